@@ -9,17 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from sentinel.contracts.aggregation import aggregated
-from sentinel.contracts.group_advantage import GROUP_ADVANTAGE
 from sentinel.contracts.importance_weight import IMPORTANCE_WEIGHT
-from sentinel.contracts.normalisation import MASKED_STATISTICS, REWARD_NORMALISATION
-from sentinel.contracts.policy_loss import POLICY_LOSS, policy_loss_as
+from sentinel.contracts.normalisation import REWARD_NORMALISATION
 from sentinel.targets import Alias, Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import joined, operated, score_of, stand_in, swapped, taken, two_token_logits
+from sentinel.worker.families import (
+    Container,
+    group_advantage,
+    masked_statistic,
+    policy_loss,
+    rule_reward,
+)
+from sentinel.worker.kit import counted, lengths_of, score_of, stand_in, swapped, taken, two_token_logits
 
 _MAIN = "https://github.com/NVIDIA-NeMo/RL/blob/7ea279abfbeb698b092856d0dab61e7cf39bc909/nemo_rl"
 _ALGORITHMS = "nemo_rl.algorithms"
@@ -29,9 +33,6 @@ _ESTIMATORS = f"{_ALGORITHMS}.advantage_estimator"
 _GRPO = f"{_ALGORITHMS}.grpo"
 _BATCHES = "nemo_rl.distributed.batched_data_dict"
 _BATCH = f"{_BATCHES}.BatchedDataDict"
-
-_PADDED = {"response_mask": ("full", "right")}
-
 
 # -- losses -----------------------------------------------------------------------------------------------------------
 
@@ -277,20 +278,15 @@ def _value(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": found, "clip_fraction": clipped}
 
 
-_BOTH_MODES = {"loss_agg_mode": tuple(_MODES)}
 _LOSS_BINDINGS = (
-    Binding(
+    policy_loss(
         f"{_LOSSES}.ClippedPGLossFn.__call__",
-        "policy_loss",
-        call=_policy,
+        _policy,
+        [*_BY_ALGORITHM],
+        ("eps_clip_low", "eps_clip_high", "dual_clip"),
         imports=(_BATCHES,),
-        fixed={
-            **POLICY_LOSS.lacking("eps_clip_low", "eps_clip_high", "dual_clip"),
-            "dp_size": None,
-            "importance_weights": None,
-            "loss_scale_factor": None,
-        },
-        accepts={"algorithm": tuple(_BY_ALGORITHM), "importance_weight_cap": (None, 2.0), **_BOTH_MODES},
+        fixed={"dp_size": None, "loss_scale_factor": None},
+        accepts={"importance_weight_cap": (None, 2.0), "loss_agg_mode": tuple(_MODES)},
     ),
     Binding(
         f"{_LOSSES}.ClippedPGLossFn.__call__",
@@ -317,13 +313,14 @@ _LOSS_BINDINGS = (
             ),
         ),
     ),
-    Binding(
+    policy_loss(
         f"{_LOSSES}.NLLLossFn.__call__",
-        "policy_loss",
+        _supervised,
+        "cross_entropy",
+        (),
+        mode="token-mean",
         formerly=(f"{_ALGORITHMS}.loss_functions.NLLLoss.__call__",),
-        call=_supervised,
         imports=(_BATCHES,),
-        fixed=policy_loss_as("cross_entropy", "token-mean"),
     ),
     Binding(
         f"{_LOSSES}.DPOLossFn.__call__",
@@ -358,32 +355,12 @@ def _kl(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     return boundary.invoke(names)
 
 
-def _along(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    return boundary.invoke(taken(inputs, "values", "response_mask"), dim=None if inputs["axis"] is None else -1)
-
-
-def _variance(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    return boundary.invoke(taken(inputs, "values", "response_mask"), unbiased=inputs["unbiased"])
-
-
 _COUNT_EPSILON = Dialect(
     "count_epsilon",
     1e-8,
     "a small number is added to the count, lest a mean of no token divides by 0",
     f"{_MAIN}/algorithms/utils.py#L224",
 )
-
-
-def _statistic(name: str, statistic: str, knob: str, call: Any) -> Binding:
-    return Binding(
-        f"{_UTILS}.{name}",
-        "masked_statistics",
-        arguments={"response_mask": ("mask",)},
-        outputs=("result",),
-        call=call,
-        fixed={"statistic": statistic, **MASKED_STATISTICS.lacking(knob)},
-        dialects=(_COUNT_EPSILON,),
-    )
 
 
 _NUMBERS = (
@@ -401,8 +378,8 @@ _NUMBERS = (
         accepts={"kl_estimator": ("k1", "k2", "k3")},
         dialects=(Dialect("clamp", 10.0, "an estimate is cut to [-10, 10]", f"{_MAIN}/algorithms/utils.py#L99"),),
     ),
-    _statistic("masked_mean", "mean", "axis", _along),
-    _statistic("masked_var", "var", "unbiased", _variance),
+    masked_statistic(f"{_UTILS}.masked_mean", "mean", "axis", arguments={"axis": ("dim",)}, dialects=(_COUNT_EPSILON,)),
+    masked_statistic(f"{_UTILS}.masked_var", "var", "unbiased", dialects=(_COUNT_EPSILON,)),
 )
 
 
@@ -510,14 +487,15 @@ _RELATIVE: dict[str, Any] = {
     "std_level": None,
 }
 _ADVANTAGES = (
-    Binding(
+    group_advantage(
         f"{_ESTIMATORS}.GRPOAdvantageEstimator.compute_advantage",
-        "group_advantage",
-        call=_group_advantage,
+        _group_advantage,
+        "grpo",
+        ("norm_by_std",),
+        *_COUNTED,
         stand_ins=(_OF_LOSS,),
-        fixed={"estimator": "grpo", "reward_layout": "outcome", **GROUP_ADVANTAGE.lacking("norm_by_std")},
-        accepts=_PADDED,
-        dialects=_COUNTED,
+        fixed={"reward_layout": "outcome"},
+        accepts={"response_mask": ("full", "right")},
     ),
     Binding(
         f"{_ESTIMATORS}.GRPOAdvantageEstimator.compute_advantage",
@@ -547,7 +525,6 @@ _ADVANTAGES = (
     Binding(
         f"{_ESTIMATORS}.GeneralizedAdvantageEstimator._compute_gae",
         "generalised_advantage",
-        arguments={"response_mask": ("mask",)},
         outputs=("advantages", "returns"),
         call=_critic,
         stand_ins=(_OF_LOSS,),
@@ -555,7 +532,6 @@ _ADVANTAGES = (
     Binding(
         f"{_ESTIMATORS}.GeneralizedAdvantageEstimator._build_token_level_rewards",
         "token_reward",
-        arguments={"response_mask": ("mask",)},
         call=_landed,
         stand_ins=(_OF_LOSS,),
         fixed={"score_as": None},
@@ -672,10 +648,6 @@ def _chunks(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[An
     return [boundary.function(batch, rank, inputs["count"]) for rank in range(inputs["count"])]
 
 
-def _repeated(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
-    return [boundary.function(batch, inputs["count"])]
-
-
 def _back_in_order(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
     """It takes the place of each row: the order that a scenario gives, turned round."""
     order = list(inputs["order"])
@@ -683,27 +655,17 @@ def _back_in_order(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequ
     return [batch]
 
 
-def _surgery(method: str, surgery: str, do: Any) -> Binding:
-    return Binding(
-        f"{_BATCH}.{method}",
-        "row_surgery",
-        call=partial(operated, _batch, _read, do),
-        imports=(_BATCHES,),
-        fixed={"surgery": surgery, "remainder": 0},
-    )
-
-
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    lengths = (inputs["attention_mask"] != 0).sum(-1).tolist()
     packer = boundary.function("modified_first_fit_decreasing", inputs["max_tokens_per_microbatch"])
-    return {"parts": packer.pack(lengths)}
+    return {"parts": packer.pack(lengths_of(inputs))}
 
 
+_CONTAINER = Container(_batch, _read, {"imports": (_BATCHES,), "fixed": {"remainder": 0}})
 _ROWS = (
-    _surgery("chunk", "cut", _chunks),
-    _surgery("repeat_interleave", "repeat", _repeated),
-    _surgery("reorder_data", "reorder", _back_in_order),
-    _surgery("from_batches", "join", partial(joined, _batch)),
+    _CONTAINER.surgery(f"{_BATCH}.chunk", "cut", _chunks),
+    _CONTAINER.surgery(f"{_BATCH}.repeat_interleave", "repeat", counted),
+    _CONTAINER.surgery(f"{_BATCH}.reorder_data", "reorder", _back_in_order),
+    _CONTAINER.joining(f"{_BATCH}.from_batches"),
     Binding("nemo_rl.data.packing.algorithms.get_packer", "microbatch_packing", call=_packed),
 )
 
@@ -718,17 +680,16 @@ def _verified(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _rule(name: str, **accepts: Any) -> Binding:
-    return Binding(f"nemo_rl.environments.{name}", "rule_reward", call=_verified, accepts=accepts)
-
-
 _LINES = ("Answer: {answer}", "So it is.\nAnswer: {answer}")
-_TAGS = ("I see. <answer> {answer} </answer>",)
 _RULES = (
-    _rule("dapo_math_verifier.compute_score", wording=_LINES),
-    _rule("dapo_math_verifier.is_correct_minerva", wording=_LINES),
-    # Letters and digits alone are compared.
-    _rule("rewards.exact_answer_alphanumeric_reward", wording=_TAGS, ground_truth=("42", "7", "100")),
+    rule_reward("nemo_rl.environments.dapo_math_verifier.compute_score", *_LINES, call=_verified),
+    rule_reward("nemo_rl.environments.dapo_math_verifier.is_correct_minerva", *_LINES, call=_verified),
+    rule_reward(
+        "nemo_rl.environments.rewards.exact_answer_alphanumeric_reward",
+        "I see. <answer> {answer} </answer>",
+        call=_verified,
+        accepts={"ground_truth": ("42", "7", "100")},  # letters and digits alone are compared
+    ),
 )
 
 
@@ -883,6 +844,7 @@ _UNBOUND: dict[str, str] = {
 
 TARGET = Target(
     name="nemorl",
+    arguments={"response_mask": ("mask", "response_mask")},
     repository="https://github.com/NVIDIA-NeMo/RL",
     roots=(PackageRoot("nemo_rl"), PackageRoot("nemo_reinforcer")),
     moved={

@@ -10,19 +10,20 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from sentinel.contracts.normalisation import MASKED_STATISTICS, REWARD_NORMALISATION
-from sentinel.contracts.policy_loss import POLICY_LOSS
+from sentinel.contracts.normalisation import REWARD_NORMALISATION
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.worker.drift import AbsentError, UnknownInputError
+from sentinel.worker.families import balanced_partition, masked_statistic, policy_loss, rule_reward
 from sentinel.worker.kit import (
     coefficients,
+    entropy_beside,
     group_size,
     on_ranks,
     own_randomness,
-    partitioned,
-    ruled,
+    passed,
     stand_in,
     swapped,
     taken,
@@ -86,11 +87,6 @@ def _level(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _aggregate(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    names = taken(inputs, "loss_mat", "response_mask", *_COUNTS)
-    return boundary.invoke(names, token_level_loss=_MODES[inputs["loss_agg_mode"]])
-
-
 def _of_a_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A row is a microbatch, and all of them are one step of the optimiser; the loss is their mean."""
     aggregate = boundary.imported[_LOSS].aggregate_loss
@@ -119,7 +115,7 @@ def _normalised_by(function: str, call: Any) -> Binding:
     )
 
 
-def _clip(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _range(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The clip range; until May 2025 it had one bound."""
     low, high = inputs["eps_clip_low"], inputs["eps_clip_high"]
     if "clip_eps_low" in inspect.signature(boundary.owner.__init__).parameters:
@@ -151,7 +147,7 @@ def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     gspo = inputs["algorithm"] == "gspo"
     options = {"policy_loss_type": "gspo"} if gspo else _level(boundary, inputs)
     correction = _correction(boundary, inputs)
-    loss = _made(boundary, **options, **_clip(boundary, inputs), dual_clip=inputs["dual_clip"], **correction)
+    loss = _made(boundary, **options, **_range(boundary, inputs), dual_clip=inputs["dual_clip"], **correction)
     names = taken(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
     rollout = {"rollout_log_probs": inputs["rollout_log_probs"]} if correction else {}
     found = boundary.invoke({**names, **_counts(boundary, inputs), **rollout}, loss)
@@ -172,66 +168,59 @@ def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": boundary.invoke({**names, **_counts(boundary, inputs)}, loss)}
 
 
-_OF_POLICY: dict[str, Any] = {
-    **POLICY_LOSS.lacking("eps_clip_low", "eps_clip_high", "dual_clip"),
-    "importance_weights": None,
-    "loss_scale_factor": None,
-}
+_CLIP = ("eps_clip_low", "eps_clip_high", "dual_clip")
+_UNSCALED = {"loss_scale_factor": None}
 _LOSSES = (
     Binding(
         f"{_LOSS}.aggregate_loss",
         "loss_aggregation",
-        arguments={"loss_mat": ("loss",), "response_mask": ("loss_mask",)},
+        arguments={"loss_mat": ("loss",), "loss_agg_mode": ("token_level_loss",)},
         outputs=("loss",),
-        call=_aggregate,
+        call=partial(
+            passed, takes=("loss_mat", "response_mask", "loss_agg_mode", *_COUNTS), says={"loss_agg_mode": _MODES}
+        ),
         fixed={"weights": None, "loss_scale_factor": None},
         accepts=_AGGREGATES,
     ),
     _normalised_by("iter_grad_accum_global_norm", _of_a_step),
     _normalised_by("get_loss_batch_info", _of_a_batch),
-    Binding(
+    policy_loss(
         f"{_LOSS}.PolicyLoss",
-        "policy_loss",
-        arguments={"response_mask": ("action_mask",)},
-        call=_policy,
-        fixed={**_OF_POLICY, "algorithm": "gspo", "loss_agg_mode": "seq-mean-token-mean"},
+        _policy,
+        "gspo",
+        _CLIP,
+        fixed={**_UNSCALED, "loss_agg_mode": "seq-mean-token-mean"},
     ),
-    Binding(
+    policy_loss(
         f"{_LOSS}.PolicyLoss.forward",
-        "policy_loss",
-        arguments={"response_mask": ("action_mask",)},
-        call=_policy,
-        fixed={**_OF_POLICY, "algorithm": "ppo"},
-        accepts={"importance_weight_cap": (None, 2.0), **_AGGREGATES},
-        dialects=(
-            Dialect(
-                "log_ratio_clamp",
-                20.0,
-                "the log-ratio is cut to [-20, 20] against overflow",
-                f"{_MAIN}/models/loss.py#L185",
-            ),
+        _policy,
+        "ppo",
+        _CLIP,
+        Dialect(
+            "log_ratio_clamp",
+            20.0,
+            "the log-ratio is cut to [-20, 20] against overflow",
+            f"{_MAIN}/models/loss.py#L185",
         ),
+        fixed=_UNSCALED,
+        accepts={"importance_weight_cap": (None, 2.0), **_AGGREGATES},
     ),
     Binding(
         f"{_LOSS}.ValueLoss.forward",
         "value_loss",
-        arguments={"vpreds": ("values",), "values": ("old_values",), "response_mask": ("action_mask",)},
+        arguments={"vpreds": ("values",), "values": ("old_values",)},
         call=_value,
-        fixed={"loss_scale_factor": None},
+        fixed=_UNSCALED,
         accepts=_AGGREGATES,
         dialects=(Dialect("factor", 0.5, "the loss is half the squared error", f"{_MAIN}/models/loss.py#L290"),),
     ),
-    Binding(
+    policy_loss(
         f"{_LOSS}.SFTLoss.forward",
-        "policy_loss",
-        arguments={"log_probs": ("per_token_logps",), "response_mask": ("loss_mask",)},
-        call=_supervised,
-        fixed={
-            **POLICY_LOSS.lacking(),
-            "algorithm": "cross_entropy",
-            "importance_weights": None,
-            "loss_scale_factor": None,
-        },
+        _supervised,
+        "cross_entropy",
+        (),
+        arguments={"log_probs": ("per_token_logps",)},
+        fixed=_UNSCALED,
         accepts=_AGGREGATES,
     ),
 )
@@ -405,21 +394,11 @@ def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"token_level_rewards": found[0] if isinstance(found, tuple) else found}
 
 
-def _statistic(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    names = taken(inputs, "values", "response_mask")
-    return boundary.invoke(names, dim=None if inputs["axis"] is None else 1)
-
-
-def _normalised_rows(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    return boundary.invoke(taken(inputs, "values", "response_mask", "epsilon"), dim=1)
-
-
-_STATISTICS = {"values": ("tensor",), "response_mask": ("mask",), "epsilon": ("eps",)}
+_STATISTICS = {"values": ("tensor",), "axis": ("dim",), "epsilon": ("eps",)}
 _NUMBERS = (
     Binding(
         f"{_UTILS}.compute_approx_kl",
         "kl_estimate",
-        arguments={"ref_log_probs": ("log_probs_base",)},
         outputs=("kl",),
         call=_kl,
         fixed={"response_mask": None},
@@ -429,31 +408,18 @@ _NUMBERS = (
     Binding(
         f"{_UTILS}.compute_reward",
         "token_reward",
-        arguments={"rewards": ("r",), "response_mask": ("action_mask",)},
+        arguments={"rewards": ("r",)},
         call=_landed,
         fixed={"score_as": None},
         accepts=_PADDED,
     ),
-    Binding(
-        f"{_UTILS}.masked_mean",
-        "masked_statistics",
-        arguments=_STATISTICS,
-        outputs=("result",),
-        call=_statistic,
-        fixed={"statistic": "mean", **MASKED_STATISTICS.lacking("axis")},
-    ),
-    Binding(
+    masked_statistic(f"{_UTILS}.masked_mean", "mean", "axis", arguments=_STATISTICS),
+    masked_statistic(
         f"{_UTILS}.masked_normalize",
-        "masked_statistics",
+        "whiten",
+        "epsilon",
         arguments=_STATISTICS,
-        outputs=("result",),
-        call=_normalised_rows,
-        fixed={
-            "statistic": "whiten",
-            **MASKED_STATISTICS.lacking("epsilon"),
-            "unbiased": False,
-            "axis": "token",
-        },
+        fixed={"unbiased": False, "axis": "token"},
         dialects=(
             Dialect("epsilon_placement", "floor", "the variance is at least eps", f"{_MAIN}/models/utils.py#L178"),
         ),
@@ -497,11 +463,6 @@ def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"log_probs": found, "entropy": None}
 
 
-def _entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    log_probs = boundary.module.log_probs_from_logits(inputs["logits"], inputs["token_ids"])
-    return {"log_probs": log_probs, "entropy": boundary.function(inputs["logits"])}
-
-
 class _Output(dict[str, Any]):
     """What a model of transformers returns: a mapping whose keys are attributes, too."""
 
@@ -516,7 +477,10 @@ _MODEL = StandIn("model", "a table of the scenario's logits; what a network comp
 _LOG_PROBS = (
     Binding(f"{_UTILS}.log_probs_from_logits", "token_log_probs", call=_from_logits, fixed={"with_entropy": False}),
     Binding(
-        f"{_UTILS}.compute_entropy", "token_log_probs", call=_entropy, fixed={"temperature": 1.0, "with_entropy": True}
+        f"{_UTILS}.compute_entropy",
+        "token_log_probs",
+        call=partial(entropy_beside, "log_probs_from_logits"),
+        fixed={"temperature": 1.0, "with_entropy": True},
     ),
     Binding(
         f"{_ACTOR}.forward", "token_log_probs", call=_from_a_model, stand_ins=(_MODEL,), fixed={"with_entropy": False}
@@ -633,7 +597,7 @@ _ADVANTAGES = (
         f"{_MAKER}.get_advantages_and_returns",
         "generalised_advantage",
         formerly=(f"{_NAIVE}.get_advantages_and_returns",),
-        arguments={"token_level_rewards": ("rewards",), "response_mask": ("action_mask",), "lam": ("lambd",)},
+        arguments={"token_level_rewards": ("rewards",), "lam": ("lambd",)},
         outputs=("advantages", "returns"),
         call=_gae,
     ),
@@ -641,7 +605,7 @@ _ADVANTAGES = (
         f"{_MAKER}.get_cumulative_returns",
         "discounted_return",
         formerly=(f"{_NAIVE}.get_cumulative_returns",),
-        arguments={"token_level_rewards": ("rewards",), "response_mask": ("action_mask",)},
+        arguments={"token_level_rewards": ("rewards",)},
         outputs=("returns",),
         call=_returns,
         fixed={"kl": None, "kl_coef": 0.0},
@@ -734,12 +698,7 @@ _ROWS = (
         formerly=(f"{_PPO}.replay_buffer.zero_pad_sequences",),
         call=_padded,
     ),
-    Binding(
-        "openrlhf.utils.seqlen_balancing.get_seqlen_balanced_partitions",
-        "balanced_partition",
-        call=partitioned,
-        fixed={"grouped": False, "keep_minibatches": False},
-    ),
+    balanced_partition("openrlhf.utils.seqlen_balancing.get_seqlen_balanced_partitions"),
 )
 
 
@@ -902,10 +861,7 @@ _ENGINE = (
 _AGENTS = (
     Binding(f"{_AGENT}.MultiTurnAgentExecutor.execute", "rollout_episode", call=_episode, stand_ins=_ENGINE),
     Binding(f"{_AGENT}.SingleTurnAgentExecutor.execute", "rollout_episode", call=_episode, stand_ins=_ENGINE),
-    *(
-        Binding(f"{_RULES}.{name}", "rule_reward", call=ruled, accepts={"wording": ("bare",)})
-        for name in ("grade_answer", "grade_answer_mathd", "grade_answer_sympy")
-    ),
+    *(rule_reward(f"{_RULES}.{name}", "bare") for name in ("grade_answer", "grade_answer_mathd", "grade_answer_sympy")),
 )
 
 
@@ -1003,6 +959,10 @@ _UNBOUND: dict[str, str] = {
 
 TARGET = Target(
     name="openrlhf",
+    arguments={
+        "response_mask": ("action_mask", "loss_mask", "mask", "response_mask"),
+        "ref_log_probs": ("log_probs_base",),
+    },
     repository="https://github.com/OpenRLHF/OpenRLHF",
     roots=(PackageRoot("openrlhf"),),
     pypi="openrlhf",

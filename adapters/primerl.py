@@ -9,15 +9,25 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from sentinel.contracts.group_advantage import GROUP_ADVANTAGE
 from sentinel.contracts.normalisation import REWARD_NORMALISATION
-from sentinel.contracts.policy_loss import POLICY_LOSS, policy_loss_as
 from sentinel.contracts.schedule import LEARNING_RATE
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import group_size, rates, stand_in, swapped, two_token_logits
+from sentinel.worker.families import balanced_partition, group_advantage, policy_loss
+from sentinel.worker.kit import (
+    entropy_beside,
+    group_size,
+    lengths_of,
+    log_probs_alone,
+    passed,
+    rates,
+    stand_in,
+    swapped,
+    two_token_logits,
+)
 
 _MAIN = "https://github.com/PrimeIntellect-ai/prime-rl/blob/559b44772e471d1538537b8805cc77f3824a5e64/src/prime_rl"
 _LOSS = "prime_rl.trainer.rl.loss"
@@ -157,35 +167,25 @@ def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _SETTINGS = StandIn("loss_config", "the options that a loss reads, in the names of all versions")
-_OF_SUMS = {"dp_size": None, "loss_scale_factor": None, "global_batch_size": None, "importance_weights": None}
+_CLIP = ("eps_clip_low", "eps_clip_high")
 _LOSSES = (
-    Binding(
+    policy_loss(
         f"{_LOSS}.compute_loss",
-        "policy_loss",
-        call=_summed,
+        _summed,
+        ("importance_sampling", "dppo_tv"),
+        _CLIP,
         stand_ins=(_SETTINGS,),
-        fixed={**POLICY_LOSS.lacking("eps_clip_low", "eps_clip_high"), **_OF_SUMS, "loss_agg_mode": "token-mean"},
-        accepts={"algorithm": ("importance_sampling", "dppo_tv")},
+        fixed={"dp_size": None, "loss_scale_factor": None, "global_batch_size": None, "loss_agg_mode": "token-mean"},
     ),
-    Binding(
-        f"{_LOSS}.default_loss_fn",
-        "policy_loss",
-        call=_one_by_one,
-        stand_ins=(_SETTINGS,),
-        fixed=policy_loss_as("dppo_tv", "token-sum", "eps_clip_low", "eps_clip_high"),
-    ),
-    Binding(
-        f"{_LOSS}.ce_loss_fn",
-        "policy_loss",
-        call=_supervised,
-        fixed=policy_loss_as("cross_entropy", "token-sum"),
-    ),
-    Binding(
+    policy_loss(f"{_LOSS}.default_loss_fn", _one_by_one, "dppo_tv", _CLIP, mode="token-sum", stand_ins=(_SETTINGS,)),
+    policy_loss(f"{_LOSS}.ce_loss_fn", _supervised, "cross_entropy", (), mode="token-sum"),
+    policy_loss(
         f"{_BEFORE}.training.loss.grpo_loss",
-        "policy_loss",
+        _from_logits,
+        "ppo",
+        _CLIP,
+        mode="token-mean",
         formerly=("prime_rl.trainer.loss.grpo_loss",),
-        call=_from_logits,
-        fixed=policy_loss_as("ppo", "token-mean", "eps_clip_low", "eps_clip_high"),
     ),
 )
 
@@ -193,37 +193,24 @@ _LOSSES = (
 # -- log-probs --------------------------------------------------------------------------------------------------------
 
 
-def _selected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"log_probs": boundary.function(inputs["logits"], inputs["token_ids"]), "entropy": None}
-
-
-def _entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    log_probs = boundary.module.selective_log_softmax(inputs["logits"], inputs["token_ids"])
-    return {"log_probs": log_probs, "entropy": boundary.function(inputs["logits"])}
-
-
-def _mismatch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What it calls the trainer's log-probs are those of the reference."""
-    return {"kl": boundary.function(inputs["ref_log_probs"], inputs["log_probs"])[2]}
-
-
 _LOG_PROBS = (
     Binding(
         f"{_LOSS}.compute_importance_ratio_and_mismatch_kl",
         "kl_estimate",
-        call=_mismatch,
+        # What it calls the trainer's log-probs are those of the reference.
+        call=partial(passed, leading=("ref_log_probs", "log_probs"), takes=(), reads={"kl": 2}),
         fixed={"response_mask": None, "kl_estimator": "k3"},
     ),
     Binding(
         f"{_LOSS}.selective_log_softmax",
         "token_log_probs",
-        call=_selected,
+        call=log_probs_alone,
         fixed={"temperature": 1.0, "with_entropy": False},
     ),
     Binding(
         f"{_LOSS}.compute_entropy",
         "token_log_probs",
-        call=_entropy,
+        call=partial(entropy_beside, "selective_log_softmax"),
         fixed={"temperature": 1.0, "with_entropy": True, "entropy_of": "sampled"},
     ),
 )
@@ -361,12 +348,13 @@ _ADVANTAGES = (
         fixed={**_ONE_TOKEN, "std_level": None, "leave_one_out": False},
         twins=(f"{_ALGORITHMS}.grpo.GRPOAlgorithm.score_group",),
     ),
-    Binding(
+    group_advantage(
         f"{_ALGORITHMS}.max_rl.MaxRLAlgorithm.score_group",
-        "group_advantage",
-        call=_likeliest,
+        _likeliest,
+        "maxrl",
+        (),
         stand_ins=(_TRACES,),
-        fixed={"estimator": "maxrl", "reward_layout": "outcome", **GROUP_ADVANTAGE.lacking(), "epsilon": 0.0},
+        fixed={"reward_layout": "outcome", "epsilon": 0.0},
         accepts={"response_mask": ("full",)},
     ),
     Binding(
@@ -422,15 +410,14 @@ def _micro_batches(boundary: Any, lengths: Sequence[int], budget: int, workers: 
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    lengths = (inputs["attention_mask"] != 0).sum(-1).tolist()
-    made = _micro_batches(boundary, lengths, inputs["max_tokens_per_microbatch"])
+    made = _micro_batches(boundary, lengths_of(inputs), inputs["max_tokens_per_microbatch"])
     return {"parts": [list(dict.fromkeys(one.input_ids)) for one in made]}
 
 
-def _dealt(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _dealt(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     if len(inputs["lengths"]) % inputs["parts"]:
         raise AbsentError("it is given a multiple of the parts")
-    return {"parts": boundary.function(inputs["lengths"], inputs["parts"])}
+    return boundary.function(inputs["lengths"], inputs["parts"])
 
 
 def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -443,12 +430,7 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _ROWS = (
     Binding(f"{_BATCH}.packed_samples_into_micro_bs", "microbatch_packing", call=_packed),
-    Binding(
-        f"{_BATCH}.balanced_partition",
-        "balanced_partition",
-        call=_dealt,
-        fixed={"grouped": False, "keep_minibatches": False, "equal_size": True},
-    ),
+    balanced_partition(f"{_BATCH}.balanced_partition", call=_dealt, fixed={"equal_size": True}),
     Binding(
         f"{_BATCH}.prepare_sample",
         "truncation",

@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any
 
 from sentinel.contracts.aggregation import aggregated
-from sentinel.contracts.policy_loss import POLICY_LOSS
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
-from sentinel.worker.drift import AbsentError, DriftError
-from sentinel.worker.kit import along_rows, stand_in, swapped, taken
+from sentinel.worker.drift import AbsentError
+from sentinel.worker.families import masked_statistic, policy_loss
+from sentinel.worker.kit import passed, stand_in, swapped, taken
 
 from . import containers, objectives, rewards, updates
 
@@ -186,8 +186,7 @@ def _norm(contract: str, call: Any, **fixed: Any) -> Binding:
 
 # -- losses -----------------------------------------------------------------------------------------------------------
 
-#: Every loss is the mean over the microbatch's own tokens; the engine weighs microbatches by their tokens.
-_TOKEN_MEAN = aggregated("token-mean")
+# Every loss is the mean over the microbatch's own tokens; the engine weighs microbatches by their tokens.
 _LEVELS = {"token": "token", "geometric": "sequence"}
 
 
@@ -200,8 +199,6 @@ def _has_level(boundary: Any, level: str) -> None:
 
 def _has_bounds(boundary: Any, inputs: Mapping[str, Any]) -> None:
     """:raises AbsentError: until September 2025 there was one bound for both sides."""
-    from sentinel.worker.drift import AbsentError
-
     if inputs["eps_clip_high"] != inputs["eps_clip_low"] and "eps_clip_higher" not in boundary.parameters:
         raise AbsentError("not in this version: a ratio is cut as far above as below")
 
@@ -213,7 +210,7 @@ def _policy_loss(level: Any, boundary: Any, inputs: Mapping[str, Any]) -> dict[s
     """
 
     has = boundary.parameters
-    names = [name for name, (upstream, *_) in boundary.binding.arguments.items() if upstream in has]
+    names = [name for name, (upstream, *_) in _PPO.items() if upstream in has]
     rollout, cap = inputs["rollout_log_probs"], inputs["importance_weight_cap"]
     decoupled: dict[str, Any] = {}
     if rollout is not None and cap is None and "rejection_sampling" not in has:
@@ -226,7 +223,7 @@ def _policy_loss(level: Any, boundary: Any, inputs: Mapping[str, Any]) -> dict[s
             level="token", action="clamp", upper=float("inf") if cap is None else cap
         )
     _has_level(boundary, _LEVELS[level(inputs)])
-    if "eps_clip_high" in boundary.binding.arguments:
+    if "eps_clip" in has:
         _has_bounds(boundary, inputs)
     loss, found = boundary.invoke(
         {**taken(inputs, *names), "response_mask": inputs["response_mask"].bool()},
@@ -238,29 +235,34 @@ def _policy_loss(level: Any, boundary: Any, inputs: Mapping[str, Any]) -> dict[s
 
 
 def _policy(
-    function: str, arguments: Mapping[str, tuple[str, ...]], level: Any, *dialects: Dialect, **more: Any
+    function: str, algorithm: str | tuple[str, ...], knobs: tuple[str, ...], level: Any, *dialects: Dialect, **more: Any
 ) -> Any:
-    every = {
-        "log_probs": ("logprobs",),
-        "old_log_probs": ("proximal_logprobs", "old_logprobs"),
-        "advantages": ("advantages",),
-        "response_mask": ("loss_mask",),
-        **arguments,
-    }
-    fixed = {**_TOKEN_MEAN, **POLICY_LOSS.lacking(*arguments), "importance_weights": None}
-    return Binding(
+    return policy_loss(
         f"{_FUNCTIONAL}.{function}",
-        "policy_loss",
-        arguments=every,
-        call=partial(_policy_loss, level),
+        partial(_policy_loss, level),
+        algorithm,
+        knobs,
+        *dialects,
+        mode="token-mean",
         imports=(_ARGUMENTS,),
-        fixed={**fixed, **more.pop("fixed", {})},
-        dialects=dialects,
+        arguments=_PPO,
         **more,
     )
 
 
-_CLIP = {"eps_clip_low": ("eps_clip",), "eps_clip_high": ("eps_clip_higher",)}
+_CLIP = ("eps_clip_low", "eps_clip_high")
+_SAPO = ("tau_pos", "tau_neg")
+#: What the losses call their inputs.
+_PPO = {
+    "log_probs": ("logprobs",),
+    "old_log_probs": ("proximal_logprobs", "old_logprobs"),
+    "advantages": ("advantages",),
+    "eps_clip_low": ("eps_clip",),
+    "eps_clip_high": ("eps_clip_higher",),
+    "dual_clip": ("c_clip",),
+    "tau_pos": ("tau_pos",),
+    "tau_neg": ("tau_neg",),
+}
 
 
 def _of_sequences(where: Mapping[str, tuple[Any, ...]]) -> Dialect:
@@ -288,23 +290,21 @@ def _tokens_level(inputs: Mapping[str, Any]) -> str:
 _POLICY_LOSSES = (
     _policy(
         "ppo_actor_loss_fn",
-        {**_CLIP, "dual_clip": ("c_clip",)},
+        ("ppo", "gspo"),
+        (*_CLIP, "dual_clip"),
         _level_of_algorithm,
         _of_sequences({"algorithm": ("gspo",)}),
-        accepts={"algorithm": ("ppo", "gspo")},
     ),
     _policy(
         "sapo_loss_fn",
-        {"tau_pos": ("tau_pos",), "tau_neg": ("tau_neg",)},
+        "sapo",
+        _SAPO,
         _level_of_ratio,
         _of_sequences({"ratio_level": ("geometric",)}),
         requires=(f"{_FUNCTIONAL}.sapo_loss_fn",),
-        fixed={"algorithm": "sapo"},
         accepts={"ratio_level": (None, "geometric")},
     ),
-    _policy(
-        "cispo_loss_fn", _CLIP, _tokens_level, requires=(f"{_FUNCTIONAL}.cispo_loss_fn",), fixed={"algorithm": "cispo"}
-    ),
+    _policy("cispo_loss_fn", "cispo", _CLIP, _tokens_level, requires=(f"{_FUNCTIONAL}.cispo_loss_fn",)),
 )
 
 
@@ -394,18 +394,6 @@ def _gather(function: str, entropy: bool) -> Binding:
 # -- divergences ------------------------------------------------------------------------------------------------------
 
 
-def _kl(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Its one switch cuts every estimator, k1 and k2 too, to [-10, 10].
-
-    https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal/utils/data.py#L1697
-    """
-
-    clamp = inputs["clamp"]
-    if clamp not in (None, 10):
-        raise DriftError(f"{boundary.path} clamps at 10 or not at all, and the scenario wants {clamp:g}")
-    return boundary.invoke(taken(inputs, "log_probs", "ref_log_probs", "kl_estimator"), apply_clamp=clamp is not None)
-
-
 def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Sequences are judged by the mean of their log-ratios, or of a divergence. The weights of their tokens are the
     geometric mean of the ratios, or those of each token. What is clamped is always the ratio."""
@@ -430,6 +418,7 @@ def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 TARGET = Target(
     name="areal",
+    arguments={"response_mask": ("response_mask", "loss_mask", "mask")},
     repository="https://github.com/areal-project/AReaL",
     roots=(PackageRoot("areal"),),
     defaults=("areal.api.cli_args.GRPOConfig", "areal.api.cli_args.PPOConfig"),
@@ -470,13 +459,13 @@ TARGET = Target(
         Binding("areal.trainer.ppo.gae._compute_token_level_gae", "generalised_advantage", call=_gae),
         _norm("reward_normalisation", _rewards, clip=None),
         _norm("advantage_normalisation", _token_advantages),
-        Binding(
+        masked_statistic(
             f"{_FUNCTIONAL}.masked_normalization",
-            "masked_statistics",
-            arguments={"values": ("x",), "response_mask": ("mask",), "axis": ("dim",), "epsilon": ("eps",)},
-            outputs=("result",),
-            call=along_rows,
-            fixed={"statistic": "whiten", "shift_mean": True},
+            "whiten",
+            "axis",
+            "unbiased",
+            "epsilon",
+            arguments={"values": ("x",), "axis": ("dim",), "epsilon": ("eps",)},
             dialects=(
                 Dialect(
                     "epsilon_placement",
@@ -487,24 +476,20 @@ TARGET = Target(
             ),
         ),
         *_POLICY_LOSSES,
-        Binding(
+        policy_loss(
             "areal.trainer.ppo.actor.grpo_loss_fn",
-            "policy_loss",
-            call=_packed_loss,
+            _packed_loss,
+            ("ppo", "gspo", "sapo", "cispo"),
+            (*_CLIP, "dual_clip", *_SAPO),
+            _of_sequences({"algorithm": ("gspo",)}),
+            mode="token-mean",
             stand_ins=(
                 StandIn(
                     "gather_logprobs_entropy",
                     "answers the log-probs of the scenario where the loss asks for them; it is bound by itself",
                 ),
             ),
-            fixed={
-                **_TOKEN_MEAN,
-                **POLICY_LOSS.lacking(*_CLIP, "dual_clip", "tau_pos", "tau_neg"),
-                "importance_weights": None,
-            },
-            accepts={"algorithm": ("ppo", "gspo", "sapo", "cispo")},
             dtypes=("float32",),  # its tracker takes no other
-            dialects=(_of_sequences({"algorithm": ("gspo",)}),),
         ),
         Binding(
             f"{_FUNCTIONAL}.ppo_critic_loss_fn",
@@ -513,11 +498,10 @@ TARGET = Target(
                 "vpreds": ("value",),
                 "values": ("old_value",),
                 "returns": ("target_value",),
-                "response_mask": ("loss_mask",),
                 "cliprange_value": ("value_eps_clip",),
             },
             call=_critic_loss,
-            fixed=_TOKEN_MEAN,
+            fixed=aggregated("token-mean"),
             accepts={"cliprange_value": (0.2, 0.6), "kind": ("mse", "huber")},
             dtypes=("float32",),  # it asserts this
             dialects=(
@@ -528,19 +512,20 @@ TARGET = Target(
         Binding(
             f"{_DATA}.KLEstimator._compute_approx_kl",
             "kl_estimate",
-            arguments={"ref_log_probs": ("log_probs_base",)},
+            arguments={"ref_log_probs": ("log_probs_base",), "clamp": ("apply_clamp",)},
             outputs=("kl",),
-            call=_kl,
+            # Its one switch cuts every estimator, k1 and k2 too, to [-10, 10].
+            call=partial(
+                passed,
+                takes=("log_probs", "ref_log_probs", "kl_estimator", "clamp"),
+                says={"clamp": {None: False, 10: True}},
+            ),
             accepts={"response_mask": (None,), "kl_estimator": ("k1", "k2", "k3"), "clamp": (None, 10)},
         ),
         Binding(
             f"{_FUNCTIONAL}.apply_rejection_sampling",
             "importance_weight",
-            arguments={
-                "old_log_probs": ("proximal_logprobs",),
-                "rollout_log_probs": ("old_logprobs",),
-                "response_mask": ("loss_mask",),
-            },
+            arguments={"old_log_probs": ("proximal_logprobs",), "rollout_log_probs": ("old_logprobs",)},
             call=_rejection,
             imports=(_ARGUMENTS,),
             accepts={"level": ("token", "geometric"), "statistic": ("ratio", "k2", "k3")},

@@ -7,6 +7,8 @@ from itertools import islice
 from typing import Any
 
 from sentinel.targets import Binding
+from sentinel.worker.families import balanced_partition, microbatch_packing
+from sentinel.worker.kit import lengths_of
 
 _DATA = "areal.utils.data"
 _SEQPACK = "areal.utils.seqpack"
@@ -110,16 +112,7 @@ def _microbatches(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _allocated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     spec = boundary.imported[_ARGUMENTS].MicroBatchSpec(max_tokens_per_mb=inputs["max_tokens_per_microbatch"])
-    return {"parts": boundary.function(spec, inputs["attention_mask"].sum(-1).tolist())}
-
-
-def _filled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    lengths = inputs["attention_mask"].sum(-1).tolist()
-    return {"parts": boundary.function(lengths, inputs["max_tokens_per_microbatch"], min_groups=1)}
-
-
-def _greedy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"parts": boundary.function(inputs["lengths"], inputs["parts"])}
+    return {"parts": boundary.function(spec, lengths_of(inputs))}
 
 
 def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,9 +141,6 @@ def _merged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"parts": [{**part, **stacked}], "metas": [inputs["meta"]]}
 
 
-_BARE: Mapping[str, Any] = {"grouped": False, "keep_minibatches": False}
-_MASKS: Mapping[str, tuple[str, ...]] = {"attention_mask": ("full", "right")}
-
 BINDINGS = (
     Binding(f"{_DATA}.concat_padded_tensors", "collation", call=_concatenated, fixed=_WIDE),
     Binding(f"{_DATA}.split_and_unpad_tensor", "collation", call=_split, fixed=_WIDE),
@@ -163,23 +153,13 @@ BINDINGS = (
         imports=(_ARGUMENTS,),
         fixed=_LAYOUTS,
     ),
-    Binding(
-        f"{_DATA}.allocate_balanced_mbs", "microbatch_packing", call=_allocated, imports=(_ARGUMENTS,), accepts=_MASKS
-    ),
-    Binding(
-        f"{_SEQPACK}.ffd_allocate",
-        "microbatch_packing",
-        formerly=("areal.utils.datapack.ffd_allocate",),
-        call=_filled,
-        accepts=_MASKS,
-    ),
-    Binding(f"{_SEQPACK}.kk_allocate", "microbatch_packing", call=_filled, accepts=_MASKS),
-    Binding(
+    microbatch_packing(f"{_DATA}.allocate_balanced_mbs", _allocated, imports=(_ARGUMENTS,)),
+    microbatch_packing(f"{_SEQPACK}.ffd_allocate", formerly=("areal.utils.datapack.ffd_allocate",), min_groups=1),
+    microbatch_packing(f"{_SEQPACK}.kk_allocate", min_groups=1),
+    balanced_partition(
         f"{_SEQPACK}.balanced_greedy_partition",
-        "balanced_partition",
         formerly=("areal.utils.datapack.balanced_greedy_partition",),
-        call=_greedy,
-        fixed={**_BARE, "equal_size": True},
+        fixed={"equal_size": True},
     ),
     Binding(
         f"{_CONTROLLER}._dispatch_tensors",

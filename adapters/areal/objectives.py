@@ -152,7 +152,7 @@ _ARCHON = "areal.experimental.engine.archon_utils"
 
 
 def _scheduled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    given = {name: inputs[name] for name in boundary.binding.arguments}
+    given = {name: inputs[name] for name in boundary.binding.arguments if name in inputs}
     return rates(inputs, lambda optimizer: boundary.invoke(given, optimizer=optimizer))
 
 

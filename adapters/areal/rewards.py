@@ -8,6 +8,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
+from sentinel.worker.families import rule_reward
 from sentinel.worker.kit import swapped
 
 _CODE = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
@@ -79,21 +80,23 @@ def _moments(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 BINDINGS = (
-    Binding(
+    rule_reward(
         f"{_REWARD}.clevr_count_70k.clevr_count_70k_reward_fn",
-        "rule_reward",
+        "[{answer}]",
+        "There are two and two: [{answer}].",
         call=_ruled,
-        accepts={"wording": ("[{answer}]", "There are two and two: [{answer}]."), "ground_truth": ("42", "7", "100")},
+        accepts={"ground_truth": ("42", "7", "100")},
     ),
-    Binding(
+    rule_reward(
         f"{_REWARD}.geometry3k.geometry3k_reward_fn",
-        "rule_reward",
+        "[{answer}]",
+        "boxed",
+        "The angle is {answer}.",
         call=_measured,
         stand_ins=(_GRADER,),
         accepts={
             "ground_truth": ("42", "7", "-3", "5 \\sqrt { 3 }"),
             "wrong_answer": ("43", "8", "2 \\sqrt { 3 }"),
-            "wording": ("[{answer}]", "boxed", "The angle is {answer}."),
         },
     ),
     Binding(

@@ -16,7 +16,8 @@ from sentinel.contracts.aggregation import aggregated
 from sentinel.contracts.normalisation import MASKED_STATISTICS, REWARD_NORMALISATION
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.worker.drift import AbsentError, DriftError, UnknownInputError
-from sentinel.worker.kit import along_rows, group_size, on_ranks, own_randomness, stand_in, swapped, unmasked
+from sentinel.worker.families import masked_statistic
+from sentinel.worker.kit import group_size, on_ranks, own_randomness, passed, stand_in, swapped
 
 from . import containers, data, rewards
 from .containers import PROTOCOL
@@ -36,7 +37,7 @@ _AGENTIC_PG = "roll.pipeline.agentic.agentic_actor_pg_worker.ActorWorker"
 _CONFIG_OF = {"rlvr": (_RLVR_CONFIG, "RLVRConfig"), "agentic": (_AGENTIC_CONFIG, "AgenticConfig")}
 
 #: ROLL's names of the estimators.
-_ESTIMATORS = {"k1": "kl", "k2": "mse"}
+_ESTIMATORS = {"k1": "kl", "abs": "abs", "k2": "mse", "k3": "k3"}
 
 _ONLY_FULL = {"response_mask": ("full",)}
 
@@ -98,11 +99,6 @@ def _configuration(boundary: Any, kind: str, options: Mapping[str, Any], worker_
 # -- token by token ---------------------------------------------------------------------------------------------------
 
 
-def _kl(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    estimator = _ESTIMATORS.get(inputs["kl_estimator"], inputs["kl_estimator"])
-    return boundary.invoke({**inputs, "kl_estimator": estimator})
-
-
 def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """With weights of rows, until its caller gave it the number of responses, it divided by the rows with a token."""
 
@@ -121,19 +117,6 @@ _COUNT_EPSILON = Dialect(
 )
 
 
-def _statistics(function: str, statistic: str, *options: str, **more: Any) -> Binding:
-    """A masked statistic whose ``options`` are arguments of the function; the others are as it has them."""
-    fixed = {"statistic": statistic, **MASKED_STATISTICS.lacking(*options)}
-    return Binding(
-        f"{_FUNCTIONALS}.{function}",
-        "masked_statistics",
-        arguments={"values": ("values", "tensor"), "response_mask": ("mask",), "axis": ("dim",), "epsilon": ("eps",)},
-        outputs=("result",),
-        call=along_rows,
-        **{**more, "fixed": {**fixed, **more.get("fixed", {})}},
-    )
-
-
 # -- rewards and returns ----------------------------------------------------------------------------------------------
 
 
@@ -149,10 +132,6 @@ def _group_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
         div_std_global=level == "batch",
     )
     return {"normalised": found if bare else found.batch["response_level_rewards"]}
-
-
-def _batch_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    return boundary.invoke({}, inputs["rewards"], div_std=inputs["std_level"] is not None)
 
 
 def _reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
@@ -382,7 +361,6 @@ def _losses(owner: str, kind: str, path: str, lines: Mapping[str, int]) -> tuple
         return Binding(
             f"{owner}.{method}",
             "policy_loss",
-            arguments={"response_mask": ("response_mask", "final_response_mask")},
             call=partial(_policy_loss, kind, metric),
             fixed=fixed,
             accepts={"importance_weights": (None,), **(accepts or {})},
@@ -643,6 +621,12 @@ def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 TARGET = Target(
     name="roll",
+    arguments={
+        "response_mask": ("response_mask", "final_response_mask", "loss_mask", "action_mask", "mask"),
+        "values": ("values", "tensor"),
+        "axis": ("dim",),
+        "epsilon": ("eps",),
+    },
     defaults=(
         "roll.pipeline.rlvr.rlvr_config.RLVRConfig",
         "roll.pipeline.agentic.agentic_config.AgenticConfig",
@@ -673,7 +657,7 @@ TARGET = Target(
         Binding(
             f"{_FUNCTIONALS}.agg_loss",
             "loss_aggregation",
-            arguments={"response_mask": ("loss_mask",), "global_batch_size": ("global_valid_samples",)},
+            arguments={"global_batch_size": ("global_valid_samples",)},
             outputs=("loss",),
             call=_aggregated,
             accepts=_AGGREGATION,
@@ -682,13 +666,9 @@ TARGET = Target(
         Binding(
             f"{_FUNCTIONALS}.compute_approx_kl",
             "kl_estimate",
-            arguments={
-                "ref_log_probs": ("log_probs_base",),
-                "kl_estimator": ("kl_penalty",),
-                "response_mask": ("action_mask",),
-            },
+            arguments={"ref_log_probs": ("log_probs_base",), "kl_estimator": ("kl_penalty",)},
             outputs=("kl",),
-            call=_kl,
+            call=partial(passed, says={"kl_estimator": _ESTIMATORS}),
             dialects=(
                 Dialect(
                     "clamp",
@@ -704,7 +684,7 @@ TARGET = Target(
             "generalised_advantage",
             arguments={"lam": ("lambd",)},
             outputs=_ADVANTAGES,
-            call=unmasked,
+            call=partial(passed, takes=("token_level_rewards", "values", "gamma", "lam")),
             accepts=_ONLY_FULL,
         ),
         Binding(
@@ -712,7 +692,7 @@ TARGET = Target(
             "discounted_return",
             constants={"lambd": 1.0},
             outputs=_ADVANTAGES,
-            call=unmasked,
+            call=partial(passed, takes=("token_level_rewards", "gamma")),
             accepts=_ONLY_FULL,
             fixed={"kl": None, "kl_coef": 0.0},
         ),
@@ -721,7 +701,6 @@ TARGET = Target(
         Binding(
             f"{_AGENTIC}.compute_agentic_reinforce_return",
             "discounted_return",
-            arguments={"response_mask": ("mask",)},
             constants={"lambd": 1.0},
             outputs=_ADVANTAGES,
             fixed=_OUTCOMES,
@@ -741,12 +720,12 @@ TARGET = Target(
             imports=(PROTOCOL,),
             fixed={"kl": None, "kl_coef": 0.0},
         ),
-        _statistics("masked_mean", "mean", "axis", dialects=(_COUNT_EPSILON,)),
-        _statistics("masked_sum", "sum", "axis"),
-        _statistics("masked_var", "var", "unbiased", dialects=(_COUNT_EPSILON,)),
-        _statistics("masked_whiten", "whiten", "shift_mean", dialects=(_COUNT_EPSILON,)),
-        _statistics(
-            "masked_normalize",
+        masked_statistic(f"{_FUNCTIONALS}.masked_mean", "mean", "axis", dialects=(_COUNT_EPSILON,)),
+        masked_statistic(f"{_FUNCTIONALS}.masked_sum", "sum", "axis"),
+        masked_statistic(f"{_FUNCTIONALS}.masked_var", "var", "unbiased", dialects=(_COUNT_EPSILON,)),
+        masked_statistic(f"{_FUNCTIONALS}.masked_whiten", "whiten", "shift_mean", dialects=(_COUNT_EPSILON,)),
+        masked_statistic(
+            f"{_FUNCTIONALS}.masked_normalize",
             "whiten",
             "epsilon",
             fixed={"axis": "token", "unbiased": False},
@@ -762,7 +741,6 @@ TARGET = Target(
         Binding(
             f"{_AGENTIC}.compute_segment_masked_mean",
             "masked_statistics",
-            arguments={"values": ("tensor",), "response_mask": ("mask",)},
             outputs=("whitened",),
             fixed={"statistic": "segment_mean", **MASKED_STATISTICS.lacking()},
             dialects=(replace(_COUNT_EPSILON, link=f"{_MAIN}/pipeline/agentic/utils.py#L384"),),
@@ -798,8 +776,11 @@ TARGET = Target(
         Binding(
             f"{_FUNCTIONALS}.batch_reward_norm",
             "reward_normalisation",
+            arguments={"std_level": ("div_std",)},
             outputs=("normalised",),
-            call=_batch_reward_norm,
+            call=partial(
+                passed, leading=("rewards",), takes=("std_level",), says={"std_level": {None: False, "batch": True}}
+            ),
             requires=(f"{_FUNCTIONALS}.batch_reward_norm",),
             fixed={**REWARD_NORMALISATION.lacking("std_level"), "mean_level": "batch"},
             accepts={"std_level": ("batch", None)},

@@ -7,52 +7,13 @@ from functools import partial
 from typing import Any
 
 from sentinel.targets import Binding
-from sentinel.worker.kit import (
-    Surgery,
-    columns_and_meta,
-    container,
-    counted,
-    cut,
-    dealt,
-    filled,
-    iterated,
-    joined,
-    numbered_rows,
-    operated,
-    partitioned,
-    reordered,
-)
+from sentinel.worker.families import balanced_partition, data_proto
+from sentinel.worker.kit import container, dealt, numbered_rows
 
 PROTOCOL = "roll.distributed.scheduler.protocol"
 _DATA = f"{PROTOCOL}.DataProto"
 CONTAINER = partial(container, _DATA)
 
-
-def _surgery(name: str, kind: str, do: Surgery, **more: Any) -> Binding:
-    return Binding(
-        name,
-        "row_surgery",
-        call=partial(operated, CONTAINER, columns_and_meta, do),
-        imports=(PROTOCOL,),
-        fixed={"surgery": kind},
-        **more,
-    )
-
-
-_CONTAINERS = (
-    _surgery(f"{_DATA}.chunk", "cut", cut),
-    _surgery(f"{_DATA}.concat", "join", partial(joined, CONTAINER)),
-    _surgery(f"{_DATA}.reorder", "reorder", reordered),
-    _surgery(f"{_DATA}.repeat", "repeat", counted),
-    _surgery(f"{PROTOCOL}.pad_dataproto_to_divisor", "fill", filled),
-    _surgery(f"{PROTOCOL}.unpad_dataproto", "shorten", counted),
-    Binding(
-        f"{_DATA}.make_iterator",
-        "minibatch_iteration",
-        call=partial(iterated, CONTAINER, columns_and_meta),
-        imports=(PROTOCOL,),
-    ),
-)
 
 UNBOUND: Mapping[str, str] = {
     f"{PROTOCOL}.union_tensor_dict": "it adds fields, or compares those of one name; it moves no row",
@@ -78,12 +39,7 @@ def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _BALANCING = (
-    Binding(
-        f"{_FUNCTIONALS}.get_seqlen_balanced_partitions",
-        "balanced_partition",
-        call=partitioned,
-        fixed={"grouped": False, "keep_minibatches": False},
-    ),
+    balanced_partition(f"{_FUNCTIONALS}.get_seqlen_balanced_partitions"),
     Binding(
         f"{_FUNCTIONALS}.batch_balance",
         "balanced_partition",
@@ -95,4 +51,4 @@ _BALANCING = (
 )
 
 
-BINDINGS = (*_CONTAINERS, *_BALANCING)
+BINDINGS = (*data_proto(PROTOCOL), *_BALANCING)

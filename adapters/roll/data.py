@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
-from sentinel.worker.kit import stand_in
+from sentinel.worker.kit import passed, stand_in
 
 MAIN = "https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll"
 
@@ -43,10 +44,6 @@ def _response_mask(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     ).batch
     moved = (mask.shape[1] - mask.sum(-1)).tolist()
     return {"response_mask": torch.stack([row.roll(by) for row, by in zip(batch["response_mask"], moved)])}
-
-
-def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"padded": boundary.invoke({}, inputs["values"], length=inputs["length"], pad_value=inputs["pad_value"])}
 
 
 class _Features(dict[str, Any]):
@@ -122,10 +119,8 @@ def swapped(module: Any, **values: Any) -> Iterator[None]:
         vars(module).update(before)
 
 
-def _compared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    from types import SimpleNamespace
-
-    return {"alike": boundary.function(*(SimpleNamespace(**inputs[name]) for name in ("first", "second")))}
+def _compared(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    return boundary.function(stand_in(**inputs["first"]), stand_in(**inputs["second"]))
 
 
 _SAMPLE = {"prompt": {"kind": "text"}, "ground_truth": {"kind": "text"}}
@@ -140,7 +135,8 @@ BINDINGS = (
     Binding(
         "roll.utils.functionals.pad_to_length",
         "column_padding",
-        call=_padded,
+        outputs=("padded",),
+        call=partial(passed, leading=("values",), takes=("length", "pad_value")),
         fixed={"side": "right"},
         dialects=(
             Dialect("longer", "cut", "it makes rows of exactly that length", f"{MAIN}/utils/functionals.py#L457"),
@@ -149,6 +145,7 @@ BINDINGS = (
     Binding(
         "roll.distributed.strategy.vllm_strategy.compare_sampling_params",
         "request_comparison",
+        outputs=("alike",),
         call=_compared,
         requires=("roll.distributed.strategy.vllm_strategy.compare_sampling_params",),
         stand_ins=(StandIn("SamplingParams", "the engine's record of parameters, of which attributes are read"),),

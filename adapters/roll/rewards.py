@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
+from sentinel.worker.families import rule_reward
 from sentinel.worker.kit import coefficients, group_size, stand_in
 
 from .containers import PROTOCOL
@@ -116,11 +117,8 @@ def _chosen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"score": told[1]}
 
 
-_CHOICES = {
-    "ground_truth": ("B", "A", "D"),
-    "wrong_answer": ("C", "E"),
-    "wording": ("boxed", "All in all the answer is \\boxed{{{answer}}}."),
-}
+_CHOICES = ("boxed", "All in all the answer is \\boxed{{{answer}}}.")
+_LETTERS = {"ground_truth": ("B", "A", "D"), "wrong_answer": ("C", "E")}
 
 _ENDS = {"response_mask": ("full", "right")}
 _GROUPS = {"group_layout": "equal"}
@@ -175,18 +173,18 @@ _REWARDS = (
         accepts=_ENDS,
     ),
     *(
-        Binding(f"{_RULES}.{name}", "rule_reward", call=_chosen, accepts=_CHOICES)
+        rule_reward(f"{_RULES}.{name}", *_CHOICES, call=_chosen, accepts=_LETTERS)
         for name in (
             "multiple_choice_boxed_rule_reward_worker.multiple_choice_boxed_reward_fn",
             "general_val_rule_reward_worker.single_choice_reward",
             "crossthinkqa_rule_reward_worker.crossthinkqa_reward_fn",
         )
     ),
-    Binding(
+    rule_reward(
         f"{_RULES}.video_r1_reward_worker.accuracy_reward",
-        "rule_reward",
+        "<answer>{answer}</answer>",
+        "<think>6 times 7</think> <answer> {answer} </answer>",
         call=_seen,
-        accepts={"wording": ("<answer>{answer}</answer>", "<think>6 times 7</think> <answer> {answer} </answer>")},
     ),
     Binding(
         f"{_VLLM}.create_sampling_params_for_vllm",

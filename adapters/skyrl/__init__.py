@@ -40,6 +40,18 @@ _UNBOUND = {
 
 TARGET = Target(
     name="skyrl",
+    arguments={
+        "response_mask": ("response_mask", "loss_mask", "mask"),
+        "ref_log_probs": ("log_probs_base",),
+        "rollout_log_probs": ("rollout_logprobs",),
+        "kl_estimator": ("kl_estimator_type",),
+        "lam": ("lambd",),
+        "group": ("index",),
+        "norm_by_std": ("grpo_norm_by_std",),
+        "loss_mat": ("loss",),
+        "values": ("values", "tensor"),
+        "axis": ("dim",),
+    },
     defaults=("skyrl.train.config.config.SkyRLTrainConfig",),
     batches={
         "TrainingInputBatch": "skyrl.backends.skyrl_train.training_batch.TrainingInputBatch",

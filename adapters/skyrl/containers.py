@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from sentinel.targets import Binding
-from sentinel.worker.kit import Surgery, cut, joined, operated
+from sentinel.worker.families import Container
+from sentinel.worker.kit import Surgery, cut, joined
 
 from .driver import FIELDS, OPTIONAL_FIELDS
 from .shared import BATCH, FORMER, training_batch
@@ -39,15 +40,16 @@ def _read(batch: Any, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
     return fields, batch.metadata
 
 
+_BATCH = Container(_batch, _read)
+
+
 def _surgery(name: str, kind: str, do: Surgery) -> tuple[Binding, Binding]:
     """Today's method, and what it was before batches had lists of tensors."""
-    call = partial(operated, _batch, _read, do)
-
-    def bound(path: str, layouts: Mapping[str, Any], needed: str) -> Binding:
-        fixed = {"surgery": kind, "layouts": layouts}
-        return Binding(f"{path}.{name}", "row_surgery", call=call, requires=(needed,), fixed=fixed)
-
-    return bound(_TENSORS, _IMAGES, f"{BATCH}.TensorList"), bound(_FORMERLY, _FIELDS, f"{_FORMERLY}.{name}")
+    now, then = f"{_TENSORS}.{name}", f"{_FORMERLY}.{name}"
+    return (
+        _BATCH.surgery(now, kind, do, fixed={"layouts": _IMAGES}, requires=(f"{BATCH}.TensorList",)),
+        _BATCH.surgery(then, kind, do, fixed={"layouts": _FIELDS}, requires=(then,)),
+    )
 
 
 def _shortened(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:

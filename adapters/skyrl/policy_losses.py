@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from sentinel.contracts.aggregation import aggregated
-from sentinel.contracts.policy_loss import POLICY_LOSS
 from sentinel.targets import Binding, Dialect
+from sentinel.worker.families import policy_loss
 from sentinel.worker.kit import taken
 
 from .shared import AS_SUMS, CODE, CONFIG, PPO, algorithm_of, is_averaged_inside, ppo_line
@@ -75,24 +75,9 @@ def _policy(
     """:param knobs, settings, behaviour: as in :func:`_policy_loss`.
     :param fixed: what the oracle is told of those options.
     """
-
-    several = isinstance(algorithm, tuple)
-    return Binding(
-        f"{PPO}.{function}",
-        "policy_loss",
-        arguments={"response_mask": ("loss_mask",)},
-        call=partial(_policy_loss, dict(knobs), settings, behaviour),
-        imports=(CONFIG,),
-        fixed={
-            **SUMMED,
-            "importance_weights": None,
-            **POLICY_LOSS.lacking(*knobs),
-            **({} if several else {"algorithm": algorithm}),
-            **fixed,
-        },
-        accepts={"algorithm": algorithm} if isinstance(algorithm, tuple) else {},
-        dialects=dialects,
-    )
+    call = partial(_policy_loss, dict(knobs), settings, behaviour)
+    path, summed = f"{PPO}.{function}", "token-sum"
+    return policy_loss(path, call, algorithm, [*knobs], *dialects, mode=summed, fixed=fixed, imports=(CONFIG,))
 
 
 def _clip_kind(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,7 +127,6 @@ CALLS = (
     Binding(
         f"{PPO}.compute_policy_loss_cispo",
         "ratio_report",
-        arguments={"response_mask": ("loss_mask",)},
         call=_cispo_ratios,
         imports=(CONFIG,),
         requires=("skyrl.train.config.CISPOConfig.cispo_anchor",),

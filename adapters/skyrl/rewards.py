@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
-from sentinel.worker.kit import group_size, ruled, ruled_of_answers, stand_in
+from sentinel.worker.families import rule_reward
+from sentinel.worker.kit import group_size, ruled_of_answers, stand_in
 
 from .shared import CODE
 
@@ -17,10 +18,6 @@ _TRAINER = StandIn("self", "the real trainer starts a cluster; the method reads 
 _HASHES = ("#### {answer}", "6 times 7 is\n#### {answer}")
 _LINES = ("Answer: {answer}", "So it is.\nAnswer: {answer}")
 _TAGS = ("<answer>{answer}</answer>", "I see. <answer> {answer} </answer>")
-
-
-def _rule(name: str, wordings: tuple[str, ...], call: Any = ruled, **accepts: Any) -> Binding:
-    return Binding(f"{_ENVIRONMENTS}.{name}", "rule_reward", call=call, accepts={"wording": wordings, **accepts})
 
 
 def _laid(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,11 +59,16 @@ _REWARDS = (
         fixed={"score_as": None},
         accepts={"response_mask": ("full", "right")},
     ),
-    _rule("gsm8k.utils.compute_score", _HASHES),
-    _rule("aime.utils.compute_score", _LINES),
-    _rule("search.utils.compute_score", _TAGS, ruled_of_answers),
-    # It looks for the answer anywhere, without its punctuation: 3 is in 43.
-    _rule("search.utils.compute_score_subem", _TAGS, ruled_of_answers, ground_truth=("42", "7", "100")),
+    rule_reward(f"{_ENVIRONMENTS}.gsm8k.utils.compute_score", *_HASHES),
+    rule_reward(f"{_ENVIRONMENTS}.aime.utils.compute_score", *_LINES),
+    rule_reward(f"{_ENVIRONMENTS}.search.utils.compute_score", *_TAGS, call=ruled_of_answers),
+    rule_reward(
+        f"{_ENVIRONMENTS}.search.utils.compute_score_subem",
+        *_TAGS,
+        call=ruled_of_answers,
+        # It looks for the answer anywhere, without its punctuation: 3 is in 43.
+        accepts={"ground_truth": ("42", "7", "100")},
+    ),
 )
 
 _REWARDS_UNBOUND = {

@@ -7,11 +7,10 @@ from functools import partial
 from typing import Any
 
 from sentinel.contracts.aggregation import aggregated
-from sentinel.contracts.group_advantage import GROUP_ADVANTAGE
-from sentinel.contracts.normalisation import MASKED_STATISTICS
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import log_probs_alone, stand_in, taken
+from sentinel.worker.families import group_advantage, masked_statistic
+from sentinel.worker.kit import log_probs_alone, passed, stand_in, taken
 
 from .policy_losses import CALLS, POLICY_LOSSES, SAFELY, SUMMED, _critic_loss
 from .shared import (
@@ -50,24 +49,6 @@ def _kl(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     return boundary.invoke(taken(inputs, "log_probs", "ref_log_probs", "kl_estimator", "response_mask"))
 
 
-def _gae(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """It looks at the mask for whitening alone: every token is a step of the episode. Padding stands on the left,
-    before the first step, so that nothing is discounted through it.
-
-    https://github.com/NovaSky-AI/SkyRL/blob/a9564572eb8e91076be43c1bd5e4615e3de17265/skyrl/backends/skyrl_train/utils/ppo_utils.py#L1332
-    """
-    return boundary.invoke(taken(inputs, "token_level_rewards", "values", "response_mask", "gamma", "lam"))
-
-
-def _reinforce_plus_plus(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    return boundary.invoke(taken(inputs, "token_level_rewards", "response_mask", "gamma"))
-
-
-def _of_groups(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    names = ("token_level_rewards", "response_mask", "group", "epsilon", "norm_by_std")
-    return boundary.invoke(taken(inputs, *names))
-
-
 def _whitens(line: int) -> Dialect:
     return Dialect("whiten", True, "the estimator's last step whitens its advantages over the batch", ppo_line(line))
 
@@ -91,15 +72,15 @@ _COUNTED = (
 
 def _outcome(function: str, estimator: str, knobs: tuple[str, ...], *dialects: Dialect) -> Binding:
     """An estimator of one score a response: "operating only on Outcome reward", as its docstring says."""
-    return Binding(
+    return group_advantage(
         f"{PPO}.{function}",
-        "group_advantage",
-        arguments={"group": ("index",), "norm_by_std": ("grpo_norm_by_std",)},
-        outputs=("advantages", "returns"),
-        call=_of_groups,
-        fixed={"estimator": estimator, "reward_layout": "outcome", **GROUP_ADVANTAGE.lacking(*knobs)},
+        partial(passed, takes=("token_level_rewards", "response_mask", "group", "epsilon", "norm_by_std")),
+        estimator,
+        knobs,
+        *_COUNTED,
+        *dialects,
+        fixed={"reward_layout": "outcome"},
         accepts={"response_mask": RIGHT_ALIGNED},
-        dialects=(*_COUNTED, *dialects),
     )
 
 
@@ -127,6 +108,11 @@ def _sum_of_losses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if is_averaged_inside(boundary.module):
         return {"loss": boundary.invoke(names, **AS_SUMS) * len(inputs["loss_mat"])}
     return {"loss": boundary.invoke(names)}
+
+
+def _normalised_in_place(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    data = {"advantages": inputs["advantages"].clone(), "response_mask": inputs["response_mask"]}
+    return {"normalised": boundary.function(data)["advantages"]}
 
 
 def _scaled_advantages(boundary: Any, inputs: Mapping[str, Any]) -> Any:
@@ -175,34 +161,6 @@ _BATCH_NORMALISATION: dict[str, Any] = {
 }
 
 
-def _normalised_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    data = {"advantages": inputs["advantages"].clone(), "response_mask": inputs["response_mask"]}
-    return {"normalised": boundary.function(data)["advantages"]}
-
-
-# -- masked statistics ------------------------------------------------------------------------------------------------
-
-
-def _mean(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    return boundary.invoke(taken(inputs, "values", "response_mask"), dim=None if inputs["axis"] is None else -1)
-
-
-def _given(names: tuple[str, ...], boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    return boundary.invoke(taken(inputs, *names))
-
-
-def _statistic(path: str, statistic: str, knobs: tuple[str, ...], call: Any = None) -> Binding:
-    names = ("values", "response_mask", *(name for name in knobs if name != "axis"))
-    return Binding(
-        path,
-        "masked_statistics",
-        arguments={"values": ("values", "tensor"), "response_mask": ("mask",)},
-        outputs=("result",),
-        call=call or partial(_given, names),
-        fixed={"statistic": statistic, **MASKED_STATISTICS.lacking(*knobs)},
-    )
-
-
 # -- off-policy correction --------------------------------------------------------------------------------------------
 
 _PAIR = ("old_log_probs", "rollout_log_probs", "response_mask")
@@ -248,7 +206,6 @@ def _correction(function: str, call: Any, fixed: Mapping[str, Any], **accepts: t
     return Binding(
         f"{OFF_POLICY}.{function}",
         "importance_weight",
-        arguments={"rollout_log_probs": ("rollout_logprobs",), "response_mask": ("loss_mask",)},
         call=call,
         imports=(CONFIG,),
         fixed=fixed,
@@ -264,11 +221,6 @@ _TENSORS = (
     Binding(
         f"{PPO}.compute_approx_kl",
         "kl_estimate",
-        arguments={
-            "ref_log_probs": ("log_probs_base",),
-            "kl_estimator": ("kl_estimator_type",),
-            "response_mask": ("loss_mask",),
-        },
         outputs=("kl",),
         call=_kl,
         dialects=K3_IS_CUT,
@@ -276,9 +228,10 @@ _TENSORS = (
     Binding(
         f"{PPO}.compute_gae_advantage_return",
         "generalised_advantage",
-        arguments={"lam": ("lambd",)},
         outputs=("advantages", "returns"),
-        call=_gae,
+        # It looks at the mask for whitening alone: every token is a step of the episode. Padding stands on the left,
+        # before the first step, so that nothing is discounted through it.
+        call=partial(passed, takes=("token_level_rewards", "values", "response_mask", "gamma", "lam")),
         accepts={"response_mask": RIGHT_ALIGNED},
         dialects=(_whitens(1339),),
     ),
@@ -286,7 +239,7 @@ _TENSORS = (
         f"{PPO}.compute_reinforce_plus_plus_outcome_advantage",
         "discounted_return",
         outputs=("advantages", "returns"),
-        call=_reinforce_plus_plus,
+        call=partial(passed, takes=("token_level_rewards", "response_mask", "gamma")),
         fixed={"kl": None, "kl_coef": 0.0},
         accepts={"response_mask": RIGHT_ALIGNED},
         dialects=(_whitens(1253),),
@@ -311,7 +264,7 @@ _TENSORS = (
     Binding(
         f"{PPO}.ppo_critic_loss",
         "value_loss",
-        arguments={"vpreds": ("values",), "values": ("old_values",), "response_mask": ("loss_mask",)},
+        arguments={"vpreds": ("values",), "values": ("old_values",)},
         call=_critic_loss,
         imports=(CONFIG,),
         fixed=aggregated("seq-mean-token-mean"),
@@ -323,14 +276,13 @@ _TENSORS = (
     Binding(
         f"{PPO}.reduce_loss",
         "loss_aggregation",
-        arguments={"loss_mat": ("loss",), "response_mask": ("loss_mask",)},
         call=_sum_of_losses,
         fixed={**SUMMED, "weights": None},
     ),
     Binding(
         f"{PPO}.apply_loss_reduction_to_advantages_minibatch",
         "loss_aggregation",
-        arguments={"loss_mat": ("advantages",), "response_mask": ("loss_mask",)},
+        arguments={"loss_mat": ("advantages",)},
         call=_scaled_advantages,
         fixed=dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "weights")),
         accepts={"loss_agg_mode": tuple(REDUCTIONS), "loss_scale_factor": (8, 3)},
@@ -349,12 +301,12 @@ _TENSORS = (
         f"{PPO}.normalize_advantages_dict",
         "advantage_normalisation",
         formerly=("skyrl.train.trainer.RayPPOTrainer._normalize_advantages",),
-        call=_normalised_data,
+        call=_normalised_in_place,
         **_BATCH_NORMALISATION,
     ),
-    _statistic(f"{TORCH}.masked_mean", "mean", ("axis",), _mean),
-    _statistic(f"{PPO}.masked_var", "var", ("unbiased",)),
-    _statistic(f"{PPO}.masked_whiten", "whiten", ("shift_mean",)),
+    masked_statistic(f"{TORCH}.masked_mean", "mean", "axis"),
+    masked_statistic(f"{PPO}.masked_var", "var", "unbiased"),
+    masked_statistic(f"{PPO}.masked_whiten", "whiten", "shift_mean"),
     _correction(
         "compute_tis_ratio", _truncated, {"mode": "truncate", "threshold_low": None}, level=("token", "sequence")
     ),
@@ -411,19 +363,18 @@ _LOG_PROBS_UNBOUND = {
 # What it has is bound by its present names (``MOVED``). Here is what it did otherwise: its loss took averages itself.
 
 
-def _averaged_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    names = taken(inputs, "loss_mat", "response_mask")
-    reduction = REDUCTIONS[inputs["loss_agg_mode"]]
-    return {"loss": boundary.invoke(names, loss_reduction=reduction, max_seq_len=inputs["loss_scale_factor"])}
-
-
 _FORMER = (
     Binding(
         f"{FORMER_PPO}.reduce_loss",
         "loss_aggregation",
         formerly=(f"{PPO}.reduce_loss",),
-        arguments={"loss_mat": ("loss",), "response_mask": ("loss_mask",)},
-        call=_averaged_loss,
+        arguments={"loss_agg_mode": ("loss_reduction",), "loss_scale_factor": ("max_seq_len",)},
+        outputs=("loss",),
+        call=partial(
+            passed,
+            takes=("loss_mat", "response_mask", "loss_agg_mode", "loss_scale_factor"),
+            says={"loss_agg_mode": REDUCTIONS},
+        ),
         requires=(f"{FORMER_PPO}.reduce_loss",),
         fixed=dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "weights")),
         accepts={"loss_agg_mode": tuple(REDUCTIONS), "loss_scale_factor": (8, 3)},

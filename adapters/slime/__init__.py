@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from sentinel.contracts.aggregation import aggregated
 from sentinel.contracts.normalisation import REWARD_NORMALISATION
 from sentinel.targets import Binding, Dialect, PackageRoot, Target
-from sentinel.worker.kit import stand_in, unmasked
+from sentinel.worker.families import policy_loss
+from sentinel.worker.kit import passed, stand_in
 
 from . import balancing, log_probs, rewards, rollouts, steps
 from .shared import (
@@ -184,9 +185,6 @@ _AGGREGATION = {
     "global_batch_size": (0, 2),
     **dict.fromkeys(("batch_num_tokens", "dp_size", "loss_scale_factor"), (None,)),
 }
-#: The loss of a batch is the sum of its tokens' here: these functions do not aggregate.
-_SUM = aggregated("token-sum")
-_NO_WEIGHTS = {"importance_weights": (None,)}
 
 #: Of functions that return tokens, and leave it to the caller which of them count.
 _TOKENS = Dialect(
@@ -198,21 +196,9 @@ _TOKENS = Dialect(
 
 
 def _tokens(function: str, algorithm: str, call: Any, *dialects: Dialect) -> Binding:
-    return Binding(
-        f"{PPO}.{function}",
-        "policy_loss",
-        arguments={
-            "log_probs": ("full_log_probs", "log_probs"),
-            "old_log_probs": ("full_old_log_probs", "old_logprobs"),
-            "response_mask": ("loss_masks",),
-            "eps_clip_low": ("eps_clip",),
-            "dual_clip": ("eps_clip_c",),
-        },
-        call=call,
-        fixed={"algorithm": algorithm, **_SUM},
-        accepts=_NO_WEIGHTS,
-        dialects=dialects,
-    )
+    """The loss of a batch is the sum of its tokens' here: these functions do not aggregate."""
+    knobs = ("eps_clip_low", "eps_clip_high", "dual_clip")
+    return policy_loss(f"{PPO}.{function}", call, algorithm, knobs, *dialects, mode="token-sum")
 
 
 # -- importance weights -----------------------------------------------------------------------------------------------
@@ -241,7 +227,7 @@ def _weights(path: str, mode: str, **more: Any) -> Binding:
     return Binding(
         path,
         "importance_weight",
-        arguments={"old_log_probs": ("train_log_probs",), "response_mask": ("loss_masks",)},
+        arguments={"old_log_probs": ("train_log_probs",)},
         call=_importance_weight,
         fixed={"level": "token", "mode": mode},
         stand_ins=(ARGS,),
@@ -298,7 +284,6 @@ def _returns(function: str, **more: Any) -> Binding:
     return Binding(
         f"{PPO}.{function}",
         "discounted_return",
-        arguments={"response_mask": ("loss_masks",)},
         call=_outcome_returns,
         stand_ins=(MPU,),
         **{**more, "fixed": {"reward_layout": "outcome", **more.get("fixed", {})}},
@@ -339,11 +324,11 @@ def _advantages(function: str, twin: str) -> Binding:
     return Binding(
         f"{PPO}.{function}",
         "generalised_advantage",
-        arguments={"token_level_rewards": ("rewards",), "lam": ("lambd",)},
+        arguments={"token_level_rewards": ("rewards",)},
         # So that scenarios of a few tokens cross the border between chunks.
         constants={"chunk_size": 2},
         outputs=("advantages", "returns"),
-        call=unmasked,
+        call=partial(passed, takes=("token_level_rewards", "values", "gamma", "lam")),
         accepts={"response_mask": ("full",)},
         twins=(f"{PPO}.{twin}",),
     )
@@ -351,6 +336,14 @@ def _advantages(function: str, twin: str) -> Binding:
 
 TARGET = Target(
     name="slime",
+    arguments={
+        "response_mask": ("response_mask", "loss_masks"),
+        "log_probs": ("full_log_probs", "log_probs"),
+        "old_log_probs": ("full_old_log_probs", "old_logprobs", "old_log_probs"),
+        "eps_clip_low": ("eps_clip",),
+        "dual_clip": ("eps_clip_c",),
+        "lam": ("lambd",),
+    },
     repository="https://github.com/THUDM/slime",
     roots=(PackageRoot("slime"), PackageRoot("slime_plugins")),
     rows={
@@ -375,12 +368,7 @@ TARGET = Target(
         Binding(
             f"{PPO}.compute_opsm_mask",
             "sequence_rejection",
-            arguments={
-                "log_probs": ("full_log_probs",),
-                "old_log_probs": ("full_old_log_probs",),
-                "advantages": ("full_advantages", "advantages"),
-                "response_mask": ("loss_masks",),
-            },
+            arguments={"advantages": ("full_advantages", "advantages")},
             call=_opsm,
             stand_ins=(ARGS,),
         ),
@@ -405,13 +393,14 @@ TARGET = Target(
         _tokens("compute_policy_loss", "ppo", _policy_loss, _TOKENS),
         _tokens("compute_cispo_loss", "cispo", _policy_loss, _TOKENS),
         _tokens("compute_gspo_kl", "gspo", _gspo),
-        Binding(
+        policy_loss(
             f"{LOSS}.policy_loss_function",
-            "policy_loss",
-            call=_policy_loss_function,
+            _policy_loss_function,
+            [*_ALGORITHMS],
+            ("eps_clip_low", "eps_clip_high", "dual_clip"),
             imports=(CP,),
             stand_ins=(ARGS, MPU, LOG_PROBS),
-            accepts={"algorithm": tuple(_ALGORITHMS), **_AGGREGATION, **_NO_WEIGHTS},
+            accepts=_AGGREGATION,
         ),
         Binding(
             f"{LOSS}.value_loss_function",
@@ -447,7 +436,6 @@ TARGET = Target(
         Binding(
             f"{PPO}.get_advantages_and_returns_batch",
             "generalised_advantage",
-            arguments={"lam": ("lambd",)},
             call=_batched_gae,
             stand_ins=(MPU,),
             # A sample is its response alone, so what does not count is padding.
@@ -457,7 +445,6 @@ TARGET = Target(
         Binding(
             f"{PPO}.get_advantages_and_returns",
             "generalised_advantage",
-            arguments={"lam": ("lambd",)},
             call=_gae_of_a_sample,
             stand_ins=(MPU,),
             requires=(f"{PPO}.get_advantages_and_returns",),

@@ -5,27 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.targets import Binding
-from sentinel.worker.kit import partitioned, stand_in
+from sentinel.worker.families import balanced_partition, microbatch_packing
+from sentinel.worker.kit import lengths_of, stand_in
 
 from .shared import ARGS
 
 _BALANCING = "slime.utils.seqlen_balancing"
 
 
-def _lengths(inputs: Mapping[str, Any]) -> list[int]:
-    lengths: list[int] = inputs["attention_mask"].sum(-1).tolist()
-    return lengths
-
-
-def _first_fit(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"parts": boundary.function(_lengths(inputs), inputs["max_tokens_per_microbatch"])}
-
-
 def _schedule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The microbatches of all ranks in one step: two ranks where there are as many samples for each. What it says of a
     rank's microbatches must be places among that rank's samples, and their number the same on each rank."""
-    lengths = _lengths(inputs)
+    lengths = lengths_of(inputs)
     ranks = 1 if len(lengths) % 2 else 2
     args = stand_in(
         use_dynamic_batch_size=True,
@@ -50,21 +41,15 @@ def _schedule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"parts": [[mine[place] for place in part] for mine, part in pairs]}
 
 
-_BARE: Mapping[str, Any] = {"grouped": False, "keep_minibatches": False}
-#: Lengths are those of sequences without padding.
-_MASKS: Mapping[str, tuple[str, ...]] = {"attention_mask": ("full", "right")}
-
 BINDINGS = (
-    Binding(f"{_BALANCING}.get_seqlen_balanced_partitions", "balanced_partition", call=partitioned, fixed=_BARE),
-    Binding(f"{_BALANCING}.karmarkar_karp", "balanced_partition", call=partitioned, fixed=_BARE),
-    Binding(f"{_BALANCING}.first_fit_pack", "microbatch_packing", call=_first_fit, accepts=_MASKS),
-    Binding(
+    balanced_partition(f"{_BALANCING}.get_seqlen_balanced_partitions"),
+    balanced_partition(f"{_BALANCING}.karmarkar_karp"),
+    microbatch_packing(f"{_BALANCING}.first_fit_pack"),
+    microbatch_packing(
         "slime.utils.dp_schedule.build_dp_schedule",
-        "microbatch_packing",
-        call=_schedule,
+        _schedule,
         requires=("slime.utils.dp_schedule.build_dp_schedule(rollout_indices)",),
         stand_ins=(ARGS,),
-        accepts=_MASKS,
     ),
 )
 

@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding
-from sentinel.worker.kit import ruled, stand_in
+from sentinel.worker.families import rule_reward
+from sentinel.worker.kit import stand_in
 
 from .shared import ARGS, TYPES
+
+_HUB = "slime.rollout.rm_hub"
 
 
 def _rule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -19,33 +22,25 @@ def _rule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"score": asyncio.run(boundary.invoke({}, args, sample))}
 
 
-def _graded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"score": boundary.invoke({"ground_truth": inputs["ground_truth"]}, inputs["response"])}
-
-
 _REWARDS = (
-    Binding(
-        "slime.rollout.rm_hub.async_rm",
-        "rule_reward",
+    rule_reward(
+        f"{_HUB}.async_rm",
+        "boxed",
         call=_rule,
         imports=(TYPES,),
         stand_ins=(ARGS,),
         # Rules of one dataset each want the wording of that dataset.
-        accepts={"rule": ("math", "boxed_math"), "wording": ("boxed",)},
+        accepts={"rule": ("math", "boxed_math")},
     ),
-    Binding("slime.rollout.rm_hub.math_utils.grade_answer_verl", "rule_reward", call=_graded),
-    *(
-        Binding(f"slime.rollout.rm_hub.{name}", "rule_reward", call=ruled, accepts=accepts)
-        for name, accepts in {
-            "math_dapo_utils.compute_score": {"wording": ("Answer: {answer}", "So it is.\nAnswer: {answer}")},
-            "deepscaler.get_deepscaler_rule_based_reward": {"wording": ("Let me see.</think>\\boxed{{{answer}}}",)},
-            "f1.f1_score": {"wording": ("bare", "it is {answer}")},
-            "gpqa.compute_gpqa_reward": {
-                "wording": ("Answer: {answer}", "bare"),
-                "ground_truth": ("B", "A", "D"),
-                "wrong_answer": ("C", "E"),
-            },
-        }.items()
+    rule_reward(f"{_HUB}.math_utils.grade_answer_verl"),
+    rule_reward(f"{_HUB}.math_dapo_utils.compute_score", "Answer: {answer}", "So it is.\nAnswer: {answer}"),
+    rule_reward(f"{_HUB}.deepscaler.get_deepscaler_rule_based_reward", "Let me see.</think>\\boxed{{{answer}}}"),
+    rule_reward(f"{_HUB}.f1.f1_score", "bare", "it is {answer}"),
+    rule_reward(
+        f"{_HUB}.gpqa.compute_gpqa_reward",
+        "Answer: {answer}",
+        "bare",
+        accepts={"ground_truth": ("B", "A", "D"), "wrong_answer": ("C", "E")},
     ),
 )
 

@@ -11,12 +11,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sentinel.contracts.group_advantage import GROUP_ADVANTAGE
 from sentinel.contracts.normalisation import MASKED_STATISTICS
-from sentinel.contracts.policy_loss import POLICY_LOSS
 from sentinel.targets import Binding, Dialect, PackageRoot, Registry, Target
 from sentinel.worker.drift import AbsentError, DriftError, UnknownInputError
-from sentinel.worker.kit import along_rows, swapped, taken
+from sentinel.worker.families import group_advantage, masked_statistic, policy_loss
+from sentinel.worker.kit import swapped, taken
 
 from . import agents, containers, data, rewards, schedules, updates
 from .shared import CPU
@@ -48,8 +47,6 @@ def _made(owner: Any, options: Mapping[str, Any]) -> Any:
 # -- advantages -------------------------------------------------------------------------------------------------------
 
 _ADVANTAGES = ("advantages", "returns")
-#: The mask of responses, and what it was called until #878.
-_MASK = ("response_mask", "eos_mask")
 
 
 def _algorithm(boundary: Any, options: Mapping[str, Any]) -> Any:
@@ -66,8 +63,9 @@ def _group(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {**inputs, "group": numpy.array(inputs["group"], dtype=object)}
 
 
-def _estimator(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    rest = _group(inputs)
+def _estimator(names: tuple[str, ...], boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    """:param names: the inputs that it takes; empty for all."""
+    rest = taken(_group(inputs), *(names or inputs))
     if rest.get("norm_by_std") is True and "norm_adv_by_std_in_grpo" not in boundary.parameters:
         del rest["norm_by_std"]  # GRPO had no such switch until #990, and divided
     with swapped(sys.modules.get(_GROUPWISE), "get_torch_device", lambda: "cpu"):  # once torch.cpu, which is no device
@@ -82,10 +80,6 @@ def _pass_at_k(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     return boundary.invoke(rest, config=_algorithm(boundary, {"norm_adv_by_std_in_grpo": rest.pop("norm_by_std")}))
 
 
-def _remax(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    return boundary.invoke(taken(inputs, "token_level_rewards", "response_mask", "reward_baselines"))
-
-
 def _reinforce_plus_plus(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     if "config" not in boundary.parameters:
         return boundary.invoke(taken(inputs, "token_level_rewards", "response_mask", "gamma"))
@@ -93,33 +87,18 @@ def _reinforce_plus_plus(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     return boundary.invoke(taken(inputs, "token_level_rewards", "response_mask"), config=config)
 
 
-def _token_baseline(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    names = ("token_level_rewards", "response_mask", "group", "old_log_probs", "sum_squared_probs")
-    return boundary.invoke(taken(_group(inputs), *names))
-
-
 def _alone(line: int) -> Dialect:
     return Dialect("group_of_one", "score", "a response without others has the baseline 0", _core_line(line))
 
 
 def _outcome(function: str, estimator: str, knobs: tuple[str, ...], *dialects: Dialect, **more: Any) -> Binding:
-    return Binding(
-        f"{_CORE}.{function}",
-        "group_advantage",
-        arguments={
-            "response_mask": _MASK,
-            "group": ("index",),
-            "norm_by_std": ("norm_adv_by_std_in_grpo",),
-            "sum_squared_probs": ("sum_pi_squared",),
-        },
-        outputs=_ADVANTAGES,
-        call=more.pop("call", _estimator),
-        fixed={"estimator": estimator, **GROUP_ADVANTAGE.lacking(*knobs)},
-        dialects=dialects,
-        **more,
-    )
+    call = more.pop("call", partial(_estimator, ()))
+    return group_advantage(f"{_CORE}.{function}", call, estimator, knobs, *dialects, **more)
 
 
+_WITH_PROBABILITIES = partial(
+    _estimator, ("token_level_rewards", "response_mask", "group", "old_log_probs", "sum_squared_probs")
+)
 _OUTCOMES = (
     _outcome(
         "compute_grpo_outcome_advantage",
@@ -167,13 +146,18 @@ _OUTCOMES = (
         ),
     ),
     _outcome("compute_opo_outcome_advantage", "opo", (), _alone(679)),
-    _outcome("compute_remax_outcome_advantage", "remax", (), call=_remax),
+    _outcome(
+        "compute_remax_outcome_advantage",
+        "remax",
+        (),
+        call=partial(_estimator, ("token_level_rewards", "response_mask", "reward_baselines")),
+    ),
     _outcome(
         "compute_optimal_token_baseline_advantage",
         "optimal_token_baseline",
         (),
         _alone(980),
-        call=_token_baseline,
+        call=_WITH_PROBABILITIES,
         accepts={"response_mask": ("full", "right")},
     ),
     _outcome(
@@ -181,7 +165,7 @@ _OUTCOMES = (
         "optimal_token_baseline",
         (),
         _alone(1106),
-        call=_token_baseline,
+        call=_WITH_PROBABILITIES,
     ),
 )
 
@@ -270,19 +254,10 @@ def _policy(
     :param metrics: observation -> what the loss calls it; several are shares of the same tokens.
     :param options: further options.
     """
-    return Binding(
-        f"{_CORE}.{function}",
-        "policy_loss",
-        arguments={
-            "log_probs": ("log_prob",),
-            "old_log_probs": ("old_log_prob", "rollout_log_prob"),
-            "importance_weights": ("rollout_is_weights",),
-        },
-        call=partial(_loss, dict(knobs), dict(metrics), dict(options or {})),
-        fixed={"algorithm": algorithm, **POLICY_LOSS.lacking(*knobs), **more.pop("fixed", {})},
-        dialects=dialects,
-        **more,
-    )
+    call = partial(_loss, dict(knobs), dict(metrics), dict(options or {}))
+    arguments = {"old_log_probs": ("old_log_prob", "rollout_log_prob")}
+    path = f"{_CORE}.{function}"
+    return policy_loss(path, call, algorithm, [*knobs], *dialects, weights=True, arguments=arguments, **more)
 
 
 def _cut(line: int) -> Dialect:
@@ -334,21 +309,19 @@ _DPPO = {**_CLIP, "ratio_cap": "clip_ratio_c"}
 
 _POLICY_LOSSES = (
     _policy("compute_policy_loss_vanilla", "ppo", _DUAL, _cut(1338), accepts={"dual_clip": (3.0, 1.5)}),
-    Binding(
+    policy_loss(
         f"{_CORE}.compute_policy_loss",
-        "policy_loss",
+        _deprecated,
+        "ppo",
+        [*_DUAL],
+        _cut(1256),
         arguments={
-            "log_probs": ("log_prob",),
-            "old_log_probs": ("old_log_prob",),
-            "response_mask": _MASK,
             "eps_clip_low": ("cliprange_low",),
             "eps_clip_high": ("cliprange_high",),
             "dual_clip": ("clip_ratio_c",),
         },
-        call=_deprecated,
-        fixed={"algorithm": "ppo", **POLICY_LOSS.lacking(*_DUAL), **dict.fromkeys((*_GLOBAL, "importance_weights"))},
+        fixed=dict.fromkeys(_GLOBAL),
         accepts={"dual_clip": (3.0, 1.5)},
-        dialects=(_cut(1256),),
         twins=(f"{_CORE}.compute_policy_loss_vanilla",),
     ),
     _policy(
@@ -510,7 +483,6 @@ def _correction(function: str, call: Any, fixed: Mapping[str, Any], **accepts: t
     return Binding(
         f"{_CORRECTION}.{function}",
         "importance_weight",
-        arguments={"old_log_probs": ("old_log_prob",), "rollout_log_probs": ("rollout_log_prob",)},
         call=call,
         fixed=fixed,
         accepts=accepts,
@@ -537,7 +509,6 @@ _CORRECTIONS = (
     Binding(
         "verl.trainer.ppo.mismatch_helper.compute_rollout_importance_weights",
         "importance_weight",
-        arguments={"old_log_probs": ("old_log_prob",), "rollout_log_probs": ("rollout_log_prob",)},
         call=_mismatched,
         requires=("verl.trainer.ppo.mismatch_helper.compute_rollout_importance_weights",),
         fixed={"mode": "mask", "normalise": None},
@@ -583,23 +554,10 @@ def _value_loss(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     return boundary.invoke({name: value for name, value in inputs.items() if mode or name != "loss_agg_mode"})
 
 
-def _statistics(function: str, statistic: str, knob: str, *dialects: Dialect) -> Binding:
-    return Binding(
-        f"{_TORCH}.{function}",
-        "masked_statistics",
-        arguments={"response_mask": ("mask",)},
-        outputs=("result",),
-        call=along_rows,
-        fixed={"statistic": statistic, **MASKED_STATISTICS.lacking(knob)},
-        dialects=dialects,
-    )
-
-
 def _kl(function: str, **more: Any) -> Binding:
     return Binding(
         f"{_CORE}.{function}",
         "kl_estimate",
-        arguments={"log_probs": ("logprob",), "ref_log_probs": ("ref_logprob",), "kl_estimator": ("kl_penalty",)},
         outputs=("kl",),
         accepts={"response_mask": (None,), "kl_estimator": ("k1", "abs", "k2", "k3", "low_var_kl")},
         dialects=(
@@ -618,6 +576,19 @@ def _as_verl_has_them(*bindings: Binding) -> tuple[Binding, ...]:
 
 TARGET = Target(
     name="verl",
+    arguments={
+        "response_mask": ("response_mask", "loss_mask", "mask", "eos_mask"),
+        "log_probs": ("log_probs", "log_prob", "logprob"),
+        "old_log_probs": ("old_log_probs", "old_log_prob"),
+        "rollout_log_probs": ("rollout_log_probs", "rollout_log_prob"),
+        "ref_log_probs": ("ref_logprob",),
+        "group": ("index",),
+        "labels": ("index",),
+        "norm_by_std": ("norm_adv_by_std_in_grpo",),
+        "sum_squared_probs": ("sum_pi_squared",),
+        "importance_weights": ("rollout_is_weights",),
+        "kl_estimator": ("kl_penalty",),
+    },
     spellings={"old_log_prob": "old_log_probs"},
     defaults=("verl/trainer/config/_generated_ppo_trainer.yaml", "verl/trainer/config/ppo_trainer.yaml"),
     batches={"DataProto": "verl.protocol.DataProto", "TensorDict": "tensordict.TensorDict"},
@@ -635,7 +606,6 @@ TARGET = Target(
         Binding(
             f"{_CORE}.compute_reinforce_plus_plus_outcome_advantage",
             "discounted_return",
-            arguments={"response_mask": _MASK},
             outputs=_ADVANTAGES,
             call=_reinforce_plus_plus,
             fixed={"kl": None, "kl_coef": 0.0},
@@ -644,14 +614,12 @@ TARGET = Target(
         Binding(
             f"{_CORE}.compute_gae_advantage_return",
             "generalised_advantage",
-            arguments={"response_mask": _MASK},
             outputs=_ADVANTAGES,
             dialects=(Dialect("whiten", True, "the estimator whitens its advantages over the batch", _core_line(262)),),
         ),
         Binding(
             f"{_CORE}.agg_loss",
             "loss_aggregation",
-            arguments={"response_mask": ("loss_mask",)},
             outputs=("loss",),
             fixed={"weights": None},
             accepts={"dp_size": (1, 2)},
@@ -660,7 +628,6 @@ TARGET = Target(
         Binding(
             f"{_CORE}.compute_value_loss",
             "value_loss",
-            arguments={"response_mask": _MASK},
             outputs=("loss", "clip_fraction"),
             call=_value_loss,
             accepts={"cliprange_value": (0.2, 0.6), "dp_size": (1, 2)},
@@ -678,10 +645,10 @@ TARGET = Target(
             fixed={**MASKED_STATISTICS.lacking(), "statistic": "sum", "axis": "token"},
             requires=(f"{_CORE}._masked_reward_sum",),
         ),
-        _statistics("masked_mean", "mean", "axis"),
-        _statistics("masked_sum", "sum", "axis"),
-        _statistics("masked_var", "var", "unbiased"),
-        _statistics("masked_whiten", "whiten", "shift_mean"),
+        masked_statistic(f"{_TORCH}.masked_mean", "mean", "axis"),
+        masked_statistic(f"{_TORCH}.masked_sum", "sum", "axis"),
+        masked_statistic(f"{_TORCH}.masked_var", "var", "unbiased"),
+        masked_statistic(f"{_TORCH}.masked_whiten", "whiten", "shift_mean"),
         *updates.BINDINGS,
         *data.BINDINGS,
         *containers.BINDINGS,

@@ -8,38 +8,12 @@ from typing import Any
 
 from sentinel.targets import Binding, StandIn
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import (
-    Surgery,
-    columns,
-    columns_and_meta,
-    container,
-    counted,
-    cut,
-    dealt,
-    filled,
-    iterated,
-    joined,
-    numbered_rows,
-    operated,
-    partitioned,
-    reordered,
-    stand_in,
-)
+from sentinel.worker.families import Container, balanced_partition, data_proto
+from sentinel.worker.kit import columns, container, counted, cut, dealt, filled, numbered_rows, stand_in
 
 _PROTOCOL = "verl.protocol"
 _DATA = f"{_PROTOCOL}.DataProto"
 CONTAINER = partial(container, _DATA)
-
-
-def _surgery(name: str, kind: str, do: Surgery, **more: Any) -> Binding:
-    return Binding(
-        name,
-        "row_surgery",
-        call=partial(operated, CONTAINER, columns_and_meta, do),
-        imports=(_PROTOCOL,),
-        fixed={"surgery": kind},
-        **more,
-    )
 
 
 def _repeated(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
@@ -83,12 +57,6 @@ def _selected(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[A
     return [boundary.function(data, inputs["order"])]
 
 
-def _of_tensordict(name: str, kind: str, do: Surgery, **more: Any) -> Binding:
-    fixed = {"surgery": kind, **_RAGGED}
-    call = partial(operated, _tensordict, _read_tensordict, do)
-    return Binding(f"{_TENSORDICT}.{name}", "row_surgery", call=call, requires=_NESTED, fixed=fixed, **more)
-
-
 #: Until it made nested tensors itself, they were torch's, which cut them otherwise.
 _NESTED = (f"{_TENSORDICT}.nested_tensor_from_tensor_list",)
 #: What a batch of sequences without padding has beside plain tensors: tokens, and position ids in four rows.
@@ -101,36 +69,21 @@ _RAGGED: Mapping[str, Any] = {
         "prompt": {"kind": "list"},
     }
 }
+_PROTO = Container(CONTAINER, common={"imports": (_PROTOCOL,)})
+_OTHER = Container(_tensordict, _read_tensordict, {"requires": _NESTED, "fixed": _RAGGED})
 #: It refuses a cut that does not come out even, unless it is told to fill batches up by itself.
 _EVEN = {"remainder": (0,)}
 
 _CONTAINERS = (
-    _surgery(f"{_DATA}.chunk", "cut", cut, accepts=_EVEN),
-    _surgery(f"{_DATA}.split", "split", cut),
-    _surgery(f"{_DATA}.concat", "join", partial(joined, CONTAINER)),
-    _surgery(f"{_DATA}.reorder", "reorder", reordered),
-    _surgery(f"{_DATA}.repeat", "repeat", counted, requires=(f"{_DATA}.repeat",)),
-    _surgery(f"{_DATA}.sample_level_repeat", "repeat_each", _repeated),
-    _surgery(f"{_PROTOCOL}.pad_dataproto_to_divisor", "fill", filled),
-    _surgery(f"{_PROTOCOL}.unpad_dataproto", "shorten", counted),
-    Binding(
-        f"{_DATA}.make_iterator",
-        "minibatch_iteration",
-        call=partial(iterated, CONTAINER, columns_and_meta),
-        imports=(_PROTOCOL,),
-    ),
-    _of_tensordict("chunk_tensordict", "cut", cut, accepts=_EVEN),
-    _of_tensordict("concat_tensordict", "join", partial(joined, _tensordict)),
-    _of_tensordict("index_select_tensor_dict", "reorder", _selected),
-    _of_tensordict("pad_to_divisor", "fill", filled),
-    _of_tensordict("unpad", "shorten", counted),
-    Binding(
-        f"{_TENSORDICT}.make_iterator",
-        "minibatch_iteration",
-        call=partial(iterated, _tensordict, _read_tensordict),
-        requires=_NESTED,
-        fixed=_RAGGED,
-    ),
+    *data_proto(_PROTOCOL, accepts=_EVEN),
+    _PROTO.surgery(f"{_DATA}.split", "split", cut),
+    _PROTO.surgery(f"{_DATA}.sample_level_repeat", "repeat_each", _repeated),
+    _OTHER.surgery(f"{_TENSORDICT}.chunk_tensordict", "cut", cut, accepts=_EVEN),
+    _OTHER.joining(f"{_TENSORDICT}.concat_tensordict"),
+    _OTHER.surgery(f"{_TENSORDICT}.index_select_tensor_dict", "reorder", _selected),
+    _OTHER.surgery(f"{_TENSORDICT}.pad_to_divisor", "fill", filled),
+    _OTHER.surgery(f"{_TENSORDICT}.unpad", "shorten", counted),
+    _OTHER.iteration(f"{_TENSORDICT}.make_iterator"),
 )
 
 UNBOUND: Mapping[str, str] = {
@@ -146,13 +99,7 @@ UNBOUND: Mapping[str, str] = {
 _BALANCING = "verl.utils.seqlen_balancing"
 _TRAINER = "verl.trainer.ppo.ray_trainer.RayPPOTrainer"
 
-#: Sequences of one prompt may be parted, and no minibatch is known.
-_BARE: Mapping[str, Any] = {"grouped": False, "keep_minibatches": False}
 _TRAINER_SELF = StandIn("self", "the real trainer starts its workers; this one knows how many there are to be")
-
-
-def _of_groups(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"parts": boundary.function(inputs["lengths"], inputs["prompts"], inputs["parts"])}
 
 
 def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -205,13 +152,14 @@ _COLUMNS: Mapping[str, Any] = {
 }
 
 _BALANCING = (
-    Binding(f"{_BALANCING}.get_seqlen_balanced_partitions", "balanced_partition", call=partitioned, fixed=_BARE),
-    Binding(f"{_BALANCING}.karmarkar_karp", "balanced_partition", call=partitioned, fixed=_BARE),
-    Binding(
+    balanced_partition(f"{_BALANCING}.get_seqlen_balanced_partitions"),
+    balanced_partition(f"{_BALANCING}.karmarkar_karp"),
+    balanced_partition(
         f"{_BALANCING}.get_group_balanced_partitions",
-        "balanced_partition",
-        call=_of_groups,
-        fixed={"grouped": True, "keep_minibatches": False, "equal_size": True},
+        "lengths",
+        "prompts",
+        "parts",
+        fixed={"grouped": True, "equal_size": True},
     ),
     Binding(
         f"{_TRAINER}._balance_batch",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import log_probs_alone, swapped
+from sentinel.worker.kit import log_probs_alone, passed, swapped
 
 from .shared import MAIN
 
@@ -131,20 +132,6 @@ def _summarised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {name.removeprefix("critic/").replace("/", "_"): value for name, value in told.items()}
 
 
-def _off_policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    weights, told = boundary.invoke(
-        {name: inputs[name] for name in ("log_ratio", "response_mask")},
-        rollout_is="token",
-        rollout_is_threshold=inputs["threshold"],
-    )
-    names = {"fraction_high": "ratio_fraction_high", "sequence_fraction_high": "seq_fraction_high"}
-    return {"weights": weights, **{name: told[f"rollout_is_{key}"] for name, key in names.items()}}
-
-
-def _numbered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"numbers": boundary.invoke(inputs, device="cpu")}
-
-
 def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The trainer's advantage step, which hands each estimator its part of the batch. Before it was given the mask of
     responses it read that from the mask of all tokens, of which here no prompt is one."""
@@ -192,7 +179,17 @@ _DATA = (
     Binding(
         f"{_CORRECTION}.compute_rollout_correction_weights",
         "weight_report",
-        call=_off_policy,
+        arguments={"threshold": ("rollout_is_threshold",)},
+        call=partial(
+            passed,
+            takes=("log_ratio", "response_mask", "threshold"),
+            reads={
+                "weights": 0,
+                "fraction_high": (1, "rollout_is_ratio_fraction_high"),
+                "sequence_fraction_high": (1, "rollout_is_seq_fraction_high"),
+            },
+            rollout_is="token",
+        ),
         dtypes=("float32", "float64"),  # a coarser one has too few numbers around the threshold
         dialects=(
             Dialect(
@@ -209,7 +206,9 @@ _DATA = (
             ),
         ),
     ),
-    Binding("verl.utils.groupwise.as_torch_index", "group_numbers", arguments={"labels": ("index",)}, call=_numbered),
+    Binding(
+        "verl.utils.groupwise.as_torch_index", "group_numbers", outputs=("numbers",), call=partial(passed, device="cpu")
+    ),
     Binding(
         f"{_TRAINER}.compute_advantage",
         "group_advantage",
@@ -248,10 +247,6 @@ def _logits(function: str, call: Any, with_entropy: bool) -> Binding:
     return Binding(f"{_TORCH}.{function}", "token_log_probs", call=call, fixed=fixed, dtypes=("float32", "float64"))
 
 
-def _until_eos(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"response_mask": boundary.function(inputs["responses"], eos_token=inputs["eos_token_id"])}
-
-
 def _of_attention(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What the attention mask has at the columns of responses, which a rollout makes of their lengths."""
     import torch
@@ -261,14 +256,6 @@ def _of_attention(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     tensors = {"responses": inputs["responses"], "attention_mask": torch.cat((inputs["prompt_mask"], there), dim=-1)}
     data = boundary.imported[_PROTOCOL].DataProto.from_dict(tensors=tensors)
     return {"response_mask": boundary.function(data)}
-
-
-def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "padded": boundary.function(
-            inputs["values"], inputs["length"], inputs["pad_value"], left_pad=inputs["side"] == "left"
-        )
-    }
 
 
 def _post_processed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -288,9 +275,21 @@ _KERNELS = (
     _logits("logprobs_from_logits_v2", log_probs_alone, False),
     _logits("entropy_from_logits", _entropies, True),
     _logits("entropy_from_logits_with_chunking", _entropies, True),
-    Binding(f"{_TORCH}.get_response_mask", "response_masks", call=_until_eos),
+    Binding(
+        f"{_TORCH}.get_response_mask",
+        "response_masks",
+        arguments={"eos_token_id": ("eos_token",)},
+        outputs=("response_mask",),
+        call=partial(passed, leading=("responses",), takes=("eos_token_id",)),
+    ),
     Binding(f"{_TRAINER}.compute_response_mask", "response_masks", call=_of_attention, imports=(_PROTOCOL,)),
-    Binding(f"{_TORCH}.pad_sequence_to_length", "column_padding", call=_padded),
+    Binding(
+        f"{_TORCH}.pad_sequence_to_length",
+        "column_padding",
+        arguments={"side": ("left_pad",)},
+        outputs=("padded",),
+        call=partial(passed, leading=("values", "length", "pad_value"), says={"side": {"left": True, "right": False}}),
+    ),
     Binding(
         f"{_TORCH}.postprocess_data",
         "truncation",

@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
-from sentinel.worker.kit import ruled, ruled_of_answers, score_of, stand_in, swapped
+from sentinel.worker.families import rule_reward
+from sentinel.worker.kit import ruled_of_answers, score_of, stand_in, swapped
 
 from .shared import MAIN
 
@@ -52,14 +53,6 @@ def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"score": boundary.function([None] * 3, responses, truths, [None] * 3)[1]}
 
 
-def _rule(
-    name: str, wordings: tuple[str, ...], call: Any = ruled, accepts: Mapping[str, Any] | None = None, **more: Any
-) -> Binding:
-    return Binding(
-        f"{_RULES}.{name}", "rule_reward", call=call, accepts={"wording": wordings, **(accepts or {})}, **more
-    )
-
-
 def _prints(line: int, **where: tuple[Any, ...]) -> Dialect:
     return Dialect(
         "nothing_else_is_touched",
@@ -69,29 +62,36 @@ def _prints(line: int, **where: tuple[Any, ...]) -> Dialect:
     )
 
 
+_QA = f"{_RULES}.search_r1_like_qa_em"
 _RULED = (
-    _rule("gsm8k.compute_score", _HASHES),
-    _rule("math_reward.compute_score", ("boxed",), formerly=(f"{_RULES}.math.compute_score",)),
-    _rule("math_dapo.compute_score", ("Answer: {answer}", "So it is.\nAnswer: {answer}\n", "boxed"), _said_or_boxed),
-    _rule("prime_math.compute_score", ("boxed",), imports=(f"{_RULES}.prime_math.grader",)),
-    _rule("math_batch.compute_score_batched", ("boxed",), _batched),
-    _rule("search_r1_like_qa_em.compute_score", _TAGS, ruled_of_answers, dialects=(_prints(108),)),
-    _rule(
-        "search_r1_like_qa_em.compute_score_subem",
-        ("<answer>It is {answer}.</answer>",),
-        ruled_of_answers,
+    rule_reward(f"{_RULES}.gsm8k.compute_score", *_HASHES),
+    rule_reward(f"{_RULES}.math_reward.compute_score", "boxed", formerly=(f"{_RULES}.math.compute_score",)),
+    rule_reward(
+        f"{_RULES}.math_dapo.compute_score",
+        "Answer: {answer}",
+        "So it is.\nAnswer: {answer}\n",
+        "boxed",
+        call=_said_or_boxed,
+    ),
+    rule_reward(f"{_RULES}.prime_math.compute_score", "boxed", imports=(f"{_RULES}.prime_math.grader",)),
+    rule_reward(f"{_RULES}.math_batch.compute_score_batched", "boxed", call=_batched),
+    rule_reward(f"{_QA}.compute_score", *_TAGS, call=ruled_of_answers, dialects=(_prints(108),)),
+    rule_reward(
+        f"{_QA}.compute_score_subem",
+        "<answer>It is {answer}.</answer>",
+        call=ruled_of_answers,
         # It looks for the answer anywhere, without its punctuation: 3 is in 43.
-        {"ground_truth": ("42", "7", "100")},
+        accepts={"ground_truth": ("42", "7", "100")},
         dialects=(_prints(142),),
     ),
-    Binding(
+    rule_reward(
         f"{_RULES}.default_compute_score",
-        "rule_reward",
-        formerly=(f"{_RULES}._default_compute_score",),
+        _EVERY,
         call=_dispatched,
+        formerly=(f"{_RULES}._default_compute_score",),
         imports=tuple(f"{_RULES}.{name}" for name in ("gsm8k", "math_dapo")),
         requires=(f"{_RULES}.math_dapo",),  # before, the trainer's main chose between two rules, which are bound
-        accepts={"rule": (*_DATA_SETS, *_QUESTIONS), "wording": (_EVERY,)},
+        accepts={"rule": (*_DATA_SETS, *_QUESTIONS)},
         dialects=(_prints(108, rule=_QUESTIONS),),
     ),
 )

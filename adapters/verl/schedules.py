@@ -36,7 +36,7 @@ def _rates(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     early = inputs["schedule"] == "cosine" and "init_lr_ratio" not in boundary.parameters
     if early and inputs["min_ratio"] and inputs["warmup_steps"]:
         raise AbsentError("not in this version: a warm-up that begins at 0 where there is a minimum")
-    given = {name: inputs[name] for name in boundary.binding.arguments if name != "initial_ratio"}
+    given = {name: inputs[name] for name in boundary.binding.arguments if name in inputs and name != "initial_ratio"}
     options = {"init_lr_ratio": inputs["initial_ratio"], "zero_indexed_step": inputs["first_step"] == 0}
     return rates(inputs, lambda optimizer: boundary.invoke(given, optimizer=optimizer, **options))
 

@@ -10,7 +10,6 @@ import numpy as np
 from sentinel.contracts.aggregation import (
     AGGREGATION_INPUTS,
     RATIO_PRECISION,
-    aggregated,
     count_globally,
     cut_rows,
     detached,
@@ -231,8 +230,3 @@ POLICY_LOSS = Contract(
     arrange=_arrange,
     parts=_parts,
 )
-
-
-def policy_loss_as(algorithm: str, mode: str, *knobs: str) -> dict[str, Any]:
-    """Say what a binding fixes whose boundary is one algorithm, aggregates in one way, and has these knobs alone."""
-    return {**POLICY_LOSS.lacking(*knobs), **aggregated(mode), "importance_weights": None, "algorithm": algorithm}

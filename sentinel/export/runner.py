@@ -207,7 +207,11 @@ def case_of(question: Question, pieces: Verbatim) -> dict[str, Any]:
         "boundary": list(binding.paths),
         "imports": list(binding.imports),
         "binding": {
-            "arguments": {name: list(names) for name, names in binding.arguments.items()},
+            "arguments": {
+                item.name: list(binding.arguments[item.name])
+                for item in question.contract.inputs
+                if item.name in binding.arguments
+            },
             "constants": dict(binding.constants),
             "outputs": list(binding.outputs),
         },

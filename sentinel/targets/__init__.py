@@ -188,6 +188,8 @@ class Target:
     :ivar registries: families whose members need no binding each.
     :ivar ghost_versions: a package that may be a ghost -> the version it says it has: for targets that refuse to import
         beside a version they do not know.
+    :ivar arguments: canonical input -> what its functions call it, newest first: of each binding that does not say so
+        itself.
     :ivar at_import: dotted path of a function that the target's modules call while they are imported, and that a
         contained process cannot answer -> what it answers there instead; or of what they read there, such as the
         version of a package that is newer than they accept -> a plain value, or an :class:`Alias`.
@@ -214,13 +216,17 @@ class Target:
     at_import: Mapping[str, Any] = field(default_factory=dict)
     moved: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     registries: tuple[Registry, ...] = ()
+    arguments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     spellings: Mapping[str, str] = field(default_factory=dict)
     batches: Mapping[str, str] = field(default_factory=dict)
     rows: Mapping[str, tuple[str, Mapping[str, str]]] = field(default_factory=dict)
     defaults: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        bindings = tuple(replace(binding, moved=self.moved) for binding in self.bindings)
+        bindings = tuple(
+            replace(binding, moved=self.moved, arguments={**self.arguments, **binding.arguments})
+            for binding in self.bindings
+        )
         object.__setattr__(self, "bindings", bindings)
 
     def binding(self, boundary: str, contract: str | None = None) -> Binding | None:

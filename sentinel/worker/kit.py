@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import Any
 from unittest import mock
 
-from sentinel.worker.drift import StandInNamespace
+from sentinel.worker.drift import AbsentError, StandInNamespace
 
 
 def stand_in(**attributes: Any) -> Any:
@@ -42,22 +42,68 @@ def two_token_logits(log_probs: Any) -> Any:
 # -- calls that several frameworks share -------------------------------------------------------------------------------
 
 
-def along_rows(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Call a statistic whose axis is a number of torch's."""
-    return boundary.invoke({**inputs, "axis": None if inputs["axis"] is None else -1})
+def passed(
+    boundary: Any,
+    inputs: Mapping[str, Any],
+    *,
+    leading: Sequence[str] = (),
+    takes: Sequence[str] | None = None,
+    says: Mapping[str, Mapping[Any, Any]] | None = None,
+    reads: Mapping[str, Any] | None = None,
+    **upstream: Any,
+) -> Any:
+    """Call a function that needs no more than other words, and read its answer.
+
+    :param leading: the inputs that it is passed by their places, before those by name.
+    :param takes: the inputs that it is passed by name; left out, all others.
+    :param says: input -> what the contract says -> what the function says.
+    :param reads: output -> where it stands in the answer: a place or a key, or several, one inside the other. Left out:
+        as the binding's ``outputs`` say.
+    :param upstream: further arguments, under their upstream names.
+    :raises AbsentError: where the function has no word for what the scenario says.
+    """
+    given = dict(inputs)
+    for name, words in (says or {}).items():
+        if given[name] not in words:
+            raise AbsentError(f"not in this version: {boundary.path} has no {name} {given[name]}")
+        given[name] = words[given[name]]
+    before = [given.pop(name) for name in leading]
+    given = given if takes is None else {name: given[name] for name in takes}
+    found = boundary.invoke(given, *before, **upstream)
+    return found if reads is None else {name: part_of(found, place) for name, place in reads.items()}
 
 
-def unmasked(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Call a function that knows no mask."""
-    return boundary.invoke({name: value for name, value in inputs.items() if name != "response_mask"})
+def part_of(found: Any, place: Any) -> Any:
+    """Look up a place or a key, or several, one inside the other."""
+    for step in place if isinstance(place, tuple) else (place,):
+        found = found[step]
+    return found
+
+
+#: How torch counts the axis of tokens.
+AXIS: Mapping[Any, Any] = {None: None, "token": -1}
+
+
+def entropy_beside(log_probs: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Call an entropy, with the log-probs of its neighbour so that a gradient has something to come from."""
+    logits = inputs["logits"]
+    beside = getattr(boundary.module, log_probs)(logits, inputs["token_ids"])
+    return {"log_probs": beside, "entropy": boundary.function(logits)}
 
 
 def log_probs_alone(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"log_probs": boundary.invoke({}, logits=inputs["logits"], labels=inputs["token_ids"]), "entropy": None}
+    """Call a function of logits and tokens."""
+    return {"log_probs": boundary.function(inputs["logits"], inputs["token_ids"]), "entropy": None}
 
 
-def partitioned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"parts": boundary.function(inputs["lengths"], inputs["parts"], equal_size=inputs["equal_size"])}
+def lengths_of(inputs: Mapping[str, Any]) -> list[int]:
+    """Count the tokens of each row."""
+    return [int(length) for length in (inputs["attention_mask"] != 0).sum(-1)]
+
+
+def packed(boundary: Any, inputs: Mapping[str, Any], **upstream: Any) -> dict[str, Any]:
+    """Pack rows into microbatches, by their lengths alone."""
+    return {"parts": boundary.function(lengths_of(inputs), inputs["max_tokens_per_microbatch"], **upstream)}
 
 
 def score_of(found: Any) -> Any:

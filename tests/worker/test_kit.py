@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from sentinel.worker import kit
-from sentinel.worker.drift import StandInMissingError
+from sentinel.targets import Binding, Target
+from sentinel.worker import families, kit
+from sentinel.worker.boundaries import Boundary
+from sentinel.worker.drift import AbsentError, DriftError, StandInMissingError
 
 
 def test_a_swap_ends_with_its_block_even_where_that_fails() -> None:
@@ -137,3 +140,60 @@ def test_what_one_rank_raises_ends_all_of_them() -> None:
 
     with pytest.raises(ValueError, match="of rank 1"):
         kit.on_ranks(2, work)
+
+
+# -- calls that are declared -------------------------------------------------------------------------------------------
+
+
+def _cut(values: object, bounds: object, left_pad: bool = False, scale: int = 1) -> object:
+    return (values, bounds), {"left_pad": left_pad, "scale": scale}
+
+
+def _boundary() -> Boundary:
+    arguments = {"side": ("left_pad",)}
+    binding = Binding("pkg.cut", "column_padding", arguments=arguments)
+    return Boundary("pkg.cut", sys.modules[__name__], _cut, None, binding, frozenset({"values", "side", "other"}))
+
+
+def test_a_call_is_declared_by_places_names_and_words() -> None:
+    inputs = {"values": [1], "bounds": 2, "side": "left", "other": 3}
+    found = kit.passed(
+        _boundary(),
+        inputs,
+        leading=("values", "bounds"),
+        takes=("side",),
+        says={"side": {"left": True, "right": False}},
+        reads={"padded": (0, 1), "told": 1},
+        scale=4,
+    )
+    assert found == {"padded": 2, "told": {"left_pad": True, "scale": 4}}
+
+
+def test_a_word_that_a_function_lacks_is_of_another_version() -> None:
+    with pytest.raises(AbsentError, match="has no side middle"):
+        kit.passed(_boundary(), {"values": [1], "bounds": 2, "side": "middle"}, says={"side": {"left": True}})
+
+
+def test_an_input_that_a_function_lacks_is_drift() -> None:
+    with pytest.raises(DriftError, match="no parameter for 'other'"):
+        kit.passed(_boundary(), {"values": [1], "bounds": 2, "other": 3})
+
+
+def test_a_family_fixes_what_its_member_lacks() -> None:
+    made = families.policy_loss("pkg.loss", _cut, "ppo", ("eps_clip_low",), mode="token-sum", accepts={"dp_size": (1,)})
+    assert made.fixed["algorithm"] == "ppo"
+    assert made.fixed["dual_clip"] is None
+    assert made.fixed["loss_agg_mode"] == "token-sum"
+    assert made.fixed["importance_weights"] is None
+    assert "eps_clip_low" not in made.fixed
+    several = families.policy_loss("pkg.loss", _cut, ("ppo", "gspo"), (), weights=True)
+    assert several.accepts == {"algorithm": ("ppo", "gspo")}
+    assert not several.fixed.keys() & {"algorithm", "importance_weights", "loss_agg_mode"}
+
+
+def test_what_a_framework_calls_a_thing_is_said_once() -> None:
+    own = Binding("pkg.a", "kl_estimate", arguments={"log_probs": ("logp",)})
+    target = Target(
+        "pkg", "", (), bindings=(own, Binding("pkg.b", "kl_estimate")), arguments={"log_probs": ("logprobs",)}
+    )
+    assert [binding.arguments["log_probs"] for binding in target.bindings] == [("logp",), ("logprobs",)]

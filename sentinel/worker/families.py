@@ -1,0 +1,166 @@
+"""Families of bindings: what a kind of boundary has in every framework, said once; adapters say the rest.
+
+A family makes a :class:`~sentinel.targets.Binding`. ``more`` are further fields of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from sentinel.contracts.aggregation import aggregated
+from sentinel.contracts.group_advantage import GROUP_ADVANTAGE
+from sentinel.contracts.normalisation import MASKED_STATISTICS
+from sentinel.contracts.policy_loss import POLICY_LOSS
+from sentinel.targets import Binding, BoundaryCall, Dialect
+from sentinel.worker.kit import (
+    AXIS,
+    Make,
+    Read,
+    Surgery,
+    columns_and_meta,
+    container,
+    counted,
+    cut,
+    filled,
+    iterated,
+    joined,
+    operated,
+    packed,
+    passed,
+    reordered,
+    ruled,
+)
+
+
+def policy_loss(
+    path: str,
+    call: BoundaryCall,
+    algorithm: str | Sequence[str],
+    knobs: Sequence[str],
+    *dialects: Dialect,
+    mode: str = "",
+    weights: bool = False,
+    fixed: Mapping[str, Any] | None = None,
+    accepts: Mapping[str, tuple[Any, ...]] | None = None,
+    **more: Any,
+) -> Binding:
+    """Bind a policy loss.
+
+    :param algorithm: the one that it is, or those that it can be asked for.
+    :param knobs: what the contract lets it be told; it lacks the others.
+    :param mode: the one way in which it aggregates; empty where it has several.
+    :param weights: whether it is given weights of off-policy tokens.
+    """
+    one = {"algorithm": algorithm} if isinstance(algorithm, str) else {}
+    several: dict[str, tuple[Any, ...]] = {} if isinstance(algorithm, str) else {"algorithm": tuple(algorithm)}
+    without = {} if weights else {"importance_weights": None}
+    kept = {**POLICY_LOSS.lacking(*knobs), **(aggregated(mode) if mode else {}), **without, **one, **(fixed or {})}
+    choices = {**several, **(accepts or {})}
+    return Binding(path, "policy_loss", call=call, fixed=kept, accepts=choices, dialects=dialects, **more)
+
+
+def group_advantage(
+    path: str, call: BoundaryCall, estimator: str, knobs: Sequence[str], *dialects: Dialect, **more: Any
+) -> Binding:
+    """Bind an estimator that compares the responses to one prompt.
+
+    :param knobs: what it can be told; it lacks the others.
+    """
+    fixed = {"estimator": estimator, **GROUP_ADVANTAGE.lacking(*knobs), **more.pop("fixed", {})}
+    outputs = ("advantages", "returns")
+    return Binding(path, "group_advantage", outputs=outputs, call=call, fixed=fixed, dialects=dialects, **more)
+
+
+def masked_statistic(path: str, statistic: str, *knobs: str, **more: Any) -> Binding:
+    """Bind a statistic of the tokens that count, whose axis is a number of torch's.
+
+    :param knobs: what it can be told; it lacks the others.
+    """
+    fixed = {"statistic": statistic, **MASKED_STATISTICS.lacking(*knobs), **more.pop("fixed", {})}
+    call = partial(passed, says={"axis": AXIS})
+    return Binding(path, "masked_statistics", outputs=("result",), call=call, fixed=fixed, **more)
+
+
+def rule_reward(
+    path: str,
+    *wordings: str,
+    call: BoundaryCall = ruled,
+    accepts: Mapping[str, tuple[Any, ...]] | None = None,
+    **more: Any,
+) -> Binding:
+    """Bind a rule that scores a response; ``wordings`` are the answers that it understands, all where there is none."""
+    said: dict[str, tuple[Any, ...]] = {"wording": wordings} if wordings else {}
+    return Binding(path, "rule_reward", call=call, accepts={**said, **(accepts or {})}, **more)
+
+
+def balanced_partition(path: str, *leading: str, **more: Any) -> Binding:
+    """Bind what deals sequences out, and knows neither their prompts nor minibatches.
+
+    :param leading: the inputs that it is passed by their places.
+    """
+    free = () if "equal_size" in more.get("fixed", {}) else ("equal_size",)
+    call = more.pop("call", None) or partial(passed, leading=leading or ("lengths", "parts"), takes=free)
+    fixed = {"grouped": False, "keep_minibatches": False, **more.pop("fixed", {})}
+    return Binding(path, "balanced_partition", outputs=("parts",), call=call, fixed=fixed, **more)
+
+
+def microbatch_packing(path: str, call: BoundaryCall | None = None, **more: Any) -> Binding:
+    """Bind what packs sequences without padding into microbatches of at most so many tokens.
+
+    :param call: left out, it is passed the lengths and the most tokens.
+    """
+    fields = {name: more.pop(name) for name in ("formerly", "imports", "requires", "stand_ins") if name in more}
+    made = call or partial(packed, **more)
+    accepts = {"attention_mask": ("full", "right")}
+    return Binding(path, "microbatch_packing", call=made, accepts=accepts, **fields)
+
+
+@dataclass(frozen=True)
+class Container:
+    """A class that holds the rows of a batch.
+
+    :ivar make: see :data:`sentinel.worker.kit.Make`.
+    :ivar read: see :data:`sentinel.worker.kit.Read`.
+    :ivar common: fields of every binding of it, ``fixed`` among them.
+    """
+
+    make: Make
+    read: Read = columns_and_meta
+    common: Mapping[str, Any] = field(default_factory=dict)
+
+    def surgery(self, path: str, kind: str, do: Surgery, **more: Any) -> Binding:
+        """Bind what cuts, joins, orders, repeats, fills or shortens it."""
+        fixed = {"surgery": kind, **self.common.get("fixed", {}), **more.pop("fixed", {})}
+        call = partial(operated, self.make, self.read, do)
+        return Binding(path, "row_surgery", call=call, **{**self.common, **more, "fixed": fixed})
+
+    def joining(self, path: str, **more: Any) -> Binding:
+        """Bind what joins several."""
+        return self.surgery(path, "join", partial(joined, self.make), **more)
+
+    def iteration(self, path: str, **more: Any) -> Binding:
+        """Bind what goes through its minibatches."""
+        call = partial(iterated, self.make, self.read)
+        return Binding(path, "minibatch_iteration", call=call, **{**self.common, **more})
+
+
+def data_proto(protocol: str, **chunks: Any) -> tuple[Binding, ...]:
+    """Bind DataProto, which several frameworks have taken from each other.
+
+    :param protocol: its module.
+    :param chunks: further fields of the binding of ``chunk``.
+    """
+    data = f"{protocol}.DataProto"
+    proto = Container(partial(container, data), common={"imports": (protocol,)})
+    return (
+        proto.surgery(f"{data}.chunk", "cut", cut, **chunks),
+        proto.joining(f"{data}.concat"),
+        proto.surgery(f"{data}.reorder", "reorder", reordered),
+        proto.surgery(f"{data}.repeat", "repeat", counted, requires=(f"{data}.repeat",)),
+        proto.surgery(f"{protocol}.pad_dataproto_to_divisor", "fill", filled),
+        proto.surgery(f"{protocol}.unpad_dataproto", "shorten", counted),
+        proto.iteration(f"{data}.make_iterator"),
+    )
