@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import argparse
 import ast
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sentinel.commands.console import command, json_option, progress, say, say_json, say_table
+from sentinel.commands.console import Commands, command, json_option, progress, say, say_json, say_table
 from sentinel.commands.known import known, settings_options, target_named
+from sentinel.contracts.contract import REQUIRED, Input
+from sentinel.deciding.runner import opener
 from sentinel.errors import Unavailable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from sentinel.commands.console import Commands
-    from sentinel.contracts.contract import Input
-    from sentinel.history.bindings import Sighting
-    from sentinel.recipes.catalog import Catalog
-    from sentinel.targets import Target
-    from sentinel.targets.checkout import Checkout
+from sentinel.history.bindings import Sighting, revisions, sightings
+from sentinel.history.coverage import CheckoutTrees
+from sentinel.history.gittrees import GitTrees
+from sentinel.recipes.catalog import Catalog
+from sentinel.search.checks import subjects
+from sentinel.sources import MirrorStore
+from sentinel.targets import Target
+from sentinel.targets.checkout import Checkout
+from sentinel.targets.refs import Ref
 
 _EXAMPLE = """\
   sentinel list boundaries roll                     with the inputs, keys and laws of their contracts
@@ -86,11 +88,6 @@ def _boundaries(arguments: argparse.Namespace) -> int:
             rows += _rows(catalog, target, None)
             unbound += [(target.name, path, reason) for path, reason in target.unbound.items()]
     else:
-        from sentinel.deciding.runner import opener
-        from sentinel.history.bindings import sightings
-        from sentinel.history.coverage import CheckoutTrees
-        from sentinel.targets.refs import Ref
-
         ref = Ref.parse(arguments.ref)
         with progress() as tell:
             for target in targets:
@@ -119,8 +116,6 @@ def _boundaries(arguments: argparse.Namespace) -> int:
 
 
 def _rows(catalog: Catalog, target: Target, seen: Sequence[Sighting] | None) -> list[Row]:
-    from sentinel.search.checks import subjects
-
     found, omitted = subjects(catalog, target.name)
     laws = {id(subject.binding): tuple(law.name for law in subject.laws) for subject in found}
     reasons = {item.boundary: item.reason for item in omitted if not item.law}
@@ -141,13 +136,6 @@ def _rows(catalog: Catalog, target: Target, seen: Sequence[Sighting] | None) -> 
 
 
 def _history(targets: Sequence[Target], as_json: bool) -> int:
-    from itertools import groupby
-
-    from sentinel.history.bindings import revisions, sightings
-    from sentinel.history.gittrees import GitTrees
-    from sentinel.sources import MirrorStore
-    from sentinel.targets.refs import Ref
-
     store = MirrorStore()
     found: list[dict[str, Any]] = []
     unavailable: list[str] = []
@@ -281,7 +269,5 @@ def _show(
 
 
 def _kind(item: Input) -> str:
-    from sentinel.contracts.contract import REQUIRED
-
     shape = f" [{', '.join(item.shape)}]" if item.shape else ""
     return f"{item.kind}{shape}{'' if item.default is REQUIRED else ', optional'}"

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sentinel.commands.console import command, counted, json_option, progress, say, say_json, say_table
+from sentinel.commands.console import Commands, command, counted, json_option, progress, say, say_json, say_table
 from sentinel.commands.known import PATIENCE, known, settings_options, target_named
+from sentinel.deciding.runner import opener, runner_of
 from sentinel.errors import Unavailable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from sentinel.commands.console import Commands
-    from sentinel.history.coverage import Coverage, Looked
-    from sentinel.recipes.catalog import Catalog
-    from sentinel.settings import Settings
-    from sentinel.targets import Target
-    from sentinel.targets.refs import Ref
+from sentinel.history.commits import releases
+from sentinel.history.coverage import STATES, CheckoutTrees, Coverage, Looked, called, coverages
+from sentinel.history.gittrees import GitTrees
+from sentinel.recipes.catalog import Catalog
+from sentinel.search.checks import subjects
+from sentinel.settings import Settings
+from sentinel.sources import MirrorStore
+from sentinel.targets import Target
+from sentinel.targets.refs import Ref
 
 _EXAMPLE = """\
   sentinel coverage verl                             at the last commit of its branch, a line for each module
@@ -35,8 +36,8 @@ available
 """
 
 
-def declare(commands: Commands) -> None:
-    parser = command(commands, "coverage", _coverage, "say which signal-carrying functions are looked at", _EXAMPLE)
+def declare(commands: Commands, text: str) -> None:
+    parser = command(commands, "coverage", _coverage, text, _EXAMPLE)
     parser.add_argument("target", metavar="TARGET", help="the framework")
     when = parser.add_mutually_exclusive_group()
     when.add_argument("--ref", metavar="REF", help="the revision (default: the last commit of its branch)")
@@ -64,10 +65,6 @@ def _coverage(arguments: argparse.Namespace) -> int:
 
 
 def _at(catalog: Catalog, target: Target, written: str, settings: Settings, arguments: argparse.Namespace) -> int:
-    from sentinel.deciding.runner import opener
-    from sentinel.history.coverage import STATES, CheckoutTrees, coverages
-    from sentinel.targets.refs import Ref
-
     with progress() as tell:
         checkout = opener(settings, tell)(target, Ref.parse(written), None)
     (found,) = coverages(target, CheckoutTrees(checkout), [""])
@@ -104,10 +101,6 @@ def _plain(function: Looked) -> dict[str, Any]:
 
 
 def _called(target: Target, found: Coverage, settings: Settings, catalog: Catalog, ref: Ref) -> Coverage:
-    from sentinel.deciding.runner import runner_of
-    from sentinel.history.coverage import called
-    from sentinel.search.checks import subjects
-
     with progress() as tell:
         runner = runner_of(catalog, replace(settings, timeout=min(settings.timeout, PATIENCE)), tell)
         try:
@@ -133,11 +126,6 @@ def _say_rest(found: Coverage) -> None:
 
 
 def _history(target: Target, as_json: bool) -> int:
-    from sentinel.history.commits import releases
-    from sentinel.history.coverage import STATES, coverages
-    from sentinel.history.gittrees import GitTrees
-    from sentinel.sources import MirrorStore
-
     mirror = MirrorStore().path(target.name)
     tags = releases(mirror)
     if not tags:

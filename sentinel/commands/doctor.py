@@ -52,8 +52,8 @@ class Check:
     advice: str = ""
 
 
-def declare(commands: Commands) -> None:
-    parser = command(commands, "doctor", _doctor, "check that everything is there that a run needs", _EXAMPLE)
+def declare(commands: Commands, text: str) -> None:
+    parser = command(commands, "doctor", _doctor, text, _EXAMPLE)
     json_option(parser)
 
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sentinel.commands.console import command, complain, counted, json_option, say, say_json, say_table
+from sentinel.commands.console import Commands, command, complain, counted, json_option, say, say_json, say_table
 from sentinel.commands.known import evidence_folders, known, settings_options
 from sentinel.errors import SentinelError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from sentinel.commands.console import Commands
-    from sentinel.recipes import Recipe
+from sentinel.findings import life
+from sentinel.findings.page import Entry, page
+from sentinel.history import record
+from sentinel.recipes import Recipe, find_recipes
+from sentinel.reports.store import below, file_name, load, write_below
 
 _EXAMPLE = """\
   sentinel report findings                            what has moved since the last time; files in findings/
@@ -43,11 +43,6 @@ def declare(commands: Commands) -> None:
 
 
 def _findings(arguments: argparse.Namespace) -> int:
-    from sentinel.findings import life
-    from sentinel.findings.page import Entry, page
-    from sentinel.recipes import find_recipes
-    from sentinel.reports.store import write_below
-
     if arguments.state is not None and arguments.state not in life.STATES:
         raise SentinelError(f"unknown state {arguments.state!r}; one of {', '.join(life.STATES)}")
     catalog, _ = known(arguments)
@@ -83,20 +78,15 @@ def _findings(arguments: argparse.Namespace) -> int:
 
 
 def _history_of(recipe: Recipe, branch: str, folders: Iterable[Path]) -> Mapping[str, Any] | None:
-    from sentinel.history.record import load
-    from sentinel.reports.store import file_name
-
     for folder in folders:
         file = folder / "history" / file_name(recipe.target) / file_name(recipe.bug_id) / f"git-{branch}.json"
         if file.is_file():
-            return load(file)
+            return record.load(file)
     return None
 
 
 def evidence_of(recipe: Recipe, folder: Path) -> Iterator[Mapping[str, Any]]:
     """What a folder records about a recipe; of a file that is no evidence the user is told."""
-    from sentinel.reports.store import below, file_name, load
-
     for file in below(folder, PurePosixPath(file_name(recipe.target), file_name(recipe.bug_id))):
         try:
             yield load(file)

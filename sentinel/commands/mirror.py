@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sentinel.commands.console import (
+    Commands,
     command,
     complain,
     counted,
@@ -20,10 +21,9 @@ from sentinel.commands.console import (
 )
 from sentinel.commands.known import known, settings_options, target_named
 from sentinel.errors import SentinelError
-
-if TYPE_CHECKING:
-    from sentinel.commands.console import Commands
-    from sentinel.sources.mirrorfiles import Mirror
+from sentinel.sources import MirrorStore
+from sentinel.sources.forks import base_name, fork
+from sentinel.sources.mirrorfiles import Mirror
 
 _ADD = """\
   sentinel mirror add verl                               clone it from its repository, without files over 1 MB
@@ -45,8 +45,8 @@ _LIST = """\
 """
 
 
-def declare(commands: Commands) -> None:
-    own = group(commands, "mirror", "keep the git history of targets on this machine", _ADD)
+def declare(commands: Commands, text: str) -> None:
+    own = group(commands, "mirror", text, _ADD)
     add = command(own, "add", _add, "make the mirror of a target, or put more into it", _ADD)
     add.add_argument("target", metavar="TARGET", help="see `sentinel list targets`")
     add.add_argument(
@@ -63,9 +63,6 @@ def declare(commands: Commands) -> None:
 
 
 def _add(arguments: argparse.Namespace) -> int:
-    from sentinel.sources import MirrorStore
-    from sentinel.sources.forks import fork
-
     catalog, settings = known(arguments)
     target = target_named(catalog, arguments.target)
     target = fork(target, settings.url_of(target.name))
@@ -76,9 +73,6 @@ def _add(arguments: argparse.Namespace) -> int:
 
 
 def _update(arguments: argparse.Namespace) -> int:
-    from sentinel.sources import MirrorStore
-    from sentinel.sources.forks import base_name
-
     catalog, _ = known()
     store = MirrorStore()
     named = [target_named(catalog, name) for name in dict.fromkeys(arguments.targets)]
@@ -102,9 +96,6 @@ def _update(arguments: argparse.Namespace) -> int:
 
 
 def _remove(arguments: argparse.Namespace) -> int:
-    from sentinel.sources import MirrorStore
-    from sentinel.sources.forks import fork
-
     catalog, settings = known(arguments)
     target = target_named(catalog, arguments.target)
     gone = MirrorStore().remove(fork(target, settings.url_of(target.name)).name)
@@ -113,8 +104,6 @@ def _remove(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from sentinel.sources import MirrorStore
-
     store = MirrorStore()
     mirrors = store.list()
     if arguments.json:

@@ -6,22 +6,21 @@ import argparse
 import shutil
 import sys
 import time
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from sentinel.commands.console import command, complain, json_option, progress, say, say_json, say_table
+from sentinel.commands.console import Commands, command, complain, json_option, progress, say, say_json, say_table
 from sentinel.commands.known import known, settings_options, target_named
 from sentinel.errors import SentinelError, nearest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from sentinel.commands.console import Commands
-    from sentinel.history.executors import Executor
-    from sentinel.history.ledger import Account, Ledger, Selection
-    from sentinel.recipes import Recipe
-    from sentinel.recipes.catalog import Catalog
+from sentinel.history import record as records
+from sentinel.history import rendering
+from sentinel.history.executors import Executor
+from sentinel.history.ledger import Account, Ledger, Selection
+from sentinel.history.ray_executor import RayExecutor
+from sentinel.history.releases import sweep_releases
+from sentinel.recipes import Recipe, find_recipes
+from sentinel.recipes.catalog import Catalog
 
 _EXAMPLE = """\
   sentinel sweep verl                                every recipe of verl at every commit of main
@@ -38,8 +37,8 @@ exit status: 0 done, 1 nothing could be decided, 2 it could not be done, 130 int
 """
 
 
-def declare(commands: Commands) -> None:
-    parser = command(commands, "sweep", _sweep, "decide recipes at every commit of a history", _EXAMPLE)
+def declare(commands: Commands, text: str) -> None:
+    parser = command(commands, "sweep", _sweep, text, _EXAMPLE)
     parser.add_argument("target", metavar="TARGET")
     parser.add_argument("--bug", metavar="GLOB", action="append", default=[], help="only these")
     parser.add_argument("--law", metavar="GLOB", action="append", default=[], help="only bugs that break such a law")
@@ -60,8 +59,6 @@ def declare(commands: Commands) -> None:
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
-    from sentinel.history.ledger import Ledger, Selection
-
     catalog, settings = known(arguments)
     target = target_named(catalog, arguments.target)
     recipes = chosen(catalog, target.name, arguments.bug, arguments.law)
@@ -69,8 +66,6 @@ def _sweep(arguments: argparse.Namespace) -> int:
         raise SentinelError(f"--jobs {arguments.jobs}: at least one probe has to run at a time")
     with progress() as tell:
         if arguments.releases:
-            from sentinel.history.releases import sweep_releases
-
             refuse(arguments, "since", "until", "ref")
             account = sweep_releases(catalog, settings, target, recipes, tell)
         else:
@@ -80,8 +75,6 @@ def _sweep(arguments: argparse.Namespace) -> int:
             make = executor_named(arguments.executor, ledger, arguments.jobs)
             account = _run(ledger, recipes, selection, make, tell)
     if arguments.save is not None:
-        from sentinel.history import record as records
-
         for document in account.records:
             records.write(records.place(arguments.save, document), document)
     show(account, arguments)
@@ -119,8 +112,6 @@ def chosen(catalog: Catalog, target: str, bugs: Sequence[str], laws: Sequence[st
 
     :raises SentinelError: where a glob chooses none; names the nearest.
     """
-    from sentinel.recipes import find_recipes
-
     every = find_recipes(catalog, (target,), bugs)
     found = [r for r in every if not laws or any(fnmatchcase(law, glob) for law in r.laws for glob in laws)]
     if not found:
@@ -145,16 +136,12 @@ def executor_named(name: str, ledger: Ledger, jobs: int | None) -> Callable[[], 
     if name == "local":
         return lambda: ledger.local(jobs)
     if name == "ray" or name.startswith("ray://"):
-        from sentinel.history.ray_executor import RayExecutor
-
         mirrors = {ledger.target.name: ledger.mirror}
         return lambda: RayExecutor(ledger.catalog, mirrors, ledger.options, name, jobs)
     raise SentinelError(f"unknown executor {name!r}; write local, ray or ray://HOST:PORT")
 
 
 def show(account: Account, arguments: argparse.Namespace) -> None:
-    from sentinel.history import rendering
-
     if arguments.json:
         say_json(rendering.plain(account.records, account.counts.probed))
         return

@@ -27,10 +27,8 @@ exit status: that of the command; 1 where --fail-after stopped it; 2 it could no
 """
 
 
-def declare(commands: Commands) -> None:
-    parser = command(
-        commands, "watch", _watch, "check the calls of a training run while it runs", _EXAMPLE, takes_words=True
-    )
+def declare(commands: Commands, text: str) -> None:
+    parser = command(commands, "watch", _watch, text, _EXAMPLE, takes_words=True)
     parser.add_argument("--target", metavar="TARGET", required=True, help="the framework that the run trains with")
     parser.add_argument("--events", metavar="FILE", type=Path, default=Path("sentinel-events.jsonl"),
                         help="default: sentinel-events.jsonl; what is there already stays")  # fmt: skip
