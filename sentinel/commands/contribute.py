@@ -48,9 +48,6 @@ def declare(commands: Commands, text: str) -> None:
     parser.add_argument("--head", metavar="REF", help="where it is not (default: the fix, or the first pin without it)")
     parser.add_argument("--repo", metavar="DIR", help="a working tree that has the fix, in the place of --head")
     parser.add_argument("--out", metavar="DIR", type=Path, default=Path("contribution"), help="default: contribution")
-    parser.add_argument(
-        "--in-toto", action="store_true", help="also an in-toto statement of each evidence, to be signed"
-    )
     parser.add_argument("--no-check", action="store_true", help="try neither the fix nor the runner")
     tests_options(parser)
     settings_options(parser)
@@ -150,7 +147,7 @@ class _Maker:
         return contribution(documented(bundles, fix, tried, others), self._catalog, self._store), bundles
 
     def write(self, made: Contribution, bundles: Sequence[Bundle]) -> Path:
-        return write(self._arguments.out, made, bundles, self._arguments.in_toto)
+        return write(self._arguments.out, made, bundles)
 
     def _exporter(self, target: str) -> Exporter:
         if target not in self._exporters:

@@ -15,7 +15,6 @@ from sentinel.commands.known import known, settings_options
 from sentinel.deciding.outcomes import Decision
 from sentinel.deciding.runner import Job, OpenCheckout, opener, options_of, runner_of
 from sentinel.errors import SentinelError
-from sentinel.export.attestation import attested
 from sentinel.export.checking import Environment
 from sentinel.export.contribution import contribution, load_contribution, related
 from sentinel.export.page import comment, page
@@ -35,7 +34,6 @@ _EXAMPLE = """\
   sentinel verify sentinel-reports/roll/ROLL-AGGLOSS-TOKENMEAN-MASK/git-c09bc8bc9f43.json
   sentinel verify reports/                      every evidence below a folder
   sentinel verify evidence.json --repo ~/src/verl   for evidence of a working tree
-  sentinel verify statement-base.json --offline     an in-toto statement: digests only, nothing is run
   sentinel verify contribution/BUG/evidence.json    what `contribute` left: numbers, trial of the fix, runner, pages
 
 The recipe is the one that the evidence names where this Sentinel has it, byte for byte; else the copy inside it.
@@ -72,16 +70,13 @@ def declare(commands: Commands, text: str) -> None:
     parser.add_argument("files", metavar="EVIDENCE", nargs="+", type=Path, help="evidence, or a folder of it")
     parser.add_argument("--repo", metavar="DIR", help="the working tree that evidence of a path: ref is about")
     settings_options(parser, without="device")  # that is the evidence's
-    parser.add_argument(
-        "--offline", action="store_true", help="compare the digests of in-toto statements, and stop there"
-    )
     tests_options(parser)
     json_option(parser)
 
 
 def _verify(arguments: argparse.Namespace) -> int:
     files = _files(arguments.files)
-    outcomes, files = _attested(files, arguments.offline)
+    outcomes: list[Outcome] = []
     contributed = {file: made for file in files if (made := load_contribution(file)) is not None}
     documents = {file: _load(file) for file in files if file not in contributed}
     everything = [*documents.values(), *contributed.values()]
@@ -101,32 +96,6 @@ def _verify(arguments: argparse.Namespace) -> int:
     # What could not be checked must not hide that something else is different.
     found = {outcome.outcome for outcome in outcomes}
     return 1 if "different" in found else 2 if "could not" in found else 0
-
-
-def _attested(files: list[Path], offline: bool) -> tuple[list[Outcome], list[Path]]:
-    """What the digests of in-toto statements say, and the evidence that is left to be run again."""
-    outcomes: list[Outcome] = []
-    left: dict[Path, None] = {}
-    for file in files:
-        try:
-            found = attested(file)
-        except SentinelError as error:
-            outcomes.append(Outcome(file, "could not", "a statement", reason=str(error)))
-            continue
-        if found is None:
-            if offline:
-                reason = "it is no in-toto statement, and --offline runs nothing"
-                outcomes.append(Outcome(file, "could not", reason=reason))
-            else:
-                left[file] = None
-        elif found.problems:
-            outcomes.append(Outcome(file, "different", "a statement", reason="; ".join(found.problems)))
-        else:
-            who = "; who signed it was not looked at" if found.signed else ""
-            outcomes.append(Outcome(file, "same", "a statement", reason=f"every digest agrees{who}"))
-            if not offline:
-                left[found.evidence] = None
-    return outcomes, list(left)
 
 
 def _files(paths: list[Path]) -> list[Path]:
@@ -157,7 +126,6 @@ def _tell(outcome: Outcome) -> None:
 
 
 def _conclusion(outcome: Outcome) -> str:
-    """In words; of a statement, what its digests say."""
     if outcome.verification:
         return str(outcome.verification)
     return outcome.reason if outcome.outcome != "could not" else f"could not be verified: {outcome.reason}"
