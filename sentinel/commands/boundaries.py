@@ -9,7 +9,6 @@ from itertools import zip_longest
 
 from sentinel.commands.console import Commands, command, json_option, progress, say, say_json, say_table
 from sentinel.commands.known import known, settings_options, target_named
-from sentinel.contracts.contract import REQUIRED, Input
 from sentinel.deciding.runner import opener
 from sentinel.errors import Unavailable
 from sentinel.history.bindings import Definitions, Sighting, sighting
@@ -20,7 +19,7 @@ from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
 _EXAMPLE = """\
-  sentinel list boundaries roll                     with the inputs, keys and laws of their contracts
+  sentinel list boundaries roll                     with their contracts, which `sentinel list contracts` shows
   sentinel list boundaries verl --ref git:main      and whether each is there at that ref
   sentinel list boundaries roll --ref git:8eb27cc2dc34c4d1310b169d9b86d339004d811a --json
 
@@ -96,7 +95,7 @@ def _boundaries(arguments: argparse.Namespace) -> int:
             }
         )
     else:
-        _show(catalog if arguments.ref is None else None, rows, unbound, unavailable)
+        _show(rows, unbound, unavailable)
     if unavailable and not rows:
         return 2
     return 1 if any(row.there == "no" for row in rows) else 0
@@ -136,10 +135,7 @@ def left_unbound(target: Target, definitions: Definitions) -> list[tuple[str, st
     return left
 
 
-def _show(
-    catalog: Catalog | None, rows: list[Row], unbound: list[tuple[str, str, str]], unavailable: list[str]
-) -> None:
-    """Print the table; and with a catalog the contracts of those that are in it, and of any function."""
+def _show(rows: list[Row], unbound: list[tuple[str, str, str]], unavailable: list[str]) -> None:
     if rows:
         say_table(
             ("target", "boundary", "contract", "formerly", "there", "laws", "note"),
@@ -148,22 +144,8 @@ def _show(
                 for r in rows
             ],
         )
-    laws = {row.contract: row.laws for row in sorted(rows, key=lambda row: len(row.laws))}
-    for contract in (item for _, item in sorted((catalog.contracts if catalog else {}).items())):
-        if contract.name not in laws and not contract.open_keys:
-            continue
-        say(f"\n{contract.name}: {contract.summary}")
-        say_table(("  input", "", ""), [(f"  {item.name}", _kind(item), item.meaning) for item in contract.inputs])
-        say(f"  observes: {', '.join(contract.keys)}{', and what the boundary returns' * contract.open_keys}")
-        if laws.get(contract.name):
-            say(f"  laws: {', '.join(laws[contract.name])}")
     if unbound:
         say("\nnot bound")
         say_table(("target", "function", "why"), [(t, path, reason or "-") for t, path, reason in unbound])
     for line in unavailable:
         say(f"unavailable: {line}")
-
-
-def _kind(item: Input) -> str:
-    shape = f" [{', '.join(item.shape)}]" if item.shape else ""
-    return f"{item.kind}{shape}{'' if item.default is REQUIRED else ', optional'}"

@@ -20,7 +20,6 @@ from sentinel.reports.store import below, file_name, load, write_below
 _EXAMPLE = """\
   sentinel report findings                            what has moved since the last time; files in findings/
   sentinel report findings --from nightly             with the evidence of the nightly run
-  sentinel report findings --state reproduced         seen, and nobody told yet
 
 Writes one small file a bug into --to, and BUG_FINDINGS.md beside them.
 """
@@ -37,14 +36,11 @@ def declare(commands: Commands) -> None:
         help="evidence (default: baseline of the settings, else reports; repeatable)",
     )
     parser.add_argument("--to", metavar="DIR", type=Path, default=Path("findings"), help="default: findings")
-    parser.add_argument("--state", metavar="STATE", help="list those of a state only")
     settings_options(parser, "recipes")
     json_option(parser)
 
 
 def _findings(arguments: argparse.Namespace) -> int:
-    if arguments.state is not None and arguments.state not in life.STATES:
-        raise SentinelError(f"unknown state {arguments.state!r}; one of {', '.join(life.STATES)}")
     catalog, _ = known(arguments)
     day = datetime.now(timezone.utc).date().isoformat()
     sources = arguments.sources or evidence_folders(arguments)[1:]  # a later one has the later word
@@ -66,10 +62,6 @@ def _findings(arguments: argparse.Namespace) -> int:
     write_below(arguments.to, "BUG_FINDINGS.md", page(entries), "name another folder with --to")
     if arguments.json:
         say_json([{"bug": f.bug_id, "state": f.state, "steps": [vars(step) for step in f.steps]} for f in kept])
-    elif arguments.state is not None:
-        say_table(
-            ("bug", "since", "what"), [(f.bug_id, f.steps[-1].on, f.title) for f in kept if f.state == arguments.state]
-        )
     else:
         if moved:
             say_table(("bug", "was", "is", "because"), moved)

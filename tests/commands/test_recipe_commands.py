@@ -81,9 +81,7 @@ def test_list_recipes_and_boundaries(run_sentinel):
     assert "TINY-MEAN" in run_sentinel("list", "recipes").out
     text = run_sentinel("list", "boundaries", "tiny").out
     assert "tiny.losses.agg_loss" in text
-    assert "per_token_gradient" in text
-    assert "\ncall: " in text
-    assert "\n  laws: masked_values_have_no_influence, " in text
+    assert "loss_aggregation" in text
     (row,) = run_sentinel("list", "boundaries", "--json").json()["boundaries"]
     assert (row["contract"], row["there"]) == ("loss_aggregation", "")
     assert {"loss_mat", "response_mask"} < set(row["inputs"])
