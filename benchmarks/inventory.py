@@ -24,7 +24,7 @@ from typing import Any
 from sentinel.errors import Unavailable
 from sentinel.history.bindings import Definitions
 from sentinel.history.commits import commit
-from sentinel.history.coverage import Coverage, coverages
+from sentinel.history.coverage import Coverage, coverage
 from sentinel.history.gittrees import GitTrees
 from sentinel.history.inventory import signal_functions
 from sentinel.recipes import find_recipes
@@ -133,7 +133,7 @@ def main() -> None:
         except Unavailable:
             continue
         tree = upstream.tree(head)
-        (found,) = coverages(target, upstream.trees, [tree])
+        found = coverage(target, upstream.trees, tree)
         upstreams[name] = upstream
         rows.append(row(name, head, found))
         missed += found.outside

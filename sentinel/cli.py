@@ -9,41 +9,48 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib import import_module
 
 import sentinel
-from sentinel.commands import (
-    audit,
-    bisect,
-    cache,
-    compare,
-    contribute,
-    coverage,
-    diff,
-    discover,
-    doctor,
-    fix,
-    impact,
-    listing,
-    mirror,
-    pulls,
-    recipe,
-    reporting,
-    show,
-    sweep,
-    verify,
-    watch,
-)
 from sentinel.commands.console import complain
 from sentinel.errors import SentinelError
 
-#: As ``--help`` shows them. Their modules import next to nothing before a command runs.
+#: As ``--help`` shows them, each with what it does. The module of the command that is typed is imported, and no other.
 GROUPS = {
-    "begin": (doctor, mirror, listing, show),
-    "check": (audit, watch, verify),
-    "search": (coverage, discover, diff, compare, pulls, sweep, bisect, impact),
-    "tell": (reporting, contribute, fix, recipe),
-    "tidy": (cache,),
+    "begin": {
+        "doctor": "check that everything is there that a run needs",
+        "mirror": "keep the git history of targets on this machine",
+        "list": "list targets, recipes, boundaries or contracts",
+        "show": "show a bug: story, scenario, expected values, last verdicts",
+    },
+    "check": {
+        "audit": "say which known bugs are in the copy that you train with",
+        "watch": "check the calls of a training run while it runs",
+        "verify": "run evidence again and say whether every number is the same",
+    },
+    "search": {
+        "coverage": "say which signal-carrying functions are looked at",
+        "discover": "search a target for broken laws",
+        "diff": "say what changes in the numbers between two revisions",
+        "compare": "say whether frameworks mean the same by one name",
+        "pulls": "say what each open pull request changes in the numbers",
+        "sweep": "decide recipes at every commit of a history",
+        "bisect": "find the commit with which a bug came or went",
+        "impact": "measure what a bug does to gradients",
+    },
+    "tell": {
+        "report": "tell what runs and sweeps have found, and accept it",
+        "contribute": "make a bug a pull request: branch, page, runner",
+        "fix": "show a bug's patch, or try it",
+        "recipe": "write and check recipes",
+    },
+    "tidy": {
+        "cache": "see and remove checkouts and wheels that can be made again",
+    },
 }
+
+#: The modules that are not called as their commands are.
+_MODULES = {"list": "listing", "report": "reporting"}
 
 #: What was a command of its own before 0.1: the first words of a command line, and what they are now.
 RENAMED: dict[tuple[str, ...], tuple[str, ...]] = {
@@ -55,9 +62,13 @@ RENAMED: dict[tuple[str, ...], tuple[str, ...]] = {
     **{(name,): ("report", name) for name in ("changes", "history", "findings", "duplicates", "site")},
 }
 
+#: Words that no command needs to be declared for.
+_ASKING = {"-h", "--help", "--version"}
+
 #: What a command of several kinds shows where none is named.
 FIRST = {"list": "targets", "report": "run"}
 
+_DESCRIPTION = "Does this code corrupt the training signal? pytest checks; this does the rest."
 _EPILOG = """\
 `sentinel COMMAND --help` shows options and examples. First steps:
   sentinel mirror add verl; pytest --sentinel-target=verl   verl's known bugs
@@ -74,8 +85,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that has no dash must not end the command
     try:
-        parser = _parser()
-        words, own = _cut(parser, _current(sys.argv[1:] if argv is None else argv))
+        words = _current(sys.argv[1:] if argv is None else argv)
+        parser = _parser(words[:1] or ["--help"])
+        words, own = _cut(parser, words)
         arguments, unknown = parser.parse_known_args(words)
         arguments.own_command = own
         if unknown:
@@ -135,10 +147,18 @@ def _current(words: Sequence[str]) -> list[str]:
     return [words[0], FIRST[words[0]], *words[1:]] if words and words[0] in FIRST and not named else list(words)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """:param first: the first word of a command line; of any that is no command, all are declared."""
+    texts = {name: text for group in GROUPS.values() for name, text in group.items()}
+    lines = [
+        f"{heading if not place else '':<8}{name:<11}{text}"
+        for heading, group in GROUPS.items()
+        for place, (name, text) in enumerate(group.items())
+    ]
     parser = argparse.ArgumentParser(
         prog="sentinel",
         usage="sentinel [--help] [--version] COMMAND ...",
+        description="\n".join([_DESCRIPTION, "", *lines]),
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -149,13 +169,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=version, help=argparse.SUPPRESS)
     parser.set_defaults(run=None, parser=None)
     commands = parser.add_subparsers(prog="sentinel", metavar="COMMAND", help=argparse.SUPPRESS)
-    lines = ["Does this code corrupt the training signal? pytest checks; this does the rest."]
-    for heading, group in GROUPS.items():
-        for place, module in enumerate(group):
-            module.declare(commands)
-            made = commands._choices_actions[-1]
-            lines.append(f"{heading if not place else '':<8}{made.dest:<11}{made.help}")
-    parser.description = "\n".join([lines[0], "", *lines[1:]])
+    for name in [name for name in first if name in texts] or (() if set(first) & _ASKING else texts):
+        import_module(f"sentinel.commands.{_MODULES.get(name, name)}").declare(commands, texts[name])
     return parser
 
 

@@ -7,21 +7,43 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sentinel.commands.console import command, complain, counted, json_option, progress, say, say_json, say_table
+import yaml
+
+from sentinel.commands.console import (
+    Commands,
+    command,
+    complain,
+    counted,
+    json_option,
+    progress,
+    say,
+    say_json,
+    say_table,
+)
 from sentinel.commands.known import known, settings_options, target_named
+from sentinel.configuration.command_line import of_script, of_words
+from sentinel.configuration.composing import HydraMissingError, NotComposedError, composed, named, search_path
+from sentinel.configuration.declared import options_of
+from sentinel.configuration.files import MISSING, flattened, read_mapping, settings_of, spelled
+from sentinel.configuration.training import Training, training
+from sentinel.deciding.outcomes import Decision
+from sentinel.deciding.runner import Job, runner_of
 from sentinel.errors import INSTALL, SentinelError, nearest
-
-if TYPE_CHECKING:
-    from sentinel.commands.console import Commands
-    from sentinel.configuration.composing import NotComposedError
-    from sentinel.configuration.training import Training
-    from sentinel.deciding.outcomes import Decision
-    from sentinel.findings.reach import Reach
-    from sentinel.recipes.catalog import Catalog
-    from sentinel.targets import Target
-    from sentinel.targets.checkout import Checkout
+from sentinel.findings.reach import Reach, reach
+from sentinel.recipes import find_recipes
+from sentinel.recipes.affects import settings_in_words
+from sentinel.recipes.catalog import Catalog
+from sentinel.recipes.reach import counted as roots
+from sentinel.recipes.reach import grade, order, realism, root
+from sentinel.reports.escaping import visible
+from sentinel.reports.evidence import evidence
+from sentinel.reports.sarif import sarif
+from sentinel.reports.store import write_atomically
+from sentinel.targets import Target
+from sentinel.targets.checkout import Checkout
+from sentinel.targets.refs import Ref
 
 _EXAMPLE = """\
   sentinel audit verl                              the copy that is installed here
@@ -42,8 +64,7 @@ exit status: 0 no bug is there (or no setting leads to one), 1 some are (or some
 """
 
 
-def declare(commands: Commands) -> None:
-    text = "say which known bugs are in the copy that you train with"
+def declare(commands: Commands, text: str) -> None:
     parser = command(commands, "audit", _audit, text, _EXAMPLE, takes_words=True)
     parser.add_argument("target", metavar="TARGET", help="see `sentinel list targets`")
     settings_options(parser, without="repo-url")  # a fork's history is not what is installed
@@ -58,10 +79,6 @@ def declare(commands: Commands) -> None:
 
 
 def _audit(arguments: argparse.Namespace) -> int:
-    from sentinel.configuration.files import read_mapping
-    from sentinel.findings.reach import reach
-    from sentinel.recipes import find_recipes
-
     if arguments.repo and arguments.python:
         raise SentinelError("--repo is a working tree, --python an environment; give one of them")
     catalog, settings = known(arguments)
@@ -100,9 +117,6 @@ def _audit(arguments: argparse.Namespace) -> int:
 
 def _launched(arguments: argparse.Namespace) -> tuple[str, ...]:
     """The settings of the command, or of the launch script's; what only a shell could know is said to be left out."""
-    from sentinel.configuration.command_line import of_script, of_words
-    from sentinel.reports.escaping import visible
-
     if arguments.script and arguments.own_command:
         raise SentinelError("--script is a file that holds the command, -- the command itself; give one of them")
     if not arguments.script and not arguments.own_command:
@@ -136,8 +150,6 @@ class Bug:
 
     @property
     def realism(self) -> str:
-        from sentinel.recipes.reach import realism
-
         return realism(self.document)
 
     @property
@@ -152,15 +164,11 @@ class Bug:
         return "does not" if self.reach.answer == "not reached" else "only if"
 
     def order(self) -> tuple[tuple[int, int], str]:
-        from sentinel.recipes.reach import order
-
         return order(self.document), self.decision.recipe.bug_id
 
 
 def _given(data: Mapping[Any, Any] | None, single: Sequence[tuple[str, Any]]) -> dict[str, str] | None:
     """What the configuration says, single settings over those of the file; None where nothing was given."""
-    from sentinel.configuration.files import MISSING, flattened, settings_of
-
     if data is None and not single:
         return None
     given = {name: text for name, text in flattened(settings_of(data or {})).items() if text != MISSING}
@@ -173,10 +181,6 @@ def _given(data: Mapping[Any, Any] | None, single: Sequence[tuple[str, Any]]) ->
 
 def _setting(word: str) -> tuple[str, Any]:
     """``KEY=VALUE`` as Hydra and argparse take it: ``+KEY``, ``--key-of-words``, ``[a, b]``, ``None``."""
-    import yaml
-
-    from sentinel.configuration.files import spelled
-
     name, equals, text = word.partition("=")
     name = spelled(name.strip("+ "))
     if not equals or not name:
@@ -194,9 +198,6 @@ def _run(
     typed: Sequence[str],
     checkout: Checkout | None,
 ) -> Training:
-    from sentinel.configuration.declared import options_of
-    from sentinel.configuration.training import training
-
     run = training(given, options_of(catalog, target, checkout) if checkout else ())
     if run.options is not None:
         for name in typed:
@@ -210,8 +211,6 @@ def _composed(
     file: Path, data: Mapping[Any, Any], catalog: Catalog, target: Target, checkout: Checkout
 ) -> tuple[Mapping[Any, Any], NotComposedError | None]:
     """The configuration with what its Hydra ``defaults`` list names; else itself, and why that could not be had."""
-    from sentinel.configuration.composing import NotComposedError, composed, named, search_path
-
     if not named(data):
         return data, None
     folders, left_out = search_path(data, catalog, target, checkout)
@@ -225,8 +224,6 @@ def _composed(
 
 def _tell_of_bases(file: Path, data: Mapping[Any, Any], run: Training | None, why: NotComposedError) -> None:
     """Warn of what a Hydra configuration is composed of and is not read, but for the copy's own, which is."""
-    from sentinel.configuration.composing import HydraMissingError, named
-
     unread, mend = named(data), "mend it, or "
     if isinstance(why, HydraMissingError):
         own = Path(run.options.file).stem if run is not None and run.options is not None else ""
@@ -239,9 +236,6 @@ def _tell_of_bases(file: Path, data: Mapping[Any, Any], run: Training | None, wh
 
 
 def _decide(arguments: argparse.Namespace, catalog: Any, settings: Any, recipes: Any) -> list[Decision]:
-    from sentinel.deciding.runner import Job, runner_of
-    from sentinel.targets.refs import Ref
-
     ref = Ref("path", str(arguments.repo.expanduser().absolute())) if arguments.repo else Ref("installed")
     with progress() as tell:
         runner = runner_of(catalog, settings, tell)
@@ -295,17 +289,10 @@ def _tell(name: str, bugs: Sequence[Bug], run: Training | None, hardening: int, 
 
 
 def _counted(bugs: Sequence[Bug]) -> str:
-    from sentinel.recipes.reach import counted as roots
-    from sentinel.recipes.reach import root
-
     return roots({"target": "", "root": root(bug.document), "realism": bug.realism} for bug in bugs)
 
 
 def _tell_of(bug: Bug) -> None:
-    from sentinel.recipes.affects import settings_in_words
-    from sentinel.recipes.reach import grade
-    from sentinel.reports.escaping import visible
-
     recipe, found = bug.decision.recipe, bug.reach
     assert found is not None
     say(f"  {recipe.bug_id}" + (f" ({told})" if (told := grade(recipe.document)) else ""))
@@ -327,17 +314,11 @@ def _row(bug: Bug) -> tuple[str, ...]:
 
 
 def _write(file: Path, bugs: Sequence[Bug], target: Target) -> None:
-    from sentinel.reports.evidence import evidence
-    from sentinel.reports.sarif import sarif
-    from sentinel.reports.store import write_atomically
-
     text = sarif([(evidence(bug.decision), "") for bug in bugs], {target.name: target.repository})
     write_atomically(file, text, "name another file with --sarif")
 
 
 def _plain(name: str, decisions: Sequence[Decision], bugs: Sequence[Bug], run: Training | None) -> dict[str, Any]:
-    from sentinel.recipes.reach import realism
-
     reaches = {bug.decision.recipe.bug_id: bug.reach for bug in bugs if bug.reach}
     defaults = {"trainer": run.options.name, "file": run.options.file} if run and run.options else None
     return {

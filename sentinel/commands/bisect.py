@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sentinel.commands.console import command, counted, json_option, progress, say, say_json
+from sentinel.commands.console import Commands, command, counted, json_option, progress, say, say_json
 from sentinel.commands.known import known, settings_options
 from sentinel.errors import SentinelError
-
-if TYPE_CHECKING:
-    from sentinel.commands.console import Commands
-    from sentinel.history.bisection import Bisection
-    from sentinel.history.closure_verdicts import ClosureVerdict
-    from sentinel.history.commits import Commit
-    from sentinel.recipes import Recipe
-    from sentinel.recipes.catalog import Catalog
+from sentinel.history.bisection import Bisection, bisect
+from sentinel.history.chronicle import plain_commit
+from sentinel.history.closure_verdicts import ClosureVerdict
+from sentinel.history.commits import Commit
+from sentinel.history.ledger import Ledger
+from sentinel.recipes import Recipe, find_recipes
+from sentinel.recipes.catalog import Catalog
 
 _EXAMPLE = """\
   sentinel bisect ROLL-PAD-TO-LENGTH-BOOL-TO-INT --good main --bad v0.2.1             which commit fixed it?
@@ -28,8 +27,8 @@ exit status: 0 found, 1 only a range could be found, 2 it could not be done
 """
 
 
-def declare(commands: Commands) -> None:
-    parser = command(commands, "bisect", _bisect, "find the commit with which a bug came or went", _EXAMPLE)
+def declare(commands: Commands, text: str) -> None:
+    parser = command(commands, "bisect", _bisect, text, _EXAMPLE)
     parser.add_argument("bug", metavar="BUG")
     parser.add_argument("--good", metavar="REF", required=True, help="a commit without the bug")
     parser.add_argument("--bad", metavar="REF", required=True, help="a commit with it")
@@ -38,9 +37,6 @@ def declare(commands: Commands) -> None:
 
 
 def _bisect(arguments: argparse.Namespace) -> int:
-    from sentinel.history.bisection import bisect
-    from sentinel.history.ledger import Ledger
-
     catalog, settings = known(arguments)
     recipe = recipe_named(catalog, arguments.bug)
     ledger = Ledger(catalog, settings, catalog.targets[recipe.target])
@@ -61,8 +57,6 @@ def _bisect(arguments: argparse.Namespace) -> int:
 
 def recipe_named(catalog: Catalog, bug: str) -> Recipe:
     """:raises SentinelError: for a bug that no recipe pins, with the nearest; or for a pattern of several."""
-    from sentinel.recipes import find_recipes
-
     found = find_recipes(catalog, (), [bug])
     if len(found) > 1:
         raise SentinelError(f"{bug!r} is {len(found)} bugs; name one of them")
@@ -87,8 +81,6 @@ def _verdict(unit: ClosureVerdict) -> str:
 
 
 def _plain(recipe: Recipe, found: Bisection) -> dict[str, Any]:
-    from sentinel.history.chronicle import plain_commit
-
     return {
         "bug_id": recipe.bug_id,
         "target": recipe.target,

@@ -7,12 +7,10 @@ import math
 import time
 from dataclasses import asdict
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
 
-from sentinel.commands.console import command, counted, group, json_option, say, say_json, say_table, size
-
-if TYPE_CHECKING:
-    from sentinel.commands.console import Commands
+from sentinel.commands.console import Commands, command, counted, group, json_option, say, say_json, say_table, size
+from sentinel.sources import Home, MirrorStore
+from sentinel.sources.cache import entries, prune
 
 _LIST = """\
   sentinel cache list                the longest unused first
@@ -26,8 +24,8 @@ _PRUNE = """\
 _DAY = 86400
 
 
-def declare(commands: Commands) -> None:
-    own = group(commands, "cache", "see and remove checkouts and wheels that can be made again", _LIST + _PRUNE)
+def declare(commands: Commands, text: str) -> None:
+    own = group(commands, "cache", text, _LIST + _PRUNE)
     json_option(command(own, "list", _list, "show what the cache holds", _LIST))
     prune = command(own, "prune", _prune, "remove what was not used for a while", _PRUNE)
     which = prune.add_mutually_exclusive_group()
@@ -48,9 +46,6 @@ def _days(text: str) -> float:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from sentinel.sources import Home
-    from sentinel.sources.cache import entries
-
     home = Home.default()
     found = entries(home)
     if arguments.json:
@@ -68,9 +63,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _prune(arguments: argparse.Namespace) -> int:
-    from sentinel.history.executors import sweep_leftovers
-    from sentinel.sources import Home, MirrorStore
-    from sentinel.sources.cache import prune
+    from sentinel.history.executors import sweep_leftovers  # half a second that listing can do without
 
     gone = prune(Home.default(), older_than=None if arguments.all else arguments.older_than * _DAY)
     MirrorStore().sweep()

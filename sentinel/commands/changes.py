@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from sentinel.commands.console import command, counted, json_option, progress, say, say_json
+from sentinel.commands.console import Commands, command, counted, json_option, progress, say, say_json
 from sentinel.commands.known import RUN, evidence_folders, evidence_option, known, settings_options
 from sentinel.errors import SentinelError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sentinel.commands.console import Commands
-    from sentinel.history.nightly import Change
+from sentinel.history import nightly
+from sentinel.history.ledger import Ledger
+from sentinel.history.nightly import Change
+from sentinel.recipes import find_recipes
+from sentinel.reports.markdown import listed
 
 _EXAMPLE = """\
   pytest --sentinel-target=all --sentinel-ref=git:main --sentinel-baseline=reports
@@ -49,10 +48,6 @@ def declare(commands: Commands) -> None:
 
 
 def _changes(arguments: argparse.Namespace) -> int:
-    from sentinel.history import nightly
-    from sentinel.history.ledger import Ledger
-    from sentinel.recipes import find_recipes
-
     source, baseline = evidence_folders(arguments)
     for folder in (source, baseline):
         if not folder.is_dir():
@@ -93,7 +88,6 @@ def _lines(change: Change) -> list[str]:
 
 
 def _markdown(found: Sequence[Change]) -> str:
-    from sentinel.reports.markdown import listed
 
     def said(change: Change) -> str:
         since = ", ".join(f"{commit['sha'][:9]} {commit['subject']}" for commit in change.commits)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sentinel.commands.console import command, complain, json_option, progress, say, say_json
+from sentinel.commands.console import Commands, command, complain, json_option, progress, say, say_json
 from sentinel.commands.known import evidence_folders, known, settings_options
+from sentinel.deciding.runner import runner_of
+from sentinel.diff import frameworks, table
+from sentinel.diff.across import Row
+from sentinel.diff.table import markdown
 from sentinel.errors import SentinelError
-
-if TYPE_CHECKING:
-    from sentinel.commands.console import Commands
-    from sentinel.diff.across import Row
+from sentinel.recipes import find_recipes
+from sentinel.reports.store import write_atomically
+from sentinel.settings import NAMED
 
 #: What `--all` writes for readers.
 PAGE = Path("docs/dialects.md")
@@ -32,8 +35,8 @@ exit status: 0 all is explained, 1 something is not, 2 it could not be compared
 """
 
 
-def declare(commands: Commands) -> None:
-    parser = command(commands, "compare", _compare, "say whether frameworks mean the same by one name", _EXAMPLE)
+def declare(commands: Commands, text: str) -> None:
+    parser = command(commands, "compare", _compare, text, _EXAMPLE)
     parser.add_argument("contract", metavar="CONTRACT", nargs="?", help="a contract, or a row of the table")
     parser.add_argument("--all", action="store_true", help="every row of the table; writes it")
     parser.add_argument("--targets", metavar="NAMES", action="append", help="only these (default: all)")
@@ -45,11 +48,6 @@ def declare(commands: Commands) -> None:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from sentinel.deciding.runner import runner_of
-    from sentinel.diff import frameworks, table
-    from sentinel.recipes import find_recipes
-    from sentinel.settings import NAMED
-
     if arguments.all == bool(arguments.contract):
         raise SentinelError("name a contract (`sentinel compare loss_aggregation`), or give --all")
     if arguments.examples < 1:
@@ -97,9 +95,6 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 def _write(told: dict[str, Any], reports: Path) -> None:
     """The page for readers, and the data for the site."""
-    from sentinel.diff.table import markdown
-    from sentinel.reports.store import write_atomically
-
     data = json.dumps(told, indent=1, sort_keys=True) + "\n"
     for file, text in ((reports / "dialects.json", data), (PAGE, "\n".join(markdown(told)) + "\n")):
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from sentinel.commands.console import command, counted, progress, say
+from sentinel.commands.console import Commands, command, counted, progress, say
 from sentinel.commands.fix import tests_options
 from sentinel.commands.known import known, settings_options
+from sentinel.deciding.runner import opener, options_of
 from sentinel.errors import SentinelError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from sentinel.commands.console import Commands
-    from sentinel.export.branch import Branch
-    from sentinel.export.contribution import Contribution
-    from sentinel.export.exporting import Bundle, Exporter
-    from sentinel.recipes import Recipe
-    from sentinel.recipes.catalog import Catalog
-    from sentinel.recipes.fixes import Fix
-    from sentinel.settings import Settings
-    from sentinel.sources import MirrorStore
-    from sentinel.targets.refs import Ref
+from sentinel.export.branch import Branch, contribute
+from sentinel.export.contribution import Contribution, contribution, documented, related
+from sentinel.export.exporting import Bundle, Exporter
+from sentinel.export.page import title
+from sentinel.export.trying import FixTrial, opening
+from sentinel.export.writing import write
+from sentinel.history.ledger import Ledger
+from sentinel.recipes import Recipe, find_recipes
+from sentinel.recipes.catalog import Catalog
+from sentinel.recipes.fixes import Fix, find_fixes, fix_of
+from sentinel.settings import Settings
+from sentinel.sources import MirrorStore
+from sentinel.targets.refs import Ref
 
 _EXAMPLE = """\
   sentinel contribute ROLL-CRITIC-CLIPFRAC-IS-THE-LOSS --into ~/src/ROLL    a branch there, the pages in contribution/
@@ -39,8 +39,8 @@ exit status: 0; 1 where something speaks against the fix, or a bug has no runner
 """
 
 
-def declare(commands: Commands) -> None:
-    parser = command(commands, "contribute", _contribute, "make a bug a pull request: branch, page, runner", _EXAMPLE)
+def declare(commands: Commands, text: str) -> None:
+    parser = command(commands, "contribute", _contribute, text, _EXAMPLE)
     parser.add_argument("bug", metavar="BUG", nargs="*", help="a bug id, or a pattern with *")
     parser.add_argument("--all", action="store_true", help="every recipe")
     parser.add_argument("--into", metavar="DIR", type=Path, help="a clone of upstream that gets the branch")
@@ -48,21 +48,12 @@ def declare(commands: Commands) -> None:
     parser.add_argument("--head", metavar="REF", help="where it is not (default: the fix, or the first pin without it)")
     parser.add_argument("--repo", metavar="DIR", help="a working tree that has the fix, in the place of --head")
     parser.add_argument("--out", metavar="DIR", type=Path, default=Path("contribution"), help="default: contribution")
-    parser.add_argument(
-        "--in-toto", action="store_true", help="also an in-toto statement of each evidence, to be signed"
-    )
     parser.add_argument("--no-check", action="store_true", help="try neither the fix nor the runner")
     tests_options(parser)
     settings_options(parser)
 
 
 def _contribute(arguments: argparse.Namespace) -> int:
-    from sentinel.export.branch import contribute
-    from sentinel.recipes import find_recipes
-    from sentinel.recipes.fixes import fix_of
-    from sentinel.sources import MirrorStore
-    from sentinel.targets.refs import Ref
-
     if bool(arguments.bug) == arguments.all:
         raise SentinelError("say which bug, or --all")
     if arguments.repo and arguments.head:
@@ -111,10 +102,6 @@ class _Maker:
         store: MirrorStore,
         tell: Callable[[str], None],
     ) -> None:
-        from sentinel.deciding.runner import opener
-        from sentinel.export.trying import opening
-        from sentinel.recipes.fixes import find_fixes
-
         self._arguments, self._catalog, self._settings, self._store, self._tell = (
             arguments, catalog, settings, store, tell,
         )  # fmt: skip
@@ -131,8 +118,6 @@ class _Maker:
 
     def of_pins(self, recipe: Recipe, base: Ref | None, head: Ref | None) -> tuple[Contribution, list[Bundle]]:
         """A bug whose fix is upstream's, or a working tree's, or nobody's yet."""
-        from sentinel.export.contribution import Contribution, documented
-
         bundle = self._exporter(recipe.target).export(
             recipe, *recipe.revisions(base, head), check=not self._arguments.no_check
         )
@@ -141,12 +126,6 @@ class _Maker:
 
     def of_fix(self, fix: Fix) -> tuple[Contribution, list[Bundle]]:
         """A root whose fix is tried."""
-        from sentinel.deciding.runner import options_of
-        from sentinel.export.contribution import contribution, documented, related
-        from sentinel.export.trying import FixTrial
-        from sentinel.history.ledger import Ledger
-        from sentinel.recipes import find_recipes
-
         check, options = not self._arguments.no_check, options_of(self._settings, fix.target)
         recipes = {recipe.bug_id: recipe for recipe in find_recipes(self._catalog, [fix.target], fix.bugs)}
         exporter = self._exporter(fix.target)
@@ -168,14 +147,9 @@ class _Maker:
         return contribution(documented(bundles, fix, tried, others), self._catalog, self._store), bundles
 
     def write(self, made: Contribution, bundles: Sequence[Bundle]) -> Path:
-        from sentinel.export.writing import write
-
-        return write(self._arguments.out, made, bundles, self._arguments.in_toto)
+        return write(self._arguments.out, made, bundles)
 
     def _exporter(self, target: str) -> Exporter:
-        from sentinel.deciding.runner import options_of
-        from sentinel.export.exporting import Exporter
-
         if target not in self._exporters:
             options = options_of(self._settings, target)
             self._exporters[target] = Exporter(self._catalog, self._opened, options, self._tell)
@@ -190,8 +164,6 @@ def _tell(
     against: Sequence[str],
     arguments: argparse.Namespace,
 ) -> None:
-    from sentinel.export.page import title
-
     verdicts = ", ".join(f"{side.name} {side.decision.verdict.name}" for side in bundle.sides)
     say(f"{folder}: {verdicts}")
     for problem in against:

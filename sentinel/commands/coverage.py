@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sentinel.commands.console import command, counted, json_option, progress, say, say_json, say_table
+from sentinel.commands.console import Commands, command, counted, json_option, progress, say, say_json, say_table
 from sentinel.commands.known import PATIENCE, known, settings_options, target_named
+from sentinel.deciding.runner import opener, runner_of
 from sentinel.errors import Unavailable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from sentinel.commands.console import Commands
-    from sentinel.history.coverage import Coverage, Looked
-    from sentinel.recipes.catalog import Catalog
-    from sentinel.settings import Settings
-    from sentinel.targets import Target
-    from sentinel.targets.refs import Ref
+from sentinel.history.coverage import STATES, CheckoutTrees, Coverage, Looked, called, coverage
+from sentinel.recipes.catalog import Catalog
+from sentinel.search.checks import subjects
+from sentinel.settings import Settings
+from sentinel.targets import Target
+from sentinel.targets.refs import Ref
 
 _EXAMPLE = """\
   sentinel coverage verl                             at the last commit of its branch, a line for each module
   sentinel coverage verl --ref path:~/src/verl -v    and every function, with file and line
   sentinel coverage verl --call                      and call what no adapter names
-  sentinel coverage verl --history                   at every release tag of the mirror
 
 A function carries training signal where its parameters, name, class and body speak of it: docs/coverage.md has the
 rule. It is looked at by a contract, left out by the adapter with a reason, or never looked at. The code is read;
@@ -35,12 +32,10 @@ available
 """
 
 
-def declare(commands: Commands) -> None:
-    parser = command(commands, "coverage", _coverage, "say which signal-carrying functions are looked at", _EXAMPLE)
+def declare(commands: Commands, text: str) -> None:
+    parser = command(commands, "coverage", _coverage, text, _EXAMPLE)
     parser.add_argument("target", metavar="TARGET", help="the framework")
-    when = parser.add_mutually_exclusive_group()
-    when.add_argument("--ref", metavar="REF", help="the revision (default: the last commit of its branch)")
-    when.add_argument("--history", action="store_true", help="every release tag instead, a line for each")
+    parser.add_argument("--ref", metavar="REF", help="the revision (default: the last commit of its branch)")
     parser.add_argument(
         "--call", action="store_true", help="call what nobody has bound and the lexicon understands; it runs the code"
     )
@@ -53,8 +48,6 @@ def _coverage(arguments: argparse.Namespace) -> int:
     catalog, settings = known(arguments)
     target = target_named(catalog, arguments.target)
     try:
-        if arguments.history:
-            return _history(target, arguments.json)
         return _at(catalog, target, arguments.ref or f"git:{target.branch}", settings, arguments)
     except Unavailable as error:
         if not arguments.json:
@@ -64,13 +57,9 @@ def _coverage(arguments: argparse.Namespace) -> int:
 
 
 def _at(catalog: Catalog, target: Target, written: str, settings: Settings, arguments: argparse.Namespace) -> int:
-    from sentinel.deciding.runner import opener
-    from sentinel.history.coverage import STATES, CheckoutTrees, coverages
-    from sentinel.targets.refs import Ref
-
     with progress() as tell:
         checkout = opener(settings, tell)(target, Ref.parse(written), None)
-    (found,) = coverages(target, CheckoutTrees(checkout), [""])
+    found = coverage(target, CheckoutTrees(checkout))
     if arguments.call:
         found = _called(target, found, settings, catalog, checkout.ref)
     if arguments.json:
@@ -104,10 +93,6 @@ def _plain(function: Looked) -> dict[str, Any]:
 
 
 def _called(target: Target, found: Coverage, settings: Settings, catalog: Catalog, ref: Ref) -> Coverage:
-    from sentinel.deciding.runner import runner_of
-    from sentinel.history.coverage import called
-    from sentinel.search.checks import subjects
-
     with progress() as tell:
         runner = runner_of(catalog, replace(settings, timeout=min(settings.timeout, PATIENCE)), tell)
         try:
@@ -130,40 +115,3 @@ def _say_rest(found: Coverage) -> None:
         say(f"bound, and not counted: the rule does not see signal in {', '.join(found.outside)}")
     for file, why in sorted(found.unread.items()):
         say(f"not read: {file}: {why}")
-
-
-def _history(target: Target, as_json: bool) -> int:
-    from sentinel.history.commits import releases
-    from sentinel.history.coverage import STATES, coverages
-    from sentinel.history.gittrees import GitTrees
-    from sentinel.sources import MirrorStore
-
-    mirror = MirrorStore().path(target.name)
-    tags = releases(mirror)
-    if not tags:
-        raise Unavailable(f"{target.name}: the mirror has no release tags")
-    trees = GitTrees(mirror)
-    try:
-        with progress() as tell:
-            found = []
-            for tag, one in zip(tags, coverages(target, trees, [tag.commit.tree for tag in tags])):
-                found.append((tag, one))
-                tell(f"{target.name}: {len(found) * 100 // len(tags)}% of {len(tags)} releases")
-    finally:
-        trees.close()
-    if as_json:
-        say_json(
-            {
-                "target": target.name,
-                "releases": [
-                    {"release": tag.name, "commit": tag.commit.sha, "totals": one.totals, "unread": one.unread}
-                    for tag, one in found
-                ],
-            }
-        )
-    else:
-        rows = [(tag.name, tag.commit.date[:10], *_numbers(one.totals)) for tag, one in found]
-        say_table(("release", "date", "functions", *STATES), rows)
-        for file, why in sorted({item for _, one in found for item in one.unread.items()}):
-            say(f"not read at some of them: {file}: {why}")
-    return 1 if any(one.unread for _, one in found) else 0

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
 
-from sentinel.commands.console import command, json_option, progress, say, say_json
+from sentinel.commands.console import Commands, command, json_option, progress, say, say_json
 from sentinel.commands.known import known, settings_options, target_named
+from sentinel.deciding.runner import runner_of
+from sentinel.diff import report
+from sentinel.diff.comparing import Compared, Comparison
+from sentinel.diff.since import with_commits
 from sentinel.errors import SentinelError, nearest
-
-if TYPE_CHECKING:
-    from sentinel.commands.console import Commands
-    from sentinel.diff.comparing import Compared
+from sentinel.recipes import find_recipes
+from sentinel.sources import MirrorStore
+from sentinel.targets.refs import Ref
 
 _EXAMPLE = """\
   sentinel diff verl pypi:0.9.0 pypi:0.9.1                   what a release changes
@@ -28,8 +30,8 @@ exit status: 0 nothing differs, 1 something does, 2 it could not be compared
 """
 
 
-def declare(commands: Commands) -> None:
-    parser = command(commands, "diff", _diff, "say what changes in the numbers between two revisions", _EXAMPLE)
+def declare(commands: Commands, text: str) -> None:
+    parser = command(commands, "diff", _diff, text, _EXAMPLE)
     parser.add_argument("target", metavar="TARGET")
     parser.add_argument("before", metavar="A", help="a ref")
     parser.add_argument("after", metavar="B", help="a ref")
@@ -46,14 +48,6 @@ def declare(commands: Commands) -> None:
 
 
 def _diff(arguments: argparse.Namespace) -> int:
-    from sentinel.deciding.runner import runner_of
-    from sentinel.diff import report
-    from sentinel.diff.comparing import Comparison
-    from sentinel.diff.since import with_commits
-    from sentinel.recipes import find_recipes
-    from sentinel.sources import MirrorStore
-    from sentinel.targets.refs import Ref
-
     catalog, settings = known(arguments)
     target = target_named(catalog, arguments.target)
     refs = Ref.parse(arguments.before), Ref.parse(arguments.after)

@@ -7,26 +7,31 @@ import re
 import secrets
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sentinel.commands.console import command, counted, json_option, progress, say, say_json
+from sentinel.commands.console import Commands, command, counted, json_option, progress, say, say_json
 from sentinel.commands.known import PATIENCE, known, settings_options, target_named
+from sentinel.deciding.open_target import OpenTarget
+from sentinel.deciding.runner import Runner, runner_of
 from sentinel.errors import SentinelError, nearest
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sentinel.commands.console import Commands
-    from sentinel.deciding.open_target import OpenTarget
-    from sentinel.deciding.runner import Runner
-    from sentinel.recipes.catalog import Catalog
-    from sentinel.search.boundary_search import Finding
-    from sentinel.search.checks import Omitted
-    from sentinel.search.discovery import Discovered, Progress
-    from sentinel.search.inferred import Broken
-    from sentinel.settings import Settings
+from sentinel.history.since import held_to
+from sentinel.recipes import find_recipes
+from sentinel.recipes.catalog import Catalog
+from sentinel.reports.escaping import message
+from sentinel.reports.explain import scenario_lines
+from sentinel.search.boundary_search import Finding
+from sentinel.search.checks import Omitted, any_of, matches, subjects
+from sentinel.search.discovery import Discovered, Discovery, Memory, Progress, grouped, recognised
+from sentinel.search.inferred import Broken
+from sentinel.search.saving import Untried, finding_document, save, tried_document
+from sentinel.search.survey import checkout_with_registries
+from sentinel.settings import Settings
+from sentinel.sources import Home
+from sentinel.targets.refs import Ref
+from sentinel.values.literals import typed
 
 _EXAMPLE = """\
   sentinel discover verl                                    one minute at git:main
@@ -47,8 +52,8 @@ _EACH = 100
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
-def declare(commands: Commands) -> None:
-    parser = command(commands, "discover", _discover, "search a target for broken laws", _EXAMPLE)
+def declare(commands: Commands, text: str) -> None:
+    parser = command(commands, "discover", _discover, text, _EXAMPLE)
     parser.add_argument("target", metavar="TARGET")
     parser.add_argument("--ref", metavar="REF", default="git:main", help="where to search (default: git:main)")
     parser.add_argument(
@@ -97,14 +102,6 @@ def _count(text: str) -> int:
 
 
 def _discover(arguments: argparse.Namespace) -> int:
-    from sentinel.deciding.runner import runner_of
-    from sentinel.recipes import find_recipes
-    from sentinel.search.checks import any_of, matches, subjects
-    from sentinel.search.discovery import Discovered, Discovery, Memory, grouped, recognised
-    from sentinel.search.survey import checkout_with_registries
-    from sentinel.sources import Home
-    from sentinel.targets.refs import Ref
-
     catalog, settings = known(arguments)
     target = target_named(catalog, arguments.target)
     ref = Ref.parse(arguments.ref)
@@ -180,11 +177,6 @@ def _discover(arguments: argparse.Namespace) -> int:
 
 def _of_functions(arguments: argparse.Namespace, catalog: Catalog, settings: Settings) -> int:
     """Ranks 3 and 4: the functions that no adapter names, held to what they did at an earlier revision."""
-    from sentinel.deciding.runner import runner_of
-    from sentinel.history.since import held_to
-    from sentinel.search.checks import any_of
-    from sentinel.targets.refs import Ref
-
     refs = Ref.parse(arguments.since), Ref.parse(arguments.ref)
     count, seed = arguments.examples or _EACH, arguments.seed or 0
     with progress() as tell:
@@ -220,9 +212,6 @@ def _of_functions(arguments: argparse.Namespace, catalog: Catalog, settings: Set
 
 
 def _broken_json(item: Broken) -> dict[str, Any]:
-    from sentinel.reports.escaping import message
-    from sentinel.values.literals import typed
-
     return {
         "boundary": item.subject.boundary,
         "rank": item.rank,
@@ -236,8 +225,6 @@ def _broken_json(item: Broken) -> dict[str, Any]:
 
 def _saved(folder: Path, finding: Finding, open_target: OpenTarget, runner: Runner, catalog: Catalog) -> Path | str:
     """The file; or why there is none."""
-    from sentinel.search.saving import Untried, save, tried_document
-
     try:
         return save(folder, tried_document(finding, open_target, runner, catalog))
     except Untried as error:
@@ -299,9 +286,6 @@ def _show_not_searched(done: Progress) -> None:
 
 
 def _described(number: int, item: Discovered, saved: Path | str | None, open_target: OpenTarget) -> str:
-    from sentinel.reports.explain import scenario_lines
-    from sentinel.search.saving import finding_document
-
     finding = item.finding
     lines = [
         f"\n{number}. {finding.subject.boundary} breaks {finding.law.name} (rank {finding.law.rank})"
@@ -329,8 +313,6 @@ def _described(number: int, item: Discovered, saved: Path | str | None, open_tar
 def _json(
     found: Sequence[Discovered], done: Progress, open_target: OpenTarget, seed: int, saved: dict[int, Path | str]
 ) -> dict[str, Any]:
-    from sentinel.reports.escaping import message
-    from sentinel.values.literals import typed
 
     def finding_json(item: Discovered, place: int) -> dict[str, Any]:
         finding: Finding = item.finding

@@ -13,14 +13,21 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from sentinel.commands.console import command, json_option, progress, say, say_json, say_table, size
+from packaging.requirements import InvalidRequirement, Requirement
+
+import sentinel
+from sentinel.commands.console import Commands, command, json_option, progress, say, say_json, say_table, size
 from sentinel.commands.known import DISTRIBUTION, known
+from sentinel.commands.mirror import state
 from sentinel.errors import INSTALL, SentinelError
-
-if TYPE_CHECKING:
-    from sentinel.commands.console import Commands
+from sentinel.recipes import catalog
+from sentinel.run.selection import why_not_writable
+from sentinel.settings import Settings, read_file
+from sentinel.sources import Home, MirrorStore
+from sentinel.worker import bubblewrap, client, syscalls
+from sentinel.worker.cgroups import Groups
+from sentinel.worker.containment import reason_against
 
 _EXAMPLE = """\
   sentinel doctor          each thing with ok, note or missing, and what to do about it
@@ -33,10 +40,9 @@ _WAIT = 120
 
 #: Run in a process of its own: asking torch about CUDA must not happen here, nor in a process that forks.
 _DEVICES = """
-import torch
-built = torch.version.cuda
+import json, torch
 names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-print("|".join([built or "", *names]))
+print(json.dumps(names))
 """
 
 
@@ -52,17 +58,25 @@ class Check:
     advice: str = ""
 
 
-def declare(commands: Commands) -> None:
-    parser = command(commands, "doctor", _doctor, "check that everything is there that a run needs", _EXAMPLE)
+def declare(commands: Commands, text: str) -> None:
+    parser = command(commands, "doctor", _doctor, text, _EXAMPLE)
     json_option(parser)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
     with progress() as tell:
         tell("starting the worker")
-        devices = _ask_for_devices()
-        checks = [*_python(), *_worker(), *_extras(), *_git(), *_home(), *_mirrors(), *_names(), *_settings()]
-        checks += _device(devices)
+        checks = [
+            *_python(),
+            *_worker(),
+            *_extras(),
+            *_git(),
+            *_home(),
+            *_mirrors(),
+            *_names(),
+            *_settings(),
+            _device(),
+        ]
     if arguments.json:
         say_json([asdict(check) for check in checks])
     else:
@@ -74,8 +88,6 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _python() -> Iterator[Check]:
-    import sentinel
-
     yield Check("sentinel", "ok", f"{sentinel.__version__} in {Path(sentinel.__file__).resolve().parent}")
     good = sys.version_info >= (3, 10)
     yield Check("python", "ok" if good else "missing", platform.python_version(), "" if good else "use 3.10 or newer")
@@ -85,14 +97,11 @@ def _python() -> Iterator[Check]:
 
 def _worker() -> Iterator[Check]:
     """torch and numpy as the worker has them, and that a worker starts at all."""
-    from sentinel.recipes.catalog import bundled_catalog
-    from sentinel.worker.client import Options, WorkerError, Zygote
-
-    preload = [name for target in bundled_catalog().targets.values() for name in target.preload]
-    zygote = Zygote(Options(), preload)
+    preload = [name for target in catalog.bundled_catalog().targets.values() for name in target.preload]
+    zygote = client.Zygote(client.Options(), preload)
     try:
         hello = zygote.hello()
-    except WorkerError as error:
+    except client.WorkerError as error:
         for name in ("torch", "numpy"):
             version = _version(name)
             state = "note" if version else "missing"
@@ -108,8 +117,6 @@ def _worker() -> Iterator[Check]:
 
 def _extras() -> Iterator[Check]:
     """The small real packages that boundaries use: without one, recipes that need it are inconclusive."""
-    from packaging.requirements import InvalidRequirement, Requirement
-
     try:
         lines = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
@@ -151,9 +158,6 @@ def _git() -> Iterator[Check]:
 
 
 def _home() -> Iterator[Check]:
-    from sentinel.run.selection import why_not_writable
-    from sentinel.sources import Home
-
     home = Home.default().path
     trouble = why_not_writable(home)
     if trouble:
@@ -167,13 +171,9 @@ def _home() -> Iterator[Check]:
 
 
 def _mirrors() -> Iterator[Check]:
-    from sentinel.commands.mirror import state
-    from sentinel.recipes.catalog import bundled_catalog
-    from sentinel.sources import MirrorStore
-
     mirrors = {mirror.target: mirror for mirror in MirrorStore().list()}
     good = [name for name, mirror in mirrors.items() if mirror.whole]
-    lacking = [name for name in sorted(bundled_catalog().targets) if name not in good and name != "demo"]
+    lacking = [name for name in sorted(catalog.bundled_catalog().targets) if name not in good and name != "demo"]
     advice = f"`sentinel mirror add {lacking[0]}` to decide its git refs" if lacking else ""
     found = ", ".join(good) or "none"
     yield Check(
@@ -198,8 +198,6 @@ def _names() -> Iterator[Check]:
 
 
 def _settings() -> Iterator[Check]:
-    from sentinel.settings import Settings, read_file
-
     try:
         file = read_file(Path.cwd())[1]
         settings = known()[1]
@@ -220,8 +218,6 @@ _LEVELS = {
 
 
 def _sandbox(chosen: str) -> Iterator[Check]:
-    from sentinel.worker.containment import reason_against
-
     reason = reason_against()
     level = chosen or ("strict" if reason is None else "basic")
     yield Check("sandbox", "ok", f"{level}{'' if chosen else ' (default)'}: {_LEVELS[level]}")
@@ -237,8 +233,6 @@ def _sandbox(chosen: str) -> Iterator[Check]:
 
 
 def _system_calls() -> Check:
-    from sentinel.worker import syscalls
-
     try:
         syscalls.program()
     except syscalls.NoFilterError as error:
@@ -248,8 +242,6 @@ def _system_calls() -> Check:
 
 
 def _control_groups() -> Check:
-    from sentinel.worker.cgroups import Groups
-
     groups = Groups()
     bounded = groups.make(1, 1 << 30).bounds
     groups.remove()
@@ -260,8 +252,6 @@ def _control_groups() -> Check:
 
 
 def _other_interpreters() -> Check:
-    from sentinel.worker import bubblewrap
-
     reason = bubblewrap.reason_against()
     if reason is None:
         return Check("other interpreters", "ok", "start in bubblewrap, by bubblewrap (--sentinel-python, --python)")
@@ -269,26 +259,12 @@ def _other_interpreters() -> Check:
     return Check("other interpreters", "note", f"contained only once they have started: {reason}", fix)
 
 
-def _ask_for_devices() -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-I", "-c", _DEVICES],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
-
-
-def _device(devices: subprocess.Popen[str]) -> Iterator[Check]:
+def _device() -> Check:
     try:
-        said = devices.communicate(timeout=_WAIT)[0].strip()
-    except subprocess.TimeoutExpired:
-        said = ""
-    finally:
-        devices.kill()
-        devices.wait()
-    built, *names = said.split("|")
-    if names:
-        yield Check("devices", "ok", f"cpu; cuda: {', '.join(names)}")
-    else:
-        yield Check("devices", "ok", f"cpu; no CUDA device{' (torch is built without CUDA)' if not built else ''}")
+        names = bubblewrap.ask(None, "-I", "-c", _DEVICES)
+    except bubblewrap.InterpreterError:  # as the worker has said
+        names = []
+    return Check("devices", "ok", f"cpu; cuda: {', '.join(names)}" if names else "cpu; no CUDA device")
 
 
 def _version(distribution: str) -> str | None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sentinel.commands.bisect import recipe_named
-from sentinel.commands.console import command, counted, json_option, progress, say, say_json, say_table
+from sentinel.commands.console import Commands, command, counted, json_option, progress, say, say_json, say_table
 from sentinel.commands.known import known, settings_options
-
-if TYPE_CHECKING:
-    from sentinel.commands.console import Commands
+from sentinel.findings.duplicates import duplicates
+from sentinel.findings.heads import Head, heads
+from sentinel.history.ledger import Ledger
+from sentinel.recipes import find_recipes
+from sentinel.sources import MirrorStore
 
 _EXAMPLE = """\
   sentinel report duplicates VERL-REJECTED-ROW-GRPO      recipes, upstream's history, every pull request of the mirror
@@ -38,10 +39,6 @@ def declare(commands: Commands) -> None:
 
 
 def _duplicates(arguments: argparse.Namespace) -> int:
-    from sentinel.findings.duplicates import duplicates
-    from sentinel.recipes import find_recipes
-    from sentinel.sources import MirrorStore
-
     if arguments.at_heads:
         return _run(arguments)
     catalog, _ = known(arguments)
@@ -65,10 +62,6 @@ def _duplicates(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from sentinel.findings.heads import Head, heads
-    from sentinel.history.ledger import Ledger
-    from sentinel.recipes import find_recipes
-
     catalog, settings = known(arguments)
     found = find_recipes(catalog, (), [arguments.bug])
     recipes = found if len(found) == 1 else [item for item in found if item.upstream.get("status") == "unreported"]

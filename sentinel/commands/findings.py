@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sentinel.commands.console import command, complain, counted, json_option, say, say_json, say_table
+from sentinel.commands.console import Commands, command, complain, counted, json_option, say, say_json, say_table
 from sentinel.commands.known import evidence_folders, known, settings_options
 from sentinel.errors import SentinelError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from sentinel.commands.console import Commands
-    from sentinel.recipes import Recipe
+from sentinel.findings import life
+from sentinel.findings.page import Entry, page
+from sentinel.history import record
+from sentinel.recipes import Recipe, find_recipes
+from sentinel.reports.store import below, file_name, load, write_below
 
 _EXAMPLE = """\
   sentinel report findings                            what has moved since the last time; files in findings/
   sentinel report findings --from nightly             with the evidence of the nightly run
-  sentinel report findings --state reproduced         seen, and nobody told yet
 
 Writes one small file a bug into --to, and BUG_FINDINGS.md beside them.
 """
@@ -37,19 +36,11 @@ def declare(commands: Commands) -> None:
         help="evidence (default: baseline of the settings, else reports; repeatable)",
     )
     parser.add_argument("--to", metavar="DIR", type=Path, default=Path("findings"), help="default: findings")
-    parser.add_argument("--state", metavar="STATE", help="list those of a state only")
     settings_options(parser, "recipes")
     json_option(parser)
 
 
 def _findings(arguments: argparse.Namespace) -> int:
-    from sentinel.findings import life
-    from sentinel.findings.page import Entry, page
-    from sentinel.recipes import find_recipes
-    from sentinel.reports.store import write_below
-
-    if arguments.state is not None and arguments.state not in life.STATES:
-        raise SentinelError(f"unknown state {arguments.state!r}; one of {', '.join(life.STATES)}")
     catalog, _ = known(arguments)
     day = datetime.now(timezone.utc).date().isoformat()
     sources = arguments.sources or evidence_folders(arguments)[1:]  # a later one has the later word
@@ -71,10 +62,6 @@ def _findings(arguments: argparse.Namespace) -> int:
     write_below(arguments.to, "BUG_FINDINGS.md", page(entries), "name another folder with --to")
     if arguments.json:
         say_json([{"bug": f.bug_id, "state": f.state, "steps": [vars(step) for step in f.steps]} for f in kept])
-    elif arguments.state is not None:
-        say_table(
-            ("bug", "since", "what"), [(f.bug_id, f.steps[-1].on, f.title) for f in kept if f.state == arguments.state]
-        )
     else:
         if moved:
             say_table(("bug", "was", "is", "because"), moved)
@@ -83,20 +70,15 @@ def _findings(arguments: argparse.Namespace) -> int:
 
 
 def _history_of(recipe: Recipe, branch: str, folders: Iterable[Path]) -> Mapping[str, Any] | None:
-    from sentinel.history.record import load
-    from sentinel.reports.store import file_name
-
     for folder in folders:
         file = folder / "history" / file_name(recipe.target) / file_name(recipe.bug_id) / f"git-{branch}.json"
         if file.is_file():
-            return load(file)
+            return record.load(file)
     return None
 
 
 def evidence_of(recipe: Recipe, folder: Path) -> Iterator[Mapping[str, Any]]:
     """What a folder records about a recipe; of a file that is no evidence the user is told."""
-    from sentinel.reports.store import below, file_name, load
-
     for file in below(folder, PurePosixPath(file_name(recipe.target), file_name(recipe.bug_id))):
         try:
             yield load(file)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
-from sentinel.commands.console import command, counted, group, json_option, progress, say, say_json
+from sentinel.commands.console import Commands, command, counted, group, json_option, progress, say, say_json
 from sentinel.commands.known import known, settings_options
+from sentinel.deciding.runner import opener, options_of
 from sentinel.errors import SentinelError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from sentinel.commands.console import Commands
-    from sentinel.recipes.catalog import Catalog
-    from sentinel.recipes.fixes import Fix
+from sentinel.export.trying import FixTrial, diff_of
+from sentinel.recipes import find_recipes
+from sentinel.recipes.catalog import Catalog
+from sentinel.recipes.fixes import SUFFIX, Fix, fix_of
+from sentinel.sources import MirrorStore
 
 _SHOW = """\
   sentinel fix show ROLL-CRITIC-CLIPFRAC-IS-THE-LOSS | git apply
@@ -28,8 +28,8 @@ exit status: 0 it mends the bug and changes nothing else, 1 something speaks aga
 """
 
 
-def declare(commands: Commands) -> None:
-    own = group(commands, "fix", "show a bug's patch, or try it", _SHOW + _CHECK)
+def declare(commands: Commands, text: str) -> None:
+    own = group(commands, "fix", text, _SHOW + _CHECK)
     show = command(own, "show", _show, "print the patch as an ordinary diff", _SHOW)
     show.add_argument("bug", metavar="BUG")
     settings_options(show, "recipes")
@@ -50,9 +50,6 @@ def fixes_of(catalog: Catalog, globs: list[str]) -> list[Fix]:
 
     :raises SentinelError: where a bug is unknown, or none that matches has a fix.
     """
-    from sentinel.recipes import find_recipes
-    from sentinel.recipes.fixes import SUFFIX, fix_of
-
     found: dict[Any, Fix] = {}
     for glob in globs:
         recipes = find_recipes(catalog, (), [glob])
@@ -65,9 +62,6 @@ def fixes_of(catalog: Catalog, globs: list[str]) -> list[Fix]:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from sentinel.export.trying import diff_of
-    from sentinel.sources import MirrorStore
-
     catalog, _ = known(arguments)
     for fix in fixes_of(catalog, [arguments.bug]):
         say(diff_of(fix, MirrorStore()).rstrip("\n"))
@@ -75,10 +69,6 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from sentinel.deciding.runner import opener, options_of
-    from sentinel.export.trying import FixTrial
-    from sentinel.sources import MirrorStore
-
     catalog, settings = known(arguments)
     fixes, store = fixes_of(catalog, arguments.bug), MirrorStore()
     documents = {}

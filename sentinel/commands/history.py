@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from sentinel.commands.console import command, json_option, say, say_json, say_table
+from sentinel.commands.console import Commands, command, json_option, say, say_json, say_table
 from sentinel.errors import SentinelError
-
-if TYPE_CHECKING:
-    from sentinel.commands.console import Commands
+from sentinel.history import rendering
+from sentinel.history.record import every, of_bug
+from sentinel.sources import Home
 
 _EXAMPLE = """\
   sentinel report history VERL-REJECTED-ROW-GRPO
@@ -36,16 +35,11 @@ def records_option(parser: argparse.ArgumentParser) -> None:
 
 
 def folder_of(arguments: argparse.Namespace) -> Path:
-    from sentinel.sources import Home
-
     given: Path | None = arguments.folder
     return given or Home.default().path / "history"
 
 
 def _history(arguments: argparse.Namespace) -> int:
-    from sentinel.history import rendering
-    from sentinel.history.record import of_bug
-
     if not arguments.bug:
         return _all(arguments)
     if arguments.markdown:
@@ -65,9 +59,6 @@ def _history(arguments: argparse.Namespace) -> int:
 
 
 def _all(arguments: argparse.Namespace) -> int:
-    from sentinel.history import rendering
-    from sentinel.history.record import every
-
     found = every(folder_of(arguments))
     headings, rows = rendering.overview(found)
     if arguments.json:

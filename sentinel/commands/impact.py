@@ -7,14 +7,15 @@ import json
 from contextlib import closing
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from sentinel.commands.console import command, complain, counted, json_option, progress, say, say_json
+from sentinel.commands.console import Commands, command, complain, counted, json_option, progress, say, say_json
 from sentinel.commands.known import known, settings_options
-
-if TYPE_CHECKING:
-    from sentinel.commands.console import Commands
-    from sentinel.impact import Impact
+from sentinel.deciding.runner import runner_of
+from sentinel.errors import SentinelError
+from sentinel.impact import Impact, impact_of
+from sentinel.recipes import find_recipes
+from sentinel.reports.store import write_below
+from sentinel.sources import MirrorStore
 
 _EXAMPLE = """\
   sentinel impact ROLL-AGGLOSS-TOKENMEAN-MASK          a table, and impact/<BUG>/impact.json
@@ -28,8 +29,8 @@ exit status: 0 whatever the impact; 2 it could not be measured
 """
 
 
-def declare(commands: Commands) -> None:
-    parser = command(commands, "impact", _impact, "measure what a bug does to gradients", _EXAMPLE)
+def declare(commands: Commands, text: str) -> None:
+    parser = command(commands, "impact", _impact, text, _EXAMPLE)
     parser.add_argument("bug", metavar="BUG", nargs="+", help="a bug id, or a pattern with *")
     parser.add_argument("--base", metavar="REF", help="where the bug is (default: the first pin that has it)")
     parser.add_argument(
@@ -43,12 +44,6 @@ def declare(commands: Commands) -> None:
 
 
 def _impact(arguments: argparse.Namespace) -> int:
-    from sentinel.deciding.runner import runner_of
-    from sentinel.errors import SentinelError
-    from sentinel.impact import impact_of
-    from sentinel.recipes import find_recipes
-    from sentinel.sources import MirrorStore
-
     catalog, settings = known(arguments)
     recipes = find_recipes(catalog, (), arguments.bug)
     measured: list[Impact] = []
@@ -78,8 +73,6 @@ def _impact(arguments: argparse.Namespace) -> int:
 
 def _tell(impact: Impact, arguments: argparse.Namespace, brief: bool) -> None:
     """Write what was measured, and show it: of several bugs a line each."""
-    from sentinel.reports.store import write_below
-
     bug = impact.recipe.bug_id
     document = json.dumps(impact.document(), indent=2, sort_keys=True) + "\n"
     write_below(arguments.out, f"{bug}/impact.json", document, "name another folder with --out")

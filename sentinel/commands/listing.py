@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sentinel.commands import boundaries
-from sentinel.commands.console import command, group, json_option, say, say_json, say_table
+from sentinel.commands.console import Commands, Run, command, group, json_option, say, say_json, say_table
 from sentinel.commands.known import known, settings_options, target_named
+from sentinel.contracts.contract import REQUIRED, Contract
 from sentinel.errors import SentinelError, nearest
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sentinel.commands.console import Commands, Run
-    from sentinel.contracts.contract import Contract
-    from sentinel.recipes import Recipe
-    from sentinel.recipes.catalog import Catalog
+from sentinel.recipes import Recipe, find_recipes
+from sentinel.recipes.catalog import Catalog
+from sentinel.recipes.reach import realism, root
+from sentinel.recipes.template import described, shown_default
+from sentinel.reports.index import index
+from sentinel.sources import MirrorStore
 
 _EXAMPLE = """\
   sentinel list                      the targets
@@ -43,8 +42,8 @@ _CONTRACTS = """\
 """
 
 
-def declare(commands: Commands) -> None:
-    own = group(commands, "list", "list targets, recipes, boundaries or contracts", _EXAMPLE)
+def declare(commands: Commands, text: str) -> None:
+    own = group(commands, "list", text, _EXAMPLE)
     _kind(own, "targets", _targets, "list the frameworks that have an adapter; what is shown without a kind", _TARGETS)
     recipes = _kind(own, "recipes", _recipes, "list known bugs", _RECIPES)
     for name, of in _FILTERS.items():
@@ -68,8 +67,6 @@ def _kind(own: Commands, name: str, run: Run, text: str, example: str) -> argpar
 
 def _read(arguments: argparse.Namespace) -> tuple[Catalog, list[str], list[Recipe]]:
     """The catalog, the targets that are asked about, and their recipes."""
-    from sentinel.recipes import find_recipes
-
     catalog, _ = known(arguments)
     names = [target_named(catalog, arguments.target).name] if arguments.target else sorted(catalog.targets)
     return catalog, names, find_recipes(catalog, names)
@@ -126,8 +123,6 @@ def _cell(value: Any) -> str:
 
 
 def _targets(arguments: argparse.Namespace) -> int:
-    from sentinel.sources import MirrorStore
-
     catalog, names, recipes = _read(arguments)
     pinned = Counter(recipe.target for recipe in recipes)
     mirrors = {mirror.target: mirror for mirror in MirrorStore().list()}
@@ -154,8 +149,6 @@ def _recipes(arguments: argparse.Namespace) -> int:
     wanted = {name: getattr(arguments, name) for name in (*_FILTERS, *_TEXTS) if getattr(arguments, name)}
     rows = [row for row in map(_row, recipes) if _matches(row, wanted)]
     if arguments.markdown:
-        from sentinel.reports.index import index
-
         say(index(rows))
         return 0
     limits = "".join(f", {name} {value}" for name, value in wanted.items())
@@ -168,8 +161,6 @@ def _recipes(arguments: argparse.Namespace) -> int:
 
 
 def _row(recipe: Recipe) -> dict[str, Any]:
-    from sentinel.recipes.reach import realism, root
-
     said = {name: recipe.document.get(name) for name in ("severity", "signal", "effect", "introduced_by", "fixed_by")}
     return {
         "target": recipe.target,
@@ -215,9 +206,6 @@ def _contracts(arguments: argparse.Namespace) -> int:
 
 
 def _contract(contract: Contract, bindings: int) -> dict[str, Any]:
-    from sentinel.contracts.contract import REQUIRED
-    from sentinel.recipes.template import described, shown_default
-
     return {
         "contract": contract.name,
         "bindings": bindings,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sentinel.commands.console import (
+    Commands,
     command,
     complain,
     counted,
@@ -20,15 +21,13 @@ from sentinel.commands.console import (
 )
 from sentinel.commands.known import known, settings_options, target_named
 from sentinel.errors import SentinelError
-
-if TYPE_CHECKING:
-    from sentinel.commands.console import Commands
-    from sentinel.sources.mirrorfiles import Mirror
+from sentinel.sources import MirrorStore
+from sentinel.sources.forks import base_name, fork
+from sentinel.sources.mirrorfiles import Mirror
 
 _ADD = """\
   sentinel mirror add verl                               clone it from its repository, without files over 1 MB
   sentinel mirror add verl --from ~/src/verl             copy what a clone of yours has; works without the network
-  sentinel mirror add verl --from ~/src/verl --reference   read that clone where it lies, and copy nothing
   sentinel mirror add verl --from verl.git.tar           a git directory in a tar
   sentinel mirror add verl --repo-url https://github.com/me/verl   a fork, beside upstream's mirror
 """
@@ -45,15 +44,14 @@ _LIST = """\
 """
 
 
-def declare(commands: Commands) -> None:
-    own = group(commands, "mirror", "keep the git history of targets on this machine", _ADD)
+def declare(commands: Commands, text: str) -> None:
+    own = group(commands, "mirror", text, _ADD)
     add = command(own, "add", _add, "make the mirror of a target, or put more into it", _ADD)
     add.add_argument("target", metavar="TARGET", help="see `sentinel list targets`")
     add.add_argument(
         "--from", dest="origin", metavar="DIR|TAR|URL", help="where from (default: the target's repository)"
     )
     settings_options(add, "repo-url")
-    add.add_argument("--reference", action="store_true", help="with a directory: read its objects where they lie")
     update = command(own, "update", _update, "fetch new branches, tags and pull requests", _UPDATE)
     update.add_argument("targets", metavar="TARGET", nargs="*", help="default: every mirror that is here")
     remove = command(own, "remove", _remove, "remove a mirror from this machine", _REMOVE)
@@ -63,22 +61,16 @@ def declare(commands: Commands) -> None:
 
 
 def _add(arguments: argparse.Namespace) -> int:
-    from sentinel.sources import MirrorStore
-    from sentinel.sources.forks import fork
-
     catalog, settings = known(arguments)
     target = target_named(catalog, arguments.target)
     target = fork(target, settings.url_of(target.name))
     with progress() as tell:
-        made = MirrorStore().add(target, arguments.origin, reference=arguments.reference, progress=tell)
+        made = MirrorStore().add(target, arguments.origin, progress=tell)
     say(_sentence(made))
     return 0
 
 
 def _update(arguments: argparse.Namespace) -> int:
-    from sentinel.sources import MirrorStore
-    from sentinel.sources.forks import base_name
-
     catalog, _ = known()
     store = MirrorStore()
     named = [target_named(catalog, name) for name in dict.fromkeys(arguments.targets)]
@@ -102,9 +94,6 @@ def _update(arguments: argparse.Namespace) -> int:
 
 
 def _remove(arguments: argparse.Namespace) -> int:
-    from sentinel.sources import MirrorStore
-    from sentinel.sources.forks import fork
-
     catalog, settings = known(arguments)
     target = target_named(catalog, arguments.target)
     gone = MirrorStore().remove(fork(target, settings.url_of(target.name)).name)
@@ -113,8 +102,6 @@ def _remove(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from sentinel.sources import MirrorStore
-
     store = MirrorStore()
     mirrors = store.list()
     if arguments.json:
@@ -139,20 +126,13 @@ def _row(mirror: Mirror) -> tuple[str, ...]:
 
 def state(mirror: Mirror) -> str:
     """What a user must know before relying on a mirror; empty where all is well."""
-    if not mirror.whole:
-        return f"cut off half-way; `sentinel mirror add {mirror.target}` makes it anew"
-    gone = [str(place) for place in mirror.references if not place.is_dir()]
-    if gone:
-        return f"refers to {', '.join(gone)}, which is gone"
-    return f"refers to {', '.join(map(str, mirror.references))}" if mirror.references else ""
+    return "" if mirror.whole else f"cut off half-way; `sentinel mirror add {mirror.target}` makes it anew"
 
 
 def _sentence(mirror: Mirror) -> str:
     left_out = f", {counted(mirror.absent, 'object')} left out" if mirror.absent else ""
-    linked = f"; {state(mirror)}" if state(mirror) else ""
-    return f"{mirror.target}: {counted(mirror.refs, 'ref')}, {size(mirror.size)}{left_out} in {mirror.path}{linked}"
+    return f"{mirror.target}: {counted(mirror.refs, 'ref')}, {size(mirror.size)}{left_out} in {mirror.path}"
 
 
 def _plain(mirror: Mirror) -> dict[str, Any]:
-    places = {"path": str(mirror.path), "references": [str(place) for place in mirror.references]}
-    return {**asdict(mirror), **places, "origins": list(mirror.origins), "state": state(mirror)}
+    return {**asdict(mirror), "path": str(mirror.path), "origins": list(mirror.origins), "state": state(mirror)}

@@ -5,18 +5,17 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
-from sentinel.commands.console import command, complain, counted, json_option, progress, say, say_json
+from sentinel.commands.console import Commands, command, complain, counted, json_option, progress, say, say_json
 from sentinel.commands.known import known, settings_options, target_named
+from sentinel.deciding.runner import runner_of
+from sentinel.diff.pulls import ANSWERS, Pull, Radar, open_heads
 from sentinel.errors import SentinelError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sentinel.commands.console import Commands
-    from sentinel.diff.pulls import Pull
+from sentinel.recipes import find_recipes
+from sentinel.reports.escaping import message
+from sentinel.sources import MirrorStore
 
 _EXAMPLE = """\
   sentinel pulls verl                        every open pull request, the newest first
@@ -30,8 +29,8 @@ exit status: 0 none brings anything, 1 one does, 2 it could not be done, 130 int
 """
 
 
-def declare(commands: Commands) -> None:
-    parser = command(commands, "pulls", _pulls, "say what each open pull request changes in the numbers", _EXAMPLE)
+def declare(commands: Commands, text: str) -> None:
+    parser = command(commands, "pulls", _pulls, text, _EXAMPLE)
     parser.add_argument("target", metavar="TARGET")
     parser.add_argument("--since", metavar="N", type=int, default=0, help="only pull requests from this number on")
     parser.add_argument("--examples", metavar="N", type=int, default=40, help="scenarios a boundary (default: 40)")
@@ -42,11 +41,6 @@ def declare(commands: Commands) -> None:
 
 
 def _pulls(arguments: argparse.Namespace) -> int:
-    from sentinel.deciding.runner import runner_of
-    from sentinel.diff.pulls import Radar, open_heads
-    from sentinel.recipes import find_recipes
-    from sentinel.sources import MirrorStore
-
     catalog, settings = known(arguments)
     target = target_named(catalog, arguments.target)
     store = MirrorStore()
@@ -84,9 +78,6 @@ def _pulls(arguments: argparse.Namespace) -> int:
 
 
 def _show(pulls: Sequence[Pull], total: int) -> None:
-    from sentinel.diff.pulls import ANSWERS
-    from sentinel.reports.escaping import message
-
     for answer in ANSWERS:
         for pull in pulls if answer != "nothing" else ():
             if pull.answer == answer:

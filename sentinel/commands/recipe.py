@@ -5,17 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from sentinel.commands.console import command, counted, group, say, say_json
+from sentinel.commands.console import Commands, command, counted, group, say, say_json
 from sentinel.commands.known import known, target_named
+from sentinel.contracts.contract import Contract
 from sentinel.errors import SentinelError, nearest
-
-if TYPE_CHECKING:
-    from sentinel.commands.console import Commands
-    from sentinel.contracts.contract import Contract
-    from sentinel.recipes.catalog import Catalog
-    from sentinel.targets import Target
+from sentinel.recipes import recipe_files
+from sentinel.recipes.catalog import Catalog
+from sentinel.recipes.check import check_files
+from sentinel.recipes.literals import inside
+from sentinel.recipes.structure import schema
+from sentinel.recipes.template import TODO, template
+from sentinel.targets import Target
 
 _CHECK = """\
   sentinel recipe check MY-BUG.yaml      every problem as file:line:column, warnings too
@@ -31,8 +32,8 @@ _SCHEMA = """\
 """
 
 
-def declare(commands: Commands) -> None:
-    own = group(commands, "recipe", "write and check recipes", _NEW + _CHECK)
+def declare(commands: Commands, text: str) -> None:
+    own = group(commands, "recipe", text, _NEW + _CHECK)
     new = command(own, "new", _new, "write a commented template", _NEW)
     new.add_argument("bug_id", metavar="BUG-ID", help="names the bug, its file and its evidence")
     new.add_argument("--target", required=True, metavar="T", help="see `sentinel list targets`")
@@ -47,9 +48,6 @@ def declare(commands: Commands) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from sentinel.recipes import recipe_files
-    from sentinel.recipes.check import check_files
-
     catalog, _ = known()
     files = [file for path in arguments.files for file in (recipe_files(path) if path.is_dir() else [path])]
     if not files:
@@ -64,8 +62,6 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _new(arguments: argparse.Namespace) -> int:
-    from sentinel.recipes.template import TODO, template
-
     catalog, _ = known()
     target = target_named(catalog, arguments.target)
     contract = _contract(catalog, target, arguments.boundary, arguments.contract)
@@ -81,8 +77,6 @@ def _new(arguments: argparse.Namespace) -> int:
 
 def _contract(catalog: Catalog, target: Target, boundary: str | None, name: str | None) -> Contract | None:
     """The contract that was named, or the one that the adapter binds the boundary to."""
-    from sentinel.recipes.literals import inside
-
     if boundary is not None:
         problem = inside(boundary, target.packages)
         if problem:
@@ -120,7 +114,5 @@ def _create(file: Path, text: str) -> None:
 
 
 def _schema(arguments: argparse.Namespace) -> int:
-    from sentinel.recipes.structure import schema
-
     say_json(schema())
     return 0

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sentinel.commands import changes, duplicates, findings, history, site
-from sentinel.commands.console import command, counted, group, say, say_json
+from sentinel.commands.console import Commands, command, counted, group, say, say_json
 from sentinel.commands.known import RUN, evidence_folders, evidence_option
 from sentinel.errors import SentinelError
-
-if TYPE_CHECKING:
-    from sentinel.commands.console import Commands
+from sentinel.reports.baseline import update
+from sentinel.reports.evidence import schema
+from sentinel.reports.markdown import markdown
+from sentinel.reports.store import decided, load, write_atomically
+from sentinel.reports.summary import summary
 
 _REPORT = """\
   sentinel report                              the table of the last run
@@ -36,8 +39,8 @@ _SCHEMA = """\
 """
 
 
-def declare(commands: Commands) -> None:
-    own = group(commands, "report", "tell what runs and sweeps have found, and accept it", _REPORT)
+def declare(commands: Commands, text: str) -> None:
+    own = group(commands, "report", text, _REPORT)
     run = command(own, "run", _run, "show the verdicts of a run; what is shown where no kind is named", _RUN)
     evidence_option(run, "--from", *RUN)
     run.add_argument("--format", choices=("text", "markdown"), default="text", help="default: text")
@@ -55,8 +58,6 @@ def declare(commands: Commands) -> None:
 
 
 def _accept(arguments: argparse.Namespace) -> int:
-    from sentinel.reports.baseline import update
-
     source, baseline = evidence_folders(arguments)
     _require(source)
     done = update(source, baseline, arguments.prune)
@@ -84,8 +85,6 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.output is None:
         sys.stdout.write(text)
     else:
-        from sentinel.reports.store import write_atomically
-
         write_atomically(arguments.output, text, "name another file with -o")
         print(f"{arguments.output}: {counted(len(results), 'verdict')}", file=sys.stderr)
     return 0
@@ -96,8 +95,6 @@ def results_of(folder: Path) -> list[tuple[dict[str, Any], str]]:
 
     :raises SentinelError: where there is none.
     """
-    from sentinel.reports.store import decided, load
-
     results = [(load(file), outcome) for file, outcome in decided(folder).items()]
     if not results:
         raise SentinelError(f"{folder} holds no evidence; run pytest with --sentinel-target first")
@@ -106,19 +103,12 @@ def results_of(folder: Path) -> list[tuple[dict[str, Any], str]]:
 
 def _rendered(results: list[tuple[dict[str, Any], str]], style: str, folder: Path, to_terminal: bool) -> str:
     if style == "markdown":
-        from sentinel.reports.markdown import markdown
-
         return markdown(results)
-    import shutil
-
-    from sentinel.reports.summary import summary
 
     terminal = to_terminal and sys.stdout.isatty()
     return summary(results, str(folder), terminal=terminal, width=shutil.get_terminal_size().columns) + "\n"
 
 
 def _schema(arguments: argparse.Namespace) -> int:
-    from sentinel.reports.evidence import schema
-
     say_json(schema())
     return 0

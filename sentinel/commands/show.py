@@ -7,16 +7,21 @@ import json
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sentinel.commands.console import command, say, say_table
+import sentinel
+from sentinel.commands.console import Commands, command, say, say_table
 from sentinel.commands.findings import evidence_of
 from sentinel.commands.known import known, settings_options
-
-if TYPE_CHECKING:
-    from sentinel.commands.console import Commands
-    from sentinel.recipes import Recipe
-    from sentinel.settings import Settings
+from sentinel.recipes import Recipe, find_recipes
+from sentinel.recipes.affects import settings_in_words
+from sentinel.recipes.reach import reached, realism, root
+from sentinel.reports.escaping import visible
+from sentinel.reports.explain import beside
+from sentinel.reports.store import files
+from sentinel.reports.summary import aligned
+from sentinel.settings import Settings
+from sentinel.values.literals import Tensor, plain
 
 _EXAMPLE = """\
   sentinel show ROLL-AGGLOSS-TOKENMEAN-MASK
@@ -26,15 +31,13 @@ _EXAMPLE = """\
 _WIDTH = 100
 
 
-def declare(commands: Commands) -> None:
-    parser = command(commands, "show", _show, "show a bug: story, scenario, expected values, last verdicts", _EXAMPLE)
+def declare(commands: Commands, text: str) -> None:
+    parser = command(commands, "show", _show, text, _EXAMPLE)
     parser.add_argument("bug", metavar="BUG", help="a bug id, or a pattern with *; see `sentinel list recipes`")
     settings_options(parser, "recipes")
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from sentinel.recipes import find_recipes
-
     catalog, settings = known(arguments)
     folders = _report_folders(settings)
     for index, recipe in enumerate(find_recipes(catalog, (), [arguments.bug])):
@@ -49,9 +52,6 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _report_folders(settings: Settings) -> dict[str, Path]:
     """Where verdicts may lie: the last run's folder, and the committed baseline here or of Sentinel's own tree."""
-    import sentinel
-    from sentinel.reports.store import files
-
     committed = [settings.baseline or Path("reports"), Path(sentinel.__file__).resolve().parent.parent / "reports"]
     baseline = next((folder for folder in committed if any(files(folder))), None)
     folders = {str(settings.report_dir): settings.report_dir, "baseline": baseline}
@@ -59,9 +59,6 @@ def _report_folders(settings: Settings) -> dict[str, Path]:
 
 
 def _head(recipe: Recipe) -> None:
-    from sentinel.recipes.affects import settings_in_words
-    from sentinel.recipes.reach import reached, realism, root
-
     say(recipe.bug_id)
     say(recipe.title)
     facts = {
@@ -112,9 +109,6 @@ def _scenario(recipe: Recipe) -> None:
 
 def _columns(rows: list[tuple[str, str, str]]) -> None:
     """Name and kind as columns, the value beside them on as many lines as it has."""
-    from sentinel.reports.escaping import visible
-    from sentinel.reports.summary import aligned
-
     names = [tuple(visible(cell) for cell in row[:2]) for row in rows]
     left = aligned([("", ""), *names]).split("\n")[1:]
     width = max(map(len, left))
@@ -124,8 +118,6 @@ def _columns(rows: list[tuple[str, str, str]]) -> None:
 
 
 def _inputs(inputs: Mapping[str, Any], defaulted: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
-    from sentinel.values.literals import Tensor
-
     for name, value in inputs.items():
         kind = ""
         if isinstance(value, Tensor):
@@ -136,8 +128,6 @@ def _inputs(inputs: Mapping[str, Any], defaulted: tuple[str, ...]) -> Iterator[t
 
 def _small(value: Any) -> str:
     """A value in the recipe language; a tensor of two dimensions one row a line, a large one cut."""
-    from sentinel.values.literals import plain
-
     data = plain(value)
     if isinstance(data, list) and data and all(isinstance(row, list) for row in data):
         rows = [_cut(_written(row)) for row in data]
@@ -156,8 +146,6 @@ def _cut(text: str) -> str:
 
 
 def _expectations(recipe: Recipe) -> None:
-    from sentinel.reports.explain import beside
-
     keys = list(dict.fromkeys([*recipe.expected_unpatched, *recipe.expected_fixed]))
     if not keys:
         say(f"\nno expected values: the law {recipe.invariant} decides")

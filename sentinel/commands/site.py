@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from sentinel.commands.console import command, complain, counted, progress, say, size
+from sentinel.commands.console import Commands, command, complain, counted, progress, say, size
 from sentinel.commands.known import evidence_folders, evidence_option, known, settings_options
 from sentinel.errors import SentinelError
-
-if TYPE_CHECKING:
-    from sentinel.commands.console import Commands
+from sentinel.site.building import build, require
+from sentinel.site.folder import check, write
+from sentinel.site.material import read
 
 _EXAMPLE = """\
   sentinel report site                               the committed evidence of reports/, as pages in site/
@@ -42,10 +41,6 @@ def declare(commands: Commands) -> None:
 
 
 def _site(arguments: argparse.Namespace) -> int:
-    from sentinel.site.building import build, require
-    from sentinel.site.folder import check, write
-    from sentinel.site.material import read
-
     require()
     check(arguments.out)
     _, reports = evidence_folders(arguments)

@@ -6,27 +6,23 @@ import argparse
 import shutil
 import sys
 import time
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from sentinel.commands.console import command, complain, json_option, progress, say, say_json, say_table
+from sentinel.commands.console import Commands, command, complain, json_option, progress, say, say_json, say_table
 from sentinel.commands.known import known, settings_options, target_named
-from sentinel.errors import SentinelError, nearest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from sentinel.commands.console import Commands
-    from sentinel.history.executors import Executor
-    from sentinel.history.ledger import Account, Ledger, Selection
-    from sentinel.recipes import Recipe
-    from sentinel.recipes.catalog import Catalog
+from sentinel.errors import SentinelError
+from sentinel.history import record as records
+from sentinel.history import rendering
+from sentinel.history.executors import Executor
+from sentinel.history.ledger import Account, Ledger, Selection
+from sentinel.history.ray_executor import RayExecutor
+from sentinel.history.releases import sweep_releases
+from sentinel.recipes import Recipe, find_recipes
 
 _EXAMPLE = """\
   sentinel sweep verl                                every recipe of verl at every commit of main
   sentinel sweep verl --bug 'VERL-REJECTED-ROW-*' --since v0.7.0
-  sentinel sweep roll --law '*masked*' --until 2026-01-01
   sentinel sweep verl --tags                         the release tags alone
   sentinel sweep verl --releases                     the releases on PyPI; needs no mirror
   sentinel sweep verl --save reports/history         records to be committed, for `sentinel report history --from`
@@ -38,11 +34,10 @@ exit status: 0 done, 1 nothing could be decided, 2 it could not be done, 130 int
 """
 
 
-def declare(commands: Commands) -> None:
-    parser = command(commands, "sweep", _sweep, "decide recipes at every commit of a history", _EXAMPLE)
+def declare(commands: Commands, text: str) -> None:
+    parser = command(commands, "sweep", _sweep, text, _EXAMPLE)
     parser.add_argument("target", metavar="TARGET")
     parser.add_argument("--bug", metavar="GLOB", action="append", default=[], help="only these")
-    parser.add_argument("--law", metavar="GLOB", action="append", default=[], help="only bugs that break such a law")
     parser.add_argument("--ref", metavar="REF", default="", help="the branch (default: the target's own, main)")
     parser.add_argument("--since", metavar="REF|DAY", default="", help="begin here; a day is written 2026-08-21")
     parser.add_argument("--until", metavar="REF|DAY", default="", help="end here")
@@ -55,22 +50,19 @@ def declare(commands: Commands) -> None:
     parser.add_argument("--jobs", metavar="N", type=int, help="probes at a time (default: one a core)")
     settings_options(parser, without="repo-url")  # histories are upstream's
     parser.add_argument("--save", metavar="DIR", type=Path, help="also write the records there: reports/history")
-    parser.add_argument("--markdown", action="store_true", help="the table of all bugs as Markdown")
     json_option(parser)
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
-    from sentinel.history.ledger import Ledger, Selection
-
     catalog, settings = known(arguments)
     target = target_named(catalog, arguments.target)
-    recipes = chosen(catalog, target.name, arguments.bug, arguments.law)
+    recipes = find_recipes(catalog, (target.name,), arguments.bug)
+    if not recipes:
+        raise SentinelError(f"there are no recipes of {target.name}; `sentinel recipe new` begins one")
     if arguments.jobs is not None and arguments.jobs < 1:
         raise SentinelError(f"--jobs {arguments.jobs}: at least one probe has to run at a time")
     with progress() as tell:
         if arguments.releases:
-            from sentinel.history.releases import sweep_releases
-
             refuse(arguments, "since", "until", "ref")
             account = sweep_releases(catalog, settings, target, recipes, tell)
         else:
@@ -80,8 +72,6 @@ def _sweep(arguments: argparse.Namespace) -> int:
             make = executor_named(arguments.executor, ledger, arguments.jobs)
             account = _run(ledger, recipes, selection, make, tell)
     if arguments.save is not None:
-        from sentinel.history import record as records
-
         for document in account.records:
             records.write(records.place(arguments.save, document), document)
     show(account, arguments)
@@ -114,25 +104,6 @@ def _run(
         raise
 
 
-def chosen(catalog: Catalog, target: str, bugs: Sequence[str], laws: Sequence[str] = ()) -> list[Recipe]:
-    """The recipes of a target that are asked for.
-
-    :raises SentinelError: where a glob chooses none; names the nearest.
-    """
-    from sentinel.recipes import find_recipes
-
-    every = find_recipes(catalog, (target,), bugs)
-    found = [r for r in every if not laws or any(fnmatchcase(law, glob) for law in r.laws for glob in laws)]
-    if not found:
-        names = {law for recipe in every for law in recipe.laws}
-        raise SentinelError(
-            f"no bug of {target} breaks a law that matches {' or '.join(map(repr, laws))}{nearest(laws[0], names)}"
-            if laws
-            else f"there are no recipes of {target}; `sentinel recipe new` begins one"
-        )
-    return found
-
-
 def refuse(arguments: argparse.Namespace, *names: str) -> None:
     """:raises SentinelError: where an option was given that says nothing about releases."""
     for name in names:
@@ -145,21 +116,14 @@ def executor_named(name: str, ledger: Ledger, jobs: int | None) -> Callable[[], 
     if name == "local":
         return lambda: ledger.local(jobs)
     if name == "ray" or name.startswith("ray://"):
-        from sentinel.history.ray_executor import RayExecutor
-
         mirrors = {ledger.target.name: ledger.mirror}
         return lambda: RayExecutor(ledger.catalog, mirrors, ledger.options, name, jobs)
     raise SentinelError(f"unknown executor {name!r}; write local, ray or ray://HOST:PORT")
 
 
 def show(account: Account, arguments: argparse.Namespace) -> None:
-    from sentinel.history import rendering
-
     if arguments.json:
         say_json(rendering.plain(account.records, account.counts.probed))
-        return
-    if arguments.markdown:
-        say(rendering.markdown(rendering.HEADINGS, [rendering.row(record) for record in account.records]))
         return
     width = max(20, min(shutil.get_terminal_size().columns - 4, 96))
     for record in account.records:

@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sentinel.commands.console import command, json_option, progress, say, say_json
+from sentinel.commands.consistency import contradictions
+from sentinel.commands.console import Commands, command, json_option, progress, say, say_json
 from sentinel.commands.fix import tests_options
 from sentinel.commands.known import known, settings_options
+from sentinel.deciding.outcomes import Decision
+from sentinel.deciding.runner import Job, OpenCheckout, opener, options_of, runner_of
 from sentinel.errors import SentinelError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from sentinel.commands.console import Commands
-    from sentinel.deciding.outcomes import Decision
-    from sentinel.deciding.runner import OpenCheckout
-    from sentinel.recipes import Recipe
-    from sentinel.recipes.catalog import Catalog
-    from sentinel.recipes.fixes import Fix
-    from sentinel.reports.baseline import Verification
-    from sentinel.settings import Settings
-    from sentinel.targets.refs import Ref
+from sentinel.export.checking import Environment
+from sentinel.export.contribution import contribution, load_contribution, related
+from sentinel.export.page import comment, page
+from sentinel.export.trying import FixTrial, opening
+from sentinel.history.ledger import Ledger
+from sentinel.recipes import Recipe, adopt_pins, find_recipes, load_copy
+from sentinel.recipes.catalog import Catalog
+from sentinel.recipes.fixes import Fix, find_fixes, fix_of
+from sentinel.reports.baseline import Verification, verify_report
+from sentinel.reports.evidence import evidence
+from sentinel.reports.store import RUN, below, load
+from sentinel.settings import NAMED, Settings
+from sentinel.sources import MirrorStore
+from sentinel.targets.refs import Ref
 
 _EXAMPLE = """\
   sentinel verify sentinel-reports/roll/ROLL-AGGLOSS-TOKENMEAN-MASK/git-c09bc8bc9f43.json
   sentinel verify reports/                      every evidence below a folder
   sentinel verify evidence.json --repo ~/src/verl   for evidence of a working tree
-  sentinel verify statement-base.json --offline     an in-toto statement: digests only, nothing is run
   sentinel verify contribution/BUG/evidence.json    what `contribute` left: numbers, trial of the fix, runner, pages
 
 The recipe is the one that the evidence names where this Sentinel has it, byte for byte; else the copy inside it.
@@ -61,25 +65,18 @@ class Outcome:
     verification: Verification | None = None
 
 
-def declare(commands: Commands) -> None:
-    parser = command(
-        commands, "verify", _verify, "run evidence again and say whether every number is the same", _EXAMPLE
-    )
+def declare(commands: Commands, text: str) -> None:
+    parser = command(commands, "verify", _verify, text, _EXAMPLE)
     parser.add_argument("files", metavar="EVIDENCE", nargs="+", type=Path, help="evidence, or a folder of it")
     parser.add_argument("--repo", metavar="DIR", help="the working tree that evidence of a path: ref is about")
     settings_options(parser, without="device")  # that is the evidence's
-    parser.add_argument(
-        "--offline", action="store_true", help="compare the digests of in-toto statements, and stop there"
-    )
     tests_options(parser)
     json_option(parser)
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from sentinel.export.contribution import load_contribution
-
     files = _files(arguments.files)
-    outcomes, files = _attested(files, arguments.offline)
+    outcomes: list[Outcome] = []
     contributed = {file: made for file in files if (made := load_contribution(file)) is not None}
     documents = {file: _load(file) for file in files if file not in contributed}
     everything = [*documents.values(), *contributed.values()]
@@ -101,34 +98,6 @@ def _verify(arguments: argparse.Namespace) -> int:
     return 1 if "different" in found else 2 if "could not" in found else 0
 
 
-def _attested(files: list[Path], offline: bool) -> tuple[list[Outcome], list[Path]]:
-    """What the digests of in-toto statements say, and the evidence that is left to be run again."""
-    from sentinel.export.attestation import attested
-
-    outcomes: list[Outcome] = []
-    left: dict[Path, None] = {}
-    for file in files:
-        try:
-            found = attested(file)
-        except SentinelError as error:
-            outcomes.append(Outcome(file, "could not", "a statement", reason=str(error)))
-            continue
-        if found is None:
-            if offline:
-                reason = "it is no in-toto statement, and --offline runs nothing"
-                outcomes.append(Outcome(file, "could not", reason=reason))
-            else:
-                left[file] = None
-        elif found.problems:
-            outcomes.append(Outcome(file, "different", "a statement", reason="; ".join(found.problems)))
-        else:
-            who = "; who signed it was not looked at" if found.signed else ""
-            outcomes.append(Outcome(file, "same", "a statement", reason=f"every digest agrees{who}"))
-            if not offline:
-                left[found.evidence] = None
-    return outcomes, list(left)
-
-
 def _files(paths: list[Path]) -> list[Path]:
     found = [file for path in paths for file in (_below(path) if path.is_dir() else [path])]
     if not found:
@@ -138,15 +107,11 @@ def _files(paths: list[Path]) -> list[Path]:
 
 def _below(folder: Path) -> list[Path]:
     """Every JSON file of a folder but ``run.json``, also where it was not a run that laid them out."""
-    from sentinel.reports.store import RUN, below
-
     return [file for file in below(folder) if file.name != RUN and not file.name.startswith(".")]
 
 
 def _load(file: Path) -> dict[str, Any] | str:
     """The document, or what is wrong with the file."""
-    from sentinel.reports.store import load
-
     try:
         return load(file)
     except SentinelError as error:
@@ -161,7 +126,6 @@ def _tell(outcome: Outcome) -> None:
 
 
 def _conclusion(outcome: Outcome) -> str:
-    """In words; of a statement, what its digests say."""
     if outcome.verification:
         return str(outcome.verification)
     return outcome.reason if outcome.outcome != "could not" else f"could not be verified: {outcome.reason}"
@@ -185,8 +149,6 @@ class _Verifier:
     """Verifies one file after another with one worker."""
 
     def __init__(self, arguments: argparse.Namespace, targets: Sequence[str], tell: Callable[[str], None]) -> None:
-        from sentinel.sources import MirrorStore
-
         self._repo, self._tell, self._tests_python = arguments.repo, tell, arguments.tests_python
         self._catalog, self._settings = known(arguments)
         self._targets = [name for name in targets if name in self._catalog.adapters]
@@ -217,9 +179,6 @@ class _Verifier:
     def contribution(self, file: Path, recorded: dict[str, Any], no_tests: bool) -> list[Outcome]:
         """Check what ``contribute`` left: each decision, the trial of the fix, the heads of other pull requests, the
         runner, and that the pages say what the evidence says."""
-        from sentinel.export.contribution import contribution
-        from sentinel.export.page import comment, page
-
         found = [self.verify(file, side) for sides in recorded["bugs"].values() for side in sides.values()]
         try:
             made = contribution(recorded, self._catalog, self._store)
@@ -241,9 +200,6 @@ class _Verifier:
         return found
 
     def _tried_again(self, file: Path, fix: Fix, recorded: dict[str, Any], no_tests: bool) -> Outcome:
-        from sentinel.deciding.runner import options_of
-        from sentinel.export.trying import FixTrial
-
         options = options_of(self._settings, fix.target)
         opened = self._opened(self._settings)
         trial = FixTrial(self._catalog, [fix], opened, options, self._store, self._tell, self._tests_python)
@@ -261,9 +217,6 @@ class _Verifier:
 
     def _heads_again(self, file: Path, recipe: Recipe, fix: Fix, recorded: Sequence[dict[str, Any]]) -> Outcome:
         """The verdicts at those heads of pull requests that this mirror has, too."""
-        from sentinel.export.contribution import related
-        from sentinel.history.ledger import Ledger
-
         ledger = Ledger(self._catalog, self._settings, self._catalog.targets[fix.target], self._store)
         now = {item["commit"]: item["verdict"] for item in related(ledger, recipe, fix)}
         here = [item for item in recorded if item["commit"] in now]
@@ -274,8 +227,6 @@ class _Verifier:
 
     def _runner_again(self, file: Path, recorded: Mapping[str, Any]) -> Outcome:
         """What the runner says that lies beside the evidence, with the packages alone that it names."""
-        from sentinel.export.checking import Environment
-
         sides = next(iter(recorded["bugs"].values())).values()
         opened = self._opened(self._settings)
         refs = [self._patched(side) or ref_of(side, self._repo) for side in sides]
@@ -293,16 +244,10 @@ class _Verifier:
         return Outcome(file, "same" if same else "different", "the runner", reason=f"it says {told}")
 
     def _opened(self, settings: Settings) -> OpenCheckout:
-        from sentinel.deciding.runner import opener
-        from sentinel.export.trying import opening
-        from sentinel.recipes.fixes import find_fixes
-
         fixes = [fix for target in self._targets for fix in find_fixes(self._catalog, target)]
         return opening(fixes, opener(settings, self._tell, self._store), self._store)
 
     def _again(self, recorded: dict[str, Any], recipe: Recipe, ref: Ref) -> Verification:
-        from sentinel.deciding.runner import Job
-
         decision: Decision = self._runner(recorded).decide(Job(recipe, ref, recorded["expect"]))
         verdict = decision.verdict
         before = (recorded["verdict"], recorded["kind"])
@@ -319,8 +264,6 @@ class _Verifier:
 
     def _patched(self, recorded: dict[str, Any]) -> Ref | None:
         """The ref of code that a fix was applied to; None for any other."""
-        from sentinel.recipes.fixes import fix_of
-
         digest = (recorded["checkout"] or {}).get("patched")
         if digest is None:
             return None
@@ -331,11 +274,6 @@ class _Verifier:
 
     def _runner(self, recorded: dict[str, Any]) -> Any:
         """The runner for a device. Everything else that evidence says of its environment is reported, not obeyed."""
-        from dataclasses import replace
-
-        from sentinel.deciding.runner import runner_of
-        from sentinel.settings import NAMED
-
         device = NAMED["device"].read([recorded["environment"]["device"] or "cpu"], ())
         if device not in self._runners:
             settings = replace(self._settings, device=device)
@@ -355,8 +293,6 @@ def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:
 
     :raises CouldNotError: where the evidence alone does not say where the code is.
     """
-    from sentinel.targets.refs import Ref
-
     text, checkout = recorded["ref"], recorded["checkout"] or {}
     if text == "path":
         if repo is not None:
@@ -377,10 +313,6 @@ def recipe_of(recorded: dict[str, Any], catalog: Catalog) -> tuple[Recipe, str]:
 
     :raises CouldNotError: where it is evidence of a law's own scenario, or its recipe does not load here.
     """
-    from dataclasses import replace
-
-    from sentinel.recipes import adopt_pins, find_recipes
-
     if recorded["target"] not in catalog.targets:
         raise CouldNotError(f"no adapter of target {recorded['target']!r} is here")
     digest = recorded["recipe"]["digest"]
@@ -399,8 +331,6 @@ def recipe_of(recorded: dict[str, Any], catalog: Catalog) -> tuple[Recipe, str]:
 
 def _scenario_of_a_law(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
     """What a search found, or the scenario that it shows for a law that held: decided by the law alone."""
-    from dataclasses import replace
-
     law = catalog.laws.get(str(recorded["law"]))
     if law is None:
         raise CouldNotError(f"it is evidence of a law, and no law {recorded['law']!r} is here")
@@ -422,8 +352,6 @@ def _scenario_of_a_law(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
 
 
 def _embedded(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
-    from sentinel.recipes import load_copy
-
     try:
         recipe = load_copy(recorded["recipe"]["document"], catalog)
     except SentinelError as error:
@@ -437,12 +365,6 @@ def _embedded(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
 
 def compared(recorded: dict[str, Any], decision: Decision) -> Verification:
     """As :func:`~sentinel.reports.baseline.verify_report`, and that the rest of the document follows from it too."""
-    from dataclasses import replace
-
-    from sentinel.commands.consistency import contradictions
-    from sentinel.reports.baseline import verify_report
-    from sentinel.reports.evidence import evidence
-
     now = evidence(decision)
     found = verify_report(recorded, now)
     if found.differences:

@@ -38,10 +38,8 @@ exit status: 0 nothing shows outside of the run, 1 something does, 2 it could no
 """
 
 
-def declare(commands: Commands) -> None:
-    parser = command(
-        commands, "watch", _watch, "check the calls of a training run while it runs", _EXAMPLE, takes_words=True
-    )
+def declare(commands: Commands, text: str) -> None:
+    parser = command(commands, "watch", _watch, text, _EXAMPLE, takes_words=True)
     parser.add_argument("--target", metavar="TARGET", help="the framework that the run trains with")
     parser.add_argument("--events", metavar="FILE", type=Path, default=Path("sentinel-events.jsonl"),
                         help="default: sentinel-events.jsonl; what is there already stays")  # fmt: skip

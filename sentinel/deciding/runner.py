@@ -61,16 +61,15 @@ def opener(
     settings: Settings,
     tell: Progress | None = None,
     store: MirrorStore | None = None,
-    pull: int | None = None,
 ) -> OpenCheckout:
     """Make the function that has a target's code as the settings say: from which fork, for which interpreter."""
     from sentinel.sources import MirrorStore, open_checkout
 
-    store, usual = store or MirrorStore(), pull
+    store = store or MirrorStore()
 
     def opened(target: Target, ref: Ref, pull: int | None) -> Checkout:
         python, url = settings.python_of(target.name), settings.url_of(target.name)
-        return open_checkout(target, ref, store=store, pull=pull or usual, python=python, url=url, progress=tell)
+        return open_checkout(target, ref, store=store, pull=pull, python=python, url=url, progress=tell)
 
     return opened
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from sentinel.deciding.outcomes import Decision
 from sentinel.deciding.runner import Job, OpenCheckout
@@ -18,7 +16,6 @@ from sentinel.export.verbatim import NotSelfContained
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
 from sentinel.reports.escaping import message
-from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
 
@@ -216,20 +213,3 @@ def _is_contained(side: Side) -> bool:
     """Whether to contain what is tried, as what was measured was."""
     environment = side.decision.environment
     return environment is not None and environment.sandbox == "strict"
-
-
-def source_lines(checkout: Checkout, file: str, line: int, longest: int = 60) -> tuple[int, int, str]:
-    """The definition that begins at a line of a checkout: (first line, last line, text); a long one is cut."""
-    text = (Path(checkout.path) / file).read_text(encoding="utf-8", errors="replace")
-    rows = text.splitlines()
-    last = line
-    try:
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-                if first <= line <= node.lineno:
-                    last = node.end_lineno or line
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        last = line + 10
-    shown = rows[line - 1 : min(last, line - 1 + longest)]
-    return line, last, "\n".join(shown)

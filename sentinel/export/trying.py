@@ -29,9 +29,6 @@ from sentinel.worker.client import Options
 #: Scenarios that are drawn for a bug's own boundary, and for any other that the edit may touch.
 OWN, OTHERS = 100, 6
 
-#: How good a verdict is; what is not among them tells nothing.
-_RANK = {"reproduced": 0, "fixed": 1}
-
 Files = Mapping[str, tuple[bytes, bytes]]
 
 

@@ -6,24 +6,19 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from sentinel.errors import SentinelError
-from sentinel.export.attestation import statement
 from sentinel.export.contribution import Contribution
 from sentinel.export.exporting import Bundle
 from sentinel.export.page import comment, page
-from sentinel.reports.evidence import dumps, evidence
+from sentinel.reports.evidence import dumps
 from sentinel.reports.store import own, write_below
 
 #: Files of an earlier one that this one may not have.
-_OWN = (
-    *("PULL_REQUEST.md", "COMMENT.md", "recipe.json", "run_validation.py", "evidence.json"),
-    *(f"{what}-{side}.json" for what in ("evidence", "statement") for side in ("base", "head")),
-)
+_OWN = ("PULL_REQUEST.md", "COMMENT.md", "recipe.json", "run_validation.py", "evidence.json")
 
 
-def write(out: Path, made: Contribution, bundles: Sequence[Bundle], in_toto: bool = False) -> Path:
+def write(out: Path, made: Contribution, bundles: Sequence[Bundle]) -> Path:
     """Write the files into the bug's folder; those of an earlier contribution that are not among them go.
 
-    :param in_toto: also the first bug's evidence by itself, with a statement of each.
     :returns: the bug's folder.
     :raises SentinelError: where it cannot be written.
     """
@@ -34,10 +29,6 @@ def write(out: Path, made: Contribution, bundles: Sequence[Bundle], in_toto: boo
         files["run_validation.py"] = bundle.runner.text
         if bundle.test and not (made.fix and made.fix.regression):
             files[bundle.test_name] = bundle.test
-    for side in bundle.sides if in_toto else ():
-        name = f"evidence-{side.name}.json"
-        files[name] = dumps(evidence(side.decision))
-        files[f"statement-{side.name}.json"] = statement(name, files[name], made.target.repository)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name in {*_OWN, bundle.test_name} - files.keys():

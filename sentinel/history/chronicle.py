@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, is_dataclass
 from datetime import datetime
 from typing import Any
 
@@ -31,7 +31,7 @@ _BY_STATE = {"reproduced": "introduced", "fixed": "fixed", "changed": "changed",
 class Run:
     """Neighbouring revisions with one verdict.
 
-    :ivar reason: of the first one.
+    :ivar reason: of the first one, where they could not be decided.
     """
 
     verdict: str
@@ -55,6 +55,7 @@ class Change:
     :ivar undecided: how many revisions between the two could not be decided: the change is in one of them, or here.
     :ivar why: the kind of reason of those.
     :ivar begins: whether nothing before it could be judged: no revision was decided, or the code was absent.
+    :ivar origin: where the code came from that a history begins with.
     """
 
     what: str
@@ -63,23 +64,23 @@ class Change:
     undecided: int = 0
     why: str = ""
     begins: bool = False
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True)
 class Spell:
     """A time for which the bug was there.
 
-    :ivar start, end: what began and ended it; no end where it is still there.
+    :ivar ended: None where it is still there.
     :ivar last: the last commit that has it.
     :ivar days: between the author dates; 0 where the clock went backwards in between.
-    :ivar clock: whether it did.
     """
 
-    start: Change
-    end: Change | None
+    introduced: Change
+    ended: Change | None
     last: Commit
     days: int
-    clock: bool = False
+    clock_went_backwards: bool = False
 
 
 def state_of(verdict: str, kind: str) -> State:
@@ -97,7 +98,8 @@ def runs_of(commits: Sequence[Commit], units: Mapping[str, ClosureVerdict]) -> l
         if last and (last.verdict, last.kind) == unit.outcome and (last.state or _gist(last) == _gist(unit)):
             runs[-1] = Run(last.verdict, last.kind, last.reason, last.first, commit, last.commits + 1)
         else:
-            runs.append(Run(unit.verdict, unit.kind, unit.reason, commit, commit, 1))
+            reason = unit.reason if state_of(*unit.outcome) is None else ""
+            runs.append(Run(unit.verdict, unit.kind, reason, commit, commit, 1))
     return runs
 
 
@@ -167,36 +169,10 @@ def plain_commit(commit: Commit) -> dict[str, Any]:
     return {"sha": commit.sha, "date": commit.date, "subject": commit.subject, "pull": commit.pull}
 
 
-def plain_run(run: Run) -> dict[str, Any]:
-    return {
-        "verdict": run.verdict,
-        "kind": run.kind,
-        "reason": run.reason if run.state is None else "",
-        "commits": run.commits,
-        "first": plain_commit(run.first),
-        "last": plain_commit(run.last),
-    }
-
-
-def plain_change(change: Change, origins: Mapping[str, Origin]) -> dict[str, Any]:
-    """:param origins: by commit: where the code came from that a history begins with."""
-    origin = origins.get(change.commit.sha) if change.begins else None
-    return {
-        "what": change.what,
-        "commit": plain_commit(change.commit),
-        "after": plain_commit(change.after) if change.after else None,
-        "undecided": change.undecided,
-        "why": change.why,
-        "begins": change.begins,
-        "origin": asdict(origin) if origin else None,
-    }
-
-
-def plain_spell(spell: Spell, origins: Mapping[str, Origin]) -> dict[str, Any]:
-    return {
-        "introduced": plain_change(spell.start, origins),
-        "ended": plain_change(spell.end, origins) if spell.end else None,
-        "last": plain_commit(spell.last),
-        "days": spell.days,
-        "clock_went_backwards": spell.clock,
-    }
+def plain(value: Any) -> Any:
+    """What a record holds of a run, a change, a spell, or a list of them."""
+    if isinstance(value, Commit):
+        return plain_commit(value)
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    return {name: plain(item) for name, item in vars(value).items()} if is_dataclass(value) else value

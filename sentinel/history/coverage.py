@@ -79,25 +79,17 @@ def counted(functions: Sequence[Looked]) -> dict[State, int]:
     return {state: counts[state] for state in STATES}
 
 
-def coverages(target: Target, trees: Trees, revisions: Sequence[str]) -> Iterator[Coverage]:
-    """The coverage of a target at each of these trees. A file is parsed once, whichever trees have it.
+def coverage(target: Target, trees: Trees, tree: str = "") -> Coverage:
+    """The coverage of a target at one tree.
 
     :raises SentinelError: where a file takes too long, or too much memory, to parse.
     """
     names: dict[str, Source] = {}
     definitions = Definitions(trees, target.roots, lambda blob: names[blob].names if blob in names else {})
-    known: dict[tuple[str, str], Source] = {}
-    for tree in revisions:
-        there = sorted(definitions.sources(tree))
-        new = {
-            f"{file}\0{blob}": (target.module_of(file), trees.blob(blob))
-            for file, blob in there
-            if (file, blob) not in known
-        }
-        for key, source in read(new).items():
-            file, _, blob = key.partition("\0")
-            known[file, blob] = names[blob] = source
-        yield coverage_of(target, definitions, tree, {file: known[file, blob] for file, blob in there})
+    blobs = dict(sorted(definitions.sources(tree)))
+    sources = read({file: (target.module_of(file), trees.blob(blob)) for file, blob in blobs.items()})
+    names.update((blobs[file], source) for file, source in sources.items())
+    return coverage_of(target, definitions, tree, sources)
 
 
 def coverage_of(target: Target, definitions: Definitions, tree: str, sources: Mapping[str, Source]) -> Coverage:

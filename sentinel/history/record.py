@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -118,10 +118,10 @@ def record(
     :param origin: says where the code came from that is first decided at a commit.
     """
     runs = chronicle.runs_of(commits, units)
-    changes = chronicle.changes_of(runs)
-    begun = {change.commit.sha: origin(change.commit, units[change.commit.sha]) for change in changes if change.begins}
-    origins = {sha: found for sha, found in begun.items() if found is not None}
-    spells = chronicle.spells_of(changes, runs)
+    changes = [
+        replace(change, origin=origin(change.commit, units[change.commit.sha])) if change.begins else change
+        for change in chronicle.changes_of(runs)
+    ]
     document = {
         "schema_version": SCHEMA_VERSION,
         "target": recipe.target,
@@ -129,24 +129,16 @@ def record(
         "title": recipe.title,
         "laws": list(recipe.laws),
         "boundary": recipe.boundary,
-        "source": plain_source(source),
-        "basis": plain_basis(basis),
+        "source": {**asdict(source), "begins": list(source.begins)},
+        "basis": asdict(basis),
         "commits": len(commits),
         "closures": len({(units[c.sha].closure, units[c.sha].answers) for c in commits}),
-        "runs": [chronicle.plain_run(run) for run in runs],
-        "changes": [chronicle.plain_change(change, origins) for change in changes],
-        "spells": [chronicle.plain_spell(spell, origins) for spell in spells],
+        "runs": chronicle.plain(runs),
+        "changes": chronicle.plain(changes),
+        "spells": chronicle.plain(chronicle.spells_of(changes, runs)),
         "releases": [_release(tag, units[tag.commit.sha]) for tag in tags if tag.commit.sha in units],
     }
     return dict(_clean(document))
-
-
-def plain_source(source: Source) -> dict[str, Any]:
-    return {**asdict(source), "begins": list(source.begins)}
-
-
-def plain_basis(basis: Basis) -> dict[str, Any]:
-    return {**asdict(basis), "environment": dict(basis.environment)}
 
 
 def _release(tag: Tag, unit: ClosureVerdict) -> dict[str, Any]:

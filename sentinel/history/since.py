@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sentinel.deciding.law_session import Subject, Undecidable
 from sentinel.deciding.runner import Runner
-from sentinel.history.coverage import CheckoutTrees, Looked, coverages, unbound
+from sentinel.history.coverage import CheckoutTrees, Looked, coverage, unbound
 from sentinel.recipes.catalog import Catalog
 from sentinel.search.automatic import merged
 from sentinel.search.checks import any_of
@@ -76,5 +76,5 @@ def compared_at(
 
 def _understood(runner: Runner, catalog: Catalog, target: str, ref: Ref) -> dict[str, tuple[Looked, Subject | None]]:
     adapter = catalog.adapters[target]
-    (found,) = coverages(adapter.target, CheckoutTrees(runner.checkout(target, ref)), [""])
+    found = coverage(adapter.target, CheckoutTrees(runner.checkout(target, ref)))
     return {function.path: (function, subject) for function, subject in unbound(adapter, found, catalog.laws)}

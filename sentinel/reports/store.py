@@ -15,7 +15,7 @@ import re
 import shlex
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -335,12 +335,10 @@ def write_run(
     started: datetime,
     duration: float,
     command: Sequence[str],
-    extra: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write ``run.json``: what varies from run to run, and so must not stand in evidence.
 
     :param command: the command line; credentials in URLs are left out.
-    :param extra: anything else that a reporter wants to keep, in JSON's types.
     :raises SentinelError: where the folder cannot be written.
     """
     listed = sorted(items, key=lambda item: item.id)
@@ -356,7 +354,6 @@ def write_run(
             "verdicts": dict(Counter(item.verdict for item in listed if item.verdict)),
         },
         "items": [{**asdict(item), "duration": round(item.duration, 4)} for item in listed],
-        **(extra or {}),
     }
     prepare(report_dir)
     file = report_dir / RUN

@@ -30,9 +30,9 @@ def hold(path: Path, *, shared: bool = False, wait: bool = True) -> int:
 
 
 @contextmanager
-def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Hold a lock for the length of a block."""
-    handle = hold(path, shared=shared)
+    handle = hold(path)
     try:
         yield
     finally:

@@ -1,15 +1,14 @@
-"""The files of one mirror beside git's own: its record, its configuration, and what it refers to elsewhere."""
+"""The files of one mirror beside git's own: its record and its configuration."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from sentinel.errors import SentinelError
 from sentinel.sources import gitrefs
 from sentinel.sources.home import read_json, size_of, write_atomically
 from sentinel.sources.urls import redacted
@@ -25,7 +24,6 @@ _CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = false\n\tbare = t
 class Mirror:
     """:ivar url: where more of it is fetched from when somebody asks for that.
     :ivar origins: what it was made of, one line each.
-    :ivar references: object directories elsewhere that it reads (``--reference``) and breaks without.
     :ivar whole: False for what a run that was cut off left behind; ``mirror add`` makes it anew.
     :ivar absent: how many objects were left out when it was made.
     """
@@ -34,7 +32,6 @@ class Mirror:
     path: Path
     url: str = ""
     origins: tuple[str, ...] = ()
-    references: tuple[Path, ...] = ()
     refs: int = 0
     absent: int = 0
     updated: str = ""
@@ -62,7 +59,6 @@ def describe(target: str, path: Path) -> Mirror:
         path,
         url=redacted(str(record.get("url", ""))),
         origins=tuple(map(str, record.get("origins", ()))),
-        references=tuple(references(path)),
         refs=len(gitrefs.read_refs(path)),
         absent=int(record.get("absent", 0)),
         updated=str(record.get("updated", "")),
@@ -87,22 +83,3 @@ def remove_half_packs(path: Path) -> None:
     for file in [*path.glob("objects/*/tmp_*"), *packs.glob("pack-*")]:
         if file.suffix == ".keep" or not file.with_suffix(".idx").exists():
             file.unlink(missing_ok=True)
-
-
-def references(path: Path) -> list[Path]:
-    try:
-        lines = (path / "objects" / "info" / "alternates").read_text(encoding="utf-8", errors="surrogateescape")
-    except OSError:
-        return []
-    return [Path(line) for line in lines.splitlines() if line]
-
-
-def write_references(path: Path, others: Sequence[Path]) -> None:
-    alternates = path / "objects" / "info" / "alternates"
-    for other in others:
-        if "\n" in str(other) or str(other).startswith(('"', "#")):
-            raise SentinelError(f"cannot refer to {str(other)!r}: git cannot write such a path down")
-    if others:
-        write_atomically(alternates, "".join(f"{line}\n" for line in dict.fromkeys(map(str, others))))
-    else:
-        alternates.unlink(missing_ok=True)

@@ -22,10 +22,8 @@ from sentinel.sources.mirrorfiles import (
     describe,
     is_whole,
     make_blank,
-    references,
     remove_half_packs,
     write_record,
-    write_references,
 )
 from sentinel.sources.origins import Origin, copy_objects, open_directory, open_tar
 from sentinel.sources.resolving import resolve
@@ -60,12 +58,6 @@ class MirrorStore:
         if not is_whole(path):
             half = " (what is there was cut off half-way)" if path.exists() else ""
             raise Unavailable(f"no mirror of {target}{half}; run `sentinel mirror add {target}`")
-        for reference in references(path):
-            if not reference.is_dir():
-                raise Unavailable(
-                    f"the mirror of {target} refers to {reference}, which is gone; "
-                    f"run `sentinel mirror add {target}` to have it whole"
-                )
         return path
 
     def url(self, target: str) -> str:
@@ -76,14 +68,12 @@ class MirrorStore:
         target: Target,
         origin: str | None = None,
         *,
-        reference: bool = False,
         url: str | None = None,
         progress: Progress | None = None,
     ) -> Mirror:
         """Make a target's mirror, or put what another origin has into the one that is there.
 
         :param origin: a git directory, a clone, a tar of either, or a URL; None: the target's own repository.
-        :param reference: for a directory: read its objects where they lie, and keep no copy.
         :param url: the repository to fetch from, where it is not the target's own: a fork.
         :raises SentinelError: where the origin cannot be used, or the disk cannot.
         """
@@ -96,13 +86,11 @@ class MirrorStore:
             try:
                 part = scratch / "mirror.git"
                 if origin is None or is_url(origin):
-                    if reference:
-                        raise SentinelError("--reference needs a directory on this machine, not a URL")
                     head = self._from_url(target.name, part, checked_url(origin or upstream), progress)
                     described = redacted(origin or upstream)
                 else:
-                    head = self._from_files(part, local_path(origin), scratch, reference, progress)
-                    described = f"{local_path(origin)}{' (by reference)' if reference else ''}"
+                    head = self._from_files(part, local_path(origin), scratch, progress)
+                    described = str(local_path(origin))
                 self._finish(target, part, head, upstream, described, progress)
             finally:
                 remove_tree(scratch)
@@ -251,16 +239,12 @@ class MirrorStore:
         gitrefs.write_refs(part, came)
         return head
 
-    def _from_files(
-        self, part: Path, path: Path, scratch: Path, reference: bool, progress: Progress | None
-    ) -> str | None:
+    def _from_files(self, part: Path, path: Path, scratch: Path, progress: Progress | None) -> str | None:
         if not path.exists():
             raise SentinelError(f"{path}: there is no such file or directory")
         origin: Origin
         if path.is_dir():
             origin = open_directory(path)
-        elif reference:
-            raise SentinelError("--reference needs a git directory; a tar is unpacked into the store")
         else:
             if progress:
                 progress(f"unpacking {path}")
@@ -268,11 +252,8 @@ class MirrorStore:
             origin = open_tar(path, scratch / "tar")
         make_blank(part)
         if progress:
-            progress(f"{'referring to' if reference else 'copying'} {path}")
-        if reference:
-            write_references(part, [folder.resolve() for folder in origin.objects])
-        else:
-            copy_objects(origin.objects, part / "objects")
+            progress(f"copying {path}")
+        copy_objects(origin.objects, part / "objects")
         gitrefs.write_shallow(part, gitrefs.read_shallow(origin.git_dir))
         refs = objects.whole_refs(part, gitrefs.read_refs(origin.git_dir))
         if not refs:
@@ -302,8 +283,6 @@ class MirrorStore:
             record = read_json(path / RECORD) or record
             record["url"] = url
             copy_objects((part / "objects",), path / "objects")
-            # One that is gone is dropped here: this is how a mirror by reference becomes whole again.
-            write_references(path, [other for other in (*references(path), *references(part)) if other.is_dir()])
             both = gitrefs.read_shallow(path) | gitrefs.read_shallow(part)
             gitrefs.write_shallow(path, objects.still_shallow(path, both))
             refs = gitrefs.merged(gitrefs.read_refs(path), gitrefs.read_refs(part))

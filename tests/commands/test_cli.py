@@ -222,13 +222,15 @@ def test_words_after_two_dashes_go_to_a_command_that_declares_it(monkeypatch: py
         heard.append(told)
         return 0
 
-    def declare(commands: Any) -> None:
+    def declare(commands: Any, text: str) -> None:
         for name, takes in (("takes", True), ("leaves", False)):
-            parser = command(commands, name, run, "do", "", takes_words=takes)
+            parser = command(commands, name, run, text, "", takes_words=takes)
             parser.add_argument("words", nargs="*")
             parser.add_argument("--flag", action="store_true")
 
-    monkeypatch.setattr(cli, "GROUPS", {"some": (SimpleNamespace(declare=declare),)})
+    monkeypatch.setattr(cli, "GROUPS", {"some": {"takes": "do", "leaves": "do"}})
+    for name in ("takes", "leaves"):
+        monkeypatch.setitem(sys.modules, f"sentinel.commands.{name}", SimpleNamespace(declare=declare))
     assert cli.main(["takes", "a", "--flag", "--", "python", "--lr=1"]) == 0
     assert (heard[-1].words, heard[-1].flag, heard[-1].own_command) == (["a"], True, ["python", "--lr=1"])
     assert cli.main(["leaves", "--", "--a"]) == 0

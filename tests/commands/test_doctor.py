@@ -34,7 +34,7 @@ class FakeZygote:
 @pytest.fixture(autouse=True)
 def _cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "Zygote", FakeZygote)
-    monkeypatch.setattr(doctor, "_DEVICES", "print('12.8|NVIDIA H200')")
+    monkeypatch.setattr(doctor, "_DEVICES", """print('["NVIDIA H200"]')""")
 
 
 def checks(answer: Any) -> dict[str, dict[str, str]]:

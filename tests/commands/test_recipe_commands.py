@@ -77,22 +77,11 @@ def test_list_targets(run_sentinel, tiny):
     assert run_sentinel("list", "targets", "tiny").out.splitlines()[1].split()[:2] == ["tiny", "1"]
 
 
-@pytest.mark.usefixtures("mirrored")
-def test_boundaries_over_a_history(run_sentinel):
-    answer = run_sentinel("list", "boundaries", "tiny", "--history")
-    assert (answer.status, "2 bound, 0 not reached" in answer.out) == (0, True), answer.out
-    [found] = run_sentinel("list", "boundaries", "tiny", "--history", "--json").json()["boundaries"]
-    assert (found["boundary"], found["revisions"], found["bound"]) == ("tiny.losses.agg_loss", 2, 2)
-    assert [(span["state"], span["path"]) for span in found["spans"]] == [("bound", "tiny.losses.agg_loss")]
-
-
 def test_list_recipes_and_boundaries(run_sentinel):
     assert "TINY-MEAN" in run_sentinel("list", "recipes").out
     text = run_sentinel("list", "boundaries", "tiny").out
     assert "tiny.losses.agg_loss" in text
-    assert "per_token_gradient" in text
-    assert "\ncall: " in text
-    assert "\n  laws: masked_values_have_no_influence, " in text
+    assert "loss_aggregation" in text
     (row,) = run_sentinel("list", "boundaries", "--json").json()["boundaries"]
     assert (row["contract"], row["there"]) == ("loss_aggregation", "")
     assert {"loss_mat", "response_mask"} < set(row["inputs"])

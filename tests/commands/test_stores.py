@@ -29,7 +29,6 @@ def test_mirror_add_from_a_directory_and_list(run_sentinel, tiny):
         (["--from", "nowhere"], "there is no such file or directory"),
         (["--from=-x"], "begins with '-'"),
         (["--from", "https://example.org/a;b"], "a character that a shell acts on"),
-        (["--reference"], "--reference needs a directory"),
     ],
 )
 def test_mirror_add_refuses(run_sentinel, arguments, reason):

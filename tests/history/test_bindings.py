@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from history_kit import History
+from renamed import Seen, revisions, sightings
 
-from sentinel.history.bindings import Sighting, revisions, sightings
 from sentinel.history.gittrees import GitTrees
 from sentinel.recipes.catalog import Catalog
 from sentinel.targets import Target
@@ -28,7 +28,7 @@ def entropy_of(logits):
 """
 
 
-def seen(history: History, catalog: Catalog, **changes: Any) -> list[Sighting]:
+def seen(history: History, catalog: Catalog, **changes: Any) -> list[Seen]:
     """The one binding of ``tiny`` at each commit, its adapter changed.
 
     :param changes: of the target; those of its binding under ``binding``.
@@ -44,8 +44,8 @@ def seen(history: History, catalog: Catalog, **changes: Any) -> list[Sighting]:
     return found
 
 
-def paths(found: list[Sighting]) -> list[str]:
-    return [one.found.path if one.found else "" for one in found]
+def paths(found: list[Seen]) -> list[str]:
+    return [one.where.found.path if one.where.found else "" for one in found]
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ def test_a_function_under_another_name_is_not_reached(history, tiny_catalog, bef
     history.commit({"tiny/__init__.py": "", **before})
     history.commit({**dict.fromkeys(before), "tiny/losses.py": AGGREGATE + OTHER})
     former, today = seen(history, tiny_catalog)
-    assert (former.bound, former.missing, former.alike) == (False, True, (where,))
-    assert (today.bound, today.missing) == (True, False)
+    assert (former.where.bound, former.missing, former.alike) == (False, True, (where,))
+    assert (today.where.bound, today.missing) == (True, False)
 
 
 def test_what_was_not_written_yet_is_not_missing(history, tiny_catalog):
@@ -70,7 +70,7 @@ def test_what_was_not_written_yet_is_not_missing(history, tiny_catalog):
     history.commit({"tiny/losses.py": "def agg_loss(loss_mat = nothing\n"})
     history.commit({"tiny/losses.py": AGGREGATE + "x = " + "-" * 100_000 + "1\n"})  # more than the parser's stack holds
     found = seen(history, tiny_catalog)
-    assert [(one.bound, one.missing) for one in found] == [(False, False), (True, False), *[(False, False)] * 2]
+    assert [(one.where.bound, one.missing) for one in found] == [(False, False), (True, False), *[(False, False)] * 2]
 
 
 def test_a_function_that_stands_beside_the_boundary_is_another_one(history, tiny_catalog):
@@ -107,9 +107,9 @@ def test_what_a_version_lacks_is_told_from_what_a_call_needs(history, tiny_catal
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": AGGREGATE})
     for required in ("tiny.losses.Options", "tiny.losses.agg_loss(weights)"):
         [lacking] = seen(history, tiny_catalog, binding={"requires": (required,)})
-        assert (lacking.bound, lacking.missing, lacking.lacks) == (False, False, required)
+        assert (lacking.where.bound, lacking.missing, lacking.where.lacks) == (False, False, required)
     [needy] = seen(history, tiny_catalog, binding={"imports": ("tiny.options",)})
-    assert (needy.bound, needy.missing, needy.needs) == (False, True, "tiny.options")
+    assert (needy.where.bound, needy.missing, needy.where.needs) == (False, True, "tiny.options")
 
 
 def test_releases_and_every_25th_commit_are_looked_at(history, tiny_catalog, store):

@@ -65,7 +65,9 @@ def test_nothing_is_interpolated():
 
 def spells(text: str, days: list[int] | None = None) -> list[tuple[int, bool, bool]]:
     runs = runs_of(*line(text, days))
-    return [(spell.days, spell.end is not None, spell.clock) for spell in spells_of(changes_of(runs), runs)]
+    return [
+        (spell.days, spell.ended is not None, spell.clock_went_backwards) for spell in spells_of(changes_of(runs), runs)
+    ]
 
 
 def test_how_long_a_bug_was_there():

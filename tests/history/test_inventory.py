@@ -14,7 +14,7 @@ from history_kit import History
 
 from sentinel.errors import SentinelError
 from sentinel.history import inventory
-from sentinel.history.coverage import Coverage, coverages
+from sentinel.history.coverage import Coverage, coverage
 from sentinel.history.gittrees import GitTrees
 from sentinel.history.inventory import Source, read, signal_functions
 from sentinel.recipes.catalog import Catalog
@@ -133,7 +133,7 @@ def seen(history: History, catalog: Catalog) -> list[Coverage]:
     target = replace(moved, roots=(*moved.roots, replace(moved.roots[0], path="old")))
     trees = GitTrees(history.path / ".git")
     try:
-        return list(coverages(target, trees, [history.git("rev-parse", f"{sha}^{{tree}}") for sha in history.commits]))
+        return [coverage(target, trees, history.git("rev-parse", f"{sha}^{{tree}}")) for sha in history.commits]
     finally:
         trees.close()
 

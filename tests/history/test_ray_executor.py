@@ -13,7 +13,7 @@ from history_kit import BUGGY, FIXED
 
 from sentinel.errors import INSTALL, SentinelError
 from sentinel.history.ledger import Selection
-from sentinel.history.ray_executor import RayExecutor, _packed
+from sentinel.history.ray_executor import RayExecutor
 from sentinel.recipes import find_recipes
 from sentinel.worker.client import Options
 
@@ -22,13 +22,6 @@ def test_without_ray_the_extra_is_named(monkeypatch, tiny_catalog):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(SentinelError, match=re.escape(INSTALL.format("ray"))):
         RayExecutor(tiny_catalog, {}, Options())
-
-
-def test_a_mirror_by_reference_cannot_travel(tmp_path):
-    (tmp_path / "objects" / "info").mkdir(parents=True)
-    (tmp_path / "objects" / "info" / "alternates").write_text("/elsewhere\n")
-    with pytest.raises(SentinelError, match="refers to objects elsewhere"):
-        _packed(tmp_path)
 
 
 @pytest.fixture

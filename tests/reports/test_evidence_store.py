@@ -150,7 +150,7 @@ def test_run_json_holds_what_varies(tmp_path):
     items = [store.RunItem("b", "failed", "reproduced", 0.25), store.RunItem("a", "passed", "fixed", 0.5, PLACE)]
     started = datetime(2026, 8, 1, 12, tzinfo=timezone.utc)
     command = ["pytest", "--sentinel-repo-url=https://me:token@host/x", "a b"]
-    file = store.write_run(tmp_path, items, started=started, duration=2.0, command=command, extra={"workers": 2})
+    file = store.write_run(tmp_path, items, started=started, duration=2.0, command=command)
     run = json.loads(file.read_text())
     assert [item["id"] for item in run["items"]] == ["a", "b"]
     assert run["totals"] == {
@@ -161,7 +161,6 @@ def test_run_json_holds_what_varies(tmp_path):
     assert run["started"] == "2026-08-01T12:00:00.000+00:00"
     assert "token" not in run["command"]
     assert "'a b'" in run["command"]
-    assert run["workers"] == 2
 
 
 def test_records_of_histories_beside_evidence_are_not_taken_for_it(tmp_path):

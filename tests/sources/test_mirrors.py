@@ -44,7 +44,6 @@ def test_add_takes_every_kind_of_origin(store, target, origin, upstream, git):
     mirror = store.add(target, origin)
     assert mirror.whole
     assert mirror.url == f"file://{upstream}"
-    assert mirror.references == ()
     main = git(upstream, "rev-parse", "main")
     assert store.resolve(target, "main") == main
     assert store.resolve(target, "HEAD") == main
@@ -71,26 +70,6 @@ def test_the_origin_stays_as_it_was(store, target, upstream):
     store.add(target, str(upstream))
     open_checkout(target, Ref.parse("git:main"), store=store)
     assert snapshot() == before
-
-
-def test_reference_keeps_a_link_and_shows_it(store, target, upstream, git):
-    mirror = store.add(target, str(upstream), reference=True)
-    assert mirror.references == (upstream / ".git" / "objects",)
-    assert store.list()[0].references == mirror.references
-    assert open_checkout(target, Ref.parse("git:main"), store=store).roots == ("fake", "gym/fake_gym")
-    assert not list(mirror.path.glob("objects/pack/*.pack"))
-    moved = upstream.rename(upstream.with_name("elsewhere"))
-    with pytest.raises(Unavailable, match=r"refers to .* which is gone; run `sentinel mirror add fake`"):
-        store.resolve(target, "main")
-    assert store.add(target, str(moved)).references == ()
-    assert store.resolve(target, "main") == git(moved, "rev-parse", "main")
-
-
-@pytest.mark.parametrize("origin", ["tar", "url"])
-def test_reference_needs_a_directory(store, target, tmp_path, origin):
-    (tmp_path / "x.tar").touch()
-    with pytest.raises(SentinelError, match="--reference needs"):
-        store.add(target, str(tmp_path / "x.tar") if origin == "tar" else target.repository, reference=True)
 
 
 def test_a_second_origin_is_merged(store, target, upstream, tmp_path, git):

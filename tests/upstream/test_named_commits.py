@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import pytest
 from binding_kit import Bound
 from commits import COMMITS, EVERY
+from renamed import revisions, sightings
 from shipped import MIRRORS, runner
 
 from sentinel.commands.boundaries import left_unbound
 from sentinel.deciding.law_session import Undecidable
 from sentinel.errors import Unavailable
-from sentinel.history.bindings import Sighting, revisions, sightings
+from sentinel.history.bindings import Definitions, Sighting, sighting
 from sentinel.history.commits import commit
 from sentinel.history.coverage import CheckoutTrees
 from sentinel.history.gittrees import GitTrees
@@ -23,7 +24,6 @@ from sentinel.search.checks import subjects
 from sentinel.sources import open_checkout
 from sentinel.sources.gitbinary import GitError
 from sentinel.targets import Target
-from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 
 #: Upstream's text is read, and some of it has such strings.
@@ -44,7 +44,7 @@ class Place:
     """
 
     target: Target
-    checkout: Checkout
+    text: Definitions
     code: Bound
     there: dict[tuple[str, str], Sighting]
 
@@ -72,13 +72,13 @@ def test_every_boundary_is_bound_throughout_history_or_its_function_is_not_there
     finally:
         trees.close()
     missing = {
-        (binding.boundary, binding.contract, revision): one.alike or one.needs
+        (binding.boundary, binding.contract, revision): one.alike or one.where.needs
         for binding, ones in zip(target.bindings, seen)
         for revision, one in zip(looked, ones)
         if one.missing
     }
     assert missing == {}
-    assert all(any(one.bound for one in ones) for ones in seen)
+    assert all(any(one.where.bound for one in ones) for ones in seen)
 
 
 @pytest.fixture(scope="module", params=COMMITS)
@@ -88,9 +88,9 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     target = catalog.targets[name]
     try:
         checkout = open_checkout(target, ref, store=MIRRORS)
-        seen = [one for (one,) in sightings(target, CheckoutTrees(checkout), [""])]
-        told = {(item.boundary, item.contract): one for item, one in zip(target.bindings, seen)}
-        yield Place(target, checkout, Bound(warm, name, ref), told)
+        text = Definitions(CheckoutTrees(checkout), target.roots)
+        told = {(item.boundary, item.contract): sighting(text, "", item) for item in target.bindings}
+        yield Place(target, text, Bound(warm, name, ref), told)
     except Unavailable as error:
         pytest.skip(error.reason)
     finally:
@@ -111,11 +111,11 @@ def test_every_boundary_answers_or_has_a_reason(place):
                 continue
             kind, reason = error.failure.kind, str(error)
         if kind and kind not in SAID:
-            wrong[key] = f"{kind}: {reason}; in the text {place.there[key].plain}"
+            wrong[key] = f"{kind}: {reason}; in the text {place.there[key]}"
     assert not wrong, "\n".join(f"{boundary} ({contract}): {why}" for (boundary, contract), why in wrong.items())
 
 
 def test_every_function_beside_a_boundary_is_spoken_of(place):
     """In the modules that have a bound one, at their present or former place."""
-    left = [path for _, path, reason in left_unbound(place.target, place.checkout) if not reason]
+    left = [path for _, path, reason in left_unbound(place.target, place.text) if not reason]
     assert left == []

@@ -13,7 +13,7 @@ from shipped import MIRRORS, PINS
 from sentinel.errors import Unavailable
 from sentinel.history.bindings import Definitions
 from sentinel.history.commits import commit
-from sentinel.history.coverage import coverages
+from sentinel.history.coverage import coverage
 from sentinel.history.gittrees import GitTrees
 from sentinel.history.inventory import signal_functions
 from sentinel.recipes.catalog import bundled_catalog
@@ -81,7 +81,7 @@ def test_the_table_of_the_page_is_what_the_code_says(name):
     except Unavailable as error:
         pytest.skip(error.reason)
     try:
-        (found,) = coverages(target, trees, [tree])
+        found = coverage(target, trees, tree)
     finally:
         trees.close()
     total, contract, left, never, share = map(int, numbers)
