@@ -11,10 +11,13 @@ from sentinel.commands.console import Commands, command, counted, json_option, p
 from sentinel.commands.known import PATIENCE, known, settings_options, target_named
 from sentinel.deciding.runner import opener, runner_of
 from sentinel.errors import Unavailable
+from sentinel.history.commits import releases
 from sentinel.history.coverage import STATES, CheckoutTrees, Coverage, Looked, called, coverage
+from sentinel.history.gittrees import GitTrees
 from sentinel.recipes.catalog import Catalog
 from sentinel.search.checks import subjects
 from sentinel.settings import Settings
+from sentinel.sources import MirrorStore
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
@@ -22,6 +25,7 @@ _EXAMPLE = """\
   sentinel coverage verl                             at the last commit of its branch, a line for each module
   sentinel coverage verl --ref path:~/src/verl -v    and every function, with file and line
   sentinel coverage verl --call                      and call what no adapter names
+  sentinel coverage verl --history                   at every release tag of the mirror, a line each
 
 A function carries training signal where its parameters, name, class and body speak of it: docs/coverage.md has the
 rule. It is looked at by a contract, left out by the adapter with a reason, or never looked at. The code is read;
@@ -35,7 +39,9 @@ available
 def declare(commands: Commands, text: str) -> None:
     parser = command(commands, "coverage", _coverage, text, _EXAMPLE)
     parser.add_argument("target", metavar="TARGET", help="the framework")
-    parser.add_argument("--ref", metavar="REF", help="the revision (default: the last commit of its branch)")
+    when = parser.add_mutually_exclusive_group()
+    when.add_argument("--ref", metavar="REF", help="the revision (default: the last commit of its branch)")
+    when.add_argument("--history", action="store_true", help="every release tag instead")
     parser.add_argument(
         "--call", action="store_true", help="call what nobody has bound and the lexicon understands; it runs the code"
     )
@@ -48,6 +54,8 @@ def _coverage(arguments: argparse.Namespace) -> int:
     catalog, settings = known(arguments)
     target = target_named(catalog, arguments.target)
     try:
+        if arguments.history:
+            return _history(target, arguments.json)
         return _at(catalog, target, arguments.ref or f"git:{target.branch}", settings, arguments)
     except Unavailable as error:
         if not arguments.json:
@@ -84,6 +92,29 @@ def _at(catalog: Catalog, target: Target, written: str, settings: Settings, argu
     say_table(("module", "functions", *STATES), [*rows, ("total", *_numbers(found.totals))])
     _say_rest(found)
     return 1 if found.unread else 0
+
+
+def _history(target: Target, as_json: bool) -> int:
+    mirror = MirrorStore().path(target.name)
+    tags = releases(mirror)
+    if not tags:
+        raise Unavailable(f"{target.name}: the mirror has no release tags")
+    found = {}
+    trees = GitTrees(mirror)
+    try:
+        with progress() as tell:
+            for tag in tags:
+                found[tag] = coverage(target, trees, tag.commit.tree)
+                tell(f"{target.name}: {len(found)} of {len(tags)} releases")
+    finally:
+        trees.close()
+    if as_json:
+        lines = [{"release": tag.name, "commit": tag.commit.sha, "totals": one.totals} for tag, one in found.items()]
+        say_json({"target": target.name, "releases": lines})
+    else:
+        rows = [(tag.name, tag.commit.date[:10], *_numbers(one.totals)) for tag, one in found.items()]
+        say_table(("release", "date", "functions", *STATES), rows)
+    return 1 if any(one.unread for one in found.values()) else 0
 
 
 def _plain(function: Looked) -> dict[str, Any]:

@@ -94,8 +94,9 @@ def test_a_file_that_cannot_be_read_makes_the_table_incomplete(run_sentinel: Any
 
 
 def test_without_a_mirror(run_sentinel: Any) -> None:
-    answer = run_sentinel("coverage", "tiny")
-    assert (answer.status, answer.err.count("no mirror of tiny")) == (2, 1)
+    for arguments in (("coverage", "tiny"), ("coverage", "tiny", "--history")):
+        answer = run_sentinel(*arguments)
+        assert (answer.status, answer.err.count("no mirror of tiny")) == (2, 1)
     assert "no mirror of tiny" in run_sentinel("coverage", "tiny", "--json").json()["unavailable"]
 
 
@@ -103,3 +104,5 @@ def test_without_a_mirror(run_sentinel: Any) -> None:
 def test_of_a_mirror(run_sentinel: Any) -> None:
     answer = run_sentinel("coverage", "tiny")
     assert (answer.status, answer.out.splitlines()[-1]) == (0, "1 function of training signal, 0 never looked at (0%)")
+    answer = run_sentinel("coverage", "tiny", "--history")
+    assert (answer.status, "no release tags" in answer.err) == (2, True)
