@@ -7,7 +7,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import stand_in
+from sentinel.worker.kit import stand_in, swapped
 
 from .shared import (
     ARGS,
@@ -22,7 +22,9 @@ from .shared import (
     kl_name,
     one_rank,
     parallel_state,
-    swapped,
+    policy_microbatch,
+    valid_counts,
+    valid_samples,
 )
 
 
@@ -132,15 +134,11 @@ def _ppo_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     width = inputs["response_mask"].shape[1]
-    lengths = [int(n) for n in (inputs["response_mask"] != 0).sum(-1)]
     data: dict[str, Any] = {
-        name: [row[:n] for row, n in zip(inputs[name], lengths)] for name in ("log_probs", "ref_log_probs", "values")
-    }
-    data |= {
+        **valid_samples(inputs, "log_probs", "ref_log_probs", "values"),
+        **valid_counts(inputs),
         "rewards": inputs["rewards"].tolist(),
-        "loss_masks": [torch.ones(n) for n in lengths],
-        "response_lengths": lengths,
-        "total_lengths": [n + 1 for n in lengths],
+        "loss_masks": [torch.ones(n) for n in valid_counts(inputs)["response_lengths"]],
     }
     args = _advantage_args("ppo", **{name: inputs[key] for name, key in _PPO_OPTIONS.items()})
     _advantage_step(boundary, args, data)
@@ -165,15 +163,13 @@ def _ppo_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Samples of the lengths that the mask says; no KL penalty."""
     import torch
 
-    lengths = [int(n) for n in (inputs["response_mask"] != 0).sum(-1)]
-    values = [row[:n] for row, n in zip(inputs["values"], lengths)]
+    (values,) = valid_samples(inputs, "values").values()
     data = {
+        **valid_counts(inputs),
         "log_probs": [torch.zeros_like(row) for row in values],
         "values": values,
         "rewards": _outcomes(inputs),
         "loss_masks": [torch.ones_like(row) for row in values],
-        "response_lengths": lengths,
-        "total_lengths": [n + 1 for n in lengths],
     }
     args = _advantage_args("ppo", kl_coef=0.0, gamma=inputs["gamma"], lambd=inputs["lam"])
     _advantage_step(boundary, args, data)
@@ -202,39 +198,20 @@ def _policy_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
-    reference, current = inputs["ref_log_probs"], list(log_probs)
-    args = stand_in(
-        advantage_estimator="grpo",
-        eps_clip=inputs["eps_clip_low"],
-        eps_clip_high=inputs["eps_clip_high"],
-        eps_clip_c=inputs["dual_clip"],
-        entropy_coef=0.0,
-        rollout_top_p=1.0,
-        kl_loss_type=kl_name(boundary.module.compute_approx_kl, inputs["kl_estimator"]),
-        kl_loss_coef=inputs["kl_coef"],
-        use_kl_loss=reference is not None,
-        custom_pg_loss_reducer_function_path=None,
-        loss_aggregation="sample_mean",  # of #2090, which was not merged
-        **dict.fromkeys(
-            ("use_rollout_logprobs", "use_opsm", "get_mismatch_metrics", "use_tis", "use_unbiased_kl"), False
-        ),
-    )
-    batch = {
-        "advantages": list(inputs["advantages"]),
-        "log_probs": list(inputs["old_log_probs"]),
-        "loss_masks": list(mask.to(log_probs.dtype)),
-        "unconcat_tokens": None,
-        **full_lengths(inputs),
-    }
-    if reference is not None:
-        batch["ref_log_probs"] = list(reference)
-    answer = Answer(log_probs=current, entropy=[torch.zeros_like(row) for row in current])
+    reference = inputs["ref_log_probs"]
 
     def token_mean(values: Any) -> Any:
         return torch.where(mask.reshape(-1), values, 0.0).sum() / mask.sum().clamp(min=1)
 
-    with one_rank(), swapped(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
-        loss, told = boundary.function(args, *parallel_state(boundary), batch, torch.zeros(()), token_mean)
+    loss, told = policy_microbatch(
+        boundary,
+        {**inputs, "response_mask": mask.to(log_probs.dtype)},
+        token_mean,
+        {} if reference is None else {"ref_log_probs": list(reference)},
+        kl_loss_type=kl_name(boundary.module.compute_approx_kl, inputs["kl_estimator"]),
+        kl_loss_coef=inputs["kl_coef"],
+        use_kl_loss=reference is not None,
+    )
     gradient = torch.autograd.grad(loss, log_probs)[0]
     return {"gradient": gradient, "pg_loss": told["pg_loss"], "kl_loss": told.get("kl_loss")}
 
