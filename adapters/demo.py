@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel import Binding, Dialect, PackageRoot, Registry, StandIn, Target
+from sentinel.worker.families import group_advantage
 
 
 def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,6 +49,8 @@ TARGET = Target(
     roots=(PackageRoot("demo_rl"),),
     # preload=("tensordict",) would name small real packages that boundaries use while they run. What is only imported,
     # as demo_missing_tracker in demo_rl/losses.py, needs no mention: it becomes a ghost where it is not installed.
+    # What the framework calls a thing everywhere; a binding says what it alone calls otherwise.
+    arguments={"group": ("index",)},
     # What the framework registers by a decorator needs no binding each: whatever a revision adds is called as ``like``
     # is, and must keep the laws of that one's contract that need no oracle.
     registries=(Registry("register_aggregation", like="demo_rl.losses.agg_loss", table="AGGREGATIONS"),),
@@ -69,13 +72,15 @@ TARGET = Target(
                 "weights": (None,),
             },
         ),
-        Binding(
+        # A family makes a binding: it knows what boundaries of its kind have everywhere. This one needs no function to
+        # call it (None), and has none of the contract's knobs.
+        group_advantage(
             "demo_rl.advantages.group_advantage",
-            "group_advantage",
-            arguments={"group": ("index",)},
-            outputs=("advantages", "returns"),
+            None,
+            "grpo",
+            (),
             # What the boundary fixes by being what it is; the oracle is told, the boundary has no such parameter.
-            fixed={"estimator": "grpo", "norm_by_std": False, "epsilon": None},
+            fixed={"norm_by_std": False, "epsilon": None},
         ),
         Binding(
             "demo_rl.rejection.reject_sequences",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from sentinel.contracts.aggregation import aggregated
@@ -23,7 +24,7 @@ from sentinel.worker.families import (
     policy_loss,
     rule_reward,
 )
-from sentinel.worker.kit import counted, lengths_of, score_of, stand_in, swapped, taken, two_token_logits
+from sentinel.worker.kit import counted, estimated, lengths_of, score_of, stand_in, swapped, taken, two_token_logits
 
 _MAIN = "https://github.com/NVIDIA-NeMo/RL/blob/7ea279abfbeb698b092856d0dab61e7cf39bc909/nemo_rl"
 _ALGORITHMS = "nemo_rl.algorithms"
@@ -345,16 +346,6 @@ _LOSS_BINDINGS = (
 # -- KL and masked statistics -----------------------------------------------------------------------------------------
 
 
-def _kl(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Until November 2025 it was k3, and had no option."""
-    names = taken(inputs, "log_probs", "ref_log_probs")
-    if "kl_type" in boundary.parameters:
-        return boundary.invoke(names, kl_type=inputs["kl_estimator"])
-    if inputs["kl_estimator"] != "k3":
-        raise AbsentError("not in this version: the estimator is k3")
-    return boundary.invoke(names)
-
-
 _COUNT_EPSILON = Dialect(
     "count_epsilon",
     1e-8,
@@ -371,9 +362,10 @@ _NUMBERS = (
         arguments={
             "log_probs": ("logprobs", "logprobs_policy"),
             "ref_log_probs": ("logprobs_reference",),
+            "kl_estimator": ("kl_type",),
         },
         outputs=("kl",),
-        call=_kl,
+        call=partial(estimated, {"k3": {}}, ("log_probs", "ref_log_probs")),  # until November 2025 it had no option
         fixed={"response_mask": None},
         accepts={"kl_estimator": ("k1", "k2", "k3")},
         dialects=(Dialect("clamp", 10.0, "an estimate is cut to [-10, 10]", f"{_MAIN}/algorithms/utils.py#L99"),),

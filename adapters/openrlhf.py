@@ -20,6 +20,7 @@ from sentinel.worker.families import balanced_partition, masked_statistic, polic
 from sentinel.worker.kit import (
     coefficients,
     entropy_beside,
+    estimated,
     group_size,
     on_ranks,
     own_randomness,
@@ -373,16 +374,6 @@ _UPDATES = (
 # -- KL, rewards and masked statistics --------------------------------------------------------------------------------
 
 
-def _kl(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    estimator = inputs["kl_estimator"]
-    if "kl_estimator" in boundary.parameters:
-        return boundary.invoke(taken(inputs, "log_probs", "ref_log_probs"), kl_estimator=estimator)
-    k3 = estimator in ("k3", "low_var_kl")
-    if estimator != "k1" and not (k3 and "use_kl_estimator_k3" in boundary.parameters):
-        raise AbsentError(f"not in this version: there is no estimator {estimator}")
-    return boundary.invoke(taken(inputs, "log_probs", "ref_log_probs"), use_kl_estimator_k3=k3)
-
-
 def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Without a penalty; it adds the KL that it is given, or has computed, times 0."""
     import torch
@@ -400,7 +391,11 @@ _NUMBERS = (
         f"{_UTILS}.compute_approx_kl",
         "kl_estimate",
         outputs=("kl",),
-        call=_kl,
+        call=partial(
+            estimated,
+            {"k1": {"use_kl_estimator_k3": False}, "k3": {"use_kl_estimator_k3": True}},
+            ("log_probs", "ref_log_probs"),
+        ),
         fixed={"response_mask": None},
         accepts={"kl_estimator": ("k1", "k2", "k3")},
         dialects=(Dialect("clamp", 10.0, "an estimate is cut to [-10, 10]", f"{_MAIN}/models/utils.py#L88"),),

@@ -24,6 +24,7 @@ from sentinel.worker.kit import (
     log_probs_alone,
     passed,
     rates,
+    rows_of_groups,
     stand_in,
     swapped,
     two_token_logits,
@@ -271,8 +272,7 @@ def _by_groups(boundary: Any, labels: Sequence[Any], rewards: Any) -> Any:
     import torch
 
     found = torch.zeros(len(rewards))
-    for label in dict.fromkeys(labels):
-        rows = [row for row, other in enumerate(labels) if other == label]
+    for rows in rows_of_groups(labels):
         found[rows] = torch.tensor(_scored(boundary, rewards[rows]))
     return found
 
@@ -294,9 +294,7 @@ def _of_requests(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     method = "dr_grpo" if inputs["std_level"] is None else "grpo"
     found = torch.zeros(len(inputs["rewards"]))
-    labels = list(inputs["group"])
-    for label in dict.fromkeys(labels):
-        rows = [row for row, other in enumerate(labels) if other == label]
+    for rows in rows_of_groups(inputs["group"]):
         if len(rows) == 1 and method == "grpo":
             raise AbsentError("a request of one completion has no standard deviation")
         rewards = [stand_in(reward=float(inputs["rewards"][row]), advantage=None) for row in rows]
@@ -319,10 +317,9 @@ def _admitted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     algorithm = object.__new__(boundary.imported[f"{_ALGORITHMS}.grpo"].GRPOAlgorithm)
     vars(algorithm).update(length_penalty=None)
     gate = boundary.owner(stand_in(reject_min=0.0, reject_max=0.0))
-    rewards, labels = inputs["rewards"].tolist(), list(inputs["group"])
+    rewards = inputs["rewards"].tolist()
     numbers: list[int] = []
-    for label in dict.fromkeys(labels):
-        rows = [row for row, other in enumerate(labels) if other == label]
+    for rows in rows_of_groups(inputs["group"]):
         episodes = _episodes([rewards[row] for row in rows])
         asyncio.run(algorithm.score_group(episodes))
         numbers += rows if boundary.function(gate, episodes) else []

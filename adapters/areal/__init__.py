@@ -18,13 +18,13 @@ from sentinel.worker.families import masked_statistic, policy_loss
 from sentinel.worker.kit import passed, stand_in, swapped, taken
 
 from . import containers, objectives, rewards, updates
+from .objectives import ALONE, ARGUMENTS, actor_of
 
 #: Dialects say where AReaL says so by a line of main in August 2026.
 _MAIN = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
 
 _FUNCTIONAL = "areal.utils.functional"
 _DATA = "areal.utils.data"
-_ARGUMENTS = "areal.api.cli_args"
 
 
 def _functional_line(number: int) -> str:
@@ -44,23 +44,9 @@ _BATCH = ("input_ids", "attention_mask", "loss_mask", "rewards", "logprobs")
 
 def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run the step on an actor made by its own constructor from the target's own configuration classes."""
-    arguments = boundary.imported[_ARGUMENTS]
-
-    def norm(fields: Mapping[str, Any] | None) -> Any:
-        return None if fields is None else arguments.NormConfig(**fields)
-
-    config = arguments.PPOActorConfig(
-        experiment_name="sentinel",
-        trial_name="sentinel",
-        path="sentinel",
-        use_decoupled_loss=False,
-        recompute_logprob=False,
-        overlong_reward_penalty=False,
-        reward_norm=norm(inputs["reward_norm"]),
-        adv_norm=norm(inputs["adv_norm"]),
-        **{name: inputs[name] for name in _CONFIG},
-    )
-    actor = boundary.owner(config, None)
+    made = boundary.imported[ARGUMENTS].NormConfig
+    norms = {name: None if inputs[name] is None else made(**inputs[name]) for name in ("reward_norm", "adv_norm")}
+    actor = actor_of(boundary, None, overlong_reward_penalty=False, **ALONE, **norms, **taken(inputs, *_CONFIG))
     data = {name: inputs[name].clone() for name in _BATCH}
     return boundary.function(actor, data) or data  # until November 2025 it wrote into what it was given
 
@@ -106,14 +92,12 @@ class _Engine:
 
 def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Label t is the token that the logits at t predict."""
-    config = boundary.imported[_ARGUMENTS].PPOActorConfig(
-        experiment_name="sentinel", trial_name="sentinel", path="sentinel", temperature=inputs["temperature"]
-    )
     boundary.imported[_FUNCTIONAL].mpu = types.SimpleNamespace(is_initialized=lambda: False)
     tokens = inputs["token_ids"]
     engine = _Engine(inputs["logits"].reshape(-1, inputs["logits"].shape[-1]))
     data = {"input_ids": tokens.reshape(-1).roll(1), "rolled_input_ids": tokens.reshape(-1)}
-    return {"log_probs": boundary.function(boundary.owner(config, engine), data).reshape(tokens.shape)}
+    actor = actor_of(boundary, engine, temperature=inputs["temperature"])
+    return {"log_probs": boundary.function(actor, data).reshape(tokens.shape)}
 
 
 def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,7 +126,7 @@ def _normalisation(boundary: Any, inputs: Mapping[str, Any], values: Any, *mask:
     by_size = "group_sizes" in boundary.parameters
     if not by_size and len(set(sizes.values())) > 1:
         raise ValueError("groups are of one size here")
-    made = boundary.imported[_ARGUMENTS].NormConfig
+    made = boundary.imported[ARGUMENTS].NormConfig
     options = {"mean_leave1out": inputs["leave_one_out"], "std_unbiased": inputs["std"] == "unbiased"}
     given: dict[str, Any] = {"group_sizes": list(sizes.values())} if by_size else {}
     if "mean_leave1out" in made.__dataclass_fields__:
@@ -177,7 +161,7 @@ def _norm(contract: str, call: Any, **fixed: Any) -> Binding:
         f"{_DATA}.Normalization.__call__",
         contract,
         call=call,
-        imports=(_ARGUMENTS,),
+        imports=(ARGUMENTS,),
         fixed={"group_layout": "consecutive", **fixed},
         accepts={"std": ("unbiased", "biased")},
         dialects=(_STD_ABOUT,),
@@ -216,7 +200,7 @@ def _policy_loss(level: Any, boundary: Any, inputs: Mapping[str, Any]) -> dict[s
     if rollout is not None and cap is None and "rejection_sampling" not in has:
         decoupled["behav_imp_weight_cap"] = None
     elif rollout is not None:
-        made = getattr(boundary.imported[_ARGUMENTS], "RejectionSamplingConfig", None)
+        made = getattr(boundary.imported[ARGUMENTS], "RejectionSamplingConfig", None)
         if made is None:
             raise AbsentError("not in this version: weights above the cap are dropped, and not cut to it")
         decoupled["rejection_sampling"] = made(
@@ -244,7 +228,7 @@ def _policy(
         knobs,
         *dialects,
         mode="token-mean",
-        imports=(_ARGUMENTS,),
+        imports=(ARGUMENTS,),
         arguments=_PPO,
         **more,
     )
@@ -399,7 +383,7 @@ def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     geometric mean of the ratios, or those of each token. What is clamped is always the ratio."""
     level, statistic, masks = inputs["level"], inputs["statistic"], inputs["mode"] == "mask"
     of_ratio = statistic == "ratio" or not masks
-    config = boundary.imported[_ARGUMENTS].RejectionSamplingConfig(
+    config = boundary.imported[ARGUMENTS].RejectionSamplingConfig(
         level="token" if level == "token" else "sequence",
         action="mask" if masks else "clamp",
         metric="ratio" if of_ratio else f"kl_{statistic}",
@@ -433,7 +417,7 @@ TARGET = Target(
             formerly=("areal.trainer.ppo.actor.PPOActor.compute_advantages",),
             outputs=("advantages", "returns", "tot_rewards", "kl_rewards", "loss_mask"),
             call=_advantages,
-            imports=(_ARGUMENTS,),
+            imports=(ARGUMENTS,),
             stand_ins=(StandIn("engine", "None: the advantage step never touches the training engine"),),
         ),
         Binding(
@@ -441,7 +425,7 @@ TARGET = Target(
             "token_log_probs",
             formerly=("areal.trainer.ppo.actor.PPOActor.compute_logp",),
             call=_recomputed,
-            imports=(_ARGUMENTS, _FUNCTIONAL),
+            imports=(ARGUMENTS, _FUNCTIONAL),
             stand_ins=(
                 StandIn("engine", "its forward pass hands the scenario's logits to the hook of the boundary"),
                 StandIn("mpu", "Megatron's parallel state in a run without Megatron: not initialised"),
@@ -527,7 +511,7 @@ TARGET = Target(
             "importance_weight",
             arguments={"old_log_probs": ("proximal_logprobs",), "rollout_log_probs": ("old_logprobs",)},
             call=_rejection,
-            imports=(_ARGUMENTS,),
+            imports=(ARGUMENTS,),
             accepts={"level": ("token", "geometric"), "statistic": ("ratio", "k2", "k3")},
             dialects=(
                 Dialect(

@@ -10,9 +10,19 @@ from sentinel.worker.drift import AbsentError
 from sentinel.worker.kit import rates
 
 _FUNCTIONAL = "areal.utils.functional"
-_ARGUMENTS = "areal.api.cli_args"
+ARGUMENTS = "areal.api.cli_args"
 _ACTOR = "areal.trainer.ppo.actor.PPOActor._compute_advantages"
 _ICEPOP = "https://github.com/areal-project/AReaL/blob/f82f0f21dee4fc695d8ea9d5abc726d462f9638a/areal"
+
+
+#: An actor that trains with the log-probs that it is given.
+ALONE: Mapping[str, Any] = {"use_decoupled_loss": False, "recompute_logprob": False}
+
+
+def actor_of(boundary: Any, engine: Any, **options: Any) -> Any:
+    """An actor by its own constructor, from the target's own configuration class."""
+    names = dict.fromkeys(("experiment_name", "trial_name", "path"), "sentinel")
+    return boundary.owner(boundary.imported[ARGUMENTS].PPOActorConfig(**names, **options), engine)
 
 
 def _critic_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,21 +34,9 @@ def _critic_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
     mask = inputs["response_mask"] != 0
     rows, tokens = mask.shape
-    config = boundary.imported[_ARGUMENTS].PPOActorConfig(
-        experiment_name="sentinel",
-        trial_name="sentinel",
-        path="sentinel",
-        use_decoupled_loss=False,
-        recompute_logprob=False,
-        reward_norm=None,
-        adv_norm=None,
-        kl_ctl=0.0,
-        reward_scaling=1.0,
-        reward_bias=0.0,
-        reward_clip=1e9,
-        discount=inputs["gamma"],
-        gae_lambda=inputs["lam"],
-    )
+    plain = {"kl_ctl": 0.0, "reward_scaling": 1.0, "reward_bias": 0.0, "reward_clip": 1e9}
+    discounts = {"discount": inputs["gamma"], "gae_lambda": inputs["lam"]}
+    actor = actor_of(boundary, None, reward_norm=None, adv_norm=None, **ALONE, **plain, **discounts)
     ends = (mask * torch.arange(1, tokens + 1)).amax(-1)
     data = {
         "input_ids": torch.ones(rows, tokens + 2, dtype=torch.int64),
@@ -48,7 +46,7 @@ def _critic_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
         "logprobs": torch.zeros(rows, tokens + 2),
         "values": torch.nn.functional.pad(inputs["values"].float(), (0, 2)),
     }
-    answer = boundary.function(boundary.owner(config, None), data)
+    answer = boundary.function(actor, data)
     found = data if answer is None else answer
     cut = {name: found[name][:, :tokens] for name in ("advantages", "returns") if name in found}
     return {"returns": None, **cut}  # older ones keep the returns to themselves
@@ -67,7 +65,7 @@ def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             raise AbsentError("not in this version: weights are bounded from above alone")
         drop = {"behav_imp_weight_cap": high}
     else:
-        made = boundary.imported[_ARGUMENTS].RejectionSamplingConfig
+        made = boundary.imported[ARGUMENTS].RejectionSamplingConfig
         drop = {"rejection_sampling": made(level="token", action="mask", metric="ratio", lower=low, upper=high)}
     loss, told = boundary.invoke(
         {},
@@ -114,7 +112,7 @@ _OBJECTIVES = (
         "generalised_advantage",
         formerly=("areal.trainer.ppo.actor.PPOActor.compute_advantages",),
         call=_critic_advantages,
-        imports=(_ARGUMENTS,),
+        imports=(ARGUMENTS,),
         stand_ins=(StandIn("engine", "None: the advantage step never touches the training engine"),),
         fixed={"reward_layout": "outcome"},
         dtypes=("float32",),
@@ -123,7 +121,7 @@ _OBJECTIVES = (
         f"{_FUNCTIONAL}.ppo_actor_loss_fn",
         "decoupled_loss",
         call=_decoupled,
-        imports=(_ARGUMENTS,),
+        imports=(ARGUMENTS,),
         dtypes=("float32",),  # log-probs are brought to single precision before the subtraction
         dialects=(
             Dialect(
@@ -158,7 +156,7 @@ def _scheduled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _configured(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """By the optimiser's own options; once the warm-up was a share of the training, and cut to a whole number."""
-    made, steps = boundary.imported[_ARGUMENTS].OptimizerConfig, inputs["training_steps"]
+    made, steps = boundary.imported[ARGUMENTS].OptimizerConfig, inputs["training_steps"]
     warmup = {"warmup_steps": inputs["warmup_steps"]}
     if "warmup_steps" not in made.__dataclass_fields__:
         warmup = {"warmup_steps_proportion": (inputs["warmup_steps"] + 0.5) / steps}
@@ -192,7 +190,7 @@ _SCHEDULES = (
         f"{_ARCHON}.create_lr_scheduler",
         "learning_rate",
         call=_configured,
-        imports=(_ARGUMENTS,),
+        imports=(ARGUMENTS,),
         requires=(f"{_ARCHON}.create_lr_scheduler",),
         fixed=_COSINE,  # its other schedules are those of transformers
         dialects=(_FROM_MINIMUM,),

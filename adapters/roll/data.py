@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
-from sentinel.worker.kit import passed, stand_in
+from sentinel.worker.kit import passed, stand_in, swapped
 
 MAIN = "https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll"
 
@@ -94,7 +93,10 @@ def _multimodal_collator(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
     if hasattr(collator, "image_load_sample_fn"):
         # Newer collators load images themselves: (images, options of the processor). The scenario's are loaded already.
         collator.image_load_sample_fn = lambda images, *_, **__: (images, {})
-    with swapped(boundary.module, pad_without_fast_tokenizer_warning=_pad, BatchFeature=_Features):
+    with (
+        swapped(boundary.module, "pad_without_fast_tokenizer_warning", _pad),
+        swapped(boundary.module, "BatchFeature", _Features),
+    ):
         # With an image, which the batch holds as features of a model: how is not measured.
         batch = boundary.function(
             collator, [{**sample, "image": ["image"], "image_flag": True} for sample in inputs["samples"]]
@@ -107,16 +109,6 @@ def _read(batch: Mapping[str, Any], row: int) -> dict[str, Any]:
     letters = (int(n) for n, there in zip(batch["input_ids"][row], batch["attention_mask"][row]) if there)
     found = {"prompt": "".join(map(chr, letters))}
     return {**found, "ground_truth": batch["ground_truth"][row]} if "ground_truth" in batch else found
-
-
-@contextlib.contextmanager
-def swapped(module: Any, **values: Any) -> Iterator[None]:
-    before = {name: getattr(module, name) for name in values}
-    vars(module).update(values)
-    try:
-        yield
-    finally:
-        vars(module).update(before)
 
 
 def _compared(boundary: Any, inputs: Mapping[str, Any]) -> Any:

@@ -7,10 +7,10 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.families import rule_reward
-from sentinel.worker.kit import coefficients, group_size, stand_in
+from sentinel.worker.kit import coefficients, group_size, stand_in, swapped
 
 from .containers import PROTOCOL
-from .data import MAIN, swapped
+from .data import MAIN
 
 _FUNCTIONALS = "roll.utils.functionals"
 _CONTROLLERS = "roll.utils.kl_controller"
@@ -98,8 +98,7 @@ def _request(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """vLLM calls the length of a response ``max_tokens``."""
     names = ("max_new_tokens", "temperature", "top_p", "top_k", "repetition_penalty")
     given = {name: inputs[name] for name in names}
-    record = {"SamplingParams": dict} if hasattr(boundary.module, "SamplingParams") else {}
-    with swapped(boundary.module, **record):
+    with swapped(boundary.module, "SamplingParams", dict):
         asked = boundary.function(
             {**given, "eos_token_id": [2], "num_return_sequences": 1, "num_beams": 1, "stop_strings": None}
         )

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sentinel.targets import Binding, StandIn
-from sentinel.worker.kit import stand_in
-
-from .shared import swapped
+from sentinel.worker.kit import stand_in, swapped
 
 _GENERATOR = "generators.skyrl_gym_generator.SkyRLGymGenerator"
 _NOW = f"skyrl.train.{_GENERATOR}"

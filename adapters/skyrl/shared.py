@@ -6,11 +6,10 @@ import functools
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
-from unittest import mock
 
 from sentinel.targets import Dialect, StandIn
 from sentinel.worker.drift import AbsentError, DriftError
-from sentinel.worker.kit import stand_in
+from sentinel.worker.kit import stand_in, swapped
 
 #: Dialects say where SkyRL says so by a line of main in August 2026.
 CODE = "https://github.com/NovaSky-AI/SkyRL/blob/a9564572eb8e91076be43c1bd5e4615e3de17265/skyrl"
@@ -65,10 +64,6 @@ K3_IS_CUT = (Dialect("clamp", 10.0, "k3 is cut to [-10, 10]", ppo_line(118), {"k
 
 
 # -- what every case is made of ---------------------------------------------------------------------------------------
-
-
-#: Another attribute for the length of a block.
-swapped = mock.patch.object
 
 
 def no_ray(boundary: Any) -> AbstractContextManager[Any]:

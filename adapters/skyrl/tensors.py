@@ -8,9 +8,8 @@ from typing import Any
 
 from sentinel.contracts.aggregation import aggregated
 from sentinel.targets import Binding, Dialect, StandIn
-from sentinel.worker.drift import AbsentError
 from sentinel.worker.families import group_advantage, masked_statistic
-from sentinel.worker.kit import log_probs_alone, passed, stand_in, taken
+from sentinel.worker.kit import estimated, log_probs_alone, passed, stand_in, taken
 
 from .policy_losses import CALLS, POLICY_LOSSES, SAFELY, SUMMED, _critic_loss
 from .shared import (
@@ -38,15 +37,6 @@ RIGHT_ALIGNED = ("full", "left")
 
 #: Estimators as two switches, before they had names.
 _SWITCHES = {"k1": {}, "abs": {"use_abs_kl": True}, "k3": {"use_kl_estimator_k3": True}}
-
-
-def _kl(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    if "kl_estimator_type" not in boundary.parameters:
-        if inputs["kl_estimator"] not in _SWITCHES:
-            raise AbsentError(f"not in this version: there is no estimator {inputs['kl_estimator']}")
-        names = taken(inputs, "log_probs", "ref_log_probs", "response_mask")
-        return boundary.invoke(names, **_SWITCHES[inputs["kl_estimator"]])
-    return boundary.invoke(taken(inputs, "log_probs", "ref_log_probs", "kl_estimator", "response_mask"))
 
 
 def _whitens(line: int) -> Dialect:
@@ -222,7 +212,7 @@ _TENSORS = (
         f"{PPO}.compute_approx_kl",
         "kl_estimate",
         outputs=("kl",),
-        call=_kl,
+        call=partial(estimated, _SWITCHES, ("log_probs", "ref_log_probs", "response_mask")),
         dialects=K3_IS_CUT,
     ),
     Binding(

@@ -10,7 +10,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import stand_in
+from sentinel.worker.kit import stand_in, swapped
 
 from .shared import (
     BACKEND,
@@ -43,7 +43,6 @@ from .shared import (
     no_ray,
     other_ranks_have,
     ppo_line,
-    swapped,
     training_batch,
 )
 from .tensors import REDUCTIONS
@@ -72,23 +71,32 @@ def _fixed_model(log_probs: Any) -> Any:
     return model
 
 
-def _fsdp_step(
-    boundary: Any, options: Mapping[str, Any], log_probs: Any, fields: Mapping[str, Any], strategy: OneProcess
-) -> Any:
-    """One microbatch of weight 1 through the worker's forward and backward pass."""
+@contextlib.contextmanager
+def _fsdp_worker(
+    boundary: Any, options: Mapping[str, Any], log_probs: Any, model: Any, strategy: OneProcess
+) -> Iterator[Any]:
     configuration = configuration_of(boundary, options)
     settings = configuration.trainer
     worker = stand_in(
         cfg=configuration if boundary.function.__name__ == "training_step" else settings,
-        model=_fixed_model(log_probs),
+        model=model,
         strategy=strategy,
         optimizer=None,
         scheduler=stand_in(get_last_lr=lambda: [0.0]),
         mesh_rank=stand_in(dp_size=1),
         device_mesh=stand_in(get_group=lambda name: None),
+        _micro_batches_accumulated=0,
     )
     with no_ray(boundary), current_device(log_probs.device.type):
         worker.policy_loss_fn = boundary.imported[PPO].PolicyLossRegistry.get(settings.algorithm.policy_loss_type)
+        yield worker
+
+
+def _fsdp_step(
+    boundary: Any, options: Mapping[str, Any], log_probs: Any, fields: Mapping[str, Any], strategy: OneProcess
+) -> Any:
+    """One microbatch of weight 1 through the worker's forward and backward pass."""
+    with _fsdp_worker(boundary, options, log_probs, _fixed_model(log_probs), strategy) as worker:
         utils = boundary.imported[WORKER_UTILS]
         iterator = getattr(utils, "BaseBatchIterator", None) or utils.BatchIterator  # the only one, once
         experience = iterator.batch_to_experience(training_batch(boundary, fields))
@@ -172,8 +180,6 @@ _WORKERS = (
 
 # -- an update of the policy by the FSDP worker, from a batch through its microbatches to the gradient -----------------
 
-_ALGORITHM = "trainer.algorithm"
-
 
 class _Table:
     """Stand-in model: answers the rows of a table of log-probs that the first token of each sequence names, and those
@@ -202,8 +208,8 @@ def _options(inputs: Mapping[str, Any], rows: int) -> dict[str, Any]:
     kl = inputs["ref_log_probs"] is not None
     chosen = {**clips, "use_kl_loss": kl, "use_entropy_loss": bool(inputs["entropy_coef"])}
     chosen |= {"kl_loss_coef": inputs["kl_coef"], "entropy_loss_coef": inputs["entropy_coef"]}
-    options = {f"{_ALGORITHM}.{name}": value for name, value in chosen.items()}
-    options[f"{_ALGORITHM}.kl_estimator_type"] = inputs["kl_estimator"]
+    options = {f"{ALGORITHM}.{name}": value for name, value in chosen.items()}
+    options[f"{ALGORITHM}.kl_estimator_type"] = inputs["kl_estimator"]
     options["trainer.micro_train_batch_size_per_gpu"] = inputs["micro_batch_size"] or rows
     if inputs["max_tokens_per_microbatch"] is not None:
         options["trainer.max_tokens_per_microbatch"] = inputs["max_tokens_per_microbatch"]
@@ -239,20 +245,9 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     by_tokens = hasattr(boundary.imported[CONFIG].TrainerConfig, "max_tokens_per_microbatch")
     if inputs["max_tokens_per_microbatch"] is not None and not by_tokens:
         raise AbsentError("not in this version: a microbatch has a number of rows, and none of tokens")
-    settings = configuration_of(boundary, _options(inputs, rows)).trainer
-    worker = stand_in(
-        cfg=settings,
-        model=_Table(log_probs, inputs["entropies"]),
-        strategy=OneProcess(),
-        optimizer=None,
-        scheduler=stand_in(get_last_lr=lambda: [0.0]),
-        mesh_rank=stand_in(dp_size=1),
-        device_mesh=stand_in(get_group=lambda name: None),
-        _micro_batches_accumulated=0,
-    )
-    worker._forward_backward_micro = types.MethodType(boundary.owner._forward_backward_micro, worker)
-    with no_ray(boundary), current_device(log_probs.device.type):
-        worker.policy_loss_fn = boundary.imported[PPO].PolicyLossRegistry.get(settings.algorithm.policy_loss_type)
+    model = _Table(log_probs, inputs["entropies"])
+    with _fsdp_worker(boundary, _options(inputs, rows), log_probs, model, OneProcess()) as worker:
+        worker._forward_backward_micro = types.MethodType(boundary.owner._forward_backward_micro, worker)
         answer = boundary.function(worker, training_batch(boundary, fields))
     # Newer workers return a record of metrics and outputs, older ones put the outputs among the metrics.
     told = getattr(answer, "metrics", answer)
@@ -275,10 +270,7 @@ _UPDATES = (
         "policy_update",
         call=_update,
         imports=WORKING,
-        stand_ins=(
-            StandIn("self", "the real worker's constructor starts Ray and GPUs; the step reads these attributes alone"),
-            *(GYM, RAY, STRATEGY, MODEL, CUDA),
-        ),
+        stand_ins=_FSDP,
         fixed={"dp_size": 1},
         accepts={
             "response_mask": ("full", "left"),

@@ -14,7 +14,7 @@ from typing import Any
 from sentinel.contracts.normalisation import REWARD_NORMALISATION
 from sentinel.targets import Binding, Dialect, PackageRoot, Target
 from sentinel.worker.families import policy_loss
-from sentinel.worker.kit import passed, stand_in
+from sentinel.worker.kit import passed, stand_in, takes_input
 
 from . import balancing, log_probs, rewards, rollouts, steps
 from .shared import (
@@ -27,20 +27,15 @@ from .shared import (
     PPO,
     SELF,
     TYPES,
-    Answer,
     as_rows,
     as_samples,
     full_lengths,
     kl_name,
     one_rank,
-    swapped,
+    policy_microbatch,
+    valid_counts,
+    valid_samples,
 )
-
-
-def _parameter(boundary: Any, name: str) -> bool:
-    """Whether the boundary takes a canonical input: functions of one kind differ in what they read."""
-    return any(candidate in boundary.parameters for candidate in boundary.binding.arguments.get(name, (name,)))
-
 
 # -- KL and policy losses ---------------------------------------------------------------------------------------------
 
@@ -69,7 +64,7 @@ def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/backends/megatron_utils/loss.py#L1033
     """
     names = ("log_probs", "old_log_probs", "advantages", "eps_clip_low", "eps_clip_high", "dual_clip")
-    given = {name: inputs[name] for name in names if _parameter(boundary, name)}
+    given = {name: inputs[name] for name in names if takes_input(boundary, name)}
     found = boundary.invoke(given, ppo_kl=inputs["old_log_probs"] - inputs["log_probs"])
     return {"per_token_loss": found[0], "clip_fraction": found[1]}
 
@@ -96,35 +91,12 @@ _ALGORITHMS = {"ppo": "grpo", "gspo": "gspo", "cispo": "cispo"}
 
 
 def _policy_loss_function(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The loss of a microbatch, with no KL, no entropy term and nothing off-policy."""
-    import torch
-
     algorithm = _ALGORITHMS[inputs["algorithm"]]
     if algorithm == "cispo" and not hasattr(boundary.module, "compute_cispo_loss"):
         raise ValueError("the arguments of this revision know no cispo")
-    log_probs = list(inputs["log_probs"])
-    args = stand_in(
-        advantage_estimator=algorithm,
-        eps_clip=inputs["eps_clip_low"],
-        eps_clip_high=inputs["eps_clip_high"],
-        eps_clip_c=inputs["dual_clip"],
-        entropy_coef=0.0,
-        rollout_top_p=1.0,
-        custom_pg_loss_reducer_function_path=None,
-        loss_aggregation="sample_mean",  # of #2090, which was not merged
-        **dict.fromkeys(("use_rollout_logprobs", "use_opsm", "get_mismatch_metrics", "use_tis", "use_kl_loss"), False),
-    )
-    batch = {
-        "advantages": list(inputs["advantages"]),
-        "log_probs": list(inputs["old_log_probs"]),
-        "loss_masks": list(inputs["response_mask"]),
-        "unconcat_tokens": None,
-        **full_lengths(inputs),
-    }
-    entropy = [torch.zeros_like(row) for row in log_probs]
-    answer = Answer(log_probs=log_probs, entropy=entropy)
-    with one_rank(), swapped(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
-        loss, _ = boundary.invoke({}, args, batch, torch.zeros(()), _reducer(boundary, inputs))
+    with one_rank():
+        reducer = _reducer(boundary, inputs)
+    loss, _ = policy_microbatch(boundary, inputs, reducer, {}, advantage_estimator=algorithm)
     return {"loss": _of_sequences(loss, inputs)}
 
 
@@ -239,31 +211,24 @@ def _weights(path: str, mode: str, **more: Any) -> Binding:
 
 
 def _batched_gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Samples of the lengths that the mask says, padded by the function itself."""
-    import torch
-
-    lengths = (inputs["response_mask"] != 0).sum(-1).tolist()
-    values, rewards = ([row[:n] for row, n in zip(inputs[k], lengths)] for k in ("values", "token_level_rewards"))
+    """Padded by the function itself."""
+    samples, counts = valid_samples(inputs, "values", "token_level_rewards"), valid_counts(inputs)
     given = {"gamma": inputs["gamma"], "lam": inputs["lam"]}
     with one_rank():
-        found = boundary.invoke(given, [n + 1 for n in lengths], lengths, values, rewards)
+        found = boundary.invoke(given, counts["total_lengths"], counts["response_lengths"], *samples.values())
     width = inputs["values"].shape[-1]
-    padded = [torch.stack([torch.nn.functional.pad(row, (0, width - len(row))) for row in rows]) for rows in found]
-    return dict(zip(("advantages", "returns"), padded))
+    return {name: as_rows(list(rows), width) for name, rows in zip(("advantages", "returns"), found)}
 
 
 def _gae_of_a_sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Sample by sample, of the lengths that the mask says."""
     width = inputs["values"].shape[-1]
+    given = {"gamma": inputs["gamma"], "lam": inputs["lam"]}
     found = []
     with one_rank():
-        for values, rewards, mask in zip(inputs["values"], inputs["token_level_rewards"], inputs["response_mask"]):
-            n = int((mask != 0).sum())
-            given = {"gamma": inputs["gamma"], "lam": inputs["lam"], "values": values[:n], "rewards": rewards[:n]}
-            found.append(boundary.invoke(given, total_len=n + 1, response_len=n))
-    return {
-        name: as_rows([rows[place] for rows in found], width) for place, name in enumerate(("advantages", "returns"))
-    }
+        for values, rewards in zip(*valid_samples(inputs, "values", "token_level_rewards").values()):
+            sample = {**given, "values": values, "rewards": rewards}
+            found.append(boundary.invoke(sample, total_len=len(values) + 1, response_len=len(values)))
+    return {name: as_rows(list(rows), width) for name, rows in zip(("advantages", "returns"), zip(*found))}
 
 
 def _outcome_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -274,7 +239,7 @@ def _outcome_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
     kl = torch.zeros_like(rewards) if inputs["kl"] is None else inputs["kl"]
     given = {"kl": list(kl), "kl_coef": inputs["kl_coef"], "gamma": inputs["gamma"]}
     given["response_mask"] = list(inputs["response_mask"])
-    taken = {name: value for name, value in given.items() if _parameter(boundary, name)}
+    taken = {name: value for name, value in given.items() if takes_input(boundary, name)}
     with one_rank():
         returns = boundary.invoke(taken, rewards.sum(-1), **full_lengths(inputs))
     return {"returns": torch.stack(list(returns))}

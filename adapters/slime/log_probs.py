@@ -7,15 +7,14 @@ token, that predicts nothing.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import stand_in
+from sentinel.worker.kit import stand_in, swapped
 
-from .shared import ARGS, LOSS, MPU, PPO, as_rows, one_rank, swapped
+from .shared import ARGS, LOSS, MPU, PPO, as_rows, one_rank, valid_counts, valid_lengths
 
 #: The last revisions with an FSDP backend are not on main.
 _FIX = "https://github.com/THUDM/slime/blob/2a3969205ce37785b0a9f428a3c3ab1ea6422169/slime"
@@ -39,10 +38,6 @@ _LENGTHS = {"response_mask": ("full", "right")}
 _SINGLE = ("float32",)
 
 
-def _response_lengths(inputs: Mapping[str, Any]) -> list[int]:
-    return [int(n) for n in (inputs["response_mask"] != 0).sum(-1).tolist()]
-
-
 def _packed(outputs: Any, lengths: list[int], after: Any) -> Any:
     """The outputs of all positions ``[1, T, ...]``: of each sample those of its response, and the one after it."""
     import torch
@@ -64,9 +59,7 @@ def _after(logits: Any) -> Any:
 
 
 def _batch(inputs: Mapping[str, Any], outputs: Any, after: Any, tokens: list[Any]) -> tuple[Any, dict[str, Any]]:
-    lengths = _response_lengths(inputs)
-    rest = {"unconcat_tokens": tokens, "total_lengths": [n + 1 for n in lengths], "response_lengths": lengths}
-    return _packed(outputs, lengths, after), rest
+    return _packed(outputs, valid_lengths(inputs), after), {"unconcat_tokens": tokens, **valid_counts(inputs)}
 
 
 def _args(inputs: Mapping[str, Any]) -> Any:
@@ -83,7 +76,7 @@ def _responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """It hands out the logits and tokens of each response; the distribution is taken here, as its callers do."""
     import torch
 
-    tokens = _tokens(inputs, _response_lengths(inputs))
+    tokens = _tokens(inputs, valid_lengths(inputs))
     packed, rest = _batch(inputs, inputs["logits"], _after(inputs["logits"]), tokens)
     with one_rank():
         found = list(boundary.invoke({}, packed, args=_args(inputs), **rest))
@@ -103,7 +96,7 @@ def _own_kernel(module: Any) -> None:
 
 def _log_probs_and_entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     _own_kernel(boundary.imported[PPO])
-    tokens = _tokens(inputs, _response_lengths(inputs))
+    tokens = _tokens(inputs, valid_lengths(inputs))
     packed, rest = _batch(inputs, inputs["logits"], _after(inputs["logits"]), tokens)
     with one_rank():
         found = boundary.invoke({}, packed, args=_args(inputs), with_entropy=inputs["with_entropy"], **rest)
@@ -124,7 +117,7 @@ def _flat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
-    tokens = [torch.zeros(n + 1, dtype=torch.long) for n in _response_lengths(inputs)]
+    tokens = [torch.zeros(n + 1, dtype=torch.long) for n in valid_lengths(inputs)]
     packed, rest = _batch(inputs, inputs["outputs"], inputs["output_after"], tokens)
     with one_rank():
         found = boundary.invoke({}, packed.unsqueeze(-1), args=_args({"temperature": 0.5}), **rest)
@@ -136,7 +129,7 @@ def _context_parallel(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
     """Every rank has its chunk of the packed sequence, padded until the ranks divide it. The answer of rank 0."""
     import torch
 
-    lengths, ranks = _response_lengths(inputs), inputs["context_parallel_size"]
+    lengths, ranks = valid_lengths(inputs), inputs["context_parallel_size"]
     logits = _packed(inputs["logits"], lengths, _after(inputs["logits"]))[0]
     tokens = torch.cat(_tokens(inputs, lengths))
     surplus = -len(tokens) % ranks
@@ -188,7 +181,7 @@ def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     if not hasattr(boundary.owner, "_get_model_inputs_args"):
         raise AbsentError("not in this version: there is one model, whose parameters are exchanged on its GPU")
-    lengths = _response_lengths(inputs)
+    lengths = valid_lengths(inputs)
     logits = _packed(inputs["logits"], lengths, _after(inputs["logits"]))
     tokens = torch.cat(_tokens(inputs, lengths))
     batch = {"tokens": tokens, "position_ids": torch.arange(len(tokens))}
@@ -203,12 +196,12 @@ def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         cp_group=None,
     )
     actor._get_model_inputs_args = boundary.owner._get_model_inputs_args.__get__(actor)
-    with contextlib.ExitStack() as alone:
-        alone.enter_context(swapped(torch.distributed, "get_rank", lambda *_: 0))
-        alone.enter_context(swapped(torch.distributed, "barrier", lambda **_: None))
-        alone.enter_context(swapped(boundary.module, "tqdm", lambda batches, **_: batches))
-        if hasattr(boundary.module, "get_gloo_group"):
-            alone.enter_context(swapped(boundary.module, "get_gloo_group", lambda: None))
+    with (
+        swapped(torch.distributed, "get_rank", lambda *_: 0),
+        swapped(torch.distributed, "barrier", lambda **_: None),
+        swapped(boundary.module, "tqdm", lambda batches, **_: batches),
+        swapped(boundary.module, "get_gloo_group", lambda: None),
+    ):
         boundary.function(actor, "ref", [batch], store_prefix="ref_")
     return {"log_probs": _responses_of(batch["ref_log_probs"], lengths, inputs)}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sentinel.targets import Binding
 from sentinel.worker.families import rule_reward
-from sentinel.worker.kit import stand_in
+from sentinel.worker.kit import rows_of_groups, stand_in
 
 from .shared import ARGS, TYPES
 
@@ -52,11 +52,10 @@ _FILTERS = "slime.rollout.filter_hub.dynamic_sampling_filters"
 
 def _kept(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The rows of the groups that the filter keeps; it is asked for one group at a time, and once answered a tensor."""
-    rewards, labels = inputs["rewards"].tolist(), inputs["group"]
+    rewards = inputs["rewards"].tolist()
     sample = boundary.imported[TYPES].Sample
     numbers = []
-    for group in dict.fromkeys(labels):
-        rows = [row for row, label in enumerate(labels) if label == group]
+    for rows in rows_of_groups(inputs["group"]):
         answer = boundary.function(stand_in(reward_key=None), [sample(reward=rewards[row]) for row in rows])
         numbers += rows if getattr(answer, "keep", answer) else []
     numbers.sort()

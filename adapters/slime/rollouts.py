@@ -10,9 +10,9 @@ from typing import Any
 
 from sentinel.targets import Binding, StandIn
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import stand_in
+from sentinel.worker.kit import stand_in, swapped
 
-from .shared import ARGS, TYPES, swapped
+from .shared import ARGS, TYPES
 
 _DISTILLATION = "slime.rollout.on_policy_distillation"
 _ASYNC = "slime.rollout.fully_async_rollout"

@@ -6,11 +6,10 @@ import contextlib
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
-from unittest import mock
 
 from sentinel.targets import StandIn
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import stand_in
+from sentinel.worker.kit import stand_in, swapped
 
 MAIN = "https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime"
 PPO = "slime.utils.ppo_utils"
@@ -24,10 +23,6 @@ SELF = StandIn("self", "the real manager starts a cluster; the method reads thes
 LOG_PROBS = StandIn(
     "get_log_probs_and_entropy", "answers the log-probs of the scenario; how logits make them is not measured"
 )
-
-
-#: Another attribute for the length of a block.
-swapped = mock.patch.object
 
 
 def parallel_state(boundary: Any) -> tuple[Any, ...]:
@@ -96,6 +91,56 @@ _FORMER_NAMES = {"k1": ("kl",)}
 
 def as_samples(inputs: Mapping[str, Any], *names: str) -> dict[str, list[Any]]:
     return {name: list(inputs[name]) for name in names}
+
+
+def valid_lengths(inputs: Mapping[str, Any]) -> list[int]:
+    return [int(length) for length in (inputs["response_mask"] != 0).sum(-1)]
+
+
+def valid_samples(inputs: Mapping[str, Any], *names: str) -> dict[str, list[Any]]:
+    """Samples of the lengths that the mask says."""
+    return {name: [row[:n] for row, n in zip(inputs[name], valid_lengths(inputs))] for name in names}
+
+
+def valid_counts(inputs: Mapping[str, Any]) -> dict[str, list[int]]:
+    """Of these samples, with one token of a prompt."""
+    lengths = valid_lengths(inputs)
+    return {"response_lengths": lengths, "total_lengths": [n + 1 for n in lengths]}
+
+
+def policy_microbatch(
+    boundary: Any, inputs: Mapping[str, Any], reducer: Any, more: Mapping[str, Any], **options: Any
+) -> Any:
+    """Call the policy loss of a microbatch, with no entropy term and nothing off-policy.
+
+    :param more: further fields of the batch.
+    """
+    import torch
+
+    off = ("use_rollout_logprobs", "use_opsm", "get_mismatch_metrics", "use_tis", "use_unbiased_kl", "use_kl_loss")
+    usual = {**dict.fromkeys(off, False), "advantage_estimator": "grpo"}
+    args = stand_in(
+        eps_clip=inputs["eps_clip_low"],
+        eps_clip_high=inputs["eps_clip_high"],
+        eps_clip_c=inputs["dual_clip"],
+        entropy_coef=0.0,
+        rollout_top_p=1.0,
+        custom_pg_loss_reducer_function_path=None,
+        loss_aggregation="sample_mean",  # of #2090, which was not merged
+        **{**usual, **options},
+    )
+    log_probs = list(inputs["log_probs"])
+    batch = {
+        "advantages": list(inputs["advantages"]),
+        "log_probs": list(inputs["old_log_probs"]),
+        "loss_masks": list(inputs["response_mask"]),
+        "unconcat_tokens": None,
+        **full_lengths(inputs),
+        **more,
+    }
+    answer = Answer(log_probs=log_probs, entropy=[torch.zeros_like(row) for row in log_probs])
+    with one_rank(), swapped(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
+        return boundary.function(args, *parallel_state(boundary), batch, torch.zeros(()), reducer)
 
 
 def as_rows(samples: list[Any], width: int) -> Any:

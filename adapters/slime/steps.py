@@ -7,7 +7,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import stand_in
+from sentinel.worker.kit import stand_in, swapped
 
 from .shared import (
     ARGS,
@@ -22,7 +22,8 @@ from .shared import (
     kl_name,
     one_rank,
     parallel_state,
-    swapped,
+    valid_counts,
+    valid_samples,
 )
 
 
@@ -133,15 +134,11 @@ def _ppo_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     width = inputs["response_mask"].shape[1]
-    lengths = [int(n) for n in (inputs["response_mask"] != 0).sum(-1)]
     data: dict[str, Any] = {
-        name: [row[:n] for row, n in zip(inputs[name], lengths)] for name in ("log_probs", "ref_log_probs", "values")
-    }
-    data |= {
+        **valid_samples(inputs, "log_probs", "ref_log_probs", "values"),
+        **valid_counts(inputs),
         "rewards": inputs["rewards"].tolist(),
-        "loss_masks": [torch.ones(n) for n in lengths],
-        "response_lengths": lengths,
-        "total_lengths": [n + 1 for n in lengths],
+        "loss_masks": [torch.ones(n) for n in valid_counts(inputs)["response_lengths"]],
     }
     args = _advantage_args("ppo", **{name: inputs[key] for name, key in _PPO_OPTIONS.items()})
     _advantage_step(boundary, args, data)
@@ -166,15 +163,13 @@ def _ppo_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Samples of the lengths that the mask says; no KL penalty."""
     import torch
 
-    lengths = [int(n) for n in (inputs["response_mask"] != 0).sum(-1)]
-    values = [row[:n] for row, n in zip(inputs["values"], lengths)]
+    (values,) = valid_samples(inputs, "values").values()
     data = {
+        **valid_counts(inputs),
         "log_probs": [torch.zeros_like(row) for row in values],
         "values": values,
         "rewards": _outcomes(inputs),
         "loss_masks": [torch.ones_like(row) for row in values],
-        "response_lengths": lengths,
-        "total_lengths": [n + 1 for n in lengths],
     }
     args = _advantage_args("ppo", kl_coef=0.0, gamma=inputs["gamma"], lambd=inputs["lam"])
     _advantage_step(boundary, args, data)

@@ -15,7 +15,7 @@ from sentinel.contracts.normalisation import MASKED_STATISTICS
 from sentinel.targets import Binding, Dialect, PackageRoot, Registry, Target
 from sentinel.worker.drift import AbsentError, DriftError, UnknownInputError
 from sentinel.worker.families import group_advantage, masked_statistic, policy_loss
-from sentinel.worker.kit import swapped, taken
+from sentinel.worker.kit import passed, swapped, taken
 
 from . import agents, containers, data, rewards, schedules, updates
 from .shared import CPU
@@ -549,11 +549,6 @@ _CORRECTIONS = (
 # -- the rest ---------------------------------------------------------------------------------------------------------
 
 
-def _value_loss(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    mode = _token_means_alone(boundary, inputs)
-    return boundary.invoke({name: value for name, value in inputs.items() if mode or name != "loss_agg_mode"})
-
-
 def _kl(function: str, **more: Any) -> Binding:
     return Binding(
         f"{_CORE}.{function}",
@@ -629,7 +624,7 @@ TARGET = Target(
             f"{_CORE}.compute_value_loss",
             "value_loss",
             outputs=("loss", "clip_fraction"),
-            call=_value_loss,
+            call=partial(passed, since={"loss_agg_mode": "token-mean"}),
             accepts={"cliprange_value": (0.2, 0.6), "dp_size": (1, 2)},
             dialects=(Dialect("factor", 0.5, "the loss is half the squared error", _core_line(2174)),),
         ),

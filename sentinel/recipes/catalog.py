@@ -139,9 +139,9 @@ def _require_names(adapter: Adapter, contracts: Mapping[str, Contract]) -> None:
                 if name not in inputs and not (field == "arguments" and name in adapter.target.arguments):
                     which = nearest(name, inputs, "its inputs are")
                     raise SentinelError(f"{where}: {field}: {binding.contract} has no input {name!r}{which}")
-    every = {item.name for binding in adapter.target.bindings for item in contracts[binding.contract].inputs}
+    every = {item.name for contract in contracts.values() for item in contract.inputs}
     for name in adapter.target.arguments.keys() - every:
-        raise SentinelError(f"{adapter.file}: arguments: no bound contract has an input {name!r}{nearest(name, every)}")
+        raise SentinelError(f"{adapter.file}: arguments: no contract has an input {name!r}{nearest(name, every)}")
     bound = [binding.boundary for binding in adapter.target.bindings]
     for registry in adapter.target.registries:
         if registry.like not in bound:

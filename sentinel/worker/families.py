@@ -63,7 +63,7 @@ def policy_loss(
 
 
 def group_advantage(
-    path: str, call: BoundaryCall, estimator: str, knobs: Sequence[str], *dialects: Dialect, **more: Any
+    path: str, call: BoundaryCall | None, estimator: str, knobs: Sequence[str], *dialects: Dialect, **more: Any
 ) -> Binding:
     """Bind an estimator that compares the responses to one prompt.
 

@@ -32,6 +32,14 @@ def group_size(inputs: Mapping[str, Any]) -> int:
     return len(inputs["group"]) // len(set(inputs["group"]))
 
 
+def rows_of_groups(labels: Sequence[Any]) -> list[list[int]]:
+    """Number the rows of each group, in the order of the groups' first rows."""
+    groups: dict[Any, list[int]] = {}
+    for row, label in enumerate(labels):
+        groups.setdefault(label, []).append(row)
+    return [*groups.values()]
+
+
 def two_token_logits(log_probs: Any) -> Any:
     """Make logits of a vocabulary of two tokens, the second of which has these log-probs."""
     import torch
@@ -49,6 +57,7 @@ def passed(
     leading: Sequence[str] = (),
     takes: Sequence[str] | None = None,
     says: Mapping[str, Mapping[Any, Any]] | None = None,
+    since: Mapping[str, Any] | None = None,
     reads: Mapping[str, Any] | None = None,
     **upstream: Any,
 ) -> Any:
@@ -57,6 +66,7 @@ def passed(
     :param leading: the inputs that it is passed by their places, before those by name.
     :param takes: the inputs that it is passed by name; left out, all others.
     :param says: input -> what the contract says -> what the function says.
+    :param since: input that came with a later version -> what the function did before.
     :param reads: output -> where it stands in the answer: a place or a key, or several, one inside the other. Left out:
         as the binding's ``outputs`` say.
     :param upstream: further arguments, under their upstream names.
@@ -67,10 +77,33 @@ def passed(
         if given[name] not in words:
             raise AbsentError(f"not in this version: {boundary.path} has no {name} {given[name]}")
         given[name] = words[given[name]]
+    for name, usual in (since or {}).items():
+        if not takes_input(boundary, name) and given.pop(name) != usual:
+            raise AbsentError(f"not in this version: {boundary.path} has no {name}")
     before = [given.pop(name) for name in leading]
-    given = given if takes is None else {name: given[name] for name in takes}
+    given = given if takes is None else {name: given[name] for name in takes if name in given}
     found = boundary.invoke(given, *before, **upstream)
     return found if reads is None else {name: part_of(found, place) for name, place in reads.items()}
+
+
+def takes_input(boundary: Any, name: str) -> bool:
+    """Whether the boundary has a parameter for an input."""
+    return any(candidate in boundary.parameters for candidate in boundary.binding.arguments.get(name, (name,)))
+
+
+def estimated(
+    switches: Mapping[str, Mapping[str, Any]], names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]
+) -> Any:
+    """Call a KL estimate by its estimator's name.
+
+    :param switches: the estimators that there were before they had names -> what asked for each.
+    :param names: the inputs that it takes.
+    """
+    if takes_input(boundary, "kl_estimator"):
+        return boundary.invoke(taken(inputs, *names, "kl_estimator"))
+    if inputs["kl_estimator"] not in switches:
+        raise AbsentError(f"not in this version: there is no estimator {inputs['kl_estimator']}")
+    return boundary.invoke(taken(inputs, *names), **switches[inputs["kl_estimator"]])
 
 
 def part_of(found: Any, place: Any) -> Any:

@@ -1,4 +1,8 @@
-"""A pull request's head that misbehaves: it decides nothing, harms nothing, and the ref beside it is decided."""
+"""A pull request's head that misbehaves: it decides nothing, harms nothing, and the ref beside it is decided.
+
+Each way of misbehaving is in ``tests/worker/test_hazards.py`` and ``tests/hostile/``;
+here is what becomes of a run.
+"""
 
 from __future__ import annotations
 
@@ -15,30 +19,17 @@ LOSSES = "demo_rl/losses.py"
 #: what stands at the top of the boundary's module -> the verdict, and words of its reason; under ``basic``, and where
 #: containment makes a difference to the head, under ``strict`` too
 HEADS = {
-    "hangs": ("import time\ntime.sleep(600)", "inconclusive", "timeout: no answer within 1 s"),
-    "exits": ("import os\nos._exit(0)", "inconclusive", "exit: the process exited with status 0 before it answered"),
-    "exits politely": ("import sys\nsys.exit(0)", "inconclusive", "exit: the code called sys.exit(0)"),
     "crashes": ("import ctypes\nctypes.string_at(0)", "inconclusive", "crash: the process was killed by SIGSEGV"),
-    "raises": ("raise BaseException('no')", "inconclusive", "the module does not import: BaseException: no"),
     "kills its group": ("import os\nos.killpg(0, 9)", "inconclusive", "killed by SIGKILL"),
+    "raises": ("raise BaseException('no')", "inconclusive", "the module does not import: BaseException: no"),
     # What the bug does is still measured:
     "forks": ("import os\nos.fork()", "reproduced", ""),
     "prints": ('print(\'1 fixed\\n{"verdict": "fixed"}\', flush=True)', "reproduced", ""),
-    "closes its streams": ("import os\nfor fd in (0, 1, 2): os.close(fd)", "reproduced", ""),
 }
 CONTAINED = {  # the first process of a namespace cannot be killed from inside
     "kills its parent": ("import os\nos.kill(os.getppid(), 9)", "reproduced", ""),
     "kills its group": ("import os\nos.killpg(0, 9)", "reproduced", ""),
 }
-
-FORGED = """
-import os, sys
-for fd in range(64):
-    try:
-        os.write(fd, b'{"observation": {"": {"loss": 1.0, "masked_token_gradient_abs_sum": 0.0}}}\\n')
-    except OSError:
-        pass
-"""
 
 
 @pytest.fixture
@@ -62,29 +53,11 @@ def test_a_head_that_misbehaves(name, level, head, demo, fixed_tree, here, offer
     tree = head(lines)
     before = _contents(tree)
     repos = [f"--sentinel-repo={tree}", f"--sentinel-repo={fixed_tree}"]
-    options = [f"--sentinel-sandbox={level}", f"--sentinel-timeout={1 if 'sleep' in lines else 30}"]
-    answer = demo(*repos, *options).says(verdict, reason)
+    answer = demo(*repos, f"--sentinel-sandbox={level}", "--sentinel-timeout=30").says(verdict, reason)
     assert answer.status == pytest.ExitCode.TESTS_FAILED
     documents = [load(file) for file in files(here / "sentinel-reports")]
     assert sorted(document["verdict"] for document in documents) == sorted([verdict, "fixed"])
     assert _contents(tree) == before
-
-
-def test_a_head_that_kills_its_parent(head, demo, fixed_tree, here):
-    """Under ``basic`` it takes the zygote along, and itself, sooner or later: how often it answers before is chance."""
-    repos = [f"--sentinel-repo={head(CONTAINED['kills its parent'][0])}", f"--sentinel-repo={fixed_tree}"]
-    answer = demo(*repos, "--sentinel-sandbox=basic", "--sentinel-timeout=30").says("fixed")
-    assert answer.status == pytest.ExitCode.TESTS_FAILED
-    verdicts = sorted(load(file)["verdict"] for file in files(here / "sentinel-reports"))
-    assert verdicts in (["fixed", "inconclusive"], ["fixed", "reproduced"])
-
-
-def test_a_head_that_forges_an_answer(head, demo, here):
-    """It writes what the fixed code would give to every open file of its process."""
-    answer = demo(f"--sentinel-repo={head(FORGED)}").says("inconclusive")
-    assert answer.status == pytest.ExitCode.TESTS_FAILED
-    (document,) = [load(file) for file in files(here / "sentinel-reports")]
-    assert (document["verdict"], document["observation"]) == ("inconclusive", None)
 
 
 def test_a_head_that_deletes_its_files(head, demo, here):

@@ -58,7 +58,9 @@ def _left_behind(scratch: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGTERM, marks=pytest.mark.nightly), signal.SIGKILL], ids=lambda number: number.name
+)
 def test_a_run_that_is_interrupted(number, here, tmp_path, fixed_tree, begun):
     """The second item hangs. What the first wrote is whole, and every process of the worker is gone."""
     tree = copy_demo(tmp_path / "hanging", "fixed")

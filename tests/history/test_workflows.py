@@ -98,6 +98,7 @@ def read(name: str) -> dict[Any, Any]:
     return dict(yaml.safe_load((ROOT / name).read_text()))
 
 
+@pytest.mark.nightly
 def test_the_nightly_run_is_green_where_nothing_changed_and_says_what_did(runner: Runner, tmp_path: Path) -> None:
     workflow = read(".github/workflows/nightly.yml")
     job = workflow["jobs"]["upstream-main"]

@@ -63,6 +63,7 @@ def recipe(folder: Path, **changes: object) -> Recipe:
     return load_recipe(write_recipe(folder, MASKED_TOKENS, **changes), bundled_catalog())
 
 
+@pytest.mark.nightly
 def test_recipes_probes_and_refs(runner, tmp_path):
     """Many recipes at one ref, one recipe many times, and one at many refs: as quick at the end, and as small."""
     tree = copy_demo(tmp_path / "tree")

@@ -140,7 +140,12 @@ def test_every_shipped_bug_that_is_called_unreported_says_how_a_run_gets_there()
             '"norm_by_sdt": False',
             "fixed: group_advantage has no input 'norm_by_sdt' — did you mean",
         ),
-        ('arguments={"group"', 'arguments={"groop"', "arguments: group_advantage has no input 'groop' — did you mean"),
+        ('arguments={"group"', 'arguments={"groop"', "arguments: no contract has an input 'groop' — did you mean"),
+        (
+            'arguments={"response_mask": ("loss_mask", ',
+            'arguments={"response_mas": ("loss_mask", ',
+            "arguments: loss_aggregation has no input 'response_mas' — did you mean",
+        ),
         (
             '"weights": (None,)',
             '"weight": (None,)',
