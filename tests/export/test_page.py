@@ -40,7 +40,7 @@ def test_it_has_every_section_and_nothing_is_left_to_be_written(export, broken_t
 
 def test_a_table_shows_the_numbers_that_differ(export, broken_tree, fixed_tree):
     text = text_of(export, broken_tree, fixed_tree)
-    assert "2 of 2 numbers differ" in text
+    assert "2 of 2 differ" in text
     assert "| `loss` | `26.0` | `1.0` | `1.0` |" in text
 
 
