@@ -207,9 +207,13 @@ def checks(made: Contribution) -> Iterator[str]:
 
 
 def _tried(made: Contribution, tried: Mapping[str, Any]) -> Iterator[str]:
-    others = tried["others"]
-    mended = [bug for bug, (before, after) in others.items() if before != after]
-    also = f", but for {', '.join(map(code, mended))}, fixed too" if mended else ""
+    tried = {name: dict(sorted(said.items())) if isinstance(said, Mapping) else said for name, said in tried.items()}
+    others = tried["others"]  # sorted as evidence.json is: a page made from that has to be the same
+    also = ""
+    for before, after, told in (("reproduced", "fixed", "fixed too"), ("unavailable", "fixed", "of its new code, not there"),
+                                ("unavailable", "reproduced", "of its new code, there")):  # fmt: skip
+        if bugs := [bug for bug, names in others.items() if tuple(names) == (before, after)]:
+            also += f"; {told}: {', '.join(map(code, bugs))}"
     yield f"{len(others)} other known bugs of {made.target.name}: each as before{also}."
     for boundary, said in tried["boundaries"].items():
         name = _short(boundary)
@@ -221,7 +225,7 @@ def _tried(made: Contribution, tried: Mapping[str, Any]) -> Iterator[str]:
         largest = f"{float(said['largest_difference']):g}"
         parts.append(f"on the other {said['outside']} the largest difference of any output is {largest}")
         yield f"{said['scenarios']} drawn inputs of {name}: {'; '.join(parts)}."
-        for bug in dict.fromkeys(said.get("uncovered", {}).values()):
+        for bug in sorted(set(said.get("uncovered", {}).values())):
             yield f"{name}: on some the fix lets {code(bug)} show, another bug that is there without it too."
     yield from (f"Against it: {prose(problem)}." for problem in tried["problems"])
     rest = tried["elsewhere"]

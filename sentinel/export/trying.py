@@ -187,7 +187,7 @@ class FixTrial:
                 self._judge_bug(tried, bug)
                 continue
             names = tried.others[bug] = before.verdict.name, after.verdict.name
-            if names[0] != names[1] and names != ("reproduced", "fixed"):
+            if names[0] != names[1] and names not in (("reproduced", "fixed"), ("unavailable", "fixed")):
                 tried.problems.append(f"{bug} was {names[0]} and is {names[1]}: {after.verdict.reason}")
 
     @staticmethod
