@@ -210,8 +210,11 @@ def _tried(made: Contribution, tried: Mapping[str, Any]) -> Iterator[str]:
     tried = {name: dict(sorted(said.items())) if isinstance(said, Mapping) else said for name, said in tried.items()}
     others = tried["others"]  # sorted as evidence.json is: a page made from that has to be the same
     also = ""
-    for before, after, told in (("reproduced", "fixed", "fixed too"), ("unavailable", "fixed", "of its new code, not there"),
-                                ("unavailable", "reproduced", "of its new code, there")):  # fmt: skip
+    for before, after, told in (
+        ("reproduced", "fixed", "fixed too"),
+        ("unavailable", "fixed", "of its new code, not there"),
+        ("unavailable", "reproduced", "of its new code, there"),
+    ):
         if bugs := [bug for bug, names in others.items() if tuple(names) == (before, after)]:
             also += f"; {told}: {', '.join(map(code, bugs))}"
     yield f"{len(others)} other known bugs of {made.target.name}: each as before{also}."
