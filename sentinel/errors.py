@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-#: How an extra is installed. There is no release on PyPI yet: when there is, this line says so, and nothing else does.
-INSTALL = "pip install '.[{}]' in a checkout of Sentinel"
+#: Where Sentinel itself lies, as ``[project.urls] Repository`` of pyproject.toml says too; empty while it lies nowhere.
+REPOSITORY = ""
+
+#: How an extra is installed. There is no release on PyPI yet: when there is, this says so, and nothing else does.
+INSTALL = (
+    f"pip install 'rl-sentinel[{{}}] @ git+{REPOSITORY}'"
+    if REPOSITORY
+    else "pip install '.[{}]' in a checkout of Sentinel"
+)
 
 
 class SentinelError(Exception):

@@ -128,32 +128,22 @@ def _reach(made: Contribution) -> Iterable[str]:
 
 
 def _numbers(made: Contribution, most: int) -> Iterable[str]:
-    """One table: of one bug its numbers, of a root the first few of each bug with the function that has it."""
+    """One table: of each bug of the root the first few numbers, below the function that has it."""
     yield "## Numbers\n"
     bugs = {bug: (sides, *found) for bug, sides in made.document["bugs"].items() if (found := _rows(sides))[0]}
     after = "with the fix" if made.fix and made.fix.edits else "at the fix"
-    several = len(bugs) > 1
-    each = max(1, most // max(1, len(bugs)))
-    head = False
-    for bug, (sides, rows, count) in bugs.items():
+    for place, (sides, rows, count) in enumerate(bugs.values()):
         other = [name for name in sides if name != "base"]
-        written = _one(sides)["boundary"]["written"]
-        if not head:
-            if not several:
-                yield f"{code(bug)}, {code(written)}: {len(rows)} of {count} numbers differ.\n"
-            columns = ["", "with the bug", "right", *([after] if other else [])]
-            columns = ["function", "differ", *columns] if several else columns
+        if not place:
+            columns = ["function", "number", "with the bug", "right", *([after] if other else [])]
             yield f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}"
-            head = True
-        for key, *values in rows[:each]:
+        told = f"{_short(_one(sides)['boundary']['written'])}: {len(rows)} of {count} differ"
+        for key, *values in rows[: max(1, most // len(bugs))]:
             texts = apart(*values[:2]) + ([in_digits(values[2])] if other else [])
             if other and values[2] == values[1]:
                 texts[2] = texts[1]
-            cells = [code(text) for text in (key, *texts)]
-            cells = [code(written.rpartition(".")[2]), f"{len(rows)} of {count}", *cells] if several else cells
-            yield f"| {' | '.join(cells)} |"
-        if len(rows) > each and not several:
-            yield f"\nThe first {each} of the {len(rows)} are shown."
+            yield f"| {' | '.join([told, *map(code, (key, *texts))])} |"
+            told = ""
     yield ""
 
 
@@ -217,12 +207,19 @@ def checks(made: Contribution) -> Iterator[str]:
 
 
 def _tried(made: Contribution, tried: Mapping[str, Any]) -> Iterator[str]:
-    others = tried["others"]
-    mended = [bug for bug, (before, after) in others.items() if before != after]
-    also = f", but for {', '.join(map(code, mended))}, fixed too" if mended else ""
+    tried = {name: dict(sorted(said.items())) if isinstance(said, Mapping) else said for name, said in tried.items()}
+    others = tried["others"]  # sorted as evidence.json is: a page made from that has to be the same
+    also = ""
+    for before, after, told in (
+        ("reproduced", "fixed", "fixed too"),
+        ("unavailable", "fixed", "of its new code, not there"),
+        ("unavailable", "reproduced", "of its new code, there"),
+    ):
+        if bugs := [bug for bug, names in others.items() if tuple(names) == (before, after)]:
+            also += f"; {told}: {', '.join(map(code, bugs))}"
     yield f"{len(others)} other known bugs of {made.target.name}: each as before{also}."
     for boundary, said in tried["boundaries"].items():
-        name = code(re.sub(r".*\.(?=[^.]+\.__|(?!__)[^.]+$)", "", boundary))
+        name = _short(boundary)
         parts = [f"{said['mended']} show{'s' if said['mended'] == 1 else ''} the bug"]
         if said["unjudged"]:
             parts.append(f"on {said['unjudged']} more only values differ that the bug spoils")
@@ -231,7 +228,7 @@ def _tried(made: Contribution, tried: Mapping[str, Any]) -> Iterator[str]:
         largest = f"{float(said['largest_difference']):g}"
         parts.append(f"on the other {said['outside']} the largest difference of any output is {largest}")
         yield f"{said['scenarios']} drawn inputs of {name}: {'; '.join(parts)}."
-        for bug in dict.fromkeys(said.get("uncovered", {}).values()):
+        for bug in sorted(set(said.get("uncovered", {}).values())):
             yield f"{name}: on some the fix lets {code(bug)} show, another bug that is there without it too."
     yield from (f"Against it: {prose(problem)}." for problem in tried["problems"])
     rest = tried["elsewhere"]
@@ -271,6 +268,11 @@ def _limits(made: Contribution) -> Iterable[str]:
 def _and(names: Iterable[str]) -> str:
     *most, last = names
     return f"{', '.join(most)} and {last}" if most else last
+
+
+def _short(boundary: str) -> str:
+    """A function by its own name, a method with its class."""
+    return code(re.sub(r"^.*?((?:[A-Z]\w*\.)?\w+)(?=$|\()", r"\1", boundary))
 
 
 def _one(sides: Mapping[str, Any]) -> Mapping[str, Any]:

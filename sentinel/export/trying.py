@@ -184,7 +184,7 @@ class FixTrial:
                 self._judge_bug(tried, bug)
                 continue
             names = tried.others[bug] = before.verdict.name, after.verdict.name
-            if names[0] != names[1] and names != ("reproduced", "fixed"):
+            if names[0] != names[1] and names not in (("reproduced", "fixed"), ("unavailable", "fixed")):
                 tried.problems.append(f"{bug} was {names[0]} and is {names[1]}: {after.verdict.reason}")
 
     @staticmethod
@@ -358,7 +358,7 @@ def _broken(plans: Sequence[Plan], trials: Sequence[Trial]) -> set[tuple[str, st
     """(law, symptom, detail) of what is broken; what a call raised is a symptom, too."""
     found = set()
     for (law, _), trial in zip(plans, trials):
-        if trial.refused:
+        if trial.refused and not law.twin:  # a twin that raises says so where it is asked itself
             found.add((law.name, "refused", trial.refused))
         found |= {(law.name, item.symptom, f"{item.key}: {item.detail}") for item in trial.violations}
     return found

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from demo_kit import MASKED_TOKENS
 
 from sentinel.export.contribution import Contribution, documented
-from sentinel.export.page import LONGEST, LONGEST_COMMENT, apart, code, comment, fenced, page, prose
+from sentinel.export.page import LONGEST, LONGEST_COMMENT, _tried, apart, code, comment, fenced, page, prose
 from sentinel.recipes.catalog import bundled_catalog
 
 SECTIONS = (
@@ -40,7 +41,7 @@ def test_it_has_every_section_and_nothing_is_left_to_be_written(export, broken_t
 
 def test_a_table_shows_the_numbers_that_differ(export, broken_tree, fixed_tree):
     text = text_of(export, broken_tree, fixed_tree)
-    assert "2 of 2 numbers differ" in text
+    assert "2 of 2 differ" in text
     assert "| `loss` | `26.0` | `1.0` | `1.0` |" in text
 
 
@@ -91,3 +92,12 @@ def test_a_comment_has_the_numbers_and_the_command(export, broken_tree, fixed_tr
     assert "Fix: multiply by the mask." in text
     assert "python run_validation.py" in text
     assert text.count("\n") <= LONGEST_COMMENT
+
+
+def test_what_a_fix_mends_and_what_comes_with_it_are_told_apart():
+    others = {"C": ["reproduced", "reproduced"], "B": ["unavailable", "reproduced"], "A": ["reproduced", "fixed"]}
+    rest = {"scenarios": 0, "boundaries": 0, "largest_difference": 0.0}
+    tried = {"others": others, "boundaries": {}, "problems": [], "elsewhere": rest, "regression": {}, "tests": {}}
+    made = SimpleNamespace(target=SimpleNamespace(name="demo"))
+    told = next(_tried(made, tried))
+    assert told == "3 other known bugs of demo: each as before; fixed too: `A`; of its new code, there: `B`."

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
+from sentinel.errors import INSTALL, REPOSITORY
+
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
@@ -31,6 +33,13 @@ def test_the_figures_of_the_readme_are_those_of_its_command() -> None:
     assert figures["rewritten"](text) == text, "run `python benchmarks/figures.py`"
     stale = re.sub(r"with \d+ revisions", "with 4 revisions", text)
     assert figures["rewritten"](stale) == text != stale
+
+
+def test_where_sentinel_lies_is_said_in_one_way() -> None:
+    """The day that pyproject.toml names a repository, all messages and pages say `rl-sentinel[…] @ git+…`."""
+    urls = re.findall(r'(?m)^Repository = "(.*)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert (urls or [""]) == [REPOSITORY]
+    assert (f"@ git+{REPOSITORY}" if REPOSITORY else "in a checkout of Sentinel") in INSTALL.format("targets")
 
 
 # -- workflows ---------------------------------------------------------------------------------------------------------

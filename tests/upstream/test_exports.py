@@ -14,9 +14,11 @@ from shipped import MIRRORS, RECIPES
 
 from sentinel.cli import main
 from sentinel.errors import Unavailable
+from sentinel.export.checking import Environment
 from sentinel.export.contribution import Contribution, contribution, load_contribution
 from sentinel.export.exporting import Exporter
 from sentinel.export.page import LONGEST, LONGEST_COMMENT, comment, page
+from sentinel.export.trying import opening
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import open_checkout
 from sentinel.worker.client import Options
@@ -70,6 +72,26 @@ def test_a_prepared_page_says_what_its_evidence_says(file: Path) -> None:
         assert made.document["tried"]["problems"] == []
     runner = made.document["runner"]
     assert runner is None or set(runner["sides"].items()) == {("base", "reproduced"), ("head", "fixed")}
+
+
+@pytest.fixture(scope="module")
+def empty() -> Iterator[Environment]:
+    """What holds torch, numpy and what a page names, and nothing else: not even Sentinel."""
+    environment = Environment()
+    yield environment
+    environment.close()
+
+
+@pytest.mark.parametrize("file", PREPARED, ids=lambda file: file.parent.name)
+def test_a_prepared_runner_says_in_an_empty_environment_what_its_page_says(file: Path, empty: Environment) -> None:
+    made = prepared(file)
+    if made.document["runner"] is None or made.fix is None:
+        pytest.skip(made.document["reason"])
+    opened = opening([made.fix], lambda target, ref, pull: open_checkout(target, ref, store=MIRRORS), MIRRORS)
+    checkouts = [opened(made.target, ref, None).path for ref in (made.fix.base, made.fix.patched)]
+    text = file.with_name("run_validation.py").read_text()
+    answers = empty.run({"run_validation.py": text}, "", checkouts, made.document["runner"]["packages"], True)
+    assert [tried.status for tried, _ in answers] == ["reproduced", "fixed"], [tried.problem for tried, _ in answers]
 
 
 @pytest.mark.parametrize("bug", ["VERL-GMPO-CLIP-FRACTION"])

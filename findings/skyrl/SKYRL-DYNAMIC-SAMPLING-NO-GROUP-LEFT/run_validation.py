@@ -10,13 +10,13 @@ Needs Python 3.10 or newer, torch, numpy, loguru; no GPU. What else the checkout
 is not installed is stubbed, and refused if it is used.
 Exit status: 0 the right values, 1 those of the bug, 2 neither, 3 nothing could be decided.
 
-What is to be read are lines  965 to 1120. What stands before is the same in every runner, whatever the bug.
+What is to be read are lines 1002 to 1157. What stands before is the same in every runner, whatever the bug.
 """
 from __future__ import annotations
 
 
 # ====================================================================================================
-# The head, the same in every runner; sha256 of its lines: 6fc1c87f02afe8f2f67bb9465f836af4bbcffbb4781c739ca2a74d18773dd7c9
+# The head, the same in every runner; sha256 of its lines: c073710db219033a3c617354f0333d1dfd73ea67d85cc31ef8fca0470b895ae3
 # ====================================================================================================
 
 import ast
@@ -79,6 +79,16 @@ class StandInNamespace(SimpleNamespace):
 
 class AbsentError(Exception):
     """The checkout lacks what a binding requires: another version, and no drift."""
+
+
+# -- sentinel/targets/__init__.py
+
+
+@dataclass(frozen=True)
+class Alias:
+    """What stands at a dotted path: a later Python's, by way of a package that gives it to earlier ones."""
+
+    path: str
 
 
 # -- sentinel/worker/boundaries.py
@@ -192,6 +202,36 @@ def import_whole(name: str) -> ModuleType:
             if other.rpartition(".")[0] not in sys.modules:
                 del sys.modules[other]
         raise
+
+
+def answer_at_import(answers: Mapping[str, Any], roots: tuple[str, ...]) -> None:
+    """Put in place what an adapter answers for what the target's modules call or read while they are imported."""
+    for path, answer in answers.items():
+        name, _, attribute = path.rpartition(".")
+        if module_of(name, roots) == name:
+            if name in sys.modules:
+                continue
+            import_quietly(name, roots)
+        else:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+        owner = sys.modules.get(name)
+        if isinstance(answer, Alias):
+            module, _, found = answer.path.rpartition(".")
+            with contextlib.suppress(ImportError, AttributeError):  # an environment that has the one lacks the other
+                setattr(owner, attribute, getattr(importlib.import_module(module), found))
+        elif hasattr(owner, attribute):
+            called = callable(getattr(owner, attribute))
+            setattr(owner, attribute, (lambda *_, _answer=answer, **__: _answer) if called else answer)
+
+
+def import_quietly(path: str, roots: tuple[str, ...]) -> None:
+    """Import the module of a dotted path for all probes to come. A failure is not reported here: the probe that needs
+    the module meets the same failure, and says so with its traceback."""
+    name = module_of(path, roots)
+    if name is not None:
+        with contextlib.suppress(BaseException):
+            import_whole(name)
 
 
 # -- sentinel/worker/ghosts.py
@@ -848,13 +888,10 @@ def measured(
     settle()
     for name in filter(is_installed, case["preload"]):
         importlib.import_module(name)
-    stubs = ImportRecorder(roots, tuple(case["packages"]), case["stub_versions"])
+    stubs = ImportRecorder(roots, tuple(case["packages"]), case["stub_versions"], case["preload"])
     stubs.install()
     try:
-        for path, answer in case["at_import"].items():
-            owner = path.rpartition(".")[0]
-            if module_of(owner, roots) == owner:
-                setattr(import_whole(owner), path.rpartition(".")[2], lambda *_, _answer=answer, **__: _answer)
+        answer_at_import(case["at_import"], roots)
         for path in case["requires"]:
             if not has(path, roots):
                 raise CouldNotRun(f"not in this version: the checkout has no {path}", status="unavailable")

@@ -6,17 +6,17 @@ https://github.com/verl-project/verl, and prints what it answers.
 
     TARGET_REPO=/path/to/verl python run_validation.py
 
-Needs Python 3.10 or newer, torch, numpy, omegaconf; no GPU. What else the checkout imports and
+Needs Python 3.10 or newer, torch, numpy; no GPU. What else the checkout imports and
 is not installed is stubbed, and refused if it is used.
 Exit status: 0 the right values, 1 those of the bug, 2 neither, 3 nothing could be decided.
 
-What is to be read are lines  955 to 1197. What stands before is the same in every runner, whatever the bug.
+What is to be read are lines 1002 to 1244. What stands before is the same in every runner, whatever the bug.
 """
 from __future__ import annotations
 
 
 # ====================================================================================================
-# The head, the same in every runner; sha256 of its lines: 0658cb9290de3662940cfb8202d2ef36f5c656b6cc0d4f8503fffffd97cd33aa
+# The head, the same in every runner; sha256 of its lines: c073710db219033a3c617354f0333d1dfd73ea67d85cc31ef8fca0470b895ae3
 # ====================================================================================================
 
 import ast
@@ -79,6 +79,16 @@ class StandInNamespace(SimpleNamespace):
 
 class AbsentError(Exception):
     """The checkout lacks what a binding requires: another version, and no drift."""
+
+
+# -- sentinel/targets/__init__.py
+
+
+@dataclass(frozen=True)
+class Alias:
+    """What stands at a dotted path: a later Python's, by way of a package that gives it to earlier ones."""
+
+    path: str
 
 
 # -- sentinel/worker/boundaries.py
@@ -194,6 +204,36 @@ def import_whole(name: str) -> ModuleType:
         raise
 
 
+def answer_at_import(answers: Mapping[str, Any], roots: tuple[str, ...]) -> None:
+    """Put in place what an adapter answers for what the target's modules call or read while they are imported."""
+    for path, answer in answers.items():
+        name, _, attribute = path.rpartition(".")
+        if module_of(name, roots) == name:
+            if name in sys.modules:
+                continue
+            import_quietly(name, roots)
+        else:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+        owner = sys.modules.get(name)
+        if isinstance(answer, Alias):
+            module, _, found = answer.path.rpartition(".")
+            with contextlib.suppress(ImportError, AttributeError):  # an environment that has the one lacks the other
+                setattr(owner, attribute, getattr(importlib.import_module(module), found))
+        elif hasattr(owner, attribute):
+            called = callable(getattr(owner, attribute))
+            setattr(owner, attribute, (lambda *_, _answer=answer, **__: _answer) if called else answer)
+
+
+def import_quietly(path: str, roots: tuple[str, ...]) -> None:
+    """Import the module of a dotted path for all probes to come. A failure is not reported here: the probe that needs
+    the module meets the same failure, and says so with its traceback."""
+    name = module_of(path, roots)
+    if name is not None:
+        with contextlib.suppress(BaseException):
+            import_whole(name)
+
+
 # -- sentinel/worker/ghosts.py
 
 
@@ -219,11 +259,13 @@ class GhostState:
     :ivar probing: whether a probe is running, so that use is recorded and refused. Off while the target imports a
         module of its own inside a probe: what runs then is import time.
     :ivar used: the ghosts used while probing, by dotted name.
+    :ivar answer: what a call of one answers while probing, in a tuple; None where it is refused.
     """
 
     def __init__(self) -> None:
         self.probing = False
         self.used: list[str] = []
+        self.answer: Callable[[str], tuple[Any] | None] = lambda name: None
 
     def use(self, name: str) -> None:
         if self.probing:
@@ -279,6 +321,8 @@ class Ghost:
         return False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if _STATE.probing and (answer := _STATE.answer(self._ghost_name)) is not None:
+            return answer[0]
         _STATE.use(self._ghost_name)
         if len(args) == 1 and not kwargs and _decorable(args[0]):
             return args[0]  # a decorator: the target's own function or class must stay what it is
@@ -350,7 +394,13 @@ def _inert_base(name: str) -> type:
         return Ghost(f"{name}.{attribute}")
 
     schema = classmethod(lambda *_: _any_schema())
-    members = {"__init__": initialise, "__getattr__": attribute, "__get_pydantic_core_schema__": schema}
+    takes_all = classmethod(lambda cls, **_: None)  # of ``class X(ghost.Base, table=True)``
+    members = {
+        "__init_subclass__": takes_all,
+        "__init__": initialise,
+        "__getattr__": attribute,
+        "__get_pydantic_core_schema__": schema,
+    }
     return type(name.rpartition(".")[2], (), members)
 
 
@@ -838,13 +888,10 @@ def measured(
     settle()
     for name in filter(is_installed, case["preload"]):
         importlib.import_module(name)
-    stubs = ImportRecorder(roots, tuple(case["packages"]), case["stub_versions"])
+    stubs = ImportRecorder(roots, tuple(case["packages"]), case["stub_versions"], case["preload"])
     stubs.install()
     try:
-        for path, answer in case["at_import"].items():
-            owner = path.rpartition(".")[0]
-            if module_of(owner, roots) == owner:
-                setattr(import_whole(owner), path.rpartition(".")[2], lambda *_, _answer=answer, **__: _answer)
+        answer_at_import(case["at_import"], roots)
         for path in case["requires"]:
             if not has(path, roots):
                 raise CouldNotRun(f"not in this version: the checkout has no {path}", status="unavailable")
@@ -1027,7 +1074,7 @@ CASE = {
     'at_import': {},
     'stub_versions': {},
     'stands_for': [],
-    'needs': {'omegaconf': 'omegaconf'},
+    'needs': {},
     'scenario': {
         'reward_layout': 'any',
         'epsilon': None,
