@@ -535,15 +535,16 @@ def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"samples": found}
 
 
-def _logged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What a logging step says of a metric; a batch that does not count had no number. The model trains, on a step
-    that is also evaluated."""
+def _logged(leaves_nan: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What a logging step says of a metric; a batch that does not count had no number, which is NaN or not there. The
+    model trains, on a step that is also evaluated."""
+    import torch
     import transformers
 
     values, valid = inputs["values"], inputs["response_mask"] != 0
-    history = [value if counts else float("nan") for value, counts in zip(values.flatten().tolist(), valid.flatten())]
+    history = torch.where(valid, values, float("nan"))[valid | leaves_nan].tolist()
     steps = stand_in(should_evaluate=True, global_step=1)
-    kept = {"train": {"probed": history}, "eval": {}}
+    kept = {"train": {"probed": history} if history else {}, "eval": {}}
     more = {"log_completions": False, "_metrics": kept, "_stored_metrics": kept}
     trainer = _trainer(boundary, stand_in(), control=steps, state=steps, **more)
     found: dict[str, Any] = {}
@@ -568,6 +569,10 @@ _LOGGING = (
     )),
 )  # fmt: skip
 _TYPED = ("input_ids", "mm_token_type_ids")
+_FINITE = Dialect(
+    "masked_values_have_no_influence", None, "what a model says of a token that is not learned is finite",
+    f"{CODE}/trainer/sft_trainer.py#L1765", symptom="non-finite",
+)  # fmt: skip
 _MEAN = {"statistic": "mean", **MASKED_STATISTICS.lacking()}
 
 MODELS = (
@@ -590,10 +595,9 @@ MODELS = (
         Binding(
             f"{owner}.log",
             "masked_statistics",
-            call=_logged,
+            call=partial(_logged, owner in _WITHOUT_A_NUMBER),
             stand_ins=(_SELF, StandIn("Trainer.log", "of transformers: it writes what it is handed")),
             fixed=_MEAN,
-            accepts={} if owner in _WITHOUT_A_NUMBER else {"response_mask": ("full",)},
         )
         for owner in (*_WITHOUT_A_NUMBER, *_LOGGING)
     ),
@@ -604,6 +608,7 @@ MODELS = (
         stand_ins=(_SELF, _ONE_PROCESS, _TABLE, _AT_THE_TABLE, _OF_HF),
         fixed=_MEAN,
         accepts={"response_mask": _COUNTED},
+        dialects=(_FINITE,),
         dtypes=("float32",),
     ),
     *(
@@ -888,7 +893,7 @@ STEPS = (
             accepts=accepts, fixed=fixed, dialects=dialects, dtypes=("float32",),
         )
         for boundary, contract, call, stand_ins, accepts, fixed, dialects in (
-            (f"{SFT}.SFTTrainer.compute_loss", "supervised", _learned, (), _ONE_RANK, {}, ()),
+            (f"{SFT}.SFTTrainer.compute_loss", "supervised", _learned, (), _ONE_RANK, {}, (_FINITE,)),
             (
                 f"{GRPO}.GRPOTrainer.compute_loss", "policy", partial(_optimised, "GRPO"), (_BATCH,),
                 {**_POLICY, **_MEANS}, POLICY_UPDATE.lacking("eps_clip_low", "eps_clip_high", "loss_agg_mode"),
