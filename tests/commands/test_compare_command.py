@@ -116,6 +116,17 @@ def test_all_writes_the_page_and_the_data_with_a_batch_in_numbers(
     assert "| other agg&#95;loss other&#47;losses.py:1 | A |" in page
 
 
+def test_another_precision_is_a_twin(compare: Compare) -> None:
+    """One of them is wrong in bfloat16 alone."""
+    answer = compare("loss_aggregation", "--json", other=f"(1 if '32' in str(loss_mat.dtype) else 2) * {MEAN}")
+    [row] = json.loads(answer.out)["rows"]
+    assert row["headline"].endswith("mean 1 thing; 2 as it is defined")
+    assert "float32" not in row["coarse"]["tiny agg_loss"]
+    value, told = row["coarse"]["other agg_loss"].split(", and ")
+    assert told == f"{row['alike']['other agg_loss']} in float32"
+    assert float(value) == pytest.approx(2 * float(row["alike"]["other agg_loss"]), rel=1e-2)
+
+
 def test_defaults_are_those_that_the_code_declares(compare: Compare, tiny: Any, tmp_path: Path) -> None:
     """In the tree at the ref, by the option that options.toml names."""
     file = tiny.recipe.parent.parent / "other" / "options.toml"
