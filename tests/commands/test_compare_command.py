@@ -164,6 +164,15 @@ def test_a_target_that_is_not_asked_for_is_not_imported(
         run_sentinel("compare", "loss_aggregation")
 
 
+@pytest.mark.parametrize("preload", ["", "transformers"])
+def test_a_family_of_packages_is_loaded_for_targets_that_name_it_alone(compare: Compare, preload: str) -> None:
+    if preload:
+        pytest.importorskip(preload)
+    seen = "(2 if 'transformers' in __import__('sys').modules else 1)"
+    [row] = compare("loss_aggregation", "--json", other=f"{seen} * {MEAN}", preload=preload).json()["rows"]
+    assert row["headline"].endswith(f"{1 if preload else 2} as it is defined")
+
+
 def test_a_package_that_a_target_wants_is_named_with_its_extra(compare: Compare, run_sentinel: Any) -> None:
     wanting = f"{MEAN}\n\nfrom no_such_package import Base\n\nclass Config(Base):\n    pass\n\nNAMES = Config.fields\n"
     answer = compare("loss_aggregation", other=wanting, preload="no_such_package")
