@@ -870,8 +870,7 @@ _UNBOUND: dict[str, str] = {
     "nemo_rl.models.generation.*": "it asks an engine, starts its servers, and keeps them",
     **_for(
         "workers load models, and hand batches to them on their devices, and to losses that are bound",
-        *(f"nemo_rl.models.{name}.*" for name in ("huggingface", "policy", "value")),
-        *(f"nemo_rl.models.automodel.{name}.*" for name in ("setup", "train")),
+        *(f"nemo_rl.models.{name}.*" for name in ("huggingface", "policy", "value", "automodel.train")),
         *(f"nemo_rl.models.megatron.{name}.*" for name in ("setup", "draft", "router_replay", "train", "common")),
     ),
     **_for(
