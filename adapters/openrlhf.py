@@ -939,6 +939,8 @@ _UNBOUND: dict[str, str] = {
     f"{_PPO}.samples_generator.SamplesGenerator._process_response_into_experience": "recipes ask it as it is",
     f"{_PPO}.samples_generator.*": "it hands prompts to vLLM's engines, and waits for them",
     "openrlhf.trainer.ray.launcher.*": "a forward pass of a model on its device",
+    "openrlhf.trainer.ray.ppo_actor.*": "steps of a model on its device; its losses and what they divide by are bound",
+    "openrlhf.trainer.ray.ppo_critic.*": "steps of a critic on its device; its loss is bound",
     "openrlhf.trainer.ray.utils.*": "where Ray puts an actor",
     "openrlhf.trainer.ray.vllm_engine.*": "an engine of vLLM",
     f"{_AGENT}.*": "options of executors that are bound, and requests to a service or a user's function",

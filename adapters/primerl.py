@@ -591,6 +591,8 @@ _UNBOUND: dict[str, str] = {
     "prime_rl.trainer.optim.*": "optimisers on other devices",
     "prime_rl.trainer.parallel_dims.*": "a mesh of devices",
     "prime_rl.trainer.perf.*": "what is timed",
+    "prime_rl.trainer.rl.data.FakeDataLoader.*": "data that is made up, to time a run",
+    "prime_rl.trainer.sft.data.FakeDataset.*": "data that is made up, to time a run",
     "prime_rl.trainer.rl.token_export.*": "tokens that are written to a file to be looked at",
     "prime_rl.trainer.rl.train.*": "the loop of a training on its devices; compute_loss, which is bound, is its loss",
     "prime_rl.trainer.sft.train.*": "the loop of a training on its devices",

@@ -9,7 +9,6 @@ model of a few numbers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -45,7 +44,7 @@ REWARD = "trl.trainer.reward_trainer"
 ONLINE = "trl.experimental.online_dpo.online_dpo_trainer"
 DISTILLATION = "trl.experimental.distillation.distillation_trainer"
 #: Packages that became experimental in the winter of 2025.
-MOVED = {"trl.experimental.gkd": ("trl.trainer",)}
+MOVED = {GKD: ("trl.trainer.gkd_trainer",)}
 
 #: Where masks come from: completions are padded on the right.
 _COUNTED = ("full", "right")
@@ -114,6 +113,7 @@ def _itself(value: Any, *_: Any, **__: Any) -> Any:
 
 _ONE_PROCESS = StandIn("accelerator", "one process: what is gathered or reduced over ranks is what it was")
 _SELF = StandIn("self", "a trainer of TRL's class without its constructor; its attributes are its configuration's")
+_TABLE = StandIn("model", "one table of outputs, a causal model of transformers: its gradient is that of each token")
 _LOG_PROBS = StandIn(
     "_get_per_token_logps_and_entropies", "answers the scenario's log-probs; the model is not measured"
 )
@@ -215,7 +215,7 @@ def _fused_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     weights, plain = inputs["importance_weights"], boundary.owner._compute_loss
     given = {"loss_type": "grpo", **_bounds(inputs)}
     trainer = _clipping(
-        boundary, _options(boundary, "GRPOConfig", given), inputs, _get_last_hidden_state=_same_of_none,
+        boundary, _options(boundary, "GRPOConfig", given), inputs, _get_last_hidden_state=lambda *_, **__: None,
         vllm_importance_sampling_correction=True, use_vllm=weights is not None,
     )  # fmt: skip
 
@@ -294,93 +294,6 @@ LOSSES = tuple(
     )
 )  # fmt: skip
 
-# -- advantages --------------------------------------------------------------------------------------------------------
-
-
-def _generated(boundary: Any, rows: int) -> Any:
-    """What ``_generate`` returns here, one prompt and one completion token a row: the names are those to which the
-    boundary assigns it."""
-    import ast
-    import inspect
-    import textwrap
-
-    import torch
-
-    known: dict[str, Any] = {"completions": ["a"] * rows, "extra_fields": {}, "num_items_in_batch": torch.tensor(rows)}
-    for several in ("prompt_ids", "completion_ids", "tool_mask", "images", "tool_images", "sampling_per_token_logps"):
-        for name in (several, f"{several}_list"):
-            known[name] = [[1]] * rows if several.endswith("_ids") else None
-    tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(boundary.function))))
-    calls = (each for each in ast.walk(tree) if isinstance(each, ast.Assign) and "self._generate(" in ast.unparse(each))
-    call: Any = next(calls, None)  # none: the trainer generates and scores in one piece
-    names = [name.id for name in call.targets[0].elts] if call else []
-    if odd := set(names) - known.keys():
-        raise DriftError(f"_generate now returns {', '.join(sorted(odd))}")
-    return tuple(known[name] for name in names)
-
-
-_SCALES = {"group": "group", "batch": "batch", None: "none"}
-
-
-def _scored(config: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The advantages that a trainer gives completions with these rewards."""
-    from collections import defaultdict
-
-    import torch
-    import transformers
-
-    rewards = inputs["rewards"]
-    size = group_size(inputs)
-    level = inputs["std_level"]
-    given = {"scale_rewards": _SCALES[level]} if config == "GRPOConfig" else {}
-    if level == "batch" and config == "RLOOConfig":
-        given = {"normalize_advantages": True}
-    args = _options(boundary, config, {"num_generations": size, **given, "beta": 0.0})
-    names = {"reward_func_names": ["reward"], "reward_funcs": [None], "reward_weights": torch.ones(1)}
-    logs = defaultdict(list, rewards=defaultdict(list), extra=defaultdict(list))
-    tokenizer = table_tokenizer(token_table(rewards[:, None]))
-    model = stand_in(training=size > 1, generate=lambda input_ids, **_: input_ids.repeat(1, 2))
-    answer = _generated(boundary, len(rewards))
-    trainer = _trainer(
-        boundary, args, **names, _logs=logs, processing_class=tokenizer, _tokenizer=tokenizer, pad_token_id=0,
-        eos_token_id=1, num_generations=size, num_generations_eval=size, _generate=partial(_itself, answer),
-        _calculate_rewards=partial(_itself, rewards[:, None]), model=model, pad_token="p",
-        scale_rewards=args.scale_rewards if hasattr(args, "scale_rewards") else None, _textual_logs=logs,
-        model_wrapped=model, generation_config=None, max_prompt_length=None, image_token=None,
-        state=stand_in(num_input_tokens_seen=0, global_step=0),
-        **_saying(boundary, torch.zeros(len(rewards), 1)),
-    )  # fmt: skip
-    batch = [{"prompt": f"p{label}"} for label in inputs["group"]]
-    with (
-        swapped(boundary.module, "gather", _itself),
-        swapped(boundary.module, "gather_object", _itself),
-        swapped(boundary.module, "disable_gradient_checkpointing", lambda *_: nullcontext()),
-        swapped(boundary.module, "unwrap_model_for_generation", lambda model, *_, **__: nullcontext(model)),
-        swapped(transformers.Trainer, "_prepare_inputs", lambda _, given: given),
-    ):
-        return {"normalised": boundary.function(trainer, batch)["advantages"]}
-
-
-_GENERATOR = StandIn("_generate", "answers one token a prompt, in the place of a model that generates")
-_REWARDS = StandIn("_calculate_rewards", "answers the scenario's rewards, in the place of reward functions")
-_SCORING = (_SELF, _ONE_PROCESS, _LOG_PROBS, _GENERATOR, _REWARDS, StandIn("processing_class", "decodes for the log"))
-
-_EPSILON = {"group_layout": "equal", "epsilon": 1e-4, **REWARD_NORMALISATION.lacking("std_level", "epsilon")}
-_PEERS = {
-    **REWARD_NORMALISATION.lacking("leave_one_out", "std_level"), "group_layout": "equal", "leave_one_out": True,
-    "std_level": None,
-}  # fmt: skip
-ADVANTAGES = tuple(
-    Binding(
-        f"{module}.{name}Trainer._generate_and_score_completions", "reward_normalisation",
-        call=partial(_scored, f"{name}Config"), stand_ins=_SCORING, fixed=fixed, accepts=accepts, dtypes=dtypes,
-    )
-    for module, name, fixed, accepts, dtypes in (
-        (GRPO, "GRPO", _EPSILON, {"std_level": ("group", "batch", None)}, ("float32",)),
-        (RLOO, "RLOO", _PEERS, {}, ()),
-    )
-)  # fmt: skip
-
 # -- losses of models: what a model says of a token stands in a table --------------------------------------------------
 
 #: Prompt tokens before each response.
@@ -412,15 +325,11 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     trainer = _trainer(
         boundary, stand_in(), beta=inputs["beta"], temperature=inputs["temperature"], model=student,
         teacher_model=teacher, use_liger_gkd_loss=False, use_teacher_server=False, _buffered_num_items=None,
-        loss_top_k=0, loss_add_tail=False, _raise_if_local_teacher_tokenizer_mismatch=_same_of_none,
+        loss_top_k=0, loss_add_tail=False, _raise_if_local_teacher_tokenizer_mismatch=lambda *_, **__: None,
     )  # fmt: skip
     count = inputs["batch_num_tokens"]
     total = None if count is None else torch.tensor(count)
     return {"loss": boundary.invoke({}, trainer, student, batch, num_items_in_batch=total)}
-
-
-def _same_of_none(*_: Any, **__: Any) -> None:
-    """A check that holds."""
 
 
 def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -497,6 +406,9 @@ def _former_pairs(boundary: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+_TYPED = ("input_ids", "mm_token_type_ids")
+
+
 class _Processor:
     """A processor of texts that are numbers, a token and its type, as a vision model has them."""
 
@@ -505,15 +417,9 @@ class _Processor:
     def __call__(self, text: Any, images: Any = None, padding_side: str = "right", **_: Any) -> Any:
         import torch
 
-        rows = [[[int(number) for number in token.split(":")] for token in one.split()] for one in text]
-        width = max(map(len, rows))
-        found: dict[str, list[Any]] = {"input_ids": [], "attention_mask": [], "mm_token_type_ids": []}
-        for row in rows:
-            gap = [0] * (width - len(row))
-            ids, types = (list(column) for column in zip(*row))
-            for name, column in zip(found, (ids, [1] * len(row), types)):
-                found[name].append(gap + column if padding_side == "left" else column + gap)
-        return {name: torch.tensor(column) for name, column in found.items()}
+        rows = [torch.tensor([[*map(int, token.split(":")), 1] for token in one.split()]) for one in text]
+        padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_side=padding_side)
+        return dict(zip((*_TYPED, "attention_mask"), padded.unbind(-1)))
 
 
 def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -535,15 +441,16 @@ def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"samples": found}
 
 
-def _logged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What a logging step says of a metric; a batch that does not count had no number. The model trains, on a step
-    that is also evaluated."""
+def _logged(leaves_nan: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What a logging step says of a metric; a batch that does not count had no number, which is NaN or not there. The
+    model trains, on a step that is also evaluated."""
+    import torch
     import transformers
 
     values, valid = inputs["values"], inputs["response_mask"] != 0
-    history = [value if counts else float("nan") for value, counts in zip(values.flatten().tolist(), valid.flatten())]
+    history = torch.where(valid, values, float("nan"))[valid | leaves_nan].tolist()
     steps = stand_in(should_evaluate=True, global_step=1)
-    kept = {"train": {"probed": history}, "eval": {}}
+    kept = {"train": {"probed": history} if history else {}, "eval": {}}
     more = {"log_completions": False, "_metrics": kept, "_stored_metrics": kept}
     trainer = _trainer(boundary, stand_in(), control=steps, state=steps, **more)
     found: dict[str, Any] = {}
@@ -553,7 +460,6 @@ def _logged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"result": values.new_tensor(0.0 if told is None else told)}  # of no number nothing is told
 
 
-_TABLE = StandIn("model", "one table of outputs, a causal model of transformers: its gradient is that of each token")
 _DISTILLING = (f"{DISTILLATION}.DistillationTrainer", f"{GKD}.GKDTrainer")
 _AT_THE_TABLE = StandIn("entropy_from_logits", "reads the scenario's numbers out of the table")
 _OF_HF = StandIn("Trainer.compute_loss", "of transformers: returns the model's outputs; its loss is not looked at")
@@ -567,7 +473,10 @@ _LOGGING = (
         "distillation.distillation_trainer.Distillation", "gold.gold_trainer.GOLD", "iw_opd.iw_opd_trainer.IWOPD",
     )),
 )  # fmt: skip
-_TYPED = ("input_ids", "mm_token_type_ids")
+_FINITE = Dialect(
+    "masked_values_have_no_influence", None, "what a model says of a token that is not learned is finite",
+    f"{CODE}/trainer/sft_trainer.py#L1765", symptom="non-finite",
+)  # fmt: skip
 _MEAN = {"statistic": "mean", **MASKED_STATISTICS.lacking()}
 
 MODELS = (
@@ -590,10 +499,9 @@ MODELS = (
         Binding(
             f"{owner}.log",
             "masked_statistics",
-            call=_logged,
+            call=partial(_logged, owner in _WITHOUT_A_NUMBER),
             stand_ins=(_SELF, StandIn("Trainer.log", "of transformers: it writes what it is handed")),
             fixed=_MEAN,
-            accepts={} if owner in _WITHOUT_A_NUMBER else {"response_mask": ("full",)},
         )
         for owner in (*_WITHOUT_A_NUMBER, *_LOGGING)
     ),
@@ -604,6 +512,7 @@ MODELS = (
         stand_ins=(_SELF, _ONE_PROCESS, _TABLE, _AT_THE_TABLE, _OF_HF),
         fixed=_MEAN,
         accepts={"response_mask": _COUNTED},
+        dialects=(_FINITE,),
         dtypes=("float32",),
     ),
     *(
@@ -730,17 +639,12 @@ def _built(
     model = token_table(table, after, scores=scores)
     tokenizer = table_tokenizer(model)
     by_name = stand_in(from_pretrained=partial(_itself, tokenizer))
-    with swapped(boundary.owner, "_send_telemetry", _same_of_none), swapped(boundary.module, "AutoTokenizer", by_name):
+    silent = swapped(boundary.owner, "_send_telemetry", lambda *_: None)
+    with silent, swapped(boundary.module, "AutoTokenizer", by_name), own_randomness():
         trainer = boundary.owner(
             model=model, args=args, train_dataset=Dataset.from_list(rows), processing_class=tokenizer, **parts
         )
     return trainer, model
-
-
-def _undisturbed(call: Any, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A call that seeds the global generators, as trainers do where they are made."""
-    with own_randomness():
-        return call(boundary, inputs)  # type: ignore[no-any-return]
 
 
 def _learned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -858,9 +762,8 @@ def _prompted(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """A batch of prompts of one token, each with a completion."""
     import torch
 
-    width = max(len(row["rest"]) for row in rows)
     prompts = torch.tensor([[row["first"]] for row in rows])
-    completions = torch.tensor([row["rest"] + [0] * (width - len(row["rest"])) for row in rows])
+    completions = torch.nn.utils.rnn.pad_sequence([torch.tensor(row["rest"]) for row in rows], batch_first=True)
     counts, ones = (completions != 0).long(), torch.ones_like(prompts)
     labels = torch.cat([ones * -100, completions.masked_fill(counts == 0, -100)], dim=1)
     return {"input_ids": torch.cat([prompts, completions], dim=1), "attention_mask": torch.cat([ones, counts], dim=1),
@@ -876,6 +779,47 @@ _BATCH = StandIn("_generate_and_score_completions", "answers the scenario's comp
 _COLLATOR = StandIn("data_collator", "hands over prompts of one token, each with its completion")
 _POLICY = {**_ONE_RANK, "mini_batch_size": (None,), "ref_log_probs": (None,)}
 
+
+def _scored(which: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The advantages of completions with these rewards, of one token each. A group of one is evaluated: a trainer wants
+    several."""
+    import torch
+
+    rewards, size, level = inputs["rewards"], group_size(inputs), inputs["std_level"]
+    options: dict[str, Any] = {"num_generations": max(size, 2), "beta": 0.0}
+    if which == "GRPO":
+        options["scale_rewards"] = level or "none"
+    elif level == "batch":
+        options["normalize_advantages"] = True
+    batch = [{"prompt": f"w{_PROMPT + sorted(set(inputs['group'])).index(label)}"} for label in inputs["group"]]
+    trainer, model = _built(
+        boundary, -torch.ones(2 * len(batch), 1), f"{which}Config", None, batch * 2, options,
+        reward_funcs=lambda completions, **_: rewards.tolist(),
+    )  # fmt: skip
+    model.generate = lambda input_ids, **_: torch.nn.functional.pad(input_ids, (0, 1), value=1)
+    if size == 1:
+        model.eval()
+        trainer.num_generations_eval = 1
+    return {"normalised": boundary.function(trainer, batch)["advantages"]}
+
+
+_ONE_TOKEN = StandIn("generate", "answers one token, in the place of sampling")
+_EPSILON = {"group_layout": "equal", "epsilon": 1e-4, **REWARD_NORMALISATION.lacking("std_level", "epsilon")}
+_PEERS = {
+    **REWARD_NORMALISATION.lacking("leave_one_out", "std_level"), "group_layout": "equal", "leave_one_out": True,
+    "std_level": None,
+}  # fmt: skip
+ADVANTAGES = tuple(
+    Binding(
+        f"{module}.{name}Trainer._generate_and_score_completions", "reward_normalisation",
+        call=partial(_scored, name), stand_ins=(_TABLE, _ONE_TOKEN), fixed=fixed, accepts=accepts, dtypes=dtypes,
+    )
+    for module, name, fixed, accepts, dtypes in (
+        (GRPO, "GRPO", _EPSILON, {"std_level": ("group", "batch", None)}, ("float32",)),
+        (RLOO, "RLOO", _PEERS, {}, ()),
+    )
+)  # fmt: skip
+
 _OWN = "trl.experimental"
 _CPO = f"{CODE}/experimental/cpo/cpo_trainer.py#L677"
 _NO_REFERENCE = Dialect("reference", "none", "it has no reference model", _CPO)
@@ -884,11 +828,11 @@ _OF_PAIRS = ("beta", "ref_model")
 STEPS = (
     *(
         Binding(
-            boundary, f"{contract}_update", call=partial(_undisturbed, call), stand_ins=(_TABLE, *stand_ins),
+            boundary, f"{contract}_update", call=call, stand_ins=(_TABLE, *stand_ins),
             accepts=accepts, fixed=fixed, dialects=dialects, dtypes=("float32",),
         )
         for boundary, contract, call, stand_ins, accepts, fixed, dialects in (
-            (f"{SFT}.SFTTrainer.compute_loss", "supervised", _learned, (), _ONE_RANK, {}, ()),
+            (f"{SFT}.SFTTrainer.compute_loss", "supervised", _learned, (), _ONE_RANK, {}, (_FINITE,)),
             (
                 f"{GRPO}.GRPOTrainer.compute_loss", "policy", partial(_optimised, "GRPO"), (_BATCH,),
                 {**_POLICY, **_MEANS}, POLICY_UPDATE.lacking("eps_clip_low", "eps_clip_high", "loss_agg_mode"),
@@ -903,7 +847,7 @@ STEPS = (
     ),
     *(
         Binding(
-            boundary, "preference_update", call=partial(_undisturbed, partial(_preferred, rows, names, options)),
+            boundary, "preference_update", call=partial(_preferred, rows, names, options),
             stand_ins=(_TABLE, *((_SAID,) if rows == "prompts" else ())),
             accepts={"chosen_mask": _COUNTED, "rejected_mask": _COUNTED, "loss_type": types},
             fixed={name: value for name, value in (("ld_alpha", None), ("beta", 1.0)) if name not in names},
@@ -923,7 +867,7 @@ STEPS = (
     ),
     *(
         Binding(
-            f"{trainer}.training_step", "distillation_update", call=partial(_undisturbed, _taught),
+            f"{trainer}.training_step", "distillation_update", call=_taught,
             stand_ins=(_TABLE, _SAID, _COLLATOR), accepts={"response_mask": _COUNTED, **accepts}, dtypes=("float32",),
         )
         for trainer, accepts in (
@@ -935,6 +879,9 @@ STEPS = (
     ),
 )  # fmt: skip
 
+_IN_A_STEP = "it runs in a whole step that is bound, or evaluates, or asks an engine or Liger"
+_METHODS = """__init__ get_train_dataloader get_eval_dataloader training_step prediction_step _prepare_inputs _generate
+    _tokenize_prompts _generate_single_turn _calculate_rewards _get_per_token_logps_and_entropies"""
 #: Reason -> what is left out for it.
 _LEFT_OUT = {
     "an experiment that release 1.16.0 has no more": """
@@ -947,24 +894,18 @@ _LEFT_OUT = {
         experimental.async_grpo.async_grpo_trainer.log_rollout_traces
         experimental.async_grpo.async_grpo_trainer.AsyncGRPOTrainer.__init__
         experimental.async_grpo.async_grpo_trainer.AsyncGRPOTrainer.get_train_dataloader experimental.openreward.*
-        experimental.server_distillation.* experimental.gold.gold_trainer.GOLDTrainer._generate_on_policy_vlm_slice
-        experimental.gold.gold_trainer.GOLDTrainer._generate_on_policy_vlm_raw
-        experimental.gold.gold_trainer.GOLDTrainer._process_completions_to_buffer
+        experimental.server_distillation.*
     """,
     "its module imports beside peft alone, which nothing else here needs": "experimental.sdft.*",
-    "it runs in a whole step to which a method of its trainer is bound, or evaluates, or asks an engine or Liger": """
-        trainer.sft_trainer.SFTTrainer.* trainer.sft_trainer.DataCollatorForLanguageModeling.* trainer.utils.pad
+    _IN_A_STEP: """
+        trainer.sft_trainer.DataCollatorForLanguageModeling.* trainer.utils.pad
         trainer.dpo_trainer.DPOTrainer.* trainer.dpo_trainer.DataCollatorForPreference.* trainer.reward_trainer.*
         trainer.kto_trainer.KTOTrainer.* trainer.kto_trainer.DataCollatorForUnpairedPreference.*
-        trainer.grpo_trainer.GRPOTrainer._get_last_hidden_state trainer.grpo_trainer.GRPOTrainer.__init__
-        trainer.grpo_trainer.GRPOTrainer.get_train_dataloader
-        trainer.grpo_trainer.GRPOTrainer._get_per_token_logps_and_entropies trainer.utils.RepeatSampler.__iter__
-        trainer.grpo_trainer.GRPOTrainer.training_step trainer.grpo_trainer.GRPOTrainer._prepare_inputs
-        trainer.rloo_trainer.RLOOTrainer.__init__ trainer.rloo_trainer.RLOOTrainer.get_train_dataloader
-        trainer.rloo_trainer.RLOOTrainer._get_per_token_logps_and_entropies trainer.utils.shuffle_sequence_dict
-        trainer.rloo_trainer.RLOOTrainer.training_step trainer.rloo_trainer.RLOOTrainer._prepare_inputs
-        trainer.utils.selective_log_softmax experimental.online_dpo.* experimental.gkd.* experimental.cpo.*
-        experimental.tpo.* experimental.distillation.* experimental.iw_opd.*
+        trainer.utils.RepeatSampler.__iter__ trainer.utils.shuffle_sequence_dict trainer.utils.selective_log_softmax
+        experimental.online_dpo.* experimental.gkd.* experimental.cpo.* experimental.tpo.* experimental.distillation.*
+        experimental.iw_opd.* experimental.gold.gold_trainer.GOLDTrainer.* trainer.utils.entropy_from_logits
+        trainer.sft_trainer._chunk trainer.sft_trainer._chunked_cross_entropy_loss trainer.sft_trainer.SFTTrainer.*
+        trainer.sft_trainer._patch_chunked_ce_lm_head trainer.grpo_trainer.GRPOTrainer._get_last_hidden_state
     """,
     "it counts operations of the machine, or prints": """
         trainer.utils.compute_flops_per_token trainer.utils.compute_mfu trainer.utils.adjusted_mfu trainer.callbacks.*
@@ -985,6 +926,10 @@ TARGET = Target(
             "transformers.models.auto.modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES"
         ),
     },
-    unbound={f"trl.{path}": reason for reason, paths in _LEFT_OUT.items() for path in paths.split()},
+    unbound={
+        **{f"trl.{path}": reason for reason, paths in _LEFT_OUT.items() for path in paths.split()},
+        **{f"{GRPO}.GRPOTrainer.{name}": _IN_A_STEP for name in _METHODS.split()},
+        **{f"{RLOO}.RLOOTrainer.{name}": _IN_A_STEP for name in _METHODS.split()},
+    },
     bindings=(*LOSSES, *ADVANTAGES, *MODELS, *SINGLE, *STEPS),
 )

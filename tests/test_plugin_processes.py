@@ -25,6 +25,7 @@ HEAVY = (
     "yaml",
     "jsonschema",
     "rich",
+    "transformers",
     "sentinel.run.session",
     "sentinel.recipes",
     "sentinel.recipes.catalog",
@@ -126,7 +127,7 @@ def test_two_runs_at_once(folder, tmp_path, demo_repository, monkeypatch):
 
     monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "cold"))
     MirrorStore(Home(tmp_path / "cold")).add(bundled_catalog().targets["demo"], str(demo_repository.path))
-    loaded = "[name for name in ('torch', 'demo_rl') if name in sys.modules]"
+    loaded = "[name for name in ('torch', 'transformers', 'demo_rl') if name in sys.modules]"
     (folder / "conftest.py").write_text(f"import sys\n\ndef pytest_unconfigure():\n    print('LOADED', {loaded})\n")
     runs = [start(folder, "--sentinel-recipes=mine", "-q") for _ in range(2)]
     for status, text in map(finish, runs):

@@ -305,6 +305,7 @@ class Row:
     :ivar batch: one batch of everyday values, which all are asked.
     :ivar alike: member -> what it answers to that with the settings of the batch, where it can be set so.
     :ivar usual: the same with the settings that a run of its framework has by default.
+    :ivar coarse: ``alike`` in bfloat16, where its framework has these tensors in that.
     """
 
     contract: str
@@ -317,6 +318,7 @@ class Row:
     batch: Inputs | None = None
     alike: dict[str, Number] = field(default_factory=dict)
     usual: dict[str, Number] = field(default_factory=dict)
+    coarse: dict[str, Number] = field(default_factory=dict)
 
 
 def identities(contract: Contract) -> list[str]:
@@ -344,8 +346,11 @@ def _values(contract: Contract, binding: Binding, name: str) -> tuple[Any, ...]:
 
 def settled(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> Contract | None:
     """The contract as a boundary has it with these settings; None where it cannot be set so."""
-    if any(value not in _values(contract, binding, name) for name, value in where.items()):
-        return None
+    for name, value in where.items():
+        item = contract.input(name)
+        examples = item is not None and item.kind == "number" and name not in {*binding.fixed, *binding.accepts}
+        if not examples and value not in _values(contract, binding, name):
+            return None
     with suppress(NotSearchable):
         return narrowed(contract, replace(binding, fixed={**binding.fixed, **where}))
     return None

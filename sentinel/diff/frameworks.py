@@ -31,6 +31,7 @@ from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
 from sentinel.targets import Binding
 from sentinel.targets.refs import Ref
+from sentinel.values.literals import Tensor, from_array
 
 
 @dataclass(frozen=True)
@@ -186,6 +187,10 @@ class Frameworks:
             return
         for member in (definition, *there):
             row.alike.update(_number(member, contract, batch, batch))
+        halved = {name: _halved(value) for name, value in batch.items()}
+        for member in there:
+            if "bfloat16" in (member.subject.binding.dtypes or ("bfloat16",)):
+                row.coarse.update(_number(member, contract, halved, halved))
         for target in dict.fromkeys(member.target for member in there):
             opened = self.opened[target]
             told = defaults_of(self._catalog, self._catalog.targets[target], opened.checkout, contract.name)
@@ -275,6 +280,12 @@ def _number(member: Member, contract: Contract, batch: Inputs, asked: Inputs) ->
             moving = {name: other[name] for name in other if defined[name].observation != defined[""].observation}
             return {member.name: Number(moving, told[keys[0]])}
     return {}
+
+
+def _halved(value: Any) -> Any:
+    """In bfloat16, where it is a tensor of floats."""
+    floats = isinstance(value, Tensor) and value.dtype == "float32"
+    return from_array(value.array(), "bfloat16", value.requires_grad) if floats else value
 
 
 def _definition(contract: Contract, reference: LawSession) -> Member:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from sentinel.contracts.contract import Inputs
 from sentinel.diff.across import DEFINITION, UNEXPLAINED, Number, Row, Separation
 from sentinel.diff.frameworks import Frameworks, Meaning
@@ -15,6 +17,9 @@ from sentinel.reports.markdown import escaped
 from sentinel.values.literals import Tensor
 
 Document = Mapping[str, Any]
+
+#: bfloat16 has 8 bits; a handful of operations, each rounded, loses some of them.
+_ROUNDING = 2.0**-5
 
 _NAME = re.compile(r"[\w+.-]+")
 
@@ -47,6 +52,9 @@ def _row(meaning: Meaning, row: Row) -> dict[str, Any]:
         "batch": _given(batch, frozenset(row.where)),
         "alike": {name: f"{_brief(each.value)}{_settings(each)}" for name, each in row.alike.items()},
         "usual": {name: f"{_brief(each.value)}{_settings(each)}" for name, each in row.usual.items()},
+        "coarse": {
+            name: f"{_brief(each.value)}{_far(each.value, row.alike.get(name))}" for name, each in row.coarse.items()
+        },
         "not_compared": {name: message(why) for name, why in row.not_compared.items()},
         "unexplained": len({item.why for item in row.apart if item.unexplained}),
         "apart": [_separation(item) for item in row.apart],
@@ -98,6 +106,19 @@ def _brief(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def _far(value: Any, exact: Number | None) -> str:
+    """Say where a member's answer in bfloat16 is not what rounding makes of its answer in float32."""
+    if exact is None:
+        return ""
+    one, other = (np.asarray(_nested(each), float) for each in (value, exact.value))
+    near = one.shape == other.shape and np.allclose(one, other, rtol=_ROUNDING, atol=_ROUNDING, equal_nan=True)
+    return "" if near else f", and {_brief(exact.value)} in float32"
+
+
+def _nested(value: Any) -> Any:
+    return value.nested() if isinstance(value, Tensor) else value
+
+
 def _settings(number: Number) -> str:
     """The settings of an answer that are not those of the batch, or by which option they are a run's default."""
     said = [
@@ -132,6 +153,7 @@ def lines(told: Document) -> Iterator[str]:
             yield f"  one batch: {row['batch']}"
         yield from (f"    {name}: {value}" for name, value in row["alike"].items())
         yield from (f"    {name}, by default: {value}" for name, value in row["usual"].items())
+        yield from (f"    {name}, in bfloat16: {value}" for name, value in row["coarse"].items())
         yield from (f"  not compared: {name}: {why}" for name, why in row["not_compared"].items())
         yield ""
     count = sum(row["unexplained"] for row in told["rows"])
@@ -171,7 +193,8 @@ def markdown(told: Document) -> Iterator[str]:
     for row in told["rows"]:
         yield f"\n## {escaped(row['title'])}\n"
         yield f"One batch: `{row['batch']}`\n\n" if row["batch"] else ""
-        yield "| | means | with the same settings | with its default settings |\n| --- | --- | --- | --- |"
+        yield "| | means | with the same settings | with its default settings | in bfloat16 |"
+        yield "|" + " --- |" * 5
         for group, label in [([DEFINITION], "")] * (DEFINITION in row["alike"]) + list(_labelled(row)):
             for name in group:
                 cells = (f"{name} {row['places'].get(name, '')}", label, *(row[of].get(name, "") for of in _NUMBERS))
@@ -184,4 +207,4 @@ def markdown(told: Document) -> Iterator[str]:
         yield from (f"* Not compared: {escaped(name)}: {escaped(why)}" for name, why in row["not_compared"].items())
 
 
-_NUMBERS = ("alike", "usual")
+_NUMBERS = ("alike", "usual", "coarse")

@@ -434,7 +434,7 @@ def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool
              "num_labels": 2 - scores}  # fmt: skip
     with own_randomness():  # layers draw what they are replaced with
         made = TokenTable(transformers.PretrainedConfig(pad_token_id=_PADDING, eos_token_id=_END, **sizes))
-    made.loss_type = "ForCausalLM"
+    made.loss_type, made.warnings_issued = "ForCausalLM", {}  # the latter was a model's until transformers 5
     return made
 
 
@@ -494,7 +494,8 @@ def trained(trainer: Any, model: Any) -> tuple[float, Any]:
         arrived.add_(gradient)
 
     table.register_hook(add)
-    return trainer.train().training_loss, arrived
+    with own_randomness():
+        return trainer.train().training_loss, arrived
 
 
 @contextmanager

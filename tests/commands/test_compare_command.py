@@ -116,6 +116,17 @@ def test_all_writes_the_page_and_the_data_with_a_batch_in_numbers(
     assert "| other agg&#95;loss other&#47;losses.py:1 | A |" in page
 
 
+def test_another_precision_is_a_twin(compare: Compare) -> None:
+    """One of them is wrong in bfloat16 alone."""
+    answer = compare("loss_aggregation", "--json", other=f"(1 if '32' in str(loss_mat.dtype) else 2) * {MEAN}")
+    [row] = json.loads(answer.out)["rows"]
+    assert row["headline"].endswith("mean 1 thing; 2 as it is defined")
+    assert "float32" not in row["coarse"]["tiny agg_loss"]
+    value, told = row["coarse"]["other agg_loss"].split(", and ")
+    assert told == f"{row['alike']['other agg_loss']} in float32"
+    assert float(value) == pytest.approx(2 * float(row["alike"]["other agg_loss"]), rel=1e-2)
+
+
 def test_defaults_are_those_that_the_code_declares(compare: Compare, tiny: Any, tmp_path: Path) -> None:
     """In the tree at the ref, by the option that options.toml names."""
     file = tiny.recipe.parent.parent / "other" / "options.toml"
@@ -151,6 +162,15 @@ def test_a_target_that_is_not_asked_for_is_not_imported(
     assert run_sentinel("compare", "loss_aggregation", "--targets", "tiny").status == 0
     with pytest.raises(AssertionError, match="imported"):
         run_sentinel("compare", "loss_aggregation")
+
+
+@pytest.mark.parametrize("preload", ["", "transformers"])
+def test_a_family_of_packages_is_loaded_for_targets_that_name_it_alone(compare: Compare, preload: str) -> None:
+    if preload:
+        pytest.importorskip(preload)
+    seen = "(2 if 'transformers' in __import__('sys').modules else 1)"
+    [row] = compare("loss_aggregation", "--json", other=f"{seen} * {MEAN}", preload=preload).json()["rows"]
+    assert row["headline"].endswith(f"{1 if preload else 2} as it is defined")
 
 
 def test_a_package_that_a_target_wants_is_named_with_its_extra(compare: Compare, run_sentinel: Any) -> None:

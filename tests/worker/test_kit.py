@@ -77,6 +77,19 @@ def test_the_end_of_a_text_stands_for_the_last_token_that_counts() -> None:
     assert kit.table_tokenizer(model)(kit.token_words(ids[:1]))["input_ids"] == ids[:1]
 
 
+def test_a_table_of_rewards_scores_a_text_by_its_tokens_wherever_it_is_padded() -> None:
+    import torch
+
+    model = kit.token_table(torch.tensor([[-0.5, -2.0], [-1.0, -0.25]]), scores=True)
+    (long, short), mask = (
+        kit.token_ids(torch.tensor([[1, 1], [1, 0]]), ended=True),
+        torch.tensor([[1, 1, 1], [1, 1, 0]]),
+    )
+    scores = model(torch.tensor([long, [*short, 0]]), attention_mask=mask).logits
+    assert scores.flatten().tolist() == pytest.approx([-2.5, -1.0])
+    assert model.config.num_labels == 1
+
+
 def test_the_gradient_that_arrives_at_a_table_is_that_of_each_token() -> None:
     import torch
 
