@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sentinel.commands.console import command, json_option, progress, say, say_json
@@ -40,6 +41,7 @@ def declare(commands: Commands) -> None:
     parser.add_argument("--seed", metavar="S", type=int, default=0, help="draw other scenarios (default: 0)")
     parser.add_argument("--no-bisect", action="store_true", help="do not look for the commits")
     settings_options(parser)
+    parser.add_argument("--save", metavar="FILE", type=Path, help="also put it there: reports/changes.json")
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--markdown", action="store_true", help="print Markdown")
     json_option(shape)
@@ -83,6 +85,9 @@ def _diff(arguments: argparse.Namespace) -> int:
                 interrupted = True
         finally:
             runner.close()
+    if arguments.save is not None:
+        name = "..".join(ref.short for ref in refs)
+        report.save(arguments.save, "revisions", target.name, {name: report.brief(comparison, found, interrupted)})
     if arguments.json:
         say_json(report.document(comparison, found, interrupted))
     elif arguments.markdown:

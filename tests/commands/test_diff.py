@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,20 @@ def test_markdown_has_a_row_for_each_boundary_that_differs(run_sentinel, tiny):
     assert "mends TINY" in text
     assert text.count("\n| ") == 3  # the headings, the line below them, and the one that differs
     assert tiny.fixed[:9] in text
+
+
+def test_what_is_saved_stands_beside_what_was_and_no_other_file_is_written_over(run_sentinel, tiny, tmp_path):
+    file = tmp_path / "reports" / "changes.json"
+    for pair in ((f"git:{tiny.buggy}", "git:main"), ("git:main", "git:main")):
+        run_sentinel("diff", "tiny", *pair, "--save", file, *FEW)
+    told = json.loads(file.read_text())["revisions"]["tiny"]
+    assert [len(told[name]["rows"]) for name in sorted(told)] == [1, 0]
+    [row] = [row for said in told.values() for row in said["rows"]]
+    assert (row["is"], row["boundary"]) == ("better", "tiny.losses.agg_loss (tiny/losses.py:2)")
+    file.write_text('{"rows": []}')
+    answer = run_sentinel("diff", "tiny", "git:main", "git:main", "--save", file, *FEW)
+    assert (answer.status, file.read_text()) == (2, '{"rows": []}')
+    assert "holds something else; name another file" in answer.err
 
 
 @pytest.mark.parametrize(

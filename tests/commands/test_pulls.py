@@ -94,6 +94,12 @@ def test_each_head_has_an_answer_and_a_hostile_one_spoils_its_own(run_sentinel, 
     assert "\x1b" not in shown
     comment = run_sentinel("pulls", "tiny", "--comment", "2", "--examples", "10").out
     assert comment.startswith("## What changes in tiny\n")
+    table = run_sentinel("pulls", "tiny", "--markdown", "--examples", "10", "--save", "changes.json").out
+    assert table.startswith("## Open pull requests of tiny\n\n6 of 6 open pull requests: 1 brings, 1 mends, ")
+    assert table.count("\n| ") == 2 + 5
+    told = json.loads(Path("changes.json").read_text())["pulls"]["tiny"]
+    assert [row["number"] for row in told["rows"]] == [2, 3, 6, 5, 4]
+    assert (told["answers"]["brings"], told["compared"]) == (1, 3)
     only = run_sentinel("pulls", "tiny", "--json", "--examples", "10", "--since", "4").json()
     assert [each["number"] for each in only] == [6, 5, 4]
 
