@@ -49,6 +49,11 @@ def test_a_mended_bug_is_for_the_better_with_numbers_laws_and_the_commit(run_sen
     assert found["laws"]["after"] == []
 
 
+def test_a_gate_fails_for_the_worse_alone(run_sentinel, tiny):
+    ways = ((f"git:{tiny.buggy}", "git:main"), ("git:main", f"git:{tiny.buggy}"))
+    assert [run_sentinel("diff", "tiny", *way, "--worse", *FEW).status for way in ways] == [0, 1]
+
+
 def test_the_other_way_round_it_is_for_the_worse(run_sentinel, tiny):
     answer = run_sentinel("diff", "tiny", "git:main", f"git:{tiny.buggy}", *FEW)
     assert answer.status == 1
@@ -114,6 +119,13 @@ def test_what_is_gone_is_looked_for_under_another_name(run_sentinel, tree):
         in answer.out
     )
     assert "new: tiny.losses.agg_loss" in run_sentinel("diff", "tiny", other, one).out
+
+
+def test_refs_without_a_boundary_in_common_are_compared_in_nothing_and_that_is_said(run_sentinel, tree):
+    one, other = tree("one", CODE.format(returned=MENDED)), tree("other", "def quite_another(x):\n    return x\n")
+    answer = run_sentinel("diff", "tiny", one, other)
+    assert answer.status == 2
+    assert answer.out.endswith(": nothing is compared; 1 gone\n")
 
 
 def test_another_signature_is_said_so(run_sentinel, tree):

@@ -152,6 +152,24 @@ def test_after_ctrl_c_the_next_run_goes_on(run_sentinel, tiny, git, pull, mirror
     assert [json.loads(line).get("number") for line in file.read_text().splitlines()[1:4]] == [3, 2, 1]
 
 
+def test_a_merge_base_that_a_shallow_mirror_lacks_is_owned_up_to(run_sentinel, tiny, git, pull, mirror):
+    pull(1, tiny.buggy, {"notes.txt": "1"})
+    mirror()
+    [place] = Path(os.environ["SENTINEL_HOME"]).glob("mirrors/tiny.git")
+    (place / "shallow").write_text(f"{git('rev-parse', 'main')}\n")
+    [found] = run_sentinel("pulls", "tiny", "--json").json()
+    assert found["answer"] == "cannot be decided"
+    assert found["said"][0].endswith(" and main in this mirror, which is shallow")
+
+
+def test_revisions_without_a_common_history_are_compared_no_commit_is_made_up(run_sentinel, tiny, git, pull, mirror):
+    sha = pull(1, "", {LOSSES: git("show", f"{tiny.buggy}:{LOSSES}")})
+    mirror()
+    [found] = run_sentinel("diff", "tiny", "git:main", f"git:{sha}", "--json", "--examples", "5").json()["boundaries"]
+    assert (found["judgement"], found["commit"]) == ("worse", None)
+    assert found["no_commit"].startswith("no history joins ")
+
+
 def test_without_merge_refs_those_are_open_that_the_branch_does_not_have(tiny, git, pull, tmp_path):
     first = pull(1, tiny.fixed, {"a": "1"})
     git("update-ref", "-d", "refs/pull/1/merge")

@@ -131,6 +131,16 @@ def test_the_nightly_run_is_green_where_nothing_changed_and_says_what_did(runner
     assert last.count("## Sentinel\n") == 2, "each night's run is told once, behind what changed"
     assert runner.summary.startswith("## Sentinel: what changed")
     assert rev(runner, "fixed")[:9] in runner.summary
+    numbers = "What changes in the numbers since the last run, and with each release since"
+    assert third[numbers] == 0
+    assert "differ (1 better)" in runner.summary, said[list(steps).index(numbers)]
+    subprocess.run(["git", "-C", f"{tmp_path}/seed/demo", "tag", "v2", "fixed"], check=True)
+    main_is(runner, "broken")
+    assert night()[numbers] == 1, said
+    assert "differ (1 worse)" in runner.summary, said[list(steps).index(numbers)]
+    subprocess.run(["git", "-C", f"{tmp_path}/seed/demo", "tag", "v3", "broken"], check=True)
+    assert night()[numbers] == 1, said
+    assert "demo from git:v2 " in runner.summary
 
 
 def main_is(runner: Runner, name: str) -> None:
