@@ -252,7 +252,8 @@ def brief(comparison: Comparison, found: Sequence[Compared], interrupted: bool =
     """What a page or release notes say: one sentence for all, and a row for each boundary that differs."""
     rows = []
     for item in (each for each in found if each.state == "differs"):
-        shown = [f"{key}: {detail}" for each in item.differences for key, detail in each.details.items() if detail]
+        details = [pair for each in item.differences for pair in each.details.items() if pair[1]]
+        shown = [f"{key}: {detail}" if key else detail for key, detail in details]
         shown += [each.detail for side in (AFTER, BEFORE) for each in item.broken.get(side, ())]
         rows.append(
             {
