@@ -143,6 +143,13 @@ def test_what_raises_now_is_a_difference(run_sentinel, tree):
     assert found["sentence"].startswith("it now raises: ")
 
 
+def test_what_one_revision_never_answers_is_not_compared(run_sentinel, tree):
+    raising = CODE.format(returned="loss_mat.no_such")
+    answer = run_sentinel("diff", "tiny", tree("one", raising), tree("other", CODE.format(returned=MENDED)), *FEW)
+    assert answer.status == 2
+    assert "not compared: tiny.losses.agg_loss (tiny/losses.py:2): before: every call was refused: " in answer.out
+
+
 def test_markdown_has_a_row_for_each_boundary_that_differs(run_sentinel, tiny):
     text = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main", "--markdown", *FEW).out
     assert text.startswith("## What changes in tiny\n")
