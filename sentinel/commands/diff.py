@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from sentinel.commands.console import Commands, command, json_option, progress, say, say_json
 from sentinel.commands.known import known, settings_options, target_named
@@ -41,7 +42,9 @@ def declare(commands: Commands, text: str) -> None:
     parser.add_argument("--examples", metavar="N", type=int, default=100, help="scenarios a boundary (default: 100)")
     parser.add_argument("--seed", metavar="S", type=int, default=0, help="draw other scenarios (default: 0)")
     parser.add_argument("--no-bisect", action="store_true", help="do not look for the commits")
+    parser.add_argument("--worse", action="store_true", help="status 1 only where something is worse, or mixed")
     settings_options(parser)
+    parser.add_argument("--save", metavar="FILE", type=Path, help="also put it there: reports/changes.json")
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--markdown", action="store_true", help="print Markdown")
     json_option(shape)
@@ -77,6 +80,9 @@ def _diff(arguments: argparse.Namespace) -> int:
                 interrupted = True
         finally:
             runner.close()
+    if arguments.save is not None and not interrupted:
+        name = "..".join(ref.short for ref in refs)
+        report.save(arguments.save, "revisions", target.name, {name: report.brief(comparison, found, interrupted)})
     if arguments.json:
         say_json(report.document(comparison, found, interrupted))
     elif arguments.markdown:
@@ -86,6 +92,6 @@ def _diff(arguments: argparse.Namespace) -> int:
     states = {item.state for item in found}
     if interrupted:
         return 130
-    if "differs" in states:
+    if any(item.judgement in ("worse", "mixed") for item in found) if arguments.worse else "differs" in states:
         return 1
-    return 0 if states & {"same code", "same numbers"} else 2
+    return 0 if states & {"same code", "same numbers", "differs"} else 2

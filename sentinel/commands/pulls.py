@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
-from sentinel.commands.console import Commands, command, complain, counted, json_option, progress, say, say_json
+from sentinel.commands.console import Commands, command, complain, json_option, progress, say, say_json
 from sentinel.commands.known import known, settings_options, target_named
 from sentinel.deciding.runner import runner_of
-from sentinel.diff.pulls import ANSWERS, Pull, Radar, open_heads
+from sentinel.diff import report
+from sentinel.diff.pulls import ANSWERS, Pull, Radar, brief, headline, markdown, open_heads
 from sentinel.errors import SentinelError
 from sentinel.recipes import find_recipes
 from sentinel.reports.escaping import message
@@ -34,7 +35,9 @@ def declare(commands: Commands, text: str) -> None:
     parser.add_argument("target", metavar="TARGET")
     parser.add_argument("--since", metavar="N", type=int, default=0, help="only pull requests from this number on")
     parser.add_argument("--examples", metavar="N", type=int, default=40, help="scenarios a boundary (default: 40)")
+    parser.add_argument("--save", metavar="FILE", type=Path, help="also put it there: reports/changes.json")
     shape = parser.add_mutually_exclusive_group()
+    shape.add_argument("--markdown", action="store_true", help="print a table, for the summary of a job")
     shape.add_argument("--comment", metavar="N", type=int, help="print what there is to say of this one, as Markdown")
     json_option(shape)
     settings_options(parser, without="repo-url")  # pull requests are upstream's
@@ -68,8 +71,13 @@ def _pulls(arguments: argparse.Namespace) -> int:
         finally:
             runner.close()
             radar.close()
+    said = brief(pulls, len(heads), branch)
+    if arguments.save is not None:
+        report.save(arguments.save, "pulls", target.name, said)
     if arguments.comment is not None:
         sys.stdout.write("".join(pull.text or "Nothing changes in the numbers.\n" for pull in pulls))
+    elif arguments.markdown:
+        sys.stdout.write(markdown(target.name, said))
     elif arguments.json:
         say_json([asdict(pull) for pull in pulls])
     else:
@@ -83,6 +91,4 @@ def _show(pulls: Sequence[Pull], total: int) -> None:
             if pull.answer == answer:
                 say(f"{answer}: #{pull.number} {message(pull.subject)} ({pull.head[:9]})")
                 say("\n".join(f"    {message(line)}" for line in pull.said[:6]))
-    counts = Counter(pull.answer for pull in pulls)
-    told = ", ".join(f"{counts[answer]} {answer}" for answer in ANSWERS if counts[answer])
-    say(f"\n{len(pulls)} of {counted(total, 'open pull request')}: {told or 'none decided'}")
+    say(f"\n{headline(pulls, total)}")

@@ -287,6 +287,10 @@ class Comparison:
             self._draw(search, enough)
             with suppress(Undecidable):
                 pair.try_(search.subject, glimpses(search.subject, self._seed, [NUMBERS_STAY])[:4], describe=True)
+            seen = pair.seen.get(subject.name, Seen())
+            if not seen.answered and seen.refused:
+                side, why = next(iter(seen.refused.items()))
+                return replace(compared, state="not compared", reason=f"{side}: every call was refused: {why}")
             findings = {item.symptom: item for each in laws[::-1] for item in search.outcomes[each].findings}
             differences = tuple(self._difference(pair, search.subject, finding) for finding in findings.values())
             scenarios = [next(iter(finding.trial.variants.values())) for finding in findings.values()]
@@ -298,7 +302,6 @@ class Comparison:
         undecided = search.undecided
         # The scenarios of known bugs were among those that were asked.
         bugs = self._bugs(subject) if differences or any(broken.values()) else {}
-        seen = pair.seen.get(subject.name, Seen())
         differs = bool(differences or any(broken.values()) or any(bugs.values()))
         state = "differs" if differs else "not compared" if undecided else "same numbers"
         return replace(

@@ -106,11 +106,15 @@ class Seen:
     :ivar claims: where the worker says that it is, by side.
     :ivar functions: what of the target's ran, by side, where that was asked for.
     :ivar rounding: the largest difference that rounding explains.
+    :ivar answered: scenarios that both sides answered.
+    :ivar refused: what a side said to the last scenario that it alone refused, by side.
     """
 
     claims: dict[str, Claim] = field(default_factory=dict)
     functions: dict[str, set[str]] = field(default_factory=dict)
     rounding: float = 0.0
+    answered: int = 0
+    refused: dict[str, str] = field(default_factory=dict)
 
 
 class Pair(LawSession):
@@ -209,19 +213,21 @@ class Pair(LawSession):
         inputs = list(variants.values())[-1]
         failed = {side: each.refused or _SILENT for side, each in called.items() if each.observation is None}
         case = Case(dict.fromkeys(SIDES, inputs), {}, None, subject.contract, {}, coarsest)
+        seen = self.seen.setdefault(subject.name, Seen())
         if failed:
             first = next(iter(failed.values()))
             unknown = next((each.unknown_input for each in failed.values() if each.unknown_input), "")
             if unknown or len(failed) == 2 or first.kind != "raised":
                 return Trial(variants, refused=first.reason, refusal=first.kind, unknown_input=unknown)
+            seen.refused |= {side: each.reason for side, each in failed.items()}
             symptom = "raises" if AFTER in failed else "no longer raises"
             known = {side: each.observation for side, each in called.items() if each.observation is not None}
             violation = Violation("", None, None, first.reason, symptom)
             return Trial(variants, replace(case, observation=known), (violation,), answer=answer)
+        seen.answered += 1
         case = replace(case, observation={side: each.observation or {} for side, each in called.items()})
         violations = tuple(law.violations(case))
         if not violations:
-            seen = self.seen.setdefault(subject.name, Seen())
             seen.rounding = max([seen.rounding, *_gaps(case)])
         return Trial(variants, case, violations, answer=answer)
 

@@ -6,11 +6,12 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import sentinel
 from sentinel.deciding.runner import Runner
@@ -26,6 +27,8 @@ from sentinel.history.commits import Commit
 from sentinel.history.gittrees import GitTrees
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
+from sentinel.reports.escaping import message
+from sentinel.reports.markdown import escaped
 from sentinel.reports.store import file_name
 from sentinel.sources import MirrorStore
 from sentinel.sources.gitbinary import run_checked
@@ -40,6 +43,9 @@ ANSWERS: tuple[Answer, ...] = get_args(Answer)
 _LONGEST = 600.0
 
 _STOPPED = f"stopped after {_LONGEST:.0f} seconds"
+
+#: Boundaries that a page names of one pull request.
+_LINES = 4
 
 _PULL = re.compile(r"refs/pull/([1-9][0-9]{0,8})/(head|merge)")
 
@@ -246,3 +252,47 @@ def answered(found: Sequence[Compared]) -> Answer:
     asked = [item for item in found if item.state in ("same numbers", "not compared")]
     undecided = [item for item in asked if item.state == "not compared"]
     return "cannot be decided" if asked and len(undecided) == len(asked) else "nothing"
+
+
+def headline(pulls: Sequence[Pull], total: int) -> str:
+    """How many answers there are of each kind."""
+    counts = Counter(pull.answer for pull in pulls)
+    told = ", ".join(f"{counts[answer]} {answer}" for answer in ANSWERS if counts[answer])
+    return f"{len(pulls)} of {total} open pull request{'' if total == 1 else 's'}: {told or 'none decided'}"
+
+
+def brief(pulls: Sequence[Pull], total: int, branch: str) -> dict[str, Any]:
+    """What a page says: how many answers of each kind, and those that are about something, the gravest first.
+
+    :param branch: the commit of the branch that they were compared with.
+    """
+    counts = Counter(pull.answer for pull in pulls)
+    about = sorted((pull for pull in pulls if pull.answer != "nothing"), key=lambda pull: ANSWERS.index(pull.answer))
+    return {
+        "branch": branch,
+        "headline": headline(pulls, total),
+        "answers": dict(counts),
+        "compared": sum(pull.compared > 0 for pull in pulls),
+        "minutes": round(sum(pull.seconds for pull in pulls) / 60, 1),
+        "rows": [
+            {
+                "number": pull.number,
+                "head": pull.head[:9],
+                "subject": message(pull.subject),
+                "answer": pull.answer,
+                "said": [message(line) for line in pull.said[:_LINES]],
+            }
+            for pull in about
+        ],
+    }
+
+
+def markdown(target: str, said: Mapping[str, Any]) -> str:
+    """For the summary of a job."""
+    parts = [f"## Open pull requests of {escaped(target)}", "", f"{escaped(said['headline'])}."]
+    if said["rows"]:
+        parts += ["", "| pull request | | what is seen |", "|" + " --- |" * 3]
+    for row in said["rows"]:
+        cells = (f"#{row['number']} {row['subject']} ({row['head']})", row["answer"], "; ".join(row["said"]))
+        parts.append(f"| {' | '.join(map(escaped, cells))} |")
+    return "\n".join(parts) + "\n"

@@ -68,7 +68,7 @@ def _digest(text: str) -> str:
 
 
 class _Bare(ast.NodeTransformer):
-    """Takes from functions what says something to people alone: annotations and docstrings."""
+    """Takes away what says something to people alone: annotations and docstrings of functions, a field's metadata."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         return self._bare(node)
@@ -79,6 +79,11 @@ class _Bare(ast.NodeTransformer):
     def visit_arg(self, node: ast.arg) -> ast.AST:
         node.annotation = None
         return node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if _last(node.func) == "field":
+            node.keywords = [each for each in node.keywords if each.arg != "metadata"]
+        return self.generic_visit(node)
 
     def _bare(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
         node.returns = None
@@ -171,7 +176,8 @@ class Reached:
         """Whether calls in which only functions of these names ran come by nothing that has changed: they do the same
         in both trees then, and so need not be made twice.
 
-        What is not called cannot be seen to be used; so where a value or a class has changed, the answer is no.
+        What is not called cannot be seen to be used; so where a value or a class has changed, the answer is no. A field
+        counts where what runs names it.
         """
         changed = self.changed(other)
         moved = {place for place, _, _ in changed}
@@ -180,22 +186,26 @@ class Reached:
         used: set[str] = set()
         for unit in stayed:
             if unit.kind != "function":
-                loaded |= unit.names | unit.attributes
+                loaded |= (unit.names | unit.attributes) - {_last_part(unit.name)}
             elif _last_part(unit.name) in ran:
                 used |= unit.names | unit.attributes
-        added = {place for place, one, _ in changed if one is None}
+        whole = {place for place, one, two in changed if one is None or two is None}
         for (file, name), one, two in changed:
-            last = _last_part(name)
-            if last in ran or last in loaded:
-                return False
-            if one is not None and two is not None:
-                if not one.kind == two.kind == "function" or one.decorators != two.decorators:
+            owner, _, last = name.rpartition(".")
+            if one is None or two is None:
+                [alone] = filter(None, (one, two))
+                if alone.decorators - _HARMLESS or (alone.kind == "rest" and alone.text.strip()):
                     return False
-                continue
-            [alone] = filter(None, (one, two))
-            acts = alone.decorators - _HARMLESS or (alone.kind == "rest" and alone.text.strip())
-            special = last.startswith("__") and (file, name.rpartition(".")[0]) not in added
-            if last in used or acts or special:
+                if (file, owner) in whole:  # with its class
+                    continue
+                if last in used or last.startswith("__"):
+                    return False
+            else:
+                read = one.kind == two.kind == "field" and last not in used
+                called = one.kind == two.kind == "function" and one.decorators == two.decorators
+                if not read and not called:
+                    return False
+            if last in ran or last in loaded:
                 return False
         return True
 

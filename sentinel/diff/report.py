@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sentinel.diff.comparing import Broken, Compared, Comparison, Difference
 from sentinel.diff.pairs import AFTER, BEFORE, SIDES
+from sentinel.errors import SentinelError
 from sentinel.history.chronicle import plain_commit
 from sentinel.laws.compare import numbers
 from sentinel.reports.escaping import message
 from sentinel.reports.explain import scenario_lines, told_apart
 from sentinel.reports.markdown import escaped
+from sentinel.reports.store import write_atomically
+from sentinel.sources.home import read_json
 from sentinel.targets.checkout import Checkout
 from sentinel.values.literals import Tensor, typed
 
@@ -243,20 +248,49 @@ def _plain(item: Compared) -> dict[str, Any]:
     }
 
 
+def brief(comparison: Comparison, found: Sequence[Compared], interrupted: bool = False) -> dict[str, Any]:
+    """What a page or release notes say: one sentence for all, and a row for each boundary that differs."""
+    rows = []
+    for item in (each for each in found if each.state == "differs"):
+        details = [pair for each in item.differences for pair in each.details.items() if pair[1]]
+        shown = [f"{key}: {detail}" if key else detail for key, detail in details]
+        shown += [each.detail for side in (AFTER, BEFORE) for each in item.broken.get(side, ())]
+        rows.append(
+            {
+                "boundary": item.places.get(AFTER, item.name),
+                "is": item.judgement,
+                "changes": message(sentence(item)),
+                "numbers": message("; ".join(shown[:2])),
+                "commit": message(f"{item.commit.sha[:9]} {item.commit.subject}" if item.commit else item.no_commit),
+            }
+        )
+    return {"headline": headline(comparison, found, interrupted), "rows": rows}
+
+
 def markdown(comparison: Comparison, found: Sequence[Compared], interrupted: bool = False) -> str:
     """For a page, a pull request or release notes: a row for each boundary that differs, the rest in one sentence."""
-    parts = [
-        f"## What changes in {escaped(comparison.target.name)}",
-        "",
-        escaped(headline(comparison, found, interrupted)) + ".",
-    ]
-    differing = [item for item in found if item.state == "differs"]
-    if differing:
+    said = brief(comparison, found, interrupted)
+    parts = [f"## What changes in {escaped(comparison.target.name)}", "", f"{escaped(said['headline'])}."]
+    if said["rows"]:
         parts += ["", "| boundary | is | what changes | before and after | commit |", "|" + " --- |" * 5]
-    for item in differing:
-        shown = [f"{key}: {detail}" for each in item.differences for key, detail in each.details.items() if detail]
-        shown += [each.detail for side in (AFTER, BEFORE) for each in item.broken.get(side, ())]
-        commit = f"{item.commit.sha[:9]} {item.commit.subject}" if item.commit else item.no_commit
-        cells = (item.places.get(AFTER, item.name), item.judgement, sentence(item), "; ".join(shown[:2]), commit)
-        parts.append(f"| {' | '.join(map(escaped, cells))} |")
+    parts += [f"| {' | '.join(map(escaped, row.values()))} |" for row in said["rows"]]
     return "\n".join(parts) + "\n"
+
+
+def save(file: Path, kind: str, target: str, said: Mapping[str, Any]) -> None:
+    """Put what was found into a file that holds more of it, for pages: by kind, target and name.
+
+    :raises SentinelError: where the file is another one, or cannot be written.
+    """
+    held: dict[str, Any] = {}
+    if file.exists():
+        known = read_json(file)
+        if known is None or not known.keys() <= set(KINDS):
+            raise SentinelError(f"{file} holds something else; name another file")
+        held = known
+    held.setdefault(kind, {}).setdefault(target, {}).update(said)
+    write_atomically(file, json.dumps(held, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+#: What a file of :func:`save` holds.
+KINDS = ("pulls", "revisions")

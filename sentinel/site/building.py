@@ -42,6 +42,7 @@ def build(material: Material, tell: Callable[[str], None] = lambda text: None) -
     yield "index.html", _index(pages, material)
     yield "coverage.html", pages.render("coverage.html", "coverage.html", "Laws", coverages=coverages(material))
     yield "dialects.html", _dialects(pages, material)
+    yield "changes.html", pages.render("changes.html", "changes.html", "Changes", changes=material.changes)
     yield "lifetimes.html", _lifetimes(pages, material)
     told = ""
     for bug in (*material.bugs, *material.laws):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from sentinel.errors import SentinelError
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
 from sentinel.reports.store import HISTORY, file_name, files, load
+from sentinel.sources.home import read_json
 from sentinel.targets.refs import Ref
 
 Document = Mapping[str, Any]
@@ -139,6 +138,7 @@ class Material:
     """:ivar bugs: of every target that has evidence, sorted; those without evidence too.
     :ivar laws: what searches found, by a law's name alone.
     :ivar compared: what ``sentinel compare --all`` wrote; empty where it did not.
+    :ivar changes: what ``sentinel diff --save`` and ``sentinel pulls --save`` wrote.
     :ivar notes: what could not be read and is left out, as lines for a person.
     :ivar exports: bug id -> the text of its runner, where ``sentinel contribute`` was tried; empty where it made none.
     """
@@ -149,6 +149,7 @@ class Material:
     exports: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     compared: Document = field(default_factory=dict)
+    changes: Document = field(default_factory=dict)
 
     @property
     def targets(self) -> list[str]:
@@ -208,10 +209,9 @@ def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Materi
         bug = bugs.get(known) or Bug(*known, None)
         bugs[known] = replace(bug, seen=_in_order(group, bug.recipe))
     placed = [replace(bug, histories=tuple(histories.get(about, ()))) for about, bug in sorted(bugs.items())]
-    compared: Document = {}
-    with suppress(OSError, ValueError, RecursionError):  # a site without it is a site
-        compared = json.loads((reports / "dialects.json").read_text(encoding="utf-8"))
-    return Material(catalog, tuple(placed), tuple(laws), _exports(exports, placed), tuple(notes), compared)
+    # A site without these is a site.
+    compared, changes = (read_json(reports / f"{name}.json") or {} for name in ("dialects", "changes"))
+    return Material(catalog, tuple(placed), tuple(laws), _exports(exports, placed), tuple(notes), compared, changes)
 
 
 def _folder(seen: Seen, boundary: str) -> str:

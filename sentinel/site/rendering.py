@@ -42,6 +42,7 @@ _NAVIGATION = (
     ("Laws", "coverage.html"),
     ("Lifetimes", "lifetimes.html"),
     ("Dialects", "dialects.html"),
+    ("Changes", "changes.html"),
 )
 
 

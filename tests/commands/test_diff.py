@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,11 @@ def test_a_mended_bug_is_for_the_better_with_numbers_laws_and_the_commit(run_sen
     assert difference["recipes"] == ["TINY-MEAN"]
     assert "masked_values_have_no_influence" in {item["law"] for item in found["laws"]["before"]}
     assert found["laws"]["after"] == []
+
+
+def test_a_gate_fails_for_the_worse_alone(run_sentinel, tiny):
+    ways = ((f"git:{tiny.buggy}", "git:main"), ("git:main", f"git:{tiny.buggy}"))
+    assert [run_sentinel("diff", "tiny", *way, "--worse", *FEW).status for way in ways] == [0, 1]
 
 
 def test_the_other_way_round_it_is_for_the_worse(run_sentinel, tiny):
@@ -115,6 +121,13 @@ def test_what_is_gone_is_looked_for_under_another_name(run_sentinel, tree):
     assert "new: tiny.losses.agg_loss" in run_sentinel("diff", "tiny", other, one).out
 
 
+def test_refs_without_a_boundary_in_common_are_compared_in_nothing_and_that_is_said(run_sentinel, tree):
+    one, other = tree("one", CODE.format(returned=MENDED)), tree("other", "def quite_another(x):\n    return x\n")
+    answer = run_sentinel("diff", "tiny", one, other)
+    assert answer.status == 2
+    assert answer.out.endswith(": nothing is compared; 1 gone\n")
+
+
 def test_another_signature_is_said_so(run_sentinel, tree):
     more = CODE.replace('"token-mean"', '"token-mean", floor=1e-2').format(returned=f"{MENDED} + floor")
     answer = run_sentinel("diff", "tiny", tree("one", CODE.format(returned=MENDED)), tree("other", more), *FEW)
@@ -130,12 +143,33 @@ def test_what_raises_now_is_a_difference(run_sentinel, tree):
     assert found["sentence"].startswith("it now raises: ")
 
 
+def test_what_one_revision_never_answers_is_not_compared(run_sentinel, tree):
+    raising = CODE.format(returned="loss_mat.no_such")
+    answer = run_sentinel("diff", "tiny", tree("one", raising), tree("other", CODE.format(returned=MENDED)), *FEW)
+    assert answer.status == 2
+    assert "not compared: tiny.losses.agg_loss (tiny/losses.py:2): before: every call was refused: " in answer.out
+
+
 def test_markdown_has_a_row_for_each_boundary_that_differs(run_sentinel, tiny):
     text = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main", "--markdown", *FEW).out
     assert text.startswith("## What changes in tiny\n")
     assert "mends TINY" in text
     assert text.count("\n| ") == 3  # the headings, the line below them, and the one that differs
     assert tiny.fixed[:9] in text
+
+
+def test_what_is_saved_stands_beside_what_was_and_no_other_file_is_written_over(run_sentinel, tiny, tmp_path):
+    file = tmp_path / "reports" / "changes.json"
+    for pair in ((f"git:{tiny.buggy}", "git:main"), ("git:main", "git:main")):
+        run_sentinel("diff", "tiny", *pair, "--save", file, *FEW)
+    told = json.loads(file.read_text())["revisions"]["tiny"]
+    assert [len(told[name]["rows"]) for name in sorted(told)] == [1, 0]
+    [row] = [row for said in told.values() for row in said["rows"]]
+    assert (row["is"], row["boundary"]) == ("better", "tiny.losses.agg_loss (tiny/losses.py:2)")
+    file.write_text('{"rows": []}')
+    answer = run_sentinel("diff", "tiny", "git:main", "git:main", "--save", file, *FEW)
+    assert (answer.status, file.read_text()) == (2, '{"rows": []}')
+    assert "holds something else; name another file" in answer.err
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,12 @@ def test_each_head_has_an_answer_and_a_hostile_one_spoils_its_own(run_sentinel, 
     assert "\x1b" not in shown
     comment = run_sentinel("pulls", "tiny", "--comment", "2", "--examples", "10").out
     assert comment.startswith("## What changes in tiny\n")
+    table = run_sentinel("pulls", "tiny", "--markdown", "--examples", "10", "--save", "changes.json").out
+    assert table.startswith("## Open pull requests of tiny\n\n6 of 6 open pull requests: 1 brings, 1 mends, ")
+    assert table.count("\n| ") == 2 + 5
+    told = json.loads(Path("changes.json").read_text())["pulls"]["tiny"]
+    assert [row["number"] for row in told["rows"]] == [2, 3, 6, 5, 4]
+    assert (told["answers"]["brings"], told["compared"]) == (1, 3)
     only = run_sentinel("pulls", "tiny", "--json", "--examples", "10", "--since", "4").json()
     assert [each["number"] for each in only] == [6, 5, 4]
 
@@ -144,6 +150,24 @@ def test_after_ctrl_c_the_next_run_goes_on(run_sentinel, tiny, git, pull, mirror
     assert run_sentinel("pulls", "tiny").status == 0
     assert len(looked) == 4
     assert [json.loads(line).get("number") for line in file.read_text().splitlines()[1:4]] == [3, 2, 1]
+
+
+def test_a_merge_base_that_a_shallow_mirror_lacks_is_owned_up_to(run_sentinel, tiny, git, pull, mirror):
+    pull(1, tiny.buggy, {"notes.txt": "1"})
+    mirror()
+    [place] = Path(os.environ["SENTINEL_HOME"]).glob("mirrors/tiny.git")
+    (place / "shallow").write_text(f"{git('rev-parse', 'main')}\n")
+    [found] = run_sentinel("pulls", "tiny", "--json").json()
+    assert found["answer"] == "cannot be decided"
+    assert found["said"][0].endswith(" and main in this mirror, which is shallow")
+
+
+def test_revisions_without_a_common_history_are_compared_no_commit_is_made_up(run_sentinel, tiny, git, pull, mirror):
+    sha = pull(1, "", {LOSSES: git("show", f"{tiny.buggy}:{LOSSES}")})
+    mirror()
+    [found] = run_sentinel("diff", "tiny", "git:main", f"git:{sha}", "--json", "--examples", "5").json()["boundaries"]
+    assert (found["judgement"], found["commit"]) == ("worse", None)
+    assert found["no_commit"].startswith("no history joins ")
 
 
 def test_without_merge_refs_those_are_open_that_the_branch_does_not_have(tiny, git, pull, tmp_path):

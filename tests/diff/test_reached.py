@@ -201,6 +201,14 @@ def test_a_file_that_cannot_be_read_is_changed_where_its_text_is(reaching, text)
             False,
         ),
         ("toy/shapes.py", "return 1", "return 2", {"rows"}, True),
+        ("toy/shapes.py", "Batch(Base)", "Batch(Base, Other)", {"rows"}, False),
+        (
+            "toy/shapes.py",
+            "def _rows(self):\n",
+            "def _rows(self):\n        return Other().rows\n\nclass Other:\n    rows = 1\n\n    def total(self):\n",
+            {"rows", "total"},
+            True,
+        ),
     ],
 )
 def test_what_does_not_run_changes_nothing_of_what_does(reaching, file, old, new, ran, apart):
@@ -209,6 +217,16 @@ def test_what_does_not_run_changes_nothing_of_what_does(reaching, file, old, new
     one = reaching("toy.losses.over_rows")
     assert one.changed(other)
     assert one.apart_from(other, ran) is apart
+
+
+def test_a_field_counts_where_what_runs_names_it(reaching):
+    changed = {**FILES, "toy/shapes.py": FILES["toy/shapes.py"].replace("weight: float = 1", "weight: float = 2")}
+    one, other = (reaching("toy.losses.weighted", each) for each in (FILES, changed))
+    assert not one.apart_from(other, {"weighted"})
+    assert one.apart_from(other, {"something"})
+    said = {**FILES, "toy/shapes.py": FILES["toy/shapes.py"].replace("= 1\n", "= field(default=1, metadata={})\n")}
+    more = {**FILES, "toy/shapes.py": said["toy/shapes.py"].replace("{}", "{'help': 'more'}")}
+    assert reaching("toy.losses.weighted", said).changed(reaching("toy.losses.weighted", more)) == []
 
 
 def test_a_value_that_is_made_when_a_module_is_loaded_cannot_be_seen_to_run(reaching):

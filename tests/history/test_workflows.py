@@ -123,8 +123,10 @@ def test_the_nightly_run_is_green_where_nothing_changed_and_says_what_did(runner
     assert all(status == 0 for name, status in first.items() if name != check), said
     assert "not recorded" in runner.summary
     shutil.copytree(runner.folder / "nightly" / "demo", runner.folder / "reports" / "demo")
+    tag(runner, "v1", "broken")
     assert set(night().values()) == {0}, said
     main_is(runner, "fixed")
+    tag(runner, "v2", "fixed")
     third = night()
     assert (third[check], third["What changed, and with which commit"]) == (1, 0), said
     assert "newly fixed" in runner.summary
@@ -132,6 +134,17 @@ def test_the_nightly_run_is_green_where_nothing_changed_and_says_what_did(runner
     assert last.count("## Sentinel\n") == 2, "each night's run is told once, behind what changed"
     assert runner.summary.startswith("## Sentinel: what changed")
     assert rev(runner, "fixed")[:9] in runner.summary
+    numbers = "What changes in the numbers since the last run, and with each release since"
+    assert third[numbers] == 0, said[list(steps).index(numbers)]
+    assert re.search(r"demo from git:\w+ .* to git:HEAD .* differ .*better", runner.summary)
+    assert "demo from git:v1 " in runner.summary
+    main_is(runner, "broken")
+    assert night()[numbers] == 1, said[list(steps).index(numbers)]
+
+
+def tag(runner: Runner, name: str, branch: str) -> None:
+    seed = f"{runner.environment['SENTINEL_MIRROR_SEED']}/demo"
+    subprocess.run(["git", "-C", seed, "tag", name, f"refs/heads/{branch}"], check=True)
 
 
 def main_is(runner: Runner, name: str) -> None:

@@ -278,6 +278,20 @@ def test_what_frameworks_mean_by_a_name_stands_there_and_is_shown_as_text(
     assert "mean by one name" not in Page(site() / "dialects.html").text
 
 
+def test_what_changes_between_revisions_and_in_pull_requests_is_a_page(site: Callable[[], Path], reports: Path) -> None:
+    assert "Nothing is recorded here." in Page(site() / "changes.html").text
+    rows = [{"boundary": "f (f.py:1)", "is": "worse", "changes": "<b>", "numbers": "loss: 1 before", "commit": ""}]
+    pull = {"number": 7, "head": "abc", "subject": "<i>", "answer": "brings", "said": ["f: brings X"]}
+    changes = {
+        "revisions": {"verl": {"v1..v2": {"headline": "verl from v1 to v2", "rows": rows}}},
+        "pulls": {"verl": {"headline": "1 of 1 open pull request: 1 brings", "branch": "0123456789", "rows": [pull]}},
+    }
+    (reports / "changes.json").write_text(json.dumps(changes))
+    text = Page(site() / "changes.html").text
+    for said in ("verl from v1 to v2", "loss: 1 before", "#7 <i>", "f: brings X", "Compared with 012345678."):
+        assert said in text
+
+
 def test_coverage_leads_to_bugs_and_findings(site: Callable[[], Path]) -> None:
     made = site()
     page = Page(made / "coverage.html")
