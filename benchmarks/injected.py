@@ -1,10 +1,11 @@
 """Bugs that are put into real trainings of TRL: which of them watching names, at which step, and what the logs show.
 
     pip install trl==1.16.0                       (or have it on PYTHONPATH)
-    python benchmarks/injected.py                 every bug, and four trainings without one: half an hour of a core
+    python benchmarks/injected.py                 every bug, and four trainings without one: ten minutes of a core
     python benchmarks/injected.py --only 'dpo-*' --steps 20
 
-Each training is of a process of its own: a model of a few thousand parameters, made from a configuration, on the CPU.
+Each training is a process of its own, and so is its checker; both are forked from one that has read TRL. It has a
+model of a few thousand parameters, made from a configuration, on the CPU.
 The bug is put into memory, in TRL's own source or into what was built of it: what the run does is not what is on disk.
 Every step is looked at, and training begins when the functions have been read.
 """
@@ -12,13 +13,18 @@ Every step is looked at, and training begins when the functions have been read.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fnmatch
+import hashlib
+import importlib
 import inspect
+import io
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
-import textwrap
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -31,14 +37,13 @@ _WITHIN, _CLEAN = 20, 200
 def edited(owner: Any, name: str, *changes: str) -> None:
     """Put a method in the place of itself, with other source: old text, new text, and so on."""
     function = inspect.unwrap(inspect.getattr_static(owner, name))
-    source = textwrap.dedent(inspect.getsource(function))
+    source = inspect.getsource(function)  # indented as the body of a function is
     for old, new in zip(changes[::2], changes[1::2]):
         if source.count(old) != 1:
             raise SystemExit(f"{owner.__name__}.{name} has {source.count(old)} times {old!r}; another release?")
         source = source.replace(old, new)
-    body = textwrap.indent(source, "    ")
     scope: dict[str, Any] = {}
-    code = compile(f"def outer(__class__):\n{body}\n    return {name}\n", inspect.getfile(function), "exec")
+    code = compile(f"def outer(__class__):\n{source}\n    return {name}\n", inspect.getfile(function), "exec")
     exec(code, function.__globals__, scope)
     setattr(owner, name, scope["outer"](owner))
 
@@ -133,9 +138,10 @@ def _rate_constant(trainer: Any) -> None:
 
 _LOSS = "_compute_loss"
 _PREPARED = "generation_batch = shuffle_sequence_dict(generation_batch)"
-_STALE = f"""{_PREPARED}
-            was, self._was = getattr(self, "_was", None), generation_batch["advantages"]
-            if was is not None: generation_batch["advantages"] = was"""
+_STALE = (
+    f"{_PREPARED}; fresh = generation_batch['advantages']; "
+    "generation_batch['advantages'], self._was = getattr(self, '_was', fresh), fresh"
+)
 
 #: Name -> what is done before the trainer is made, or to what was made.
 BEFORE: Mapping[str, Callable[[], None]] = {
@@ -153,13 +159,13 @@ BEFORE: Mapping[str, Callable[[], None]] = {
         "normalizer = normalizer * self.current_gradient_accumulation_steps / self.args.steps_per_generation", "pass"),
     "grpo-old-log-probs-dropped": _in(
         "GRPOTrainer", "_prepare_inputs", _PREPARED,
-        f"{_PREPARED}\n            generation_batch.pop('old_per_token_logps')"),
+        f"{_PREPARED}; generation_batch.pop('old_per_token_logps')"),
     "grpo-old-log-probs-of-another-temperature": _in(
         "GRPOTrainer", "_generate_and_score_completions", 'output["old_per_token_logps"] = old_per_token_logps',
         'output["old_per_token_logps"] = 0.5 * old_per_token_logps'),
     "grpo-advantages-shuffled": _in(
         "GRPOTrainer", "_prepare_inputs", _PREPARED,
-        f"{_PREPARED}\n            generation_batch['advantages'] = generation_batch['advantages'].flip(0)"),
+        f"{_PREPARED}; generation_batch['advantages'] = generation_batch['advantages'].flip(0)"),
     "grpo-advantages-of-the-batch-before": _in("GRPOTrainer", "_prepare_inputs", _PREPARED, _STALE),
     "grpo-groups-of-other-prompts": _in(
         "GRPOTrainer", "_generate_and_score_completions",
@@ -180,7 +186,7 @@ BEFORE: Mapping[str, Callable[[], None]] = {
     "rloo-sum-for-mean": _in("RLOOTrainer", _LOSS, "loss = per_sequence_loss.mean()", "loss = per_sequence_loss.sum()"),
     "rloo-advantages-shuffled": _in(
         "RLOOTrainer", "_prepare_inputs", _PREPARED,
-        f"{_PREPARED}\n            generation_batch['advantages'] = generation_batch['advantages'].flip(0)"),
+        f"{_PREPARED}; generation_batch['advantages'] = generation_batch['advantages'].flip(0)"),
     "dpo-beta-dropped": _in(
         "DPOTrainer", _LOSS,
         '            if loss_type == "sigmoid":\n                per_sequence_loss = -F.logsigmoid(self.beta *',
@@ -271,44 +277,102 @@ def trainer_of(kind: str, steps: int, folder: str, referred: bool = False) -> An
     )  # fmt: skip
 
 
-def trained(name: str, steps: int, watched: bool = True) -> dict[str, Any]:
-    """Train with a bug (or, under a trainer's name, without one): what was named, and what the logs had."""
-    import hashlib
+class Prepared:
+    """A checker that has read TRL's functions once; it and each training are forked from this process."""
 
-    import sentinel.watch
+    def __init__(self) -> None:
+        import warnings
 
-    with tempfile.TemporaryDirectory() as folder:
+        for name in ("grpo", "rloo", "dpo", "sft"):
+            importlib.import_module(f"trl.trainer.{name}_trainer")
+
+        from sentinel.recipes.catalog import bundled_catalog
+        from sentinel.watch.checker import Checker
+
+        warnings.simplefilter("ignore")
+        self._catalog = bundled_catalog()
+        self.checker = Checker(_Deaf(), self._catalog, "trl", Path("unused"))  # type: ignore[arg-type]
+        self.checker.prepare([name for name in sys.modules if name.partition(".")[0] == "trl"])
+
+    def trained(self, name: str, steps: int) -> dict[str, Any]:
+        """Train with a bug (or, under a trainer's name, without one): what was named, and what the logs had."""
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                with open(write, "w", encoding="utf-8") as answer:
+                    json.dump(_trained(name, steps, self.checker), answer)
+                status = 0
+            except BaseException as error:
+                print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
+            finally:
+                sys.stderr.flush()
+                os._exit(status)
+        os.close(write)
+        with open(read, encoding="utf-8") as answer:
+            said = answer.read()
+        os.waitpid(pid, 0)
+        return dict(json.loads(said)) if said else {"name": name, "named": [], "logs": [], "parameters": ""}
+
+
+class _Deaf:
+    """Takes the plans of a checker that has no run yet."""
+
+    def send(self, _: Any) -> None:
+        """Nobody is there."""
+
+
+def _trained(name: str, steps: int, checker: Any) -> dict[str, Any]:
+    from sentinel.watch.link import Watching
+    from sentinel.watch.wrapping import Budget
+
+    class Forked(Watching):
+        def _launched(self, theirs: Any, words: Any) -> Any:
+            pid = os.fork()
+            if pid == 0:
+                checker.attach(theirs, Path(words[1]))
+                with contextlib.suppress(EOFError, OSError):
+                    checker.serve()
+                os._exit(0)
+            return _Process(pid)
+
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         events = Path(folder) / "events.jsonl"
         if name in BEFORE:
             BEFORE[name]()
+        watching = Forked("trl", ("trl",), events, Budget(every=1, share=1.0))
+        watching.ready(60.0)
         trainer = trainer_of(name.partition("-")[0], steps, folder, "-reference-" in name)
         if name in AFTER:
             AFTER[name](trainer)
-        watching = sentinel.watch.start("trl", events, every=1, share=1.0) if watched else None
-        ready = watching is None or watching.ready(300.0)
-        began = time.perf_counter()
         trainer.train()
-        took = time.perf_counter() - began
-        if watching is not None:
-            watching.stop()
-        found = [json.loads(line) for line in events.read_text(encoding="utf-8").splitlines()] if watched else []
+        watching.stop()
+        found = [json.loads(line) for line in events.read_text(encoding="utf-8").splitlines()]
         parameters = b"".join(one.detach().numpy().tobytes() for one in trainer.model.parameters())
         named = [{key: one[key] for key in ("law", "step", "detail")} for one in found if one["event"] == "violation"]
         return {
-            "name": name, "ready": ready, "named": named, "seconds": round(took, 2),
-            "counts": watching.counts if watching else {},
+            "name": name, "named": named, "counts": watching.counts,
             "parameters": hashlib.sha256(parameters).hexdigest()[:16],
             "logs": [{key: row.get(key) for key in ("loss", "reward")} for row in trainer.state.log_history],
         }  # fmt: skip
 
 
-def in_process(name: str, steps: int, watched: bool = True) -> dict[str, Any]:
-    """:func:`trained` in a process of its own."""
-    words = [sys.executable, __file__, "--run", name, "--steps", str(steps), *([] if watched else ["--unwatched"])]
-    ran = subprocess.run(words, capture_output=True, text=True, check=False)
-    if ran.returncode:
-        return {"name": name, "failed": ran.stderr.strip().splitlines()[-1:], "named": [], "logs": []}
-    return dict(json.loads(ran.stdout.splitlines()[-1]))
+class _Process:
+    """A forked process, as :class:`subprocess.Popen` would have it."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+
+    def wait(self, timeout: float | None = None) -> None:
+        until = time.monotonic() + (timeout or 0.0)
+        while os.waitpid(self._pid, os.WNOHANG) == (0, 0):
+            if timeout is not None and time.monotonic() > until:
+                raise subprocess.TimeoutExpired("checker", timeout)
+            time.sleep(0.01)
+
+    def kill(self) -> None:
+        os.kill(self._pid, signal.SIGKILL)
 
 
 def _mean(logs: list[dict[str, Any]], key: str) -> float | None:
@@ -329,26 +393,26 @@ def main() -> None:
     parser.add_argument("--only", metavar="GLOB", default="*")
     parser.add_argument("--steps", type=int, default=_WITHIN)
     parser.add_argument("--clean-steps", type=int, default=_CLEAN)
-    parser.add_argument("--run", metavar="NAME", help=argparse.SUPPRESS)
-    parser.add_argument("--unwatched", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.run:
-        print(json.dumps(trained(arguments.run, arguments.steps, not arguments.unwatched)))
-        return
+    prepared = Prepared()
     names = [name for name in (*BEFORE, *AFTER) if fnmatch.fnmatch(name, arguments.only)]
-    clean = {kind: in_process(kind, arguments.clean_steps) for kind in CLEAN if any(n.startswith(kind) for n in names)}
+    clean = {
+        kind: prepared.trained(kind, arguments.clean_steps) for kind in CLEAN if any(n.startswith(kind) for n in names)
+    }
     for kind, one in clean.items():
         alarms = "; ".join(f"{item['law']} at step {item['step']}: {item['detail']}" for item in one["named"])
         print(f"| {kind}, no bug, {arguments.clean_steps} steps | {alarms or 'nothing'} | | |", flush=True)
     right = 0
     for name in names:
-        one, usual = in_process(name, arguments.steps), clean[name.partition("-")[0]]
+        one, usual = prepared.trained(name, arguments.steps), clean[name.partition("-")[0]]
         known = {item["law"] for item in usual["named"]}
         first = min(
             (item for item in one["named"] if item["law"] not in known), key=lambda item: item["step"], default=None
         )
         right += first is not None and first["step"] < _WITHIN
-        said = f"{first['law']} | {first['step']}" if first else f"{'; '.join(one.get('failed', [])) or 'not named'} | "
+        said = (
+            f"{first['law']} | {first['step']}" if first else f"{'not named' if one['logs'] else 'it did not run'} | "
+        )
         print(f"| {name} | {said} | {_shown(one, usual) if one['logs'] else ''} |", flush=True)
     print(
         f"{right} of {len(names)} named within {_WITHIN} steps; "

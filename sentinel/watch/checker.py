@@ -26,7 +26,7 @@ import torch
 from sentinel.contracts.contract import Contract, DoesNotApply, Inputs
 from sentinel.deciding.law_session import LawSession, Subject, Trial, Undecidable
 from sentinel.laws.law import Law, Violation
-from sentinel.recipes import find_recipes
+from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.search.boundary_search import BoundarySearch
 from sentinel.search.checks import subjects
@@ -101,7 +101,7 @@ class Checker:
             {boundaries.module_of(path, self._roots) for path in subject.binding.paths} for subject in self._subjects
         ]
         self._known = [
-            (recipe.bug_id, {recipe.boundary, *_paths(catalog, target, recipe.boundary)}, recipe.laws)
+            (_named(recipe), {recipe.boundary, *_paths(catalog, target, recipe.boundary)}, recipe.laws)
             for recipe in find_recipes(catalog, (target,), ())
         ]
         self._readings: dict[int, Reading] = {}
@@ -114,15 +114,30 @@ class Checker:
         self._memory = Memory(without)
         self._looks: Counter[tuple[str, str]] = Counter()
         self._kinds: dict[tuple[str, str, str], int] = {}
+        self._found, self._found_at = {"sentinel/violations": 0, "sentinel/checked": 0}, 0.0
+        self._configured: Path | None = None
+
+    def prepare(self, modules: Sequence[str]) -> None:
+        """Read the functions of these modules before there is a run."""
+        self._take(("modules", modules))
+        while self._waiting:
+            self._plan(*self._waiting.pop(0))
+
+    def attach(self, connection: Connection, events: Path) -> None:
+        """Serve another run, which has the same functions."""
+        self._connection, self._events = connection, events
 
     def serve(self) -> None:
         """Answer the run until it ends, or goes away."""
+        for reading in self._readings.values():  # of what was loaded before there was a run
+            self._connection.send(("plan", reading.plan))
         while True:
             if not self._waiting or self._connection.poll(0):
                 said = self._connection.recv()
                 if said[0] == "end":
                     break
                 self._take(said)
+                self._tell_found()
             else:
                 self._plan(*self._waiting.pop(0))
                 if not self._waiting:
@@ -138,14 +153,27 @@ class Checker:
                 if subject.name not in self._seen and self._modules[number] & self._loaded:
                     self._seen.add(subject.name)
                     self._waiting.append((number, subject))
+            if not self._waiting:
+                self._connection.send(("ready", self._producers()))
         elif said[0] == "watched":
             if said[2]:
                 self._readings.pop(said[1], None)
                 self._not["watched"][said[2]] += 1
+        elif said[0] == "seen" and said[1].kind == "configuration":
+            self._configured = self._events.with_suffix(".config.json")
+            with contextlib.suppress(OSError):
+                self._configured.write_text(json.dumps(said[1].values, indent=1, sort_keys=True), encoding="utf-8")
         elif said[0] == "seen":
             self._look(said[1].kind, said[1].step, {**unpacked(said[1].values), "moment": said[1].moment})
         else:
             self._check(*said[1:])
+
+    def _tell_found(self) -> None:
+        """Have the run's logger told, at most once a second, of what is new."""
+        found = {"sentinel/violations": sum(self._kinds.values()), "sentinel/checked": self._counts["laws"]}
+        if found != self._found and time.monotonic() - self._found_at >= 1.0:
+            self._found, self._found_at = found, time.monotonic()
+            self._connection.send(("found", found))
 
     def _producers(self) -> tuple[tuple[str, str], ...]:
         """The functions that give rows their advantages."""
@@ -338,6 +366,8 @@ class Checker:
                 else (f"numbers of calls of up to {_MOST_WRITTEN}, no text, no name of a group")
             )
             _say(f"written there: {written}")
+        if self._configured is not None:
+            _say(f"its settings: sentinel audit {self._target.name} --config {self._configured}")
         return counts
 
     def _write(self, event: Mapping[str, Any]) -> None:
@@ -386,6 +416,13 @@ def _roots(packages: Sequence[str]) -> Iterator[str]:
             spec = importlib.util.find_spec(package)
             for place in (spec.submodule_search_locations or ()) if spec is not None else ():
                 yield str(Path(place).parent)
+
+
+def _named(recipe: Recipe) -> str:
+    """A known bug, with the settings that avoid it."""
+    until = recipe.document.get("until") or {}
+    avoided = ", ".join(f"{name}={value}" for name, value in until.items())
+    return f"{recipe.bug_id}, which {avoided} avoids" if avoided else recipe.bug_id
 
 
 def _version(target: Target) -> str:

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from multiprocessing.connection import Pipe
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -48,26 +48,24 @@ class Watching:
         self._ending, self._ready = threading.Event(), threading.Event()
         self._told: set[str] = set()
         self._connection, theirs = Pipe()
-        command = [
-            sys.executable,
-            "-m",
-            "sentinel.watch.checker",
-            str(theirs.fileno()),
-            target,
-            str(events.absolute()),
-            capture,
-            *without,
-        ]
-        environment = {name: value for name, value in os.environ.items() if name != "SENTINEL_WATCH"}
-        environment |= {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-        environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-        self._checker = subprocess.Popen(
-            command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-        )
+        self._checker = self._launched(theirs, [target, str(events.absolute()), capture, *without])
         theirs.close()
         self._thread = threading.Thread(target=self._talk, name="sentinel-watch", daemon=True)
         self._thread.start()
         atexit.register(self.stop)
+
+    def _launched(self, theirs: Connection, words: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start the process that checks, with the run's own copy of the framework and no accelerator."""
+        environment = {name: value for name, value in os.environ.items() if name != "SENTINEL_WATCH"}
+        environment |= {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+        environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+        return subprocess.Popen(
+            [sys.executable, "-m", "sentinel.watch.checker", str(theirs.fileno()), *words],
+            pass_fds=[theirs.fileno()],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
 
     def __enter__(self) -> Watching:
         return self
@@ -158,6 +156,8 @@ class Watching:
             if kind == "plan":
                 refused = self.watcher.watch(said)
                 self._connection.send(("watched", said.number, refused))
+            elif kind == "found":
+                self.watcher.found = said
             elif kind == "ready":
                 self._producers = said
                 self._training.attach(said)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType
 from typing import Any, NamedTuple
 
+from sentinel.watch import metrics
 from sentinel.watch.values import Copier
 from sentinel.watch.wrapping import Made, Watcher
 
@@ -65,6 +66,7 @@ class Training:
         self._before: list[tuple[str, Any, Any, Any]] = []
         self._first: dict[str, Any] = {}
         self._asked: dict[str, Any] = {}
+        self._told: dict[str, float] = {}
 
     def attach(self, producers: tuple[tuple[str, str], ...] = ()) -> None:
         """Attach to what is imported by now.
@@ -109,6 +111,7 @@ class Training:
         if self._trainer() is trainer or not self._watcher.on:
             return
         self._trainer = weakref.ref(trainer)
+        self._send("configuration", _plain_options(trainer.args))
         function = inspect.getattr_static(type(trainer), "compute_loss", None)
         if isinstance(function, FunctionType):
             self._watcher.replace_function(function, self._computing)
@@ -260,6 +263,9 @@ class Training:
             self._send("stepped", {"parameters": changed})
         self._before, self._micro = [], []
         self._watcher.steps += 1
+        if self._watcher.found != self._told:
+            self._told = dict(self._watcher.found)
+            metrics.tell(self._trainer(), self._told, self._watcher.steps)
         budget = self._watcher.budget
         self._look = self._watcher.steps % budget.every == 0 and budget.allows()
         budget.spent += time.perf_counter() - began
@@ -300,6 +306,18 @@ def _rows(batch: Any) -> dict[str, Any]:
         name: value
         for name, value in batch.items()
         if isinstance(value, torch.Tensor) and value.dim() in (1, 2) and len(value) == count
+    }
+
+
+def _plain_options(options: Any) -> dict[str, Any]:
+    """The settings that a run has, without places, names and secrets of its user."""
+    return {
+        name: getattr(value, "value", value)
+        for name, value in vars(options).items()
+        if not name.startswith("_")
+        and not any(word in name for word in ("token", "key", "dir", "path", "name", "url"))
+        and isinstance(getattr(value, "value", value), (bool, int, float, str, type(None)))
+        and not any(mark in str(getattr(value, "value", value)) for mark in "/\\@: ")
     }
 
 

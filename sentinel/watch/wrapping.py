@@ -88,6 +88,7 @@ class Watcher:
     """The watched functions of this process, and the queue that copies of their calls go to.
 
     :ivar on: whether calls are looked at: not in a process that this one forked.
+    :ivar found: the numbers that a logger is told.
     :ivar seen: what a training did beside calls (:class:`sentinel.watch.training.Seen`).
     :ivar steps: how often an optimiser has stepped; :ivar generated: how often it had when something was generated.
     :ivar moment: the number of the call of a trainer's loss; :ivar forced: whether calls within it are all copied.
@@ -103,6 +104,7 @@ class Watcher:
         self.seen: queue.Queue[Any] = queue.Queue(maxsize=64)
         self.steps = self.moment = 0
         self.generated = -1
+        self.found: dict[str, float] = {}
         self.forced = False
         self.calls: dict[int, int] = {}
         self.lost = 0
