@@ -36,7 +36,7 @@ from sentinel.worker.boundaries import Boundary
 #: Calls that are looked at to find a reading, and scenarios that are drawn for them at most.
 _CALLS, _DRAWN = 24, 400
 #: Of these, the ones in which other values are put, to find out what makes no difference.
-_TURNED = 12
+_TURNED = 18
 #: The roles of what a call's result shows, and its gradients.
 _OF_RESULTS = ("output", "gradient", "metric", "decision")
 #: Stands for what the part of a call shows, where an input may also be left out.
@@ -151,7 +151,7 @@ class Reading:
             return 1.0
         usual = _with(self, inputs, {})
         scaled = _with(self, inputs, {path: parts[path] for path in self.scaling})
-        ratio = None if usual is None or scaled is None else _ratio(self, usual, scaled)[0]
+        ratio = None if usual is None or scaled is None else _ratio(self, usual, scaled)
         if not ratio:
             raise Unreadable(f"{', '.join(map(written, self.scaling))} do not multiply it")
         return ratio
@@ -243,18 +243,20 @@ def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
     )
     reading = replace(reading, plan=replace(reading.plan, differentiable=differentiable))
     reading = replace(reading, keys=_tried_out(reading, calls))
-    idle, scaling = _idle(reading, [live for live, _, _ in calls])
+    idle, scaling = _idle(reading, calls)
     plan = replace(reading.plan, paths=tuple(path for path in paths if path not in idle))
     return replace(reading, plan=plan, scaling=frozenset(scaling))
 
 
-def _idle(reading: Reading, scenarios: Sequence[Mapping[str, Any]]) -> tuple[set[Path], set[Path]]:
+def _idle(reading: Reading, calls: Sequence[tuple[Any, Any, Any]]) -> tuple[set[Path], set[Path]]:
     """Parts of a call that make no difference to what is observed: token ids that only a stand-in is given, say. They
-    are neither copied nor compared. And those that multiply a loss."""
+    are neither copied nor compared. And those, given alike by the adapter in all calls, that multiply a loss."""
     shown = {path for path, _ in reading.sources.values()}
     idle = {path for path in reading.plan.paths if path not in shown}
-    scaling, told, looked = set(idle), Counter[Path](), 0
-    for live in _of_every_kind(reading, scenarios):
+    given = [{path: at(heard, path, answers) for path in idle} for _, heard, answers in calls]
+    scaling = {path for path in idle if all(_alike(given[0][path], parts[path]) for parts in given)}
+    told, looked = Counter[Path](), 0
+    for live in _of_every_kind(reading, [live for live, _, _ in calls]):
         inputs = {name: tensors.observe(value) for name, value in live.items()}
         usual = _with(reading, inputs, {})
         if usual is None or looked == _TURNED:
@@ -264,41 +266,38 @@ def _idle(reading: Reading, scenarios: Sequence[Mapping[str, Any]]) -> tuple[set
             other = _with(reading, inputs, {path: _ANOTHER})
             if other is None or not all(_same_value(usual[key], other[key]) for key in reading.keys):
                 idle.discard(path)
-                ratio, shown_so = (None, False) if other is None else _ratio(reading, usual, other)
+                ratio = None if other is None else _ratio(reading, usual, other)
                 if not ratio:
                     scaling.discard(path)
-                told[path] += shown_so
+                told[path] += 1
     return (idle, {path for path in scaling - idle if told[path]}) if looked else (set(), set())
 
 
-def _ratio(reading: Reading, one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[float | None, bool]:
-    """What all losses and gradients of one observation have to be multiplied by to be those of another (None where
-    there is no such number), and whether there are gradients that show it."""
+def _ratio(reading: Reading, one: Mapping[str, Any], other: Mapping[str, Any]) -> float | None:
+    """What all losses and gradients of one observation have to be multiplied by to be those of another; None where
+    there is no such number."""
     roles = {item.key: item.role for item in reading.subject.contract.observes}
     found: list[float] = []
-    gradients = 0
     for key in reading.keys:
         values = one.get(key), other.get(key)
         if roles[key] not in _SCALED or not all(isinstance(value, Tensor) for value in values):
             if not _same_value(*values):
-                return None, False
+                return None
             continue
         before, after = (value.array().astype(np.float64).reshape(-1) for value in values if isinstance(value, Tensor))
         moved = np.isfinite(before) & (np.abs(before) > 1e-7)
         if before.shape != after.shape or not np.allclose(after[~moved], before[~moved], atol=1e-6, equal_nan=True):
-            return None, False
+            return None
         found += (after[moved] / before[moved]).tolist()
-        gradients += int(moved.sum()) * (roles[key] == "gradient")
-    if not found:
-        return 1.0, False
-    return (found[0] if np.allclose(found, found[0], rtol=2e-2) else None), gradients > 1
+    return 1.0 if not found else found[0] if np.allclose(found, found[0], rtol=2e-2) else None
 
 
 def _of_every_kind(reading: Reading, scenarios: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Those first that choose what none before them has chosen."""
     first: dict[Any, Mapping[str, Any]] = {}
     for live in scenarios:
-        first.setdefault(repr([live[name] is None or live[name] for name in reading.open]), live)
+        chosen = [live[name] is None if _SHOWN in may else live[name] for name, may in reading.open.items()]
+        first.setdefault(repr(chosen), live)
     return [*first.values(), *(live for live in scenarios if all(live is not other for other in first.values()))]
 
 
