@@ -154,9 +154,9 @@ BEFORE: Mapping[str, Callable[[], None]] = {
     "grpo-max-for-min": _in("GRPOTrainer", _LOSS, "-torch.min(per_token_loss1", "-torch.max(per_token_loss1"),
     "grpo-clipped-below-one": _in(
         "GRPOTrainer", _LOSS, "torch.clamp(coef_1, 1 - self.epsilon_low,", "torch.clamp(coef_1, 1,"),
-    "grpo-accumulation-forgotten": _in(
+    "grpo-divided-twice": _in(
         "GRPOTrainer", _LOSS,
-        "normalizer = normalizer * self.current_gradient_accumulation_steps / self.args.steps_per_generation", "pass"),
+        "normalizer = normalizer * self.current_gradient_accumulation_steps / self.args.steps_per_generation", "normalizer = normalizer * self.current_gradient_accumulation_steps"),
     "grpo-old-log-probs-dropped": _in(
         "GRPOTrainer", "_prepare_inputs", _PREPARED,
         f"{_PREPARED}; generation_batch.pop('old_per_token_logps')"),
@@ -336,12 +336,12 @@ def _trained(name: str, steps: int, checker: Any) -> dict[str, Any]:
                 with contextlib.suppress(EOFError, OSError):
                     checker.serve()
                 os._exit(0)
+            if name in BEFORE:  # the checker has what is on disk
+                BEFORE[name]()
             return _Process(pid)
 
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         events = Path(folder) / "events.jsonl"
-        if name in BEFORE:
-            BEFORE[name]()
         watching = Forked("trl", ("trl",), events, Budget(every=1, share=1.0))
         watching.ready(60.0)
         trainer = trainer_of(name.partition("-")[0], steps, folder, "-reference-" in name)
