@@ -155,8 +155,8 @@ BEFORE: Mapping[str, Callable[[], None]] = {
     "grpo-clipped-below-one": _in(
         "GRPOTrainer", _LOSS, "torch.clamp(coef_1, 1 - self.epsilon_low,", "torch.clamp(coef_1, 1,"),
     "grpo-divided-twice": _in(
-        "GRPOTrainer", _LOSS,
-        "normalizer = normalizer * self.current_gradient_accumulation_steps / self.args.steps_per_generation", "normalizer = normalizer * self.current_gradient_accumulation_steps"),
+        "GRPOTrainer", _LOSS, "self.current_gradient_accumulation_steps / self.args.steps_per_generation",
+        "self.current_gradient_accumulation_steps"),
     "grpo-old-log-probs-dropped": _in(
         "GRPOTrainer", "_prepare_inputs", _PREPARED,
         f"{_PREPARED}; generation_batch.pop('old_per_token_logps')"),
