@@ -180,7 +180,7 @@ BEFORE: Mapping[str, Callable[[], None]] = {
     "rloo-baseline-of-all": _in(
         "RLOOTrainer", "_generate_and_score_completions",
         "baselines = (grouped_sum - grouped_rewards) / (scorable_counts - 1)",
-        "baselines = (grouped_sum / scorable_counts).expand_as(grouped_rewards)"),
+        "baselines = (grouped_sum / scorable_counts).expand_as(grouped_rewards).clone()"),
     "rloo-mask-dropped": _in(
         "RLOOTrainer", _LOSS, "logps = (per_token_logps * completion_mask).sum(1)", "logps = per_token_logps.sum(1)"),
     "rloo-sum-for-mean": _in("RLOOTrainer", _LOSS, "loss = per_sequence_loss.mean()", "loss = per_sequence_loss.sum()"),
@@ -332,6 +332,7 @@ def _trained(name: str, steps: int, checker: Any) -> dict[str, Any]:
         def _launched(self, theirs: Any, words: Any) -> Any:
             pid = os.fork()
             if pid == 0:
+                self._connection.close()  # the run's end, which would keep this process waiting for itself
                 checker.attach(theirs, Path(words[1]))
                 with contextlib.suppress(EOFError, OSError):
                     checker.serve()
