@@ -48,6 +48,8 @@ def declare(commands: Commands, text: str) -> None:
     parser.add_argument("--capture", choices=("numbers", "full"), default="numbers",
                         help="what is written of a call that breaks a law: its numbers where they are few (default), "
                         "or whole calls with the names of their groups")  # fmt: skip
+    parser.add_argument("--without", metavar="NAME", action="append", default=[],
+                        help="an invariant of the training that is not looked at (may be repeated)")  # fmt: skip
     parser.add_argument("--fail-after", metavar="N", type=int, help="stop the run after N kinds of violation")
     parser.usage = (
         "sentinel watch --target TARGET [options] -- COMMAND ...\n       sentinel watch replay EVENTS [options]"
@@ -83,6 +85,7 @@ def _watch(arguments: argparse.Namespace) -> int:
         "SENTINEL_WATCH": f"{target.name}:{events}",
         "SENTINEL_WATCH_EVERY": str(arguments.every),
         "SENTINEL_WATCH_CAPTURE": arguments.capture,
+        "SENTINEL_WATCH_WITHOUT": " ".join(arguments.without),
     }
     try:
         run = subprocess.Popen(arguments.own_command, env=environment)

@@ -26,7 +26,7 @@ import torch
 from sentinel.contracts.contract import Contract, DoesNotApply, Inputs
 from sentinel.deciding.law_session import LawSession, Subject, Trial, Undecidable
 from sentinel.laws.law import Law, Violation
-from sentinel.recipes import find_recipes
+from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.search.boundary_search import BoundarySearch
 from sentinel.search.checks import subjects
@@ -34,6 +34,7 @@ from sentinel.search.examples import Example
 from sentinel.search.scenarios import cut_to, sizes_of
 from sentinel.targets import Target
 from sentinel.values.literals import Tensor, typed
+from sentinel.watch.invariants import Invariant, Memory
 from sentinel.watch.reading import Reading, Unreadable, case_of, reading_of
 from sentinel.watch.values import unpacked
 from sentinel.watch.wrapping import Call
@@ -82,7 +83,13 @@ class Checker:
     """
 
     def __init__(
-        self, connection: Connection, catalog: Catalog, target: str, events: Path, whole: bool = False
+        self,
+        connection: Connection,
+        catalog: Catalog,
+        target: str,
+        events: Path,
+        whole: bool = False,
+        without: Sequence[str] = (),
     ) -> None:
         self._connection, self._events, self._whole = connection, events, whole
         self._target = catalog.targets[target]
@@ -94,7 +101,7 @@ class Checker:
             {boundaries.module_of(path, self._roots) for path in subject.binding.paths} for subject in self._subjects
         ]
         self._known = [
-            (recipe.bug_id, {recipe.boundary, *_paths(catalog, target, recipe.boundary)}, recipe.laws)
+            (_named(recipe), {recipe.boundary, *_paths(catalog, target, recipe.boundary)}, recipe.laws)
             for recipe in find_recipes(catalog, (target,), ())
         ]
         self._readings: dict[int, Reading] = {}
@@ -104,21 +111,37 @@ class Checker:
         self._varied: Counter[int] = Counter()
         self._counts: Counter[str] = Counter()
         self._not: dict[str, Counter[str]] = {"watched": Counter(), "read": Counter(), "checked": Counter()}
+        self._memory = Memory(without)
         self._looks: Counter[tuple[str, str]] = Counter()
         self._kinds: dict[tuple[str, str, str], int] = {}
+        self._found, self._found_at = {"sentinel/violations": 0, "sentinel/checked": 0}, 0.0
+        self._configured: Path | None = None
+
+    def prepare(self, modules: Sequence[str]) -> None:
+        """Read the functions of these modules before there is a run."""
+        self._take(("modules", modules))
+        while self._waiting:
+            self._plan(*self._waiting.pop(0))
+
+    def attach(self, connection: Connection, events: Path) -> None:
+        """Serve another run, which has the same functions."""
+        self._connection, self._events = connection, events
 
     def serve(self) -> None:
         """Answer the run until it ends, or goes away."""
+        for reading in self._readings.values():  # of what was loaded before there was a run
+            self._connection.send(("plan", reading.plan))
         while True:
             if not self._waiting or self._connection.poll(0):
                 said = self._connection.recv()
                 if said[0] == "end":
                     break
                 self._take(said)
+                self._tell_found()
             else:
                 self._plan(*self._waiting.pop(0))
                 if not self._waiting:
-                    self._connection.send(("ready", None))
+                    self._connection.send(("ready", self._producers()))
         counts = self._summary(said[1])
         self._write({"event": "end", **counts})
         self._connection.send(("end", counts))
@@ -130,12 +153,61 @@ class Checker:
                 if subject.name not in self._seen and self._modules[number] & self._loaded:
                     self._seen.add(subject.name)
                     self._waiting.append((number, subject))
+            if not self._waiting:
+                self._connection.send(("ready", self._producers()))
         elif said[0] == "watched":
             if said[2]:
                 self._readings.pop(said[1], None)
                 self._not["watched"][said[2]] += 1
+        elif said[0] == "seen" and said[1].kind == "configuration":
+            self._configured = self._events.with_suffix(".config.json")
+            with contextlib.suppress(OSError):
+                self._configured.write_text(json.dumps(said[1].values, indent=1, sort_keys=True), encoding="utf-8")
+        elif said[0] == "seen":
+            self._look(said[1].kind, said[1].step, {**unpacked(said[1].values), "moment": said[1].moment})
         else:
             self._check(*said[1:])
+
+    def _tell_found(self) -> None:
+        """Have the run's logger told, at most once a second, of what is new."""
+        found = {"sentinel/violations": sum(self._kinds.values()), "sentinel/checked": self._counts["laws"]}
+        if found != self._found and time.monotonic() - self._found_at >= 1.0:
+            self._found, self._found_at = found, time.monotonic()
+            self._connection.send(("found", found))
+
+    def _producers(self) -> tuple[tuple[str, str], ...]:
+        """The functions that give rows their advantages."""
+        found = []
+        for number, subject in enumerate(self._subjects):
+            makes = any(item.key in ("advantages", "normalised") for item in subject.contract.observes)
+            for path in subject.binding.paths if makes else ():
+                module = boundaries.module_of(path, self._roots)
+                if module in self._loaded and subject.name in self._seen and number is not None:
+                    found.append((module, path.removeprefix(f"{module}.")))
+        return tuple(found)
+
+    def _look(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        """Let invariants of the training look."""
+        try:
+            for one, how in self._memory.look(kind, values):
+                self._counts["laws"] += 1
+                self._tell_of(one, how, step)
+        except Exception as error:
+            self._not["checked"][f"{kind}: {type(error).__name__}: {error}"[:200]] += 1
+
+    def _tell_of(self, one: Invariant, how: str, step: int) -> None:
+        kind = ("", one.name, "training")
+        self._kinds[kind] = self._kinds.get(kind, 0) + 1
+        if self._kinds[kind] > 1:
+            return
+        _say(f"{one.name} does not hold, step {step}: {how} ({one.reason})")
+        self._write(
+            {
+                "event": "violation", "target": self._target.name, "version": self._version, "law": one.name,
+                "rank": 2, "statement": one.reason, "boundary": "", "symptom": "training", "step": step,
+                "seen": "run", "key": "", "detail": how, "known": [], "variants": None,
+            }
+        )  # fmt: skip
 
     def _plan(self, number: int, subject: Subject) -> None:
         """Find out how a boundary's calls are read, and have the run copy them."""
@@ -155,9 +227,11 @@ class Checker:
             return
         self._counts["copied"] += 1
         try:
-            inputs = reading.read({path: unpacked(part) for path, part in call.parts.items()})
+            parts = {path: unpacked(part) for path, part in call.parts.items()}
+            inputs = reading.read(parts)
             gradients = {path: unpacked(gradient) for path, gradient in call.gradients.items()}
             observed = reading.observe(inputs, unpacked(call.result), gradients)
+            observed = reading.unscaled(observed, reading.scale(inputs, parts))
         except Unreadable as error:
             self._not["read"][f"{reading.subject.name}: {error}"] += 1
             return
@@ -165,6 +239,7 @@ class Checker:
             self._not["read"][f"{reading.subject.name}: {type(error).__name__}: {error}"[:200]] += 1
             return
         self._counts["read"] += 1
+        self._look_at_log_probs(reading, call)
         try:
             told: set[tuple[str, str]] = set()
             for law, violation, variants, where in self._violations(call.number, reading, inputs, observed):
@@ -174,6 +249,20 @@ class Checker:
                 self._tell(reading, law, violation, call, variants, where)
         except Exception as error:
             self._not["checked"][f"{reading.subject.name}: {type(error).__name__}: {error}"[:200]] += 1
+
+    def _look_at_log_probs(self, reading: Reading, call: Call) -> None:
+        names = ("log_probs", "old_log_probs", "response_mask")
+        if not all(reading.sources.get(name, ("", ""))[1] == "same" for name in (names[0], names[2])):
+            return
+        parts = {path: unpacked(part) for path, part in call.parts.items()}
+        read = {name: parts.get(reading.sources[name][0]) for name in names if name in reading.sources}
+        told, mask, old = (read.get(name) for name in ("log_probs", "response_mask", "old_log_probs"))
+        if not isinstance(told, torch.Tensor) or not isinstance(mask, torch.Tensor):
+            return
+        if call.moment:
+            self._look("call", call.step, {**read, "moment": call.moment})
+        if call.fresh and isinstance(old, torch.Tensor) and old.shape == told.shape:
+            self._look("fresh", call.step, read)
 
     def _violations(
         self, number: int, reading: Reading, inputs: Mapping[str, Any], observed: Mapping[str, Any]
@@ -256,6 +345,7 @@ class Checker:
         ]
         counts = {
             "violations": kinds,
+            "invariants": dict(self._memory.looks),
             "boundaries": sorted(reading.boundary.path for reading in self._readings.values()),
             "calls": sum(told["calls"].values()),
             **{name: self._counts[name] for name in ("copied", "read", "laws")},
@@ -276,6 +366,8 @@ class Checker:
                 else (f"numbers of calls of up to {_MOST_WRITTEN}, no text, no name of a group")
             )
             _say(f"written there: {written}")
+        if self._configured is not None:
+            _say(f"its settings: sentinel audit {self._target.name} --config {self._configured}")
         return counts
 
     def _write(self, event: Mapping[str, Any]) -> None:
@@ -326,6 +418,13 @@ def _roots(packages: Sequence[str]) -> Iterator[str]:
                 yield str(Path(place).parent)
 
 
+def _named(recipe: Recipe) -> str:
+    """A known bug, with the settings that avoid it."""
+    until = recipe.document.get("until") or {}
+    avoided = ", ".join(f"{name}={value}" for name, value in until.items())
+    return f"{recipe.bug_id}, which {avoided} avoids" if avoided else recipe.bug_id
+
+
 def _version(target: Target) -> str:
     """The release of the run's copy; empty where it does not say."""
     try:
@@ -346,15 +445,15 @@ def _say(text: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """:param arguments: the number of the open connection, the target, the events' file, and what is written."""
+    """:param arguments: the number of the open connection, the target, the events' file, what is written,
+    and the invariants that are not looked at."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     with contextlib.suppress(OSError):
         os.nice(10)
     with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
-        Checker(
-            Connection(int(arguments[0])), bundled_catalog(), arguments[1], Path(arguments[2]), arguments[3] == "full"
-        ).serve()
+        connection, (target, events, capture, *without) = Connection(int(arguments[0])), arguments[1:]
+        Checker(connection, bundled_catalog(), target, Path(events), capture == "full", without).serve()
 
 
 if __name__ == "__main__":

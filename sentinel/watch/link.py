@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import queue
 import subprocess
 import sys
 import threading
 import time
-from multiprocessing.connection import Pipe
+from collections.abc import Sequence
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
+from sentinel.watch.training import Seen, Training
 from sentinel.watch.values import packed
 from sentinel.watch.wrapping import Budget, Call, Watcher
 
@@ -29,34 +32,40 @@ class Watching:
     """
 
     def __init__(
-        self, target: str, packages: tuple[str, ...], events: Path, budget: Budget, capture: str = "numbers"
+        self,
+        target: str,
+        packages: tuple[str, ...],
+        events: Path,
+        budget: Budget,
+        capture: str = "numbers",
+        without: Sequence[str] = (),
     ) -> None:
         self.counts: dict[str, Any] = {}
         self.watcher = Watcher(budget, names=capture == "full")
+        self._training, self._producers = Training(self.watcher), ()
         self._packages = packages
         self._pid = os.getpid()
         self._ending, self._ready = threading.Event(), threading.Event()
         self._told: set[str] = set()
         self._connection, theirs = Pipe()
-        command = [
-            sys.executable,
-            "-m",
-            "sentinel.watch.checker",
-            str(theirs.fileno()),
-            target,
-            str(events.absolute()),
-            capture,
-        ]
-        environment = {name: value for name, value in os.environ.items() if name != "SENTINEL_WATCH"}
-        environment |= {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-        environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-        self._checker = subprocess.Popen(
-            command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-        )
+        self._checker = self._launched(theirs, [target, str(events.absolute()), capture, *without])
         theirs.close()
         self._thread = threading.Thread(target=self._talk, name="sentinel-watch", daemon=True)
         self._thread.start()
         atexit.register(self.stop)
+
+    def _launched(self, theirs: Connection, words: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start the process that checks, with the run's own copy of the framework and no accelerator."""
+        environment = {name: value for name, value in os.environ.items() if name != "SENTINEL_WATCH"}
+        environment |= {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+        environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+        return subprocess.Popen(
+            [sys.executable, "-m", "sentinel.watch.checker", str(theirs.fileno()), *words],
+            pass_fds=[theirs.fileno()],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
 
     def __enter__(self) -> Watching:
         return self
@@ -74,6 +83,7 @@ class Watching:
         """Give every function its own code back, and wait a little for what was copied to be checked."""
         if os.getpid() != self._pid or self._ending.is_set():
             return
+        self._training.stop()
         self.watcher.restore()
         self._ending.set()
         self._thread.join(PATIENCE)
@@ -89,19 +99,36 @@ class Watching:
         try:
             while not self._ending.is_set():
                 self._tell_modules()
+                self._training.attach(self._producers)
                 self._hear(0.0)
-                try:
-                    self._send(self.watcher.copies.get(timeout=0.2))
-                except queue.Empty:
-                    continue
-            while not self.watcher.copies.empty():
-                self._send(self.watcher.copies.get_nowait())
+                if not self._send_all():
+                    self._ending.wait(0.05)
+            self._send_all()
             watcher = self.watcher
             told = {"lost": watcher.lost, "failed": watcher.failed, "held_back": watcher.budget.held_back}
             self._connection.send(("end", {**told, "calls": watcher.calls, "seconds": watcher.budget.spent}))
             self._hear(PATIENCE)
         except (OSError, EOFError, ValueError):
             self.watcher.restore()
+
+    def _send_all(self) -> bool:
+        """Send what waits; whether there was any."""
+        sent = False
+        for waiting in (self.watcher.copies, self.watcher.seen):
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    one = waiting.get_nowait()
+                    sent = True
+                    self._send(one) if isinstance(one, Call) else self._send_seen(one)
+        return sent
+
+    def _send_seen(self, seen: Seen) -> None:
+        try:
+            plain = seen._replace(values=packed(seen.values))
+        except Exception as error:
+            self.watcher.note(error)
+        else:
+            self._connection.send(("seen", plain))
 
     def _send(self, call: Call) -> None:
         try:
@@ -129,7 +156,11 @@ class Watching:
             if kind == "plan":
                 refused = self.watcher.watch(said)
                 self._connection.send(("watched", said.number, refused))
+            elif kind == "found":
+                self.watcher.found = said
             elif kind == "ready":
+                self._producers = said
+                self._training.attach(said)
                 self._ready.set()
             else:
                 self.counts = said
@@ -142,6 +173,7 @@ def start(
     every: int = 100,
     share: float = 0.01,
     capture: Literal["numbers", "full"] = "numbers",
+    without: Sequence[str] = (),
 ) -> Watching:
     """Watch the boundaries of a target in this process, as far as their modules are imported or will be.
 
@@ -151,8 +183,9 @@ def start(
     :param share: of the run's time that goes into copies, at most.
     :param capture: what is written of a call that breaks a law: numbers of a call that is not large, or whole calls,
         with the names of their groups.
+    :param without: names of invariants of the training that are not looked at.
     """
     from sentinel.recipes.catalog import bundled_catalog
 
     packages = bundled_catalog().targets[target].packages
-    return Watching(target, packages, Path(events), Budget(share=share, every=every), capture)
+    return Watching(target, packages, Path(events), Budget(share=share, every=every), capture, without)

@@ -13,6 +13,7 @@ import hashlib
 import inspect
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import CodeType, FunctionType, ModuleType
@@ -26,7 +27,7 @@ from sentinel.contracts.contract import TOKENS, Contract, DoesNotApply, Input
 from sentinel.deciding.law_session import Subject
 from sentinel.laws.law import Case
 from sentinel.search.scenarios import draw, with_dialects
-from sentinel.values.literals import Tensor
+from sentinel.values.literals import Tensor, from_array
 from sentinel.watch.values import Path, at
 from sentinel.watch.wrapping import Plan, gradients_of
 from sentinel.worker import probe, tensors
@@ -35,11 +36,15 @@ from sentinel.worker.boundaries import Boundary
 #: Calls that are looked at to find a reading, and scenarios that are drawn for them at most.
 _CALLS, _DRAWN = 24, 400
 #: Of these, the ones in which other values are put, to find out what makes no difference.
-_TURNED = 12
+_TURNED = 18
 #: The roles of what a call's result shows, and its gradients.
 _OF_RESULTS = ("output", "gradient", "metric", "decision")
 #: Stands for what the part of a call shows, where an input may also be left out.
 _SHOWN = object()
+#: Stands for whatever another value there may be.
+_ANOTHER = object()
+#: The roles of what is multiplied where a loss is.
+_SCALED = ("output", "gradient")
 #: Combinations of choices that nothing in a call shows, which are tried at most.
 _COMBINATIONS = 256
 _DEEPEST = 3
@@ -84,6 +89,8 @@ class Reading:
     :ivar open: inputs that no part shows, each with what it may be.
     :ivar plan: what to copy.
     :ivar keys: what is observed of a result; empty while that is tried out.
+    :ivar scaling: parts by which a loss and its gradients are multiplied, whatever the scenario: how many micro-batches
+        a step has, say. They may be others than those of the adapter's call.
     """
 
     subject: Subject
@@ -92,6 +99,7 @@ class Reading:
     open: Mapping[str, tuple[Any, ...]]
     plan: Plan
     keys: frozenset[str] = frozenset()
+    scaling: frozenset[Path] = frozenset()
 
     def read(self, parts: Mapping[Path, Any]) -> dict[str, Any]:
         """The scenario of which the adapter makes a call with these parts, as literals.
@@ -105,7 +113,7 @@ class Reading:
                 made = self._made(inputs)
             except Exception:  # no scenario of this version
                 continue
-            other = [path for path in self.plan.paths if not _alike(parts[path], made[path])]
+            other = [p for p in self.plan.paths if p not in self.scaling and not _alike(parts[p], made[p])]
             if not other:
                 return inputs
             if len(other) < fewest:
@@ -133,6 +141,30 @@ class Reading:
         observed = self.of_results(probe.observe(self.subject.contract, boundary, inputs, (), "cpu"))
         of_gradients = {item.key for item in self.subject.contract.observes if item.role == "gradient"}
         return {key: value for key, value in observed.items() if gradients or key not in of_gradients}
+
+    def scale(self, inputs: Mapping[str, Any], parts: Mapping[Path, Any]) -> float:
+        """What the run's loss is multiplied by, beside the adapter's of the same scenario.
+
+        :raises Unreadable: where the function does not say.
+        """
+        if not self.scaling:
+            return 1.0
+        usual = _with(self, inputs, {})
+        scaled = _with(self, inputs, {path: parts[path] for path in self.scaling})
+        ratio = None if usual is None or scaled is None else _ratio(self, usual, scaled)
+        if not ratio:
+            raise Unreadable(f"{', '.join(map(written, self.scaling))} do not multiply it")
+        return ratio
+
+    def unscaled(self, observed: Mapping[str, Any], scale: float) -> dict[str, Any]:
+        """What is observed without that."""
+        roles = {item.key: item.role for item in self.subject.contract.observes}
+        return {
+            key: from_array(value.array() / scale, value.dtype)
+            if isinstance(value, Tensor) and scale != 1.0 and roles[key] in _SCALED
+            else value
+            for key, value in observed.items()
+        }
 
     def of_results(self, observed: Mapping[str, Any]) -> dict[str, Any]:
         kept = [item.key for item in self.subject.contract.observes if item.role in _OF_RESULTS]
@@ -211,47 +243,74 @@ def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
     )
     reading = replace(reading, plan=replace(reading.plan, differentiable=differentiable))
     reading = replace(reading, keys=_tried_out(reading, calls))
-    idle = _idle(reading, [live for live, _, _ in calls])
-    return replace(reading, plan=replace(reading.plan, paths=tuple(path for path in paths if path not in idle)))
+    idle, scaling = _idle(reading, calls)
+    plan = replace(reading.plan, paths=tuple(path for path in paths if path not in idle))
+    return replace(reading, plan=plan, scaling=frozenset(scaling))
 
 
-def _idle(reading: Reading, scenarios: Sequence[Mapping[str, Any]]) -> set[Path]:
+def _idle(reading: Reading, calls: Sequence[tuple[Any, Any, Any]]) -> tuple[set[Path], set[Path]]:
     """Parts of a call that make no difference to what is observed: token ids that only a stand-in is given, say. They
-    are neither copied nor compared."""
+    are neither copied nor compared. And those, given alike by the adapter in all calls, that multiply a loss."""
     shown = {path for path, _ in reading.sources.values()}
     idle = {path for path in reading.plan.paths if path not in shown}
-    looked = 0
-    for live in _of_every_kind(reading, scenarios):
+    given = [{path: at(heard, path, answers) for path in idle} for _, heard, answers in calls]
+    scaling = {path for path in idle if all(_alike(given[0][path], parts[path]) for parts in given)}
+    told, looked = Counter[Path](), 0
+    for live in _of_every_kind(reading, [live for live, _, _ in calls]):
         inputs = {name: tensors.observe(value) for name, value in live.items()}
-        usual = _with(reading, inputs, None)
+        usual = _with(reading, inputs, {})
         if usual is None or looked == _TURNED:
             continue
         looked += 1
-        for path in sorted(idle, key=repr):
-            other = _with(reading, inputs, path)
+        for path in sorted(idle | scaling, key=repr):
+            other = _with(reading, inputs, {path: _ANOTHER})
             if other is None or not all(_same_value(usual[key], other[key]) for key in reading.keys):
                 idle.discard(path)
-    return idle if looked else set()
+                ratio = None if other is None else _ratio(reading, usual, other)
+                if not ratio:
+                    scaling.discard(path)
+                told[path] += 1
+    return (idle, {path for path in scaling - idle if told[path]}) if looked else (set(), set())
+
+
+def _ratio(reading: Reading, one: Mapping[str, Any], other: Mapping[str, Any]) -> float | None:
+    """What all losses and gradients of one observation have to be multiplied by to be those of another; None where
+    there is no such number."""
+    roles = {item.key: item.role for item in reading.subject.contract.observes}
+    found: list[float] = []
+    for key in reading.keys:
+        values = one.get(key), other.get(key)
+        if roles[key] not in _SCALED or not all(isinstance(value, Tensor) for value in values):
+            if not _same_value(*values):
+                return None
+            continue
+        before, after = (value.array().astype(np.float64).reshape(-1) for value in values if isinstance(value, Tensor))
+        moved = np.isfinite(before) & (np.abs(before) > 1e-7)
+        if before.shape != after.shape or not np.allclose(after[~moved], before[~moved], atol=1e-6, equal_nan=True):
+            return None
+        found += (after[moved] / before[moved]).tolist()
+    return 1.0 if not found else found[0] if np.allclose(found, found[0], rtol=2e-2) else None
 
 
 def _of_every_kind(reading: Reading, scenarios: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Those first that choose what none before them has chosen."""
     first: dict[Any, Mapping[str, Any]] = {}
     for live in scenarios:
-        first.setdefault(repr([live[name] is None or live[name] for name in reading.open]), live)
+        chosen = [live[name] is None if _SHOWN in may else live[name] for name, may in reading.open.items()]
+        first.setdefault(repr(chosen), live)
     return [*first.values(), *(live for live in scenarios if all(live is not other for other in first.values()))]
 
 
-def _with(reading: Reading, inputs: Mapping[str, Any], path: Path | None) -> dict[str, Any] | None:
-    """What is observed where one part of the call is another one; None where the call refuses it, or nothing else can
-    be put there."""
+def _with(reading: Reading, inputs: Mapping[str, Any], changed: Mapping[Path, Any]) -> dict[str, Any] | None:
+    """What is observed where parts of the call are others; None where the call refuses it, or nothing else can be put
+    there."""
     function = reading.boundary.function
     listener = Listener(function)
 
     def called(*_: Any, **__: Any) -> Any:
         arguments = listener.heard or {}
-        if path is not None:
-            _put(arguments, path)
+        for path, value in changed.items():
+            _put(arguments, path, value)
         bound = listener.__signature__.bind_partial()
         bound.arguments.update(arguments)
         return function(*bound.args, **bound.kwargs)
@@ -278,8 +337,8 @@ def _another(value: Any) -> Any:
     raise Unreadable("nothing else is known to go there")
 
 
-def _put(arguments: dict[str, Any], path: Path) -> None:
-    """Put another value in the place of a part of a call, or into what a stand-in's method answers."""
+def _put(arguments: dict[str, Any], path: Path, given: Any = _ANOTHER) -> None:
+    """Put a value in the place of a part of a call, or another one into what a stand-in's method answers."""
     asked = next((place for place, step in enumerate(path) if place and step[0] == "()"), None)
     if asked is not None:
         owner = at(arguments, path[:asked], {})
@@ -292,7 +351,7 @@ def _put(arguments: dict[str, Any], path: Path) -> None:
         answer = tuple(answer) if isinstance(answer, list) else answer
         object.__setattr__(owner, path[asked][1], lambda *_, **__: answer)
         return
-    value = _another(at(arguments, path, {}))
+    value = _another(at(arguments, path, {})) if given is _ANOTHER else given
     if len(path) == 1:
         arguments[path[0]] = value
         return

@@ -32,8 +32,9 @@ class _First:
             from sentinel.watch.wrapping import Budget
 
             every = int(os.environ.get("SENTINEL_WATCH_EVERY", Budget.every))
+            without = os.environ.get("SENTINEL_WATCH_WITHOUT", "").split()
             capture = os.environ.get("SENTINEL_WATCH_CAPTURE", "numbers")
-            Watching(self._target, self._packages, Path(self._events), Budget(every=every), capture)
+            Watching(self._target, self._packages, Path(self._events), Budget(every=every), capture, without)
         except Exception as error:  # nothing of ours ends a run
             _say(f"this run is not watched: {type(error).__name__}: {error}")
 

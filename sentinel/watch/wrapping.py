@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 from sentinel.watch.values import Copier, NotCopied, Path, at
 
+Made = Callable[[Callable[..., Any]], Callable[..., Any]]
+
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -47,6 +49,8 @@ class Call(NamedTuple):
 
     :ivar step: how often an optimiser had stepped before.
     :ivar place: the line that called.
+    :ivar moment: the number of the call of a trainer's loss that it is part of.
+    :ivar fresh: whether no optimiser has stepped since the tokens were generated.
     """
 
     number: int
@@ -56,6 +60,8 @@ class Call(NamedTuple):
     gradients: dict[Path, Any]
     step: int
     place: str
+    moment: int = 0
+    fresh: bool = False
 
 
 @dataclass
@@ -82,7 +88,10 @@ class Watcher:
     """The watched functions of this process, and the queue that copies of their calls go to.
 
     :ivar on: whether calls are looked at: not in a process that this one forked.
-    :ivar steps: how often an optimiser has stepped.
+    :ivar found: the numbers that a logger is told.
+    :ivar seen: what a training did beside calls (:class:`sentinel.watch.training.Seen`).
+    :ivar steps: how often an optimiser has stepped; :ivar generated: how often it had when something was generated.
+    :ivar moment: the number of the call of a trainer's loss; :ivar forced: whether calls within it are all copied.
     :ivar lost: copies that had no room in the queue; :ivar failed: why calls could not be copied, and how often.
     :param names: whether groups keep their names in copies.
     """
@@ -92,12 +101,17 @@ class Watcher:
         self._names = names
         self.budget = budget
         self.copies: queue.Queue[Call] = queue.Queue(maxsize=8)
-        self.steps = 0
+        self.seen: queue.Queue[Any] = queue.Queue(maxsize=64)
+        self.steps = self.moment = 0
+        self.generated = -1
+        self.found: dict[str, float] = {}
+        self.forced = False
         self.calls: dict[int, int] = {}
         self.lost = 0
         self.failed: dict[str, int] = {}
         self._local = threading.local()
         self._changed: list[tuple[FunctionType, Any]] = []
+        self._listened: list[FunctionType] = []
         os.register_at_fork(after_in_child=self.stop)
 
     def stop(self) -> None:
@@ -109,13 +123,22 @@ class Watcher:
         if function is None:
             return f"{plan.boundary} is no plain function here"
         signature = inspect.signature(function)
-        self._replace(function, partial(self._sampling, plan, signature))
+        self.replace_function(function, partial(self._sampling, plan, signature))
         for name, place in plan.asked.items():
             method = _function(*place)
             if method is None:
                 return f"{'.'.join(place)} is no plain function here"
-            self._replace(method, partial(self._listening, name))
+            if method not in self._listened:
+                self._listened.append(method)
+                self.replace_function(method, partial(self._listening, name))
         return ""
+
+    def replace(self, module: str, name: str, made: Made) -> bool:
+        """Put what is made of a function in its place; whether it is there, and a plain one."""
+        function = _function(module, name)
+        if function is not None:
+            self.replace_function(function, made)
+        return function is not None
 
     def restore(self) -> None:
         """Give every function its own code back."""
@@ -124,15 +147,14 @@ class Watcher:
             function, code = self._changed.pop()
             function.__code__ = code
 
-    def _replace(self, function: FunctionType, made: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    def replace_function(self, function: FunctionType, made: Made) -> None:
         code = function.__code__
-        if any(function is other for other, _ in self._changed):
-            return
         original = FunctionType(
             code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
         )
         original.__kwdefaults__ = function.__kwdefaults__
-        name = f"__sentinel_watches_{code.co_name}_{code.co_firstlineno}__".replace("<", "").replace(">", "")
+        name = f"__sentinel_watches_{code.co_name}_{code.co_firstlineno}_{len(self._changed)}__"
+        name = name.replace("<", "").replace(">", "")
         function.__globals__[name] = made(original)
         if not hasattr(function, "__signature__"):
             function.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
@@ -148,11 +170,11 @@ class Watcher:
             if compiling():
                 return original(*args, **kwargs)
             counted += 1
-            if counted < due or not self.on:
+            if (counted < due and not self.forced) or not self.on:
                 return original(*args, **kwargs)
             due = counted + self.budget.every
             self.calls[plan.number] = counted
-            if counted > 1 and not self.budget.allows():
+            if counted > 1 and not self.forced and not self.budget.allows():
                 return original(*args, **kwargs)
             return self._copied(plan, counted, signature, original, args, kwargs)
 
@@ -198,7 +220,11 @@ class Watcher:
                     parts[path] = at(bound, path, answers)
             differentiable = {path: at(bound, path, live) for path in plan.differentiable}
             gradients = {path: copier.copy(value) for path, value in gradients_of(result, differentiable).items()}
-            self.copies.put_nowait(Call(plan.number, number, parts, copier.copy(result), gradients, self.steps, place))
+            fresh = self.steps == max(self.generated, 0)
+            result_copy = copier.copy(result)
+            self.copies.put_nowait(
+                Call(plan.number, number, parts, result_copy, gradients, self.steps, place, self.moment, fresh)
+            )
         except queue.Full:
             self.lost += 1
         except Exception as error:

@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
+import sentinel
 from sentinel.recipes.yamldoc import read
 from tests.demo_kit import FRAMEWORK
 
@@ -67,6 +69,9 @@ def test_a_violation_is_said_and_written(broken: tuple[dict[str, Any], str, Path
     assert "does not hold: demo_rl.advantages.group_advantage, call " in said
     assert "no text, no name of a group" in said
     *events, end = [json.loads(line) for line in (folder / "broken.jsonl").read_text(encoding="utf-8").splitlines()]
+    schema = json.loads((Path(sentinel.__file__).parent / "schemas" / "events.schema.json").read_text(encoding="utf-8"))
+    for event in (*events, end):
+        jsonschema.validate(event, schema)
     assert {event["event"] for event in events} == {"violation"}
     assert {event["boundary"] for event in events} == {"demo_rl.advantages.group_advantage"}
     assert end["event"] == "end"

@@ -155,7 +155,7 @@ def test_gradients_of_a_loss_are_copied_and_those_of_the_run_stay(module: Any, w
     value, _ = module.loss(weight * 2, other)
     copied = watcher.copies.get_nowait()
     assert copied.gradients["x",].tolist() == [1.0, 2.0, 3.0]
-    assert copied.place.startswith("tests/watch/test_wrapping.py:")
+    assert "test_wrapping.py:" in copied.place
     assert weight.grad is None
     value.backward()
     assert weight.grad is not None

@@ -1,0 +1,426 @@
+"""Bugs that are put into real trainings of TRL: which of them watching names, at which step, and what the logs show.
+
+    pip install trl==1.16.0                       (or have it on PYTHONPATH)
+    python benchmarks/injected.py                 every bug, and four trainings without one: ten minutes of a core
+    python benchmarks/injected.py --only 'dpo-*' --steps 20
+
+Each training is a process of its own, and so is its checker; both are forked from one that has read TRL. It has a
+model of a few thousand parameters, made from a configuration, on the CPU.
+The bug is put into memory, in TRL's own source or into what was built of it: what the run does is not what is on disk.
+Every step is looked at, and training begins when the functions have been read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fnmatch
+import hashlib
+import importlib
+import inspect
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+#: Steps within which a bug is to be named; steps of a training that has none.
+_WITHIN, _CLEAN = 20, 200
+
+
+def edited(owner: Any, name: str, *changes: str) -> None:
+    """Put a method in the place of itself, with other source: old text, new text, and so on."""
+    function = inspect.unwrap(inspect.getattr_static(owner, name))
+    source = inspect.getsource(function)  # indented as the body of a function is
+    for old, new in zip(changes[::2], changes[1::2]):
+        if source.count(old) != 1:
+            raise SystemExit(f"{owner.__name__}.{name} has {source.count(old)} times {old!r}; another release?")
+        source = source.replace(old, new)
+    scope: dict[str, Any] = {}
+    code = compile(f"def outer(__class__):\n{source}\n    return {name}\n", inspect.getfile(function), "exec")
+    exec(code, function.__globals__, scope)
+    setattr(owner, name, scope["outer"](owner))
+
+
+def _in(trainer: str, method: str, *changes: str) -> Callable[[], None]:
+    def inject() -> None:
+        import trl  # type: ignore[import-not-found, unused-ignore]
+
+        edited(getattr(trl, trainer), method, *changes)
+
+    return inject
+
+
+def _collated(change: Callable[[dict[str, Any]], None]) -> Callable[[Any], None]:
+    """After the trainer was made: what its collator returns is changed."""
+
+    def inject(trainer: Any) -> None:
+        collator = trainer.data_collator
+
+        def collated(rows: Any) -> Any:
+            batch = collator(rows)
+            change(batch)
+            return batch
+
+        trainer.data_collator = collated
+
+    return inject
+
+
+def _labels_late(batch: dict[str, Any]) -> None:
+    batch["labels"] = batch["labels"].roll(1, 1)
+
+
+def _padding_learned(batch: dict[str, Any]) -> None:
+    batch["labels"] = batch["labels"].masked_fill(batch["attention_mask"] == 0, 0)
+
+
+def _sampled_colder(trainer: Any) -> None:
+    trainer.generation_config.temperature = 0.3
+
+
+def _reference_is_policy(trainer: Any) -> None:
+    trainer.ref_model = trainer.model
+
+
+def _at_each_step(action: Callable[[Any], None]) -> Callable[[Any], None]:
+    def inject(trainer: Any) -> None:
+        from transformers import TrainerCallback
+
+        class Acts(TrainerCallback):  # type: ignore[misc, unused-ignore]
+            def on_step_end(self, *_: Any, **__: Any) -> None:
+                action(trainer)
+
+        trainer.add_callback(Acts())
+
+    return inject
+
+
+def _reference_follows(trainer: Any) -> None:
+    trainer.ref_model.load_state_dict(trainer.model.state_dict())
+
+
+def _scheduled_twice(trainer: Any) -> None:
+    trainer.lr_scheduler.step()
+
+
+def _layer_left_out(trainer: Any) -> None:
+    trainer.create_optimizer()
+    head = trainer.model.get_output_embeddings().weight
+    for group in trainer.optimizer.param_groups:
+        group["params"] = [one for one in group["params"] if one is not head]
+
+
+def _stepped_early(trainer: Any) -> None:
+    usual = trainer.training_step
+
+    def step(*args: Any, **kwargs: Any) -> Any:
+        loss = usual(*args, **kwargs)
+        trainer.optimizer.step()
+        trainer.optimizer.zero_grad()
+        return loss
+
+    trainer.training_step = step
+
+
+def _rate_constant(trainer: Any) -> None:
+    import torch
+
+    trainer.create_optimizer()
+    trainer.lr_scheduler = torch.optim.lr_scheduler.ConstantLR(trainer.optimizer, 1.0)
+
+
+_LOSS = "_compute_loss"
+_PREPARED = "generation_batch = shuffle_sequence_dict(generation_batch)"
+_STALE = (
+    f"{_PREPARED}; fresh = generation_batch['advantages']; "
+    "generation_batch['advantages'], self._was = getattr(self, '_was', fresh), fresh"
+)
+
+#: Name -> what is done before the trainer is made, or to what was made.
+BEFORE: Mapping[str, Callable[[], None]] = {
+    "grpo-rows-for-tokens": _in(
+        "GRPOTrainer", _LOSS, "            loss = (per_token_loss * mask).sum() / normalizer",
+        "            loss = (per_token_loss * mask).sum() / mask.shape[0]"),
+    "grpo-mask-one-late": _in(
+        "GRPOTrainer", _LOSS, "        # Compute the per-token log probabilities for the model\n",
+        "        inputs = {**inputs, 'completion_mask': inputs['completion_mask'].roll(1, 1)}\n"),
+    "grpo-max-for-min": _in("GRPOTrainer", _LOSS, "-torch.min(per_token_loss1", "-torch.max(per_token_loss1"),
+    "grpo-clipped-below-one": _in(
+        "GRPOTrainer", _LOSS, "torch.clamp(coef_1, 1 - self.epsilon_low,", "torch.clamp(coef_1, 1,"),
+    "grpo-divided-twice": _in(
+        "GRPOTrainer", _LOSS, "self.current_gradient_accumulation_steps / self.args.steps_per_generation",
+        "self.current_gradient_accumulation_steps"),
+    "grpo-old-log-probs-dropped": _in(
+        "GRPOTrainer", "_prepare_inputs", _PREPARED,
+        f"{_PREPARED}; generation_batch.pop('old_per_token_logps')"),
+    "grpo-old-log-probs-of-another-temperature": _in(
+        "GRPOTrainer", "_generate_and_score_completions", 'output["old_per_token_logps"] = old_per_token_logps',
+        'output["old_per_token_logps"] = 0.5 * old_per_token_logps'),
+    "grpo-advantages-shuffled": _in(
+        "GRPOTrainer", "_prepare_inputs", _PREPARED,
+        f"{_PREPARED}; generation_batch['advantages'] = generation_batch['advantages'].flip(0)"),
+    "grpo-advantages-of-the-batch-before": _in("GRPOTrainer", "_prepare_inputs", _PREPARED, _STALE),
+    "grpo-groups-of-other-prompts": _in(
+        "GRPOTrainer", "_generate_and_score_completions",
+        "mean_grouped_rewards = torch.nanmean(rewards.view(-1, num_generations), dim=1)",
+        "mean_grouped_rewards = torch.nanmean(rewards.view(num_generations, -1), dim=0)"),
+    "grpo-first-micro-batch-always": _in(
+        "GRPOTrainer", "_prepare_inputs", "self._buffered_inputs[self._step % self.args.steps_per_generation]",
+        "self._buffered_inputs[0]"),
+    "grpo-log-probs-one-early": _in(
+        "GRPOTrainer", "_get_per_token_logps_and_entropies", "outputs.log_probs[:, -logits_to_keep:]",
+        "outputs.log_probs.roll(1, 1)[:, -logits_to_keep:]"),
+    "rloo-baseline-of-all": _in(
+        "RLOOTrainer", "_generate_and_score_completions",
+        "baselines = (grouped_sum - grouped_rewards) / (scorable_counts - 1)",
+        "baselines = (grouped_sum / scorable_counts).expand_as(grouped_rewards).clone()"),
+    "rloo-mask-dropped": _in(
+        "RLOOTrainer", _LOSS, "logps = (per_token_logps * completion_mask).sum(1)", "logps = per_token_logps.sum(1)"),
+    "rloo-sum-for-mean": _in("RLOOTrainer", _LOSS, "loss = per_sequence_loss.mean()", "loss = per_sequence_loss.sum()"),
+    "rloo-advantages-shuffled": _in(
+        "RLOOTrainer", "_prepare_inputs", _PREPARED,
+        f"{_PREPARED}; generation_batch['advantages'] = generation_batch['advantages'].flip(0)"),
+    "dpo-beta-dropped": _in(
+        "DPOTrainer", _LOSS,
+        '            if loss_type == "sigmoid":\n                per_sequence_loss = -F.logsigmoid(self.beta *',
+        '            if loss_type == "sigmoid":\n                per_sequence_loss = -F.logsigmoid(1.0 *'),
+    "dpo-sides-swapped": _in(
+        "DPOTrainer", _LOSS,
+        "chosen_logps, rejected_logps = logps.chunk", "rejected_logps, chosen_logps = logps.chunk"),
+    "dpo-prompt-counted": _in(
+        "DPOTrainer", _LOSS, 'labels = inputs["input_ids"].masked_fill(completion_mask == 0, -100)',
+        'labels = inputs["input_ids"]'),
+    "dpo-mask-one-late": _in(
+        "DPOTrainer", _LOSS, 'labels = inputs["input_ids"].masked_fill(completion_mask == 0, -100)',
+        'labels = inputs["input_ids"].masked_fill(completion_mask.roll(1, 1) == 0, -100)'),
+    "sft-mean-of-means": _in(
+        "SFTTrainer", "compute_loss",
+        "num_tokens = outputs.label_mask.sum() if num_items_in_batch is None else num_items_in_batch",
+        "num_tokens = outputs.label_mask.sum()"),
+    "sft-rows-for-tokens": _in(
+        "SFTTrainer", "compute_loss", "loss = per_token_loss.sum() / torch.as_tensor(num_tokens).clamp(min=1)",
+        "loss = per_token_loss.sum() / len(per_token_loss)"),
+    "sft-prompt-learned": _in(
+        "SFTTrainer", "_prepare_dataset", "mask_columns.append(\"completion_mask\")", "pass"),
+}  # fmt: skip
+AFTER: Mapping[str, Callable[[Any], None]] = {
+    "grpo-sampled-at-another-temperature": _sampled_colder,
+    "grpo-reference-is-the-policy": _reference_is_policy,
+    "grpo-reference-follows": _at_each_step(_reference_follows),
+    "grpo-schedule-twice": _at_each_step(_scheduled_twice),
+    "grpo-stepped-each-micro-batch": _stepped_early,
+    "dpo-reference-follows": _at_each_step(_reference_follows),
+    "sft-labels-one-late": _collated(_labels_late),
+    "sft-padding-learned": _collated(_padding_learned),
+    "sft-layer-left-out": _layer_left_out,
+    "sft-rate-constant": _rate_constant,
+}
+CLEAN = ("grpo", "rloo", "dpo", "sft")
+
+
+def _reward(completions: list[str], **_: Any) -> list[float]:
+    return [sum(map(ord, text)) % 7 / 7 for text in completions]
+
+
+def trainer_of(kind: str, steps: int, folder: str, referred: bool = False) -> Any:
+    """A trainer of TRL, with a model of a few thousand parameters that adds numbers."""
+    import torch
+    import trl
+    from datasets import Dataset  # type: ignore[import-untyped, unused-ignore]
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
+
+    set_seed(0)
+    torch.set_num_threads(1)
+    words = ["<pad>", "<eos>", "<unk>", *map(str, range(20)), "plus", "is", "so"]
+    made = Tokenizer(models.WordLevel({word: place for place, word in enumerate(words)}, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    fast: Any = PreTrainedTokenizerFast
+    tokenizer = fast(tokenizer_object=made, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
+    config = LlamaConfig(
+        vocab_size=len(words), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+        max_position_embeddings=64, pad_token_id=0, eos_token_id=1, bos_token_id=None,
+    )  # fmt: skip
+    sums = [(one, other) for one in range(8) for other in range(8)]
+    rows: list[dict[str, str]] = [{"prompt": f"{one} plus {other} is"} for one, other in sums]
+    options: dict[str, Any] = {
+        "output_dir": folder, "use_cpu": True, "bf16": False, "report_to": "none", "max_steps": steps,
+        "per_device_train_batch_size": 8, "learning_rate": 1e-3, "logging_steps": 1, "save_strategy": "no",
+        "disable_tqdm": True, "gradient_accumulation_steps": 2, "lr_scheduler_type": "linear",
+    }  # fmt: skip
+    parts: dict[str, Any] = {}
+    if kind in ("grpo", "rloo"):
+        parts["reward_funcs"] = _reward
+        options |= {"num_generations": 4, "max_completion_length": 8, "num_iterations": 2, "temperature": 0.9}
+        options |= {"beta": 0.04 if referred else 0.0}
+    elif kind == "dpo":
+        rows = [
+            {**row, "chosen": f" {one + other} so" * (1 + one % 3), "rejected": f" {abs(one - other)} so"}
+            for row, (one, other) in zip(rows, sums)
+        ]
+        options |= {"beta": 0.3}
+    else:
+        rows = [{**row, "completion": f" {one + other}" + " so" * (one % 4)} for row, (one, other) in zip(rows, sums)]
+    name, place = kind.upper(), f"{folder}/model"
+    LlamaForCausalLM(config).save_pretrained(place)  # from where a trainer loads its reference
+    return getattr(trl, f"{name}Trainer")(
+        model=LlamaForCausalLM.from_pretrained(place), args=getattr(trl, f"{name}Config")(**options),
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_list(rows), **parts,
+    )  # fmt: skip
+
+
+class Prepared:
+    """A checker that has read TRL's functions once; it and each training are forked from this process."""
+
+    def __init__(self) -> None:
+        import warnings
+
+        for name in ("grpo", "rloo", "dpo", "sft"):
+            importlib.import_module(f"trl.trainer.{name}_trainer")
+
+        from sentinel.recipes.catalog import bundled_catalog
+        from sentinel.watch.checker import Checker
+
+        warnings.simplefilter("ignore")
+        self._catalog = bundled_catalog()
+        self.checker = Checker(_Deaf(), self._catalog, "trl", Path("unused"))  # type: ignore[arg-type]
+        with contextlib.redirect_stdout(io.StringIO()):  # adapters try functions out, and some of these print
+            self.checker.prepare([name for name in sys.modules if name.partition(".")[0] == "trl"])
+
+    def trained(self, name: str, steps: int) -> dict[str, Any]:
+        """Train with a bug (or, under a trainer's name, without one): what was named, and what the logs had."""
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                with open(write, "w", encoding="utf-8") as answer:
+                    json.dump(_trained(name, steps, self.checker), answer)
+                status = 0
+            except BaseException as error:
+                print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
+            finally:
+                sys.stderr.flush()
+                os._exit(status)
+        os.close(write)
+        with open(read, encoding="utf-8") as answer:
+            said = answer.read()
+        os.waitpid(pid, 0)
+        return dict(json.loads(said)) if said else {"name": name, "named": [], "logs": [], "parameters": ""}
+
+
+class _Deaf:
+    """Takes the plans of a checker that has no run yet."""
+
+    def send(self, _: Any) -> None:
+        """Nobody is there."""
+
+
+def _trained(name: str, steps: int, checker: Any) -> dict[str, Any]:
+    from sentinel.watch.link import Watching
+    from sentinel.watch.wrapping import Budget
+
+    class Forked(Watching):
+        def _launched(self, theirs: Any, words: Any) -> Any:
+            pid = os.fork()
+            if pid == 0:
+                self._connection.close()  # the run's end, which would keep this process waiting for itself
+                checker.attach(theirs, Path(words[1]))
+                with contextlib.suppress(EOFError, OSError):
+                    checker.serve()
+                os._exit(0)
+            if name in BEFORE:  # the checker has what is on disk
+                BEFORE[name]()
+            return _Process(pid)
+
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        events = Path(folder) / "events.jsonl"
+        watching = Forked("trl", ("trl",), events, Budget(every=1, share=1.0))
+        watching.ready(60.0)
+        trainer = trainer_of(name.partition("-")[0], steps, folder, "-reference-" in name)
+        if name in AFTER:
+            AFTER[name](trainer)
+        trainer.train()
+        watching.stop()
+        found = [json.loads(line) for line in events.read_text(encoding="utf-8").splitlines()]
+        parameters = b"".join(one.detach().numpy().tobytes() for one in trainer.model.parameters())
+        named = [{key: one[key] for key in ("law", "step", "detail")} for one in found if one["event"] == "violation"]
+        return {
+            "name": name, "named": named, "counts": watching.counts,
+            "parameters": hashlib.sha256(parameters).hexdigest()[:16],
+            "logs": [{key: row.get(key) for key in ("loss", "reward")} for row in trainer.state.log_history],
+        }  # fmt: skip
+
+
+class _Process:
+    """A forked process, as :class:`subprocess.Popen` would have it."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+
+    def wait(self, timeout: float | None = None) -> None:
+        until = time.monotonic() + (timeout or 0.0)
+        while os.waitpid(self._pid, os.WNOHANG) == (0, 0):
+            if timeout is not None and time.monotonic() > until:
+                raise subprocess.TimeoutExpired("checker", timeout)
+            time.sleep(0.01)
+
+    def kill(self) -> None:
+        os.kill(self._pid, signal.SIGKILL)
+
+
+def _mean(logs: list[dict[str, Any]], key: str) -> float | None:
+    values = [float(row[key]) for row in logs if row.get(key) is not None]
+    return sum(values) / len(values) if values else None
+
+
+def _shown(one: Mapping[str, Any], clean: Mapping[str, Any]) -> str:
+    """What the trainer's logs say, beside what they say without the bug."""
+    pairs = [
+        (key, _mean(clean["logs"][: len(one["logs"])], key), _mean(one["logs"], key)) for key in ("loss", "reward")
+    ]
+    return "; ".join(f"{key} {was:.3f} -> {now:.3f}" for key, was, now in pairs if was is not None and now is not None)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", metavar="GLOB", default="*")
+    parser.add_argument("--steps", type=int, default=_WITHIN)
+    parser.add_argument("--clean-steps", type=int, default=_CLEAN)
+    arguments = parser.parse_args()
+    prepared = Prepared()
+    names = [name for name in (*BEFORE, *AFTER) if fnmatch.fnmatch(name, arguments.only)]
+    clean = {
+        kind: prepared.trained(kind, arguments.clean_steps) for kind in CLEAN if any(n.startswith(kind) for n in names)
+    }
+    for kind, one in clean.items():
+        alarms = "; ".join(f"{item['law']} at step {item['step']}: {item['detail']}" for item in one["named"])
+        print(f"| {kind}, no bug, {arguments.clean_steps} steps | {alarms or 'nothing'} | | |", flush=True)
+    right = 0
+    for name in names:
+        one, usual = prepared.trained(name, arguments.steps), clean[name.partition("-")[0]]
+        known = {item["law"] for item in usual["named"]}
+        first = min(
+            (item for item in one["named"] if item["law"] not in known), key=lambda item: item["step"], default=None
+        )
+        right += first is not None and first["step"] < _WITHIN
+        said = (
+            f"{first['law']} | {first['step']}" if first else f"{'not named' if one['logs'] else 'it did not run'} | "
+        )
+        print(f"| {name} | {said} | {_shown(one, usual) if one['logs'] else ''} |", flush=True)
+    print(
+        f"{right} of {len(names)} named within {_WITHIN} steps; "
+        f"false alarms: {sum(len(one['named']) for one in clean.values())}"
+    )
+
+
+if __name__ == "__main__":
+    main()

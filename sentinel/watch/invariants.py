@@ -1,0 +1,283 @@
+"""What a training keeps from one step to the next: each invariant a small object that looks at what was seen of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from sentinel.contracts.step_losses import PREFERENCE_LOSS
+
+_TRAINER, _OPTIMISER = "a trainer of transformers", "an optimiser of torch"
+
+
+@dataclass(frozen=True)
+class Invariant:
+    """:ivar of: the kinds of what is seen that it looks at.
+    :ivar reason: why it must be so.
+    :ivar needs: what must be there for it to see anything.
+    :ivar broken: how it is broken; empty where it is kept. It may keep something for the next look.
+    """
+
+    name: str
+    of: tuple[str, ...]
+    reason: str
+    needs: str
+    broken: Callable[[str, Mapping[str, Any], dict[str, Any]], str]
+
+
+@dataclass
+class Memory:
+    """What invariants keep between looks, each for itself; and how often each has looked.
+
+    :param without: names of those that are switched off.
+    """
+
+    without: Sequence[str] = ()
+    kept: dict[str, dict[str, Any]] = field(default_factory=dict)
+    looks: dict[str, int] = field(default_factory=dict)
+
+    def look(self, kind: str, values: Mapping[str, Any]) -> list[tuple[Invariant, str]]:
+        found = []
+        for one in INVARIANTS:
+            if kind in one.of and one.name not in self.without:
+                self.looks[one.name] = self.looks.get(one.name, 0) + 1
+                found.append((one, one.broken(kind, values, self.kept.setdefault(one.name, {}))))
+        return [(one, how) for one, how in found if how]
+
+
+def _near(one: Any, other: Any, relative: float = 1e-3, absolute: float = 1e-5) -> bool:
+    return torch.allclose(
+        torch.as_tensor(one).double(), torch.as_tensor(other).double(), rtol=relative, atol=absolute, equal_nan=True
+    )
+
+
+def _trimmed(row: torch.Tensor) -> bytes:
+    """A row's numbers without the zeros around them, which padding adds and cuts."""
+    places = row.reshape(-1).nonzero()
+    return row.reshape(-1)[int(places.min()) : int(places.max()) + 1].numpy().tobytes() if len(places) else b""
+
+
+def _rows_stay(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
+    rows: Mapping[str, torch.Tensor] = values["rows"]
+    if kind == "produced":
+        kept["rows"] = rows
+        return ""
+    made: Mapping[str, torch.Tensor] = kept.get("rows", {})
+    lost = sorted(made.keys() - rows.keys())
+    if lost:
+        return f"{', '.join(lost)} was computed for each row, and does not reach the loss"
+    shared = sorted(made.keys() & rows.keys())
+    if not shared:
+        return ""
+    known = [{name: _trimmed(made[name][row]) for name in shared} for row in range(len(made["advantages"]))]
+    for row in range(len(rows["advantages"])):
+        here = {name: _trimmed(rows[name][row]) for name in shared}
+        if here in known:
+            continue
+        nearest = max(known, key=lambda other: sum(here[name] == other[name] for name in shared))
+        return f"row {row} of the batch was never computed so: {', '.join(n for n in shared if here[n] != nearest[n])}"
+    return ""
+
+
+def _as_asked(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
+    asked = [(name, pair) for name, pair in values.items() if isinstance(pair, tuple)]
+    wrong = [f"{name} is {got}, not {wanted}" for name, (wanted, got) in asked if (wanted or None) != (got or None)]
+    return "; ".join(wrong)
+
+
+def _ratio_is_one(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
+    mask = values["response_mask"] != 0
+    if not mask.any():
+        return ""
+    apart = float((values["log_probs"] - values["old_log_probs"])[mask].abs().mean())
+    return f"they are {apart:.3g} apart on average, before any step" if not apart <= _AGREE else ""
+
+
+#: Nats between log-probs of an engine and of a trainer of the same weights.
+_AGREE = 0.1
+
+
+def _of_the_model(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
+    kept.setdefault(kind, {})[values["moment"]] = values
+    call, answer = (kept.get(name, {}).pop(values["moment"], None) for name in ("call", "answers"))
+    if call is None or answer is None:
+        if call or answer:
+            kept[kind] = {values["moment"]: values}
+        return ""
+    told, mask = call["log_probs"], call["response_mask"] != 0
+    said = answer["log_probs"][:, -told.shape[1] :]
+    if said.shape != told.shape or not mask.any():
+        return ""
+    apart = (said - told)[mask].abs()
+    return f"a token's is {float(apart.max()):.3g} off what the model says of it" if float(apart.max()) > _AGREE else ""
+
+
+def _counted(values: Mapping[str, Any]) -> torch.Tensor | None:
+    """Which tokens but the first are learned, of a batch with labels."""
+    labels = values.get("labels")
+    return None if labels is None or "ref_log_probs" in values else labels[:, 1:] != -100
+
+
+def _labels_are_tokens(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
+    labels, ids, attention = (values.get(name) for name in ("labels", "ids", "attention_mask"))
+    if labels is None or ids is None or labels.shape != ids.shape:
+        return ""
+    learned = labels != -100
+    if (labels != ids)[learned].any():
+        return f"{int((labels != ids)[learned].sum())} of {int(learned.sum())} labels are not the token at their place"
+    if attention is not None and (attention[learned] == 0).any():
+        return "padding is learned"
+    return ""
+
+
+def _mean_of_labels(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
+    learned = _counted(values)
+    if learned is None or values["log_probs"].shape != learned.shape or "advantages" in values:
+        return ""
+    total = -float(values["log_probs"][learned].sum())
+    items = float(values["items"]) if values["items"] is not None else float(learned.sum())
+    kept["total"], kept["count"] = kept.get("total", 0.0) + total, kept.get("count", 0) + int(learned.sum())
+    expected = total / max(items, 1.0)
+    if values.get("loss_type") not in (None, "nll", "chunked_nll"):
+        return ""
+    told = float(values["loss"])
+    return "" if _near(told, expected, 1e-2, 1e-4) else f"it is {told:.6g}, and what the labels cost {expected:.6g}"
+
+
+def _of_pairs(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
+    mask, loss_type = values.get("completion_mask"), values.get("loss_type")
+    loss_type = loss_type[0] if isinstance(loss_type, list) and len(loss_type) == 1 else loss_type
+    if (
+        mask is None
+        or "ref_log_probs" not in values
+        or loss_type not in ("sigmoid", "ipo")
+        or values["label_smoothing"]
+    ):
+        return ""
+    inputs: dict[str, Any] = {"beta": values["beta"], "loss_type": loss_type, "ld_alpha": values["ld_alpha"]}
+    for name, whole in (("log_probs", values["log_probs"]), ("ref_log_probs", values["ref_log_probs"])):
+        for side, half in zip(("chosen", "rejected"), whole.double().chunk(2)):
+            inputs[f"{side}_{name}"] = half
+    for side, half in zip(("chosen", "rejected"), mask[:, 1:].chunk(2)):
+        inputs[f"{side}_mask"] = half
+    expected, told = float(PREFERENCE_LOSS.reference(inputs)["loss"]), float(values["loss"])
+    return (
+        "" if _near(told, expected, 1e-2, 1e-4) else f"it is {told:.6g}, and {loss_type} of these pairs {expected:.6g}"
+    )
+
+
+def _steps_add_up(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
+    if kind == "answers":
+        learned = _counted(values)
+        if learned is not None and values["log_probs"].shape == learned.shape:
+            kept["total"] = kept.get("total", 0.0) - float(values["log_probs"][learned].sum())
+            kept["count"] = kept.get("count", 0) + int(learned.sum())
+            kept["calls"] = kept.get("calls", 0) + 1
+            kept["plain"] = values.get("loss_type") in (None, "nll", "chunked_nll")
+        return ""
+    total, count, calls, plain = (kept.pop(name, 0) for name in ("total", "count", "calls", "plain"))
+    told = sum(map(float, values["losses"]))
+    if not count or not plain or calls != len(values["losses"]) or _near(told, total / count, 1e-2, 1e-4):
+        return ""
+    mean = total / count
+    return f"the losses of {calls} micro-batches are {told:.6g} together, the mean of their {count} tokens {mean:.6g}"
+
+
+def _as_often(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
+    if kind == "consumed":
+        rows = values["rows"]
+        seen = [tuple(_trimmed(rows[name][row]) for name in sorted(rows)) for row in range(len(rows["advantages"]))]
+        before = kept.setdefault("batches", [])
+        if len(set(seen)) > 1 and seen in before:
+            return "two micro-batches of one step have the same rows"
+        before.append(seen)
+        return ""
+    kept["batches"] = []
+    wanted, done = values["wanted"], len(values["losses"])
+    return f"a step has {done} micro-batches, {wanted} are configured" if wanted and done != wanted else ""
+
+
+def _scheduled(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
+    expected = values["scheduled"]
+    wrong = [rate for rate in values["rates"] if expected is not None and not _near(rate, expected, 1e-4, 1e-12)]
+    return f"it is {wrong[0]:.6g}, and {expected:.6g} by the schedule" if wrong else ""
+
+
+def _follow_gradients(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
+    if kind == "stepping":
+        left = values["left"]
+        return f"no optimiser holds {', '.join(left[:3])}, which wants a gradient" if left else ""
+    for name, (before, after, gradient) in values["parameters"].items():
+        moved = not torch.equal(before, after)
+        has = gradient is not None and bool((gradient != 0).any())
+        if moved and gradient is None:
+            return f"{name} has no gradient, and was changed"
+        if has and not moved and before.dtype == torch.float32:
+            return f"{name} has a gradient, and was not changed"
+        if has and not torch.isfinite(gradient).all():
+            return f"the gradient of {name} is not finite"
+    return ""
+
+
+def _reference_stays(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
+    for name, (first, now, trained) in values["reference"].items():
+        if trained:
+            return f"its {name} is held by the optimiser"
+        if not torch.equal(first, now):
+            return f"its {name} is no longer what it was"
+    return ""
+
+
+INVARIANTS = (
+    Invariant(
+        "rows_stay_together", ("produced", "consumed"),
+        "advantages, masks and old log-probs of a row are of that row's tokens",
+        f"{_TRAINER}, and an adapter's function that returns a batch with advantages", _rows_stay,
+    ),
+    Invariant(
+        "sampling_is_as_asked", ("generated",), "another temperature samples from another policy than is trained",
+        f"{_TRAINER} that generates with transformers", _as_asked,
+    ),
+    Invariant(
+        "the_first_ratio_is_one", ("fresh",), "before a step the policy is the one that sampled",
+        "a loss of old log-probs that is read", _ratio_is_one,
+    ),
+    Invariant(
+        "log_probs_are_the_models", ("call", "answers"), "the loss trains the tokens that it was given log-probs of",
+        f"{_TRAINER}, and a loss of log-probs that is read", _of_the_model,
+    ),
+    Invariant(
+        "labels_are_tokens", ("answers",), "a model learns to say the token that stands there",
+        f"{_TRAINER}, and labels", _labels_are_tokens,
+    ),
+    Invariant(
+        "the_loss_is_that_of_the_labels", ("answers",), "a supervised loss is the mean of what its labels cost",
+        f"{_TRAINER}, and labels", _mean_of_labels,
+    ),
+    Invariant(
+        "the_loss_is_that_of_the_pairs", ("answers",), f"as {PREFERENCE_LOSS.source}",
+        f"{_TRAINER}, and pairs with a reference", _of_pairs,
+    ),
+    Invariant(
+        "micro_batches_add_up", ("answers", "stepping"), "how a batch is cut changes nothing",
+        f"{_TRAINER}, and labels", _steps_add_up,
+    ),
+    Invariant(
+        "samples_are_used_as_often_as_configured", ("consumed", "stepping"), "a step is of the configured batch",
+        _TRAINER, _as_often,
+    ),
+    Invariant(
+        "the_rate_is_the_schedules", ("stepping",), "the configuration names the schedule", _TRAINER, _scheduled,
+    ),
+    Invariant(
+        "parameters_follow_gradients", ("stepping", "stepped"), "what has a gradient learns, and nothing else",
+        f"{_OPTIMISER}, and {_TRAINER}", _follow_gradients,
+    ),
+    Invariant(
+        "the_reference_stays", ("stepping",), "the policy is held to what it was", f"{_TRAINER} with a reference",
+        _reference_stays,
+    ),
+)  # fmt: skip

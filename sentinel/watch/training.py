@@ -1,0 +1,363 @@
+"""What a training does from one step to the next, as far as torch and a trainer of transformers show it.
+
+It runs inside of a training run: hooks of every optimiser, and the methods that each trainer inherits. One step in so
+many is looked at; what is copied goes the way of the calls, and :mod:`sentinel.watch.invariants` looks at it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import queue
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from types import FunctionType
+from typing import Any, NamedTuple
+
+from sentinel.watch import metrics
+from sentinel.watch.values import Copier
+from sentinel.watch.wrapping import Made, Watcher
+
+#: Parameters that are looked at in one step, and elements of each.
+_PARAMETERS, _ELEMENTS = 8, 4096
+#: Numbers of a layer of logits that are made to hold a loss to the model, at most.
+_LOGITS = 1 << 24
+#: Options that a generation has under the names that the trainer's configuration has.
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+#: What a model does to its logits beside multiplying.
+_SCALES = ("final_logit_softcapping", "logit_scale", "output_multiplier", "lm_head_multiplier", "logits_scaling")
+#: Options that a loss of pairs reads.
+_KNOBS = (
+    "beta",
+    "loss_type",
+    "ld_alpha",
+    "temperature",
+    "num_iterations",
+    "label_smoothing",
+    "precompute_ref_log_probs",
+)
+
+
+class Seen(NamedTuple):
+    """Something that a training did.
+
+    :ivar kind: which invariants look at it.
+    :ivar moment: the number of the call of the loss that it belongs to.
+    """
+
+    kind: str
+    step: int
+    moment: int
+    values: dict[str, Any]
+
+
+class Training:
+    """:param watcher: whose functions, budget and queue are used."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self._trainer: Any = lambda: None
+        self._attached: set[str] = set()
+        self._handles: list[Any] = []
+        self._look = True
+        self._micro: list[Any] = []
+        self._before: list[tuple[str, Any, Any, Any]] = []
+        self._first: dict[str, Any] = {}
+        self._asked: dict[str, Any] = {}
+        self._told: dict[str, float] = {}
+
+    def attach(self, producers: tuple[tuple[str, str], ...] = ()) -> None:
+        """Attach to what is imported by now.
+
+        :param producers: functions that return the rows of a batch as a mapping: module and qualified name.
+        """
+        optimiser: Any = sys.modules.get("torch.optim.optimizer")
+        if "torch" not in self._attached and hasattr(optimiser, "register_optimizer_step_post_hook"):
+            self._attached.add("torch")
+            self._handles += [
+                optimiser.register_optimizer_step_pre_hook(self._guarded(self._stepping)),
+                optimiser.register_optimizer_step_post_hook(self._guarded(self._stepped)),
+            ]
+        places: list[tuple[str, str, Made]] = [
+            ("transformers.trainer", "Trainer.training_step", self._training),
+            ("transformers.generation.utils", "GenerationMixin.generate", self._generating),
+            *((module, name, self._producing) for module, name in producers),
+        ]
+        for module, name, made in places:
+            if name not in self._attached and self._watcher.replace(module, name, made):
+                self._attached.add(name)
+
+    def stop(self) -> None:
+        while self._handles:
+            self._handles.pop().remove()
+
+    # -- one micro-batch -----------------------------------------------------------------------------------------------
+
+    def _training(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            with self._guard():
+                self._begin(args[0])
+            loss = original(*args, **kwargs)
+            with self._guard():
+                if self._watcher.on:
+                    self._micro.append(loss.detach())
+            return loss
+
+        return called
+
+    def _begin(self, trainer: Any) -> None:
+        if self._trainer() is trainer or not self._watcher.on:
+            return
+        self._trainer = weakref.ref(trainer)
+        self._send("configuration", _plain_options(trainer.args))
+        function = inspect.getattr_static(type(trainer), "compute_loss", None)
+        if isinstance(function, FunctionType):
+            self._watcher.replace_function(function, self._computing)
+
+    def _computing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            watcher, trainer = self._watcher, args[0]
+            watcher.moment += 1
+            if not self._look or not watcher.on or trainer is not self._trainer():
+                return original(*args, **kwargs)
+            began, batch = time.perf_counter(), None
+            answers: dict[str, Any] = {}
+            handles: list[Any] = []
+            with self._guard():
+                batch = args[2] if len(args) > 2 else kwargs.get("inputs")
+                self._consumed(batch)
+                handles = list(self._listened(trainer, answers))
+            watcher.forced = True
+            watcher.budget.spent += time.perf_counter() - began
+            try:
+                result = original(*args, **kwargs)
+            finally:
+                watcher.forced = False
+                for handle in handles:
+                    handle.remove()
+            began = time.perf_counter()
+            with self._guard():
+                items = kwargs.get("num_items_in_batch", args[4] if len(args) > 4 else None)
+                self._answered(trainer, batch, answers, result, items)
+            watcher.budget.spent += time.perf_counter() - began
+            return result
+
+        return called
+
+    def _listened(self, trainer: Any, answers: dict[str, Any]) -> Iterator[Any]:
+        """Hooks that keep what the trained model, and the reference, say of the tokens that they are given."""
+        for name, model in (("trained", trainer.model), *_references(trainer)):
+            hidden: list[Any] = []
+            yield model.base_model.register_forward_hook(
+                lambda _, __, output, hidden=hidden: hidden.append(getattr(output, "last_hidden_state", None))
+            )
+
+            def heard(module: Any, args: Any, kwargs: Any, output: Any, name: str = name, hidden: Any = hidden) -> None:
+                with self._guard():
+                    ids = kwargs.get("input_ids", args[0] if args else None)
+                    temperature = getattr(trainer.args, "temperature", None) or 1.0
+                    found = _log_probs(module, hidden.pop() if hidden else None, ids, temperature)
+                    if found is not None and name not in answers:
+                        answers[name] = found, ids
+
+            yield model.register_forward_hook(heard, with_kwargs=True)
+
+    def _answered(self, trainer: Any, batch: Any, answers: dict[str, Any], result: Any, items: Any) -> None:
+        loss = result[0] if isinstance(result, tuple) else result
+        if "trained" not in answers:
+            return
+        log_probs, ids = answers["trained"]
+        said = {"loss": loss, "log_probs": log_probs, "ids": ids, "items": items}
+        if "reference" in answers:
+            said["ref_log_probs"] = answers["reference"][0]
+        masks = ("labels", "completion_mask", "attention_mask")
+        said |= {name: batch[name] for name in masks if batch.get(name) is not None}
+        said |= {name: getattr(trainer.args, name, None) for name in _KNOBS}
+        self._send("answers", said)
+
+    # -- rows ----------------------------------------------------------------------------------------------------------
+
+    def _producing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            result = original(*args, **kwargs)
+            with self._guard():
+                if self._watcher.on:
+                    self._send("produced", {"rows": _rows(result)})
+            return result
+
+        return called
+
+    def _consumed(self, batch: Any) -> None:
+        rows = _rows(batch)
+        if "advantages" in rows:
+            self._send("consumed", {"rows": rows})
+
+    # -- generation ----------------------------------------------------------------------------------------------------
+
+    def _generating(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            with self._guard():
+                self._watcher.generated = self._watcher.steps
+                options = getattr(self._trainer(), "args", None)
+                config = kwargs.get("generation_config", args[2] if len(args) > 2 else None)
+                said = {
+                    name: (getattr(options, name), kwargs.get(name, getattr(config, name, None)))
+                    for name in _SAMPLING
+                    if hasattr(options, name) and (config is not None or name in kwargs)
+                }
+                if said and said != self._asked:
+                    self._asked = said
+                    self._send("generated", said)
+            return original(*args, **kwargs)
+
+        return called
+
+    # -- one step of an optimiser --------------------------------------------------------------------------------------
+
+    def _stepping(self, optimiser: Any, *_: Any) -> None:
+        trainer = self._trainer()
+        if trainer is None or not self._look:
+            return
+        began = time.perf_counter()
+        named = {id(parameter): name for name, parameter in trainer.model.named_parameters()}
+        held = [(parameter, group) for group in optimiser.param_groups for parameter in group["params"]]
+        mine = [(named[id(parameter)], parameter, group) for parameter, group in held if id(parameter) in named]
+        if not mine:
+            return
+        start = self._watcher.steps * _PARAMETERS % len(mine)
+        chosen = [*mine, *mine][start : start + min(_PARAMETERS, len(mine))]
+        self._before = [
+            (name, parameter, _piece(parameter), None if parameter.grad is None else _piece(parameter.grad))
+            for name, parameter, _ in chosen
+        ]
+        wanting = [(name, one) for name, one in trainer.model.named_parameters() if one.requires_grad]
+        left = [name for name, one in wanting if all(one is not other for other, _ in held)]
+        reference: dict[str, tuple[Any, ...]] = {}
+        trained = {id(parameter) for parameter, _ in held}
+        for model in dict(_references(trainer)).values():
+            for label, weight in list(model.named_parameters())[:_PARAMETERS]:
+                now = _piece(weight)
+                reference[label] = self._first.setdefault(label, now), now, id(weight) in trained
+        rates = [
+            group["lr"] for group in optimiser.param_groups if group.get("initial_lr") == trainer.args.learning_rate
+        ]
+        self._send(
+            "stepping",
+            {
+                "left": left,
+                "reference": {} if getattr(trainer.args, "sync_ref_model", False) else reference,
+                "rates": rates,
+                "scheduled": _scheduled(trainer, self._watcher.steps),
+                "losses": list(self._micro),
+                "wanted": getattr(trainer, "current_gradient_accumulation_steps", None),
+            },
+        )
+        self._watcher.budget.spent += time.perf_counter() - began
+
+    def _stepped(self, *_: Any) -> None:
+        began = time.perf_counter()
+        if self._before:
+            changed = {name: (old, _piece(one), gradient) for name, one, old, gradient in self._before}
+            self._send("stepped", {"parameters": changed})
+        self._before, self._micro = [], []
+        self._watcher.steps += 1
+        if self._watcher.found != self._told:
+            self._told = dict(self._watcher.found)
+            metrics.tell(self._trainer(), self._told, self._watcher.steps)
+        budget = self._watcher.budget
+        self._look = self._watcher.steps % budget.every == 0 and budget.allows()
+        budget.spent += time.perf_counter() - began
+
+    # -- what none of it may do: end the run ---------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _guard(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._watcher.note(error)
+
+    def _guarded(self, hook: Callable[..., None]) -> Callable[..., None]:
+        def called(*args: Any) -> None:
+            if self._watcher.on:
+                with self._guard():
+                    hook(*args)
+
+        return called
+
+    def _send(self, kind: str, values: dict[str, Any]) -> None:
+        watcher = self._watcher
+        seen = Seen(kind, watcher.steps, watcher.moment, Copier().copy(values))
+        try:
+            watcher.seen.put_nowait(seen)
+        except queue.Full:
+            watcher.lost += 1
+
+
+def _rows(batch: Any) -> dict[str, Any]:
+    """The tensors of a mapping that have a row for each of its advantages."""
+    torch = sys.modules["torch"]
+    if not isinstance(batch, Mapping) or not isinstance(batch.get("advantages"), torch.Tensor):
+        return {}
+    count = len(batch["advantages"])
+    return {
+        name: value
+        for name, value in batch.items()
+        if isinstance(value, torch.Tensor) and value.dim() in (1, 2) and len(value) == count
+    }
+
+
+def _plain_options(options: Any) -> dict[str, Any]:
+    """The settings that a run has, without places, names and secrets of its user."""
+    return {
+        name: getattr(value, "value", value)
+        for name, value in vars(options).items()
+        if not name.startswith("_")
+        and not any(word in name for word in ("token", "key", "dir", "path", "name", "url"))
+        and isinstance(getattr(value, "value", value), (bool, int, float, str, type(None)))
+        and not any(mark in str(getattr(value, "value", value)) for mark in "/\\@: ")
+    }
+
+
+def _references(trainer: Any) -> list[tuple[str, Any]]:
+    """The model that a trainer holds its own to."""
+    torch, model = sys.modules["torch"], getattr(trainer, "ref_model", None)
+    return [("reference", model)] if isinstance(model, torch.nn.Module) else []
+
+
+def _log_probs(model: Any, hidden: Any, ids: Any, temperature: float) -> Any:
+    """What a causal model says of each token but the first, made of its last layer; None where that is much to make, or
+    the model does more with it."""
+    torch, config = sys.modules["torch"], getattr(model, "config", None)
+    head = model.get_output_embeddings()
+    if hidden is None or ids is None or head is None or any(getattr(config, name, None) for name in _SCALES):
+        return None
+    if ids.numel() * head.weight.shape[0] > _LOGITS or hidden.shape[:2] != ids.shape:
+        return None
+    with torch.no_grad():
+        logits = torch.nn.functional.linear(hidden[:, :-1], head.weight, getattr(head, "bias", None)).float()
+        return (logits / temperature).log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
+
+
+def _piece(tensor: Any) -> Any:
+    return tensor.detach().reshape(-1)[:_ELEMENTS].clone()
+
+
+def _scheduled(trainer: Any, step: int) -> float | None:
+    """The rate of a step by the schedule that the configuration names, made anew."""
+    optimization = sys.modules.get("transformers.optimization")
+    args, torch = trainer.args, sys.modules["torch"]
+    if optimization is None or trainer.state.max_steps <= 0 or trainer.state.global_step != step:
+        return None
+    alone = torch.optim.SGD([torch.zeros(1)], lr=args.learning_rate)
+    made = optimization.get_scheduler(
+        args.lr_scheduler_type,
+        alone,
+        num_warmup_steps=args.get_warmup_steps(trainer.state.max_steps),
+        num_training_steps=trainer.state.max_steps,
+        scheduler_specific_kwargs=args.lr_scheduler_kwargs,
+    )
+    lambdas = getattr(made, "lr_lambdas", None)
+    return args.learning_rate * lambdas[0](step) if lambdas else None

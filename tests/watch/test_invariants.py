@@ -1,0 +1,137 @@
+"""Each invariant of a training says how it is broken, and nothing where it is kept."""
+
+from __future__ import annotations
+
+import queue
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from sentinel.watch import metrics
+from sentinel.watch.invariants import INVARIANTS, Memory
+from sentinel.watch.training import Training
+from sentinel.watch.wrapping import Budget, Watcher
+
+_IDS = torch.tensor([[5, 6, 7, 8], [5, 9, 4, 0]])
+_LOG_PROBS = torch.tensor([[-1.0, -2.0, -3.0], [-0.5, -1.0, -4.0]])
+_LABELS = torch.tensor([[-100, -100, 7, 8], [-100, 9, 4, -100]])
+_ATTENTION = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
+_ROWS = {"advantages": torch.tensor([1.0, -1.0]), "ids": torch.tensor([[3, 4, 0], [6, 0, 0]])}
+_MEAN = (2.0 + 3.0 + 0.5 + 1.0) / 4
+
+
+def _answers(**changed: Any) -> tuple[str, dict[str, Any]]:
+    said = {"loss": _MEAN, "log_probs": _LOG_PROBS, "ids": _IDS, "labels": _LABELS, "attention_mask": _ATTENTION}
+    return "answers", {"items": 4, "moment": 1, "loss_type": "nll", **said, **changed}
+
+
+def _pairs(**changed: Any) -> tuple[str, dict[str, Any]]:
+    mask = torch.tensor([[0, 0, 1, 1], [0, 1, 1, 0]])
+    margin = 0.1 * ((-5.0 + 4.0) - (-1.5 + 3.0))
+    loss = float(-torch.nn.functional.logsigmoid(torch.tensor(margin)))
+    said = {"log_probs": _LOG_PROBS, "ref_log_probs": torch.tensor([[-9.0, -2.0, -2.0], [-1.0, -2.0, -9.0]])}
+    said |= {"completion_mask": mask, "loss": loss, "loss_type": ["sigmoid"], "beta": 0.1, "ld_alpha": None}
+    return "answers", {"label_smoothing": 0.0, "ids": _IDS, "moment": 1, "items": None, **said, **changed}
+
+
+def _stepping(**changed: Any) -> tuple[str, dict[str, Any]]:
+    weight = torch.ones(2)
+    said = {"left": [], "reference": {"w": (weight, weight, False)}, "rates": [0.1], "scheduled": 0.1}
+    return "stepping", {"losses": [torch.tensor(_MEAN)], "wanted": 1, **said, **changed}
+
+
+def _stepped(before: Any, after: Any, gradient: Any) -> tuple[str, dict[str, Any]]:
+    return "stepped", {"parameters": {"w": (torch.tensor(before), torch.tensor(after), gradient)}}
+
+
+_CALL = {"log_probs": _LOG_PROBS[:, 1:], "response_mask": torch.tensor([[1, 1], [1, 0]]), "moment": 1}
+_KEPT = [
+    ("produced", {"rows": _ROWS}), ("consumed", {"rows": {name: value.flip(0) for name, value in _ROWS.items()}}),
+    ("generated", {"temperature": (0.7, 0.7), "top_k": (0, None), "moment": 1}), ("call", _CALL), _answers(),
+    _stepping(), _stepped([1.0], [0.9], torch.tensor([1.0])), _pairs(),
+    ("fresh", {"log_probs": _LOG_PROBS, "old_log_probs": _LOG_PROBS + 0.01, "response_mask": _ATTENTION[:, 1:]}),
+]  # fmt: skip
+_BROKEN = {
+    "rows_stay_together": [_KEPT[0], ("consumed", {"rows": {**_ROWS, "advantages": _ROWS["advantages"].flip(0)}})],
+    "sampling_is_as_asked": [("generated", {"temperature": (0.7, 1.0)})],
+    "the_first_ratio_is_one": [("fresh", {**_KEPT[-1][1], "old_log_probs": 0.5 * _LOG_PROBS})],
+    "log_probs_are_the_models": [("call", {**_CALL, "log_probs": _LOG_PROBS[:, :2]}), _answers()],
+    "labels_are_tokens": [_answers(labels=_LABELS.roll(1, 1))],
+    "the_loss_is_that_of_the_labels": [_answers(loss=2 * _MEAN)],
+    "the_loss_is_that_of_the_pairs": [_pairs(beta=1.0)],
+    "micro_batches_add_up": [_answers(), _answers(), _stepping(losses=[torch.tensor(_MEAN)] * 2)],
+    "samples_are_used_as_often_as_configured": [_stepping(wanted=2)],
+    "the_rate_is_the_schedules": [_stepping(rates=[0.2])],
+    "parameters_follow_gradients": [_stepped([1.0], [1.0], torch.tensor([1.0]))],
+    "the_reference_stays": [_stepping(reference={"w": (torch.ones(2), torch.zeros(2), False)})],
+}
+
+
+def test_what_is_kept_is_not_said() -> None:
+    memory = Memory()
+    assert [memory.look(*seen) for seen in _KEPT] == [[]] * len(_KEPT)
+    assert set(memory.looks) == {one.name for one in INVARIANTS}
+
+
+@pytest.mark.parametrize("name", [one.name for one in INVARIANTS])
+def test_what_is_broken_is_said_and_can_be_switched_off(name: str) -> None:
+    memory, without = Memory(), Memory([name])
+    said = [one.name for seen in _BROKEN[name] for one, _ in memory.look(*seen)]
+    assert name in said
+    assert name not in [one.name for seen in _BROKEN[name] for one, _ in without.look(*seen)]
+
+
+@pytest.mark.parametrize(
+    ("seen", "how"),
+    [
+        ([_KEPT[0], ("consumed", {"rows": {"advantages": _ROWS["advantages"]}})], "ids was computed for each row"),
+        ([("consumed", {"rows": _ROWS})] * 2, "two micro-batches of one step have the same rows"),
+        ([_answers(labels=_LABELS.masked_fill(_ATTENTION == 0, 0))], "padding is learned"),
+        ([_stepping(left=["head"])], "no optimiser holds head"),
+        ([_stepped([1.0], [0.5], None)], "w has no gradient, and was changed"),
+        ([_stepping(reference={"w": (torch.ones(1), torch.ones(1), True)})], "its w is held by the optimiser"),
+    ],
+)
+def test_how_it_is_broken(seen: list[tuple[str, dict[str, Any]]], how: str) -> None:
+    memory = Memory()
+    assert how in "; ".join(said for one in seen for _, said in memory.look(*one))
+
+
+def test_a_step_of_an_optimiser_is_seen_and_changes_nothing() -> None:
+    """Whatever trains: the step is counted, and no exception of ours reaches it."""
+    watcher = Watcher(Budget(every=1, share=1.0))
+    training = Training(watcher)
+    training.attach()
+    weight = torch.nn.Parameter(torch.ones(2))
+    trainer = SimpleNamespace(model=SimpleNamespace(named_parameters=lambda: iter([("w", weight)])), args=None)
+    training._trainer = lambda: trainer
+    optimiser = torch.optim.SGD([weight], lr=0.5)
+    weight.grad = torch.ones(2)
+    optimiser.step()
+    training.stop()
+    optimiser.step()
+    assert weight.tolist() == [0.0, 0.0]
+    assert watcher.steps == 1
+    assert any("AttributeError" in why for why in watcher.failed), "args is None, which is noted"
+    with pytest.raises(queue.Empty):
+        watcher.copies.get_nowait()
+
+
+def test_a_logger_is_told_as_its_user_configured_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    reporter = type("Reporter", (), {"__module__": "transformers.integrations.x"})()
+    reporter.on_log = lambda *_, logs, **__: told.append(logs)
+    printer = SimpleNamespace(on_log=lambda *_, **__: told.append("printed"))
+    trainer = SimpleNamespace(
+        callback_handler=SimpleNamespace(callbacks=[printer, reporter]), args=0, state=0, control=0, model=0
+    )
+    metrics.tell(trainer, {"sentinel/violations": 1}, 3)
+    assert told == [{"sentinel/violations": 1}]
+    wandb: Any = ModuleType("wandb")
+    wandb.run, wandb.log = object(), lambda counts, commit: told.append((counts, commit))
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    metrics.tell(None, {"sentinel/checked": 2}, 3)
+    assert told[1:] == [({"sentinel/checked": 2}, False)]
