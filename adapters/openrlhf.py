@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from sentinel.contracts.conversations import chat
 from sentinel.contracts.normalisation import REWARD_NORMALISATION
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.worker.drift import AbsentError, UnknownInputError
@@ -721,6 +722,31 @@ def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"response_mask": torch.stack(rows)}
 
 
+def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """One item of a dataset with one conversation. Its mask stands one position before a token."""
+    tokenizer, messages = chat(inputs)
+    dataset = _without(
+        boundary,
+        tokenizer=tokenizer,
+        pretrain_mode=False,
+        max_length=1000,
+        multiturn=inputs["trains"] == "all",
+        input_template=None,
+        input_key="messages",
+        output_key=None,
+        apply_chat_template=tokenizer.apply_chat_template,
+    )
+    row = dataset.process_data({"messages": messages})
+    vars(dataset).update(
+        prompts=[row["prompt"]],
+        responses=[row["response"]],
+        prompt_ids_lens=[row["prompt_ids_len"]],
+        response_ranges=[row["response_ranges"]],
+    )
+    ids, _, mask = boundary.function(dataset, 0)
+    return {"token_ids": ids[0], "loss_mask": [0, *mask[0, :-1].tolist()]}
+
+
 def _log_sum(trainer: Any, sides: Mapping[str, Any], of_prompt: float) -> Any:
     """The trainer's log-probs of both sides, behind a prompt of two tokens; each model has its own of the second.
 
@@ -785,6 +811,22 @@ _DATA = (
         "response_masks",
         call=_trained_tokens,
         stand_ins=(StandIn("self", "a dataset reads files; the mask reads the length of a prompt"),),
+    ),
+    Binding(
+        f"{_SFT}.__getitem__",
+        "trained_tokens",
+        call=_trained_of_a_chat,
+        requires=(f"{_SFT}.process_data",),
+        stand_ins=(StandIn("tokenizer", "a word is a token, in a template of ChatML's form"),),
+        fixed={"max_tokens": None},
+        dialects=(
+            Dialect(
+                "after_the_end",
+                "counted",
+                "the new line behind an answer's end is trained with it",
+                f"{_MAIN}/datasets/sft_dataset.py#L107",
+            ),
+        ),
     ),
     _pairs(f"{_DPO}.concatenated_forward", "sigmoid"),
     _pairs(f"{_LOSS}.DPOLoss.forward", "ipo"),

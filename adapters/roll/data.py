@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from sentinel.contracts.conversations import chat
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.kit import passed, stand_in, swapped
 
@@ -117,7 +119,28 @@ def _compared(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 _SAMPLE = {"prompt": {"kind": "text"}, "ground_truth": {"kind": "text"}}
 
+
+def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """As an environment does: the tokens of a chat, cut where a message begins."""
+    tokenizer, messages = chat(inputs)
+    ids = tokenizer.encode(tokenizer.written(messages))
+    parts = boundary.module.split_by_token(ids, ids[0], messages=messages, tokenizer=tokenizer)
+    masks = boundary.function(messages, parts, tokenizer)
+    return {"token_ids": [*itertools.chain(*parts)], "loss_mask": [*itertools.chain(*masks)]}
+
+
+_TURNS = "roll.pipeline.agentic.env_manager.token_mask_utils"
+
 BINDINGS = (
+    Binding(
+        f"{_TURNS}.token_ids_to_assistant_mask",
+        "trained_tokens",
+        call=_trained_of_a_chat,
+        requires=(f"{_TURNS}.split_by_token(messages)",),
+        stand_ins=(_TOKENIZER,),
+        # An environment has no tools' turns, and writes its own message of the system.
+        fixed={"trains": "all", "max_tokens": None, "after_an_answer": (), "default_system": False},
+    ),
     Binding(
         "roll.utils.functionals.postprocess_generate",
         "response_masks",

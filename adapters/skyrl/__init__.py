@@ -30,7 +30,7 @@ _UNBOUND = {
     f"{PPO}.compute_advantages_and_returns": "it calls an estimator, which is bound, by its name",
     f"{WORKER_UTILS}.*": "rows are dealt out to steps that are bound; metrics are averaged over ranks for display",
     "skyrl.train.generators.utils.get_rollout_metrics": "lengths and rewards of rollouts, averaged for display",
-    "skyrl.train.generators.utils.get_response_ids_and_loss_mask_from_messages": "it needs a tokenizer's chat template",
+    "skyrl.train.generators.utils.get_response_ids_and_loss_mask_from_messages": "tokenize_chat_example asks it",
     "skyrl.train.generators.utils.*": "records of rollouts put together and taken apart; templates of chats",
     **containers.UNBOUND,
     **rewards.UNBOUND,

@@ -8,8 +8,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from sentinel.targets import Binding, StandIn
+from sentinel.contracts.conversations import chat
+from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.kit import stand_in, swapped
+
+from .shared import CODE
 
 _GENERATOR = "generators.skyrl_gym_generator.SkyRLGymGenerator"
 _NOW = f"skyrl.train.{_GENERATOR}"
@@ -80,6 +83,28 @@ class _Tokenizer:
 
     def decode(self, ids: list[int], **_: Any) -> str:
         return "x" * len(ids)
+
+
+_SFT = "skyrl.train.sft_trainer"
+
+
+def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """As the trainer does: an example of its own, in a batch. Its mask is of as many tokens as it may train."""
+    tokenizer, messages = chat(inputs)
+    kinds = boundary.module.TrainOnWhat
+    which = {"all": kinds.ALL_ASSISTANT_MESSAGES, "last": kinds.LAST_ASSISTANT_MESSAGE}[inputs["trains"]]
+    found = boundary.invoke(
+        {},
+        example={"messages": messages},
+        tokenizer=tokenizer,
+        max_length=inputs["max_tokens"],
+        train_on_what=which,
+    )
+    if found is None:
+        return {"token_ids": None}
+    batch = boundary.module.collate_sft_batch([found], tokenizer)
+    ids, mask = batch["sequences"][0], batch["loss_mask"][0]
+    return {"token_ids": ids, "loss_mask": [0] * (len(ids) - len(mask)) + mask.tolist()}
 
 
 def _generator(boundary: Any, engine: _Engine, turns: int, conversation: bool, batched: bool = False) -> Any:
@@ -169,6 +194,22 @@ _STAND_INS = (
 )
 
 BINDINGS = (
+    Binding(
+        f"{_SFT}.tokenize_chat_example",
+        "trained_tokens",
+        call=_trained_of_a_chat,
+        requires=(f"{_SFT}.tokenize_chat_example(train_on_what)", f"{_SFT}.collate_sft_batch"),
+        stand_ins=(StandIn("tokenizer", "a word is a token, in a template of ChatML's form"),),
+        dialects=(
+            Dialect(
+                "after_the_end",
+                "counted",
+                "the new line behind the end of the last answer is trained with it",
+                f"{CODE}/train/sft_trainer.py#L608",
+                {"trains": ("last",)},
+            ),
+        ),
+    ),
     Binding(
         f"{_NOW}.agent_loop",
         "rollout_episode",

@@ -473,7 +473,7 @@ TARGET = Target(
         f"{LOSS}.sft_loss_function": "loss_function, which is bound, is measured with it",
         f"{LOSS}.*": "recording of log-probs, and options of the engine",
         "slime.ray.buffer.*": "it hands out samples in their order",
-        "slime.utils.mask_utils.*": "masks of the turns of a chat, which a tokenizer's template decides",
+        "slime.utils.mask_utils.*": "parts of the three masks of a chat that are bound, or what asks one of them",
         "slime.rollout.agent_rollout.*": "it asks a service for trajectories",
         "slime.rollout.sglang_example.*": "it asks an engine of SGLang",
         "slime.rollout.sglang_rollout.*": "it asks an engine of SGLang",

@@ -8,11 +8,12 @@ import queue
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.targets import Binding, StandIn
+from sentinel.contracts.conversations import chat
+from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
 from sentinel.worker.kit import stand_in, swapped
 
-from .shared import ARGS, TYPES
+from .shared import ARGS, MAIN, TYPES
 
 _DISTILLATION = "slime.rollout.on_policy_distillation"
 _ASYNC = "slime.rollout.fully_async_rollout"
@@ -132,7 +133,40 @@ def _fully_async(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: [group[0].index for group in which] for name, which in (("taken", groups), ("left", left))}
 
 
+def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    kind = boundary.function.__name__.removeprefix("gen_multi_turn_loss_mask_")
+    tokenizer, messages = chat(inputs)
+    ids, mask = boundary.invoke({}, boundary.owner(tokenizer, kind), messages=messages)
+    return {"token_ids": ids, "loss_mask": mask}
+
+
+_MASKS = "slime.utils.mask_utils.MultiTurnLossMaskGenerator"
+
 BINDINGS = (
+    *(
+        Binding(
+            f"{_MASKS}.gen_multi_turn_loss_mask_{kind}",
+            "trained_tokens",
+            call=_trained_of_a_chat,
+            requires=(f"{_MASKS}.gen_multi_turn_loss_mask_{kind}",),
+            stand_ins=(StandIn("tokenizer", "a word is a token, in a template of ChatML's form"),),
+            fixed={"trains": "all", "max_tokens": None, **without},
+            dialects=(
+                Dialect(
+                    "after_the_end",
+                    "counted",
+                    "the new line behind an answer's end is trained with it",
+                    f"{MAIN}/utils/mask_utils.py#L{line}",
+                ),
+            ),
+        )
+        # The templates of Qwen3 begin with no message of their own.
+        for kind, line, without in (
+            ("qwen", 68, {}),
+            ("qwen3", 121, {"default_system": False}),
+            ("qwen3_5", 173, {"default_system": False}),
+        )
+    ),
     Binding(
         f"{_DISTILLATION}.reward_func",
         "sampling_request",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from sentinel.contracts.conversations import chat
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
 from sentinel.worker.kit import log_probs_alone, passed, swapped
@@ -106,6 +107,36 @@ def _sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"token_ids": found["input_ids"][there].tolist(), "loss_mask": found["loss_mask"][there].tolist()}
 
 
+def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """One item of a dataset with one conversation."""
+    from types import SimpleNamespace
+
+    modes = getattr(boundary.module, "DatasetPadMode", None)
+    if modes is None or not hasattr(boundary.module, "extract_system_prompt_and_generation"):
+        raise AbsentError("not in this version: it takes its masks of differences of whole chats")
+    tokenizer, messages = chat(inputs)
+    system, generation = boundary.module.extract_system_prompt_and_generation(tokenizer)
+    dataset = object.__new__(boundary.owner)
+    vars(dataset).update(
+        dataframe=SimpleNamespace(iloc=[SimpleNamespace(to_dict=lambda: {"messages": messages})]),
+        **dict.fromkeys(("processor", "tools", "enable_thinking", "enable_thinking_default")),
+        tokenizer=tokenizer,
+        messages_key="messages",
+        image_key="images",
+        video_key="videos",
+        apply_chat_template_kwargs={},
+        ignore_input_ids_mismatch=False,
+        system_prompt=system,
+        generation_prompt=generation,
+        pad_mode=modes("no_padding"),
+        max_length=inputs["max_tokens"] or 1000,
+        truncation="right",
+    )
+    with swapped(boundary.module, "print_assembled_message", lambda *_: None):
+        found = boundary.function(dataset, 0)
+    return {"token_ids": found["input_ids"], "loss_mask": found["loss_mask"]}
+
+
 def _bootstrapped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import numpy
 
@@ -167,6 +198,28 @@ _DATA = (
         "truncation",
         call=_sample,
         stand_ins=(_DATASET, _TOKENS),
+    ),
+    Binding(
+        f"{_DATASETS}.multiturn_sft_dataset.MultiTurnSFTDataset.__getitem__",
+        "trained_tokens",
+        call=_trained_of_a_chat,
+        stand_ins=(_DATASET, _TOKENS),
+        # It refuses a chat that is not its messages one after the other.
+        fixed={"trains": "all", "tools_share_a_turn": False},
+        dialects=(
+            Dialect(
+                "after_the_end",
+                "counted",
+                "the new line behind an answer's end is trained with it",
+                f"{MAIN}/utils/dataset/multiturn_sft_dataset.py#L235",
+            ),
+            Dialect(
+                "untrained",
+                "kept",
+                "a chat without a trained token is kept",
+                f"{MAIN}/utils/dataset/multiturn_sft_dataset.py#L377",
+            ),
+        ),
     ),
     Binding(f"{_METRICS}.bootstrap_metric", "resampled_statistic", call=_bootstrapped),
     Binding(

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from sentinel.commands.console import Commands, command, counted, json_option, progress, say, say_json, say_table
 from sentinel.commands.known import PATIENCE, known, settings_options, target_named
 from sentinel.deciding.runner import opener, runner_of
 from sentinel.errors import Unavailable
 from sentinel.history.commits import releases
-from sentinel.history.coverage import STATES, CheckoutTrees, Coverage, Looked, called, coverage
+from sentinel.history.coverage import STATES, CheckoutTrees, Coverage, Lines, Looked, called, coverage, lines
 from sentinel.history.gittrees import GitTrees
 from sentinel.recipes.catalog import Catalog
 from sentinel.search.checks import subjects
@@ -21,16 +22,19 @@ from sentinel.sources import MirrorStore
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
+T = TypeVar("T")
+
 _EXAMPLE = """\
   sentinel coverage verl                             at the last commit of its branch, a line for each module
   sentinel coverage verl --ref path:~/src/verl -v    and every function, with file and line
   sentinel coverage verl --call                      and call what no adapter names
+  sentinel coverage verl --run -v                    and which lines of them never ran while laws were searched
   sentinel coverage verl --history                   at every release tag of the mirror, a line each
 
 A function carries training signal where its parameters, name, class and body speak of it: docs/coverage.md has the
 rule. It is looked at by a contract, left out by the adapter with a reason, or never looked at. The code is read;
 nothing of it is imported or run, but for --call: then what the lexicon understands and answers is automatic, and what
-runs when a boundary or one of these is called is within a call.
+runs when a boundary or one of these is called is within a call; and for --run.
 exit status: 0; 1 where a file could not be read, so that the table is not whole; 2 where the ref, or the mirror, is not
 available
 """
@@ -44,6 +48,12 @@ def declare(commands: Commands, text: str) -> None:
     when.add_argument("--history", action="store_true", help="every release tag instead")
     parser.add_argument(
         "--call", action="store_true", help="call what nobody has bound and the lexicon understands; it runs the code"
+    )
+    parser.add_argument(
+        "--run",
+        action="store_true",
+        dest="lines",
+        help="say which lines of them run in a quick search; it runs the code",
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="name every function, with file and line")
     settings_options(parser, "repo-url", "python")
@@ -68,8 +78,12 @@ def _at(catalog: Catalog, target: Target, written: str, settings: Settings, argu
     with progress() as tell:
         checkout = opener(settings, tell)(target, Ref.parse(written), None)
     found = coverage(target, CheckoutTrees(checkout))
+    if arguments.lines:
+        return _run(_asked(target, settings, catalog, checkout.ref, partial(lines, found)), arguments)
     if arguments.call:
-        found = _called(target, found, settings, catalog, checkout.ref)
+        found = _asked(
+            target, settings, catalog, checkout.ref, partial(called, catalog.adapters[target.name], found, catalog.laws)
+        )
     if arguments.json:
         say_json(
             {
@@ -123,15 +137,63 @@ def _plain(function: Looked) -> dict[str, Any]:
     return told
 
 
-def _called(target: Target, found: Coverage, settings: Settings, catalog: Catalog, ref: Ref) -> Coverage:
+def _asked(target: Target, settings: Settings, catalog: Catalog, ref: Ref, ask: Callable[..., T]) -> T:
+    """Let what calls the boundaries say what it sees."""
     with progress() as tell:
         runner = runner_of(catalog, replace(settings, timeout=min(settings.timeout, PATIENCE)), tell)
         try:
             bound, _ = subjects(catalog, target.name, checkout=runner.checkout(target.name, ref))
             session = runner.open_target(target.name, ref, [item.binding for item in bound]).law_session
-            return called(catalog.adapters[target.name], found, catalog.laws, session, bound)
+            return ask(session, bound)
         finally:
             runner.close()
+
+
+def _run(told: Sequence[Lines], arguments: argparse.Namespace) -> int:
+    """Say what ran, by module, and of each function which lines did not."""
+    if arguments.json:
+        say_json(
+            [
+                {"path": each.function.path, "file": each.function.file, "ran": each.ran, "idle": each.idle}
+                for each in told
+            ]
+        )
+        return 0
+    if arguments.verbose:
+        rows = [
+            (
+                each.function.path,
+                f"{each.function.file}:{each.function.line}",
+                _spans(each.idle) if each.ran else "never ran",
+            )
+            for each in told
+            if each.idle or not each.ran
+        ]
+        say_table(("function", "place", "lines that never ran"), rows)
+        say("")
+    modules: dict[str, list[Lines]] = {}
+    for each in told:
+        modules.setdefault(each.function.module, []).append(each)
+    table = [(module, *_shares(part)) for module, part in sorted(modules.items())]
+    say_table(("module", "functions", "never ran", "lines", "ran"), [*table, ("total", *_shares(told))])
+    return 0
+
+
+def _shares(told: Sequence[Lines]) -> tuple[str, ...]:
+    ran, idle = sum(len(each.ran) for each in told), sum(len(each.idle) for each in told)
+    share = f"{ran / (ran + idle):.0%}" if ran + idle else ""
+    return str(len(told)), str(sum(not each.ran for each in told)), str(ran + idle), share
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """Lines as spans: 3-5, 9."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ", ".join(f"{first}-{last}" if last > first else f"{first}" for first, last in spans)
 
 
 def _numbers(totals: Mapping[Any, int]) -> tuple[str, ...]:

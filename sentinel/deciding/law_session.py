@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -77,6 +78,9 @@ class Trial:
     unknown_input: str = ""
     answer: Sat | None = None
 
+
+#: Whether an answer says what ran: no, functions, or lines of them.
+Describe = bool | Literal["lines"]
 
 #: A law, and the variants it compares: the first of them the scenario itself.
 Plan = tuple[Law, Mapping[str, Inputs]]
@@ -154,7 +158,11 @@ class LawSession:
         return _observed(self.answers(subject, calls, given=given))
 
     def answers(
-        self, subject: Subject, calls: Mapping[str, Inputs], describe: bool = False, given: Sequence[str] | None = None
+        self,
+        subject: Subject,
+        calls: Mapping[str, Inputs],
+        describe: bool = False,
+        given: Sequence[str] | None = None,
     ) -> Sat:
         """What the worker says of each of these calls; no law looks at it.
 
@@ -193,7 +201,7 @@ class LawSession:
         subject: Subject,
         calls: Mapping[str, Any],
         consultations: Mapping[str, Any],
-        describe: bool,
+        describe: Describe,
         given: Sequence[str] | None = None,
     ) -> tuple[Sat, Sat]:
         request = _request(subject) if given is None else {**_request(subject), "given": list(given)}
@@ -223,6 +231,33 @@ class LawSession:
         if isinstance(reference, Failed):
             raise Undecidable(reference)
         return reference
+
+
+class LineSession(LawSession):
+    """A session that keeps which lines ran, of all the calls that it is asked for.
+
+    :ivar lines: file -> line -> whether it ran, of each function that ran at all.
+    """
+
+    def __init__(self, session: LawSession) -> None:
+        super().__init__(session._target, session._references, session._told)
+        self.lines: dict[str, dict[int, bool]] = {}
+
+    def _ask(
+        self,
+        subject: Subject,
+        calls: Mapping[str, Any],
+        consultations: Mapping[str, Any],
+        describe: Describe,
+        given: Sequence[str] | None = None,
+    ) -> tuple[Sat, Sat]:
+        told = super()._ask(subject, calls, consultations, "lines", given)
+        for word in told[0].functions:
+            told_line = re.fullmatch(r"(.+) (-?)([0-9]{1,7})", word)
+            if told_line is not None:
+                there, line = self.lines.setdefault(told_line[1], {}), int(told_line[3])
+                there[line] = there.get(line, False) or not told_line[2]
+        return told
 
 
 def _observed(told: Sat) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Literal
 
-from sentinel.deciding.law_session import LawSession, Subject, Undecidable
+from sentinel.deciding.law_session import LawSession, LineSession, Subject, Undecidable
 from sentinel.history.bindings import Definitions, Trees, sighting
 from sentinel.history.gittrees import TREE, Folder
 from sentinel.history.inventory import Source, read
@@ -175,6 +175,43 @@ def called(
         if function.state == "never looked at" and function.path in ran:
             now[place] = replace(function, state="within a call", by=(ran[function.path],))
     return replace(found, functions=tuple(now.get((one.file, one.line), one) for one in found.functions))
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The lines of a function that is looked at.
+
+    :ivar ran: those that ran while laws were searched; none where it never was called.
+    :ivar idle: those of a function that ran, which did not.
+    """
+
+    function: Looked
+    ran: tuple[int, ...]
+    idle: tuple[int, ...]
+
+
+def lines(found: Coverage, session: LawSession, bound: Iterable[Subject], seed: int = 0) -> list[Lines]:
+    """The lines of each function that a contract looks at, or that ran beside one, which ran in a quick search."""
+    from sentinel.search.boundary_search import BoundarySearch  # Hypothesis takes its time
+    from sentinel.search.survey import LEVELS
+
+    examples, shrinking = LEVELS["quick"]
+    watched = LineSession(session)
+    try:
+        for boundary in bound:
+            with suppress(Undecidable):
+                BoundarySearch(watched, boundary, seed, None, shrinking, False, glimpse=True).run(examples)
+    finally:
+        watched.close()
+    by_file = {f"/{each.file}": each.file for each in found.functions}
+    there = {by_file[end]: marks for path, marks in watched.lines.items() for end in by_file if path.endswith(end)}
+    told = []
+    for each in found.functions:
+        marks = {line: ran for line, ran in there.get(each.file, {}).items() if each.line <= line <= each.end_line}
+        if marks or each.state == "by contract":
+            ran = tuple(sorted(line for line, did in marks.items() if did))
+            told.append(Lines(each, ran, tuple(sorted(line for line, did in marks.items() if not did))))
+    return told
 
 
 #: Scenarios of a boundary, to see what runs when it is called.

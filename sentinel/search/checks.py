@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from sentinel.deciding.law_session import Subject
 from sentinel.errors import SentinelError, nearest
 from sentinel.recipes.catalog import Catalog
-from sentinel.search.registries import of_every_member, registered
+from sentinel.search.registries import of_every_member, registered, with_more
 from sentinel.search.scenarios import NotSearchable, narrowed
 from sentinel.targets import Binding
 from sentinel.targets.checkout import Checkout
@@ -54,6 +54,7 @@ def subjects(
                 )
         of_contract = [catalog.laws[name] for name in contract.laws]
         if binding.like:
+            narrow = with_more(narrow, contract, binding, adapter.target.spellings)
             of_contract = of_every_member(of_contract)
         laws = []
         for law in of_contract:

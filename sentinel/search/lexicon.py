@@ -110,7 +110,7 @@ TERMS: tuple[Term, ...] = (
     _per(
         ROWS,
         "rewards",
-        r"(raw_|outcome_|response_|sequence_|episode_|final_|rule_)?(rewards?|scores?)|accs?|accuracies",
+        r"(raw_|outcome_|response_|sequence_|episode_|final_|rule_|accuracy_)?(rewards?|scores?)|accs?|accuracies",
         "reward",
     ),
     _per(

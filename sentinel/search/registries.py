@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
+from sentinel.contracts.contract import REQUIRED, Contract, Input
 from sentinel.laws.law import Law
+from sentinel.search.lexicon import meaning
 from sentinel.targets import Binding, Registry, Target
 from sentinel.targets.checkout import Checkout
 from sentinel.worker.codes import read_source
 
 #: Members of a family: a head that registers more wants to be searched for days.
 _MOST = 100
+
+#: Letters of a signature that are looked at.
+_LONGEST = 10_000
 
 #: Bytes of a file that is looked at: no module of a framework is larger, and each is read once per family.
 _LARGEST = 1 << 20
@@ -26,13 +32,13 @@ def registered(target: Target, checkout: Checkout) -> list[Binding]:
     named = {path for binding in target.bindings for path in binding.paths}
     found: dict[str, Binding] = {}
     taken: Counter[Registry] = Counter()
-    for registry, path in _entries(target, checkout):
+    for registry, path, takes in _entries(target, checkout):
         taken[registry] += 1
         if taken[registry] <= _MOST and path not in named and not target.reason_against(path):
             like = target.binding(registry.like)
             member = target.binding(path, like.contract) if like is not None else None
             assert member is not None, "the catalog has looked whether it is bound"
-            found[path] = member
+            found[path] = replace(member, takes=takes)
     return list(found.values())
 
 
@@ -41,8 +47,32 @@ def of_every_member(laws: Iterable[Law]) -> list[Law]:
     return [law for law in laws if not (law.needs_oracle or law.twin or law.by_algorithm)]
 
 
-def _entries(target: Target, checkout: Checkout) -> Iterator[tuple[Registry, str]]:
-    """Dotted paths of the functions that are registered in their own module; each file is read once."""
+def with_more(contract: Contract, whole: Contract, member: Binding, spellings: Mapping[str, str]) -> Contract:
+    """The contract of a member that takes more than its family does: what the whole contract has for others, or what
+    the lexicon knows, is drawn. A member that takes what nobody knows is refused, and says what that is.
+
+    :param contract: the narrowed one, as the family has it.
+    """
+    known = {name: item for item in contract.inputs for name in (item.name, *member.arguments.get(item.name, ()))}
+    made: dict[str, Input] = {item.name: item for item in contract.inputs}
+    for taken in member.takes:
+        name = taken.rstrip("?")
+        item, term = known.get(name), meaning(name, spellings)
+        if name in member.constants or (item is not None and (item.domain or item.choices or name != taken)):
+            continue
+        original = whole.input(item.name) if item is not None else None
+        if original is not None and original.domain:
+            made[original.name] = replace(original, default=REQUIRED)
+        elif term is not None and not term.derived and (term.input.shape or any(term.input.choices)):
+            called = name if item is None else item.name
+            drawn = replace(term.input, name=called, differentiable=False)
+            made[called] = replace(drawn, default=None) if taken != name else drawn
+    return replace(contract, inputs=tuple(made.values()))
+
+
+def _entries(target: Target, checkout: Checkout) -> Iterator[tuple[Registry, str, tuple[str, ...]]]:
+    """Dotted paths of the functions that are registered in their own module, each with the parameters that it must be
+    given; each file is read once."""
     put = {registry: _put(registry) for registry in target.registries}
     for root in checkout.roots:
         folder = checkout.path / root
@@ -54,10 +84,27 @@ def _entries(target: Target, checkout: Checkout) -> Iterator[tuple[Registry, str
             if there and all(part.isidentifier() for part in parts):
                 module = target.module_of(file.relative_to(checkout.path).as_posix())
                 text = content.decode(errors="replace")
-                defined = set(re.findall(r"^def (\w+)\(", text, re.M))
+                defined = {match[1]: match.end() for match in re.finditer(r"^def (\w+)\(", text, re.M)}
                 for registry in there:
                     names = (match[1] or match[2] for match in put[registry].finditer(text))
-                    yield from ((registry, f"{module}.{name}") for name in names if name in defined)
+                    for name in names:
+                        if name in defined:
+                            yield registry, f"{module}.{name}", _taken(text[defined[name] :][:_LONGEST])
+
+
+def _taken(text: str) -> tuple[str, ...]:
+    """The parameters without a default, or with None (``name?``), of a signature that begins behind its bracket."""
+    parts, depth = [""], 0
+    for letter in re.sub(r"#.*", "", text):
+        depth += (letter in "([{") - (letter in ")]}")
+        if depth < 0:
+            break
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    names = (re.fullmatch(r"\s*(\w+)\s*(?::[^=]*)?(=\s*None\s*)?", part) for part in parts)
+    return tuple(match[1] + ("?" if match[2] else "") for match in names if match is not None)
 
 
 def _names(registry: Registry) -> list[str]:

@@ -102,6 +102,7 @@ class Binding:
     :ivar twins: the boundaries (dotted paths of other bindings of the same contract) that must give the same answer.
     :ivar moved: the target's, which gives it to each of its bindings.
     :ivar like: of what a revision registers: the boundary as which it is called; empty where the adapter names it.
+    :ivar takes: of what a revision registers: its parameters without a default, and with ``?`` those that may be None.
     """
 
     boundary: str
@@ -121,6 +122,7 @@ class Binding:
     twins: tuple[str, ...] = ()
     moved: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     like: str = ""
+    takes: tuple[str, ...] = ()
 
     @property
     def paths(self) -> tuple[str, ...]:

@@ -320,11 +320,12 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
         "is_initialized": lambda: True,
         "is_available": lambda: True,
     }
-    profile = sys.getprofile()
+    profile, trace = sys.getprofile(), sys.gettrace()
 
     def run(rank: int) -> None:
         own.rank = rank
         sys.setprofile(profile)
+        sys.settrace(trace)
         try:
             answers[rank] = work(rank)
         except threading.BrokenBarrierError:

@@ -25,7 +25,8 @@ def serve(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.Impor
     Each request names a boundary and its contract and has ``calls``: name -> ``inputs``, ``boundary`` (where it is
     another one: a twin) and ``watch``. The answer has for each ``observation`` or ``refused``, and where it was watched
     ``effects``, or what it was refused with when it was called once more; beside them provenance, ghosts and stand-ins,
-    and where the request asks to ``describe``, the target's functions that ran.
+    and where the request asks to ``describe``, the target's functions that ran; or, where it is to describe ``lines``,
+    these: see :class:`_LineTracer`.
     """
     processes.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -61,7 +62,8 @@ class Sitting:
             main = self._prepare(request, request["boundary"])
         except BaseException as error:
             return probe.describe(error, None, self._roots)
-        tracer = _Tracer(self._roots) if request.get("describe") else None
+        describe = request.get("describe")
+        tracer = (_LineTracer if describe == "lines" else _Tracer)(self._roots) if describe else None
         answers = {}
         for name, call in request["calls"].items():
             try:
@@ -181,3 +183,52 @@ class _Tracer:
         code = frame.f_code
         if event == "call" and code.co_filename.startswith(self._roots):
             self._ran[code] = str(frame.f_globals.get("__name__", ""))
+
+
+class _LineTracer(_Tracer):
+    """Which lines of the target's own functions ran, and which did not, of all that ran at all."""
+
+    def __init__(self, roots: tuple[str, ...]) -> None:
+        super().__init__(roots)
+        self._lines: dict[str, dict[int, bool]] = {}
+        self._seen: set[Any] = set()
+
+    def functions(self) -> list[str]:
+        """``file line`` of each line that ran, and ``file -line`` of each that did not."""
+        return [
+            f"{file} {line if ran else -line}" for file, lines in self._lines.items() for line, ran in lines.items()
+        ]
+
+    def around(self, call: Any) -> Any:
+        @functools.wraps(call)
+        def traced(*arguments: Any) -> Any:
+            old = sys.gettrace()
+            sys.settrace(self._step)
+            try:
+                return call(*arguments)
+            finally:
+                sys.settrace(old)
+
+        return traced
+
+    def _step(self, frame: Any, event: str, argument: Any) -> Any:
+        code = frame.f_code
+        if event == "call":
+            if not code.co_filename.startswith(self._roots):
+                return None
+            if code not in self._seen:
+                self._seen.add(code)
+                there = self._lines.setdefault(code.co_filename, {})
+                for line in _lines_of(code):
+                    there.setdefault(line, False)
+        self._lines[code.co_filename][frame.f_lineno] = True
+        return self._step
+
+
+def _lines_of(code: Any) -> set[int]:
+    """The lines that have code: a function's own, and those of the functions within it."""
+    found = {line for _, _, line in code.co_lines() if line}
+    for constant in code.co_consts:
+        if hasattr(constant, "co_lines"):
+            found |= _lines_of(constant)
+    return found

@@ -66,6 +66,29 @@ def test_what_nobody_bound_and_answers_is_automatic(run_sentinel: Any, work: Pat
     assert "tiny/losses.py:3 within a call tiny.losses.masked_mean" in " ".join(answer.out.split())
 
 
+GUARDED = """\
+def agg_loss(loss_mat, loss_mask, loss_agg_mode):
+    if loss_mat is None:
+        return 0.0
+    return masked_sum(loss_mat * loss_mask)
+
+def masked_sum(x):
+    return x.sum()
+"""
+
+
+def test_which_lines_a_quick_search_runs(run_sentinel: Any, work: Path) -> None:
+    (work / "tiny" / "losses.py").write_text(GUARDED)
+    answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--run", "-v")
+    assert answer.status == 0, answer.err
+    words = " ".join(answer.out.split())
+    assert "tiny.losses.agg_loss tiny/losses.py:1 3 module" in words
+    assert "tiny.losses 2 0 6 83%" in words
+    told, beside = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--run", "--json").json()
+    assert (told["path"], told["ran"], told["idle"]) == ("tiny.losses.agg_loss", [1, 2, 4], [3])
+    assert (beside["ran"], beside["idle"]) == ([6, 7], [])
+
+
 def test_for_programs(run_sentinel: Any, work: Path) -> None:
     found = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--json").json()
     assert found["totals"] == {

@@ -207,3 +207,50 @@ def test_lengths_are_those_of_what_is_returned():
         return {"lengths": [min(n, max_tokens) for n in generated], "mean": 4.0, "max": 6.0, "min": 2.0}
 
     assert measured("length_report", before, **given)["max"] == 6.0
+
+
+# -- conversations -----------------------------------------------------------------------------------------------------
+
+#: A question, and an answer of two words: <|im_start|> role, new line, words, <|im_end|>, new line.
+ASKED = [1, 7, 3, 100, 2, 3]
+ANSWERED = [1, 8, 3, 150, 151, 2]
+CHAT = [["user", 1], ["assistant", 2]]
+
+
+def test_an_answer_and_its_end_are_trained_and_nothing_that_the_template_writes():
+    seen = measured("trained_tokens", conversation=CHAT)
+    assert seen["token_ids"] == [*ASKED, *ANSWERED]
+    assert seen["trained"] == [0] * 6 + [0, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize(("room", "kept"), [(11, [1, 1]), (10, [1]), (9, None)])
+def test_what_is_cut_off_is_not_trained_and_a_chat_without_anything_to_train_is_left_out(room, kept):
+    seen = measured("trained_tokens", conversation=CHAT, max_tokens=room)
+    assert seen["trained"] == ([] if kept is None else [0] * 9 + kept)
+    kept_anyway = measured("trained_tokens", conversation=CHAT, max_tokens=8, untrained="kept")
+    assert kept_anyway["trained"] == [0] * 8
+
+
+def test_the_last_answer_alone():
+    seen = measured("trained_tokens", conversation=[*CHAT, ["user", 1], ["assistant", 1]], trains="last")
+    assert seen["trained"] == [0] * (12 + 1 + 6 + 3) + [1, 1]
+
+
+def test_the_new_line_behind_an_answer_where_it_counts():
+    seen = measured("trained_tokens", conversation=[*CHAT, *CHAT], after_the_end="counted")
+    assert seen["trained"][:13] == [0] * 9 + [1, 1, 1, 1]
+
+
+def test_what_tools_say_may_share_a_turn():
+    chat = [*CHAT, ["tool", 1], ["tool", 1], ["assistant", 1]]
+    apart = measured("trained_tokens", conversation=chat)["token_ids"]
+    together = measured("trained_tokens", conversation=chat, tools_share_a_turn=True)["token_ids"]
+    assert apart[13:25] == [1, 9, 3, 200, 2, 3, 1, 9, 3, 250, 2, 3]
+    assert together[13:24] == [1, 7, 3, 4, 200, 5, 4, 250, 5, 2, 3]
+
+
+def test_a_mask_that_trains_the_question_is_seen():
+    def broken(**_):
+        return {"token_ids": [*ASKED, *ANSWERED], "loss_mask": [1] * 12}
+
+    assert measured("trained_tokens", broken, conversation=CHAT)["trained"] == [1] * 12

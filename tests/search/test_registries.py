@@ -77,6 +77,21 @@ def test_a_member_keeps_the_laws_that_know_no_algorithm(tmp_path: Path) -> None:
     assert "demo_rl.more.mean_over_all_tokens" not in {subject.name for subject in subjects(catalog, "demo")[0]}
 
 
+def test_what_a_member_takes_beside_its_family_is_drawn_where_the_lexicon_knows_it(tmp_path: Path) -> None:
+    tree = copy_demo(tmp_path / "tree")
+    more = "loss_mat,  # of tokens\n    loss_mask, entropies: Tensor[int, int], loss_agg_mode: str = 'token-mean', *, "
+    more += "unheard_of, accuracies: Tensor | None = None, config=None"
+    (tree / "demo_rl" / "more.py").write_text(ADDED.replace('loss_mat, loss_mask, loss_agg_mode="token-mean"', more))
+    (member,) = [one for one in registered(bundled_catalog().targets["demo"], opened(tree)) if one.like]
+    assert member.takes == ("loss_mat", "loss_mask", "entropies", "unheard_of", "accuracies?", "config?")
+    found = {subject.name: subject for subject in subjects(bundled_catalog(), "demo", checkout=opened(tree))[0]}
+    contract = found["demo_rl.more.mean_over_all_tokens"].contract
+    assert contract.input("entropies").domain
+    assert contract.input("accuracies").default is None
+    assert contract.input("unheard_of") is None
+    assert contract.input("loss_mask") is None  # the family has it, under the field's name
+
+
 @pytest.mark.parametrize("command", ["pytest", "discover"])
 def test_what_a_head_adds_is_searched(
     command: str, pytester: pytest.Pytester, warm_runs: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -73,7 +73,7 @@ def process(lab: Lab) -> TargetProcess:
     return lab.open(tree, "pkg", timeout=30.0)
 
 
-def ask(session: Session, function: str, **calls: dict[str, Any]) -> dict[str, Any]:
+def ask(session: Session, function: str, describe: Any = True, **calls: dict[str, Any]) -> dict[str, Any]:
     inputs = {"arguments": {"values": tensor([1.0, 2.0], "float32")}, "positional": [], "self": None, "catch": False}
     plain = calls or {"": {}}
     session.send(
@@ -83,7 +83,7 @@ def ask(session: Session, function: str, **calls: dict[str, Any]) -> dict[str, A
             "contract_file": bundled_catalog().contracts["call"].measure.__code__.co_filename,
             "adapter": str(bundled("adapters") / "demo.py"),
             "given": ["arguments"],
-            "describe": True,
+            "describe": describe,
             "calls": {name: {"inputs": inputs, **call} for name, call in plain.items()},
         }
     )
@@ -146,6 +146,14 @@ def test_a_described_answer_names_the_functions_that_ran(process):
     """Under the path where each is defined, and the one under which its package hands it on."""
     names = ask(process.session(), "inner").functions
     assert names == ("pkg.code.double", "pkg.code.inner", "pkg.double")
+
+
+def test_lines_are_described_of_the_functions_that_ran(process):
+    marks = ask(process.session(), "inner", "lines").functions
+    lines = {int(mark.rpartition(" ")[2]) for mark in marks}
+    assert {mark.rpartition("/")[2].partition(" ")[0] for mark in marks} == {"code.py"}
+    assert any(line > 0 for line in lines)
+    assert not {line for line in lines if -line in lines}
 
 
 def test_a_session_that_hangs_is_killed(lab):

@@ -1,0 +1,226 @@
+"""Conversations: which tokens of a chat are trained. Each word of it is another token, known wherever it ends up."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sentinel.contracts.contract import AS_DEFINED, Choose, Input, Observed, dialect, knob, rule
+
+Message = Mapping[str, Any]
+
+_ROLES = ("system", "user", "assistant", "tool")
+_TOKEN = r"<[^<>]+>|\n|[^\s<]+"
+_SPECIAL = ("<pad>", "<|im_start|>", "<|im_end|>", "\n", "<tool>", "</tool>", *_ROLES)
+
+
+def messages_of(conversation: Sequence[Sequence[Any]]) -> list[dict[str, str]]:
+    """Write turns as messages: each word of each turn is another."""
+    return [
+        {"role": role, "content": " ".join(f"w{turn}.{word}" for word in range(words))}
+        for turn, (role, words) in enumerate(conversation)
+    ]
+
+
+class ChatTokenizer:
+    """A tokenizer of words, with ChatML's template: ``<|im_start|>role``, new line, words, ``<|im_end|>``, new line.
+
+    :param default_system: whether the template begins with a message of the system where a chat has none.
+    :param tools_share_a_turn: whether what tools say one after the other is one turn of the user's.
+    """
+
+    eos_token, pad_token, chat_template = "<|im_end|>", "<pad>", "of words"
+    eos_token_id, pad_token_id = _SPECIAL.index("<|im_end|>"), 0
+    padding_side, truncation_side, name_or_path = "right", "right", "words"
+    all_special_ids = (0, 1, 2)
+    bos_token = bos_token_id = None
+
+    def __init__(self, default_system: bool = False, tools_share_a_turn: bool = False) -> None:
+        self._default_system, self._shared = default_system, tools_share_a_turn
+
+    def written(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> str:
+        """The text of a chat."""
+        messages = list(messages)
+        if self._default_system and not (messages and messages[0]["role"] == "system"):
+            messages = [{"role": "system", "content": "you help"}, *messages]
+        text = ""
+        for place, message in enumerate(messages):
+            role, content = message["role"], message["content"]
+            if not isinstance(content, str):
+                content = "".join(part["text"] for part in content)
+            if role == "tool" and self._shared:
+                first = not place or messages[place - 1]["role"] != "tool"
+                last = place + 1 == len(messages) or messages[place + 1]["role"] != "tool"
+                text += ("<|im_start|>user\n" if first else "") + f"<tool>{content}</tool>"
+                text += "<|im_end|>\n" if last else ""
+            else:
+                text += f"<|im_start|>{role}\n{content}<|im_end|>\n"
+        return text + ("<|im_start|>assistant\n" if add_generation_prompt else "")
+
+    def tokens(self, text: str) -> list[str]:
+        return re.findall(_TOKEN, text)
+
+    def encode(self, text: str, **_: Any) -> list[int]:
+        return [_number(token) for token in self.tokens(text)]
+
+    def decode(self, ids: Any, **_: Any) -> str:
+        return " ".join(_SPECIAL[token] if token < len(_SPECIAL) else f"<{token}>" for token in _plain(ids))
+
+    def get_added_vocab(self) -> dict[str, int]:
+        return {}
+
+    def __len__(self) -> int:
+        return _BEYOND * 2
+
+    def __call__(self, text: Any, **options: Any) -> Any:
+        ids = self.encode(text)
+        if options.get("truncation") and options.get("max_length") is not None:
+            ids = ids[: options["max_length"]]
+        handed = self._handed(ids, True, **options)
+        if options.get("return_offsets_mapping"):
+            handed["offset_mapping"] = [match.span() for match in re.finditer(_TOKEN, text)]
+        return handed
+
+    def apply_chat_template(
+        self,
+        conversation: Sequence[Any],
+        tokenize: bool = True,
+        add_generation_prompt: bool = False,
+        return_dict: bool = False,
+        **options: Any,
+    ) -> Any:
+        text = self.written(conversation, add_generation_prompt)
+        if not tokenize:
+            return text
+        ids = self.encode(text)
+        if options.get("truncation") and options.get("max_length") is not None:
+            ids = ids[: options["max_length"]]
+        return self._handed(ids, return_dict, **options)
+
+    def _handed(self, ids: list[int], as_mapping: bool, return_tensors: str | None = None, **_: Any) -> Any:
+        given: Any = ids
+        ones: Any = [1] * len(ids)
+        if return_tensors == "pt":
+            import torch
+
+            given, ones = torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.int64)
+        return {"input_ids": given, "attention_mask": ones} if as_mapping else given
+
+
+def chat(inputs: Mapping[str, Any]) -> tuple[ChatTokenizer, list[dict[str, str]]]:
+    """The tokenizer and the messages of a scenario."""
+    tokenizer = ChatTokenizer(inputs["default_system"], inputs["tools_share_a_turn"])
+    return tokenizer, messages_of(inputs["conversation"])
+
+
+_BEYOND = 100_000
+
+
+def _number(token: str) -> int:
+    """The id of a token, which is always the same."""
+    if token in _SPECIAL:
+        return _SPECIAL.index(token)
+    word = re.fullmatch(r"w(\d+)\.(\d+)", token)
+    return 100 + 50 * int(word[1]) + int(word[2]) if word else _BEYOND + zlib.crc32(token.encode()) % _BEYOND
+
+
+def _plain(ids: Any) -> list[int]:
+    found: list[int] = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+    return found
+
+
+def _measure_trained_tokens(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``call`` returns the ids of the chat, and a mask of those whose probability the loss is about; or nothing of it,
+    where there is nothing to train. The new line behind the last message, which some leave out, is left aside."""
+    import torch
+
+    found = call(**inputs)
+    ids = [] if found.get("token_ids") is None else _plain(found["token_ids"])
+    mask = _plain(found["loss_mask"]) if ids else []
+    if ids[-1:] == [_number("\n")]:
+        ids, mask = ids[:-1], mask[: len(ids) - 1]
+    return {"token_ids": torch.tensor(ids), "trained": torch.tensor([int(counts != 0) for counts in mask])}
+
+
+def _oracle_trained_tokens(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What the policy said is trained: the words of its turns, and the end of each, which it has said too. What the
+    template writes around them is not."""
+    tokenizer, messages = chat(inputs)
+    ids = tokenizer.encode(tokenizer.written(messages))
+    turns = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+    trained = []
+    for turn in turns if inputs["trains"] == "all" else turns[-1:]:
+        start = len(tokenizer.encode(tokenizer.written(messages[:turn], add_generation_prompt=True)))
+        end = len(tokenizer.encode(tokenizer.written(messages[: turn + 1])))
+        trained += list(range(start, end if inputs["after_the_end"] == "counted" else end - 1))
+    room = inputs["max_tokens"]
+    ids = ids if room is None else ids[:room]
+    mask = [int(place in trained) for place in range(len(ids))]
+    return {"token_ids": ids if any(mask) or inputs["untrained"] == "kept" else None, "loss_mask": mask}
+
+
+def _arrange_trained_tokens(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """A chat that ends with what the policy says: perhaps a system's message, and a user's or tools' before each."""
+    conversation: list[list[Any]] = [["system", choose.integer(1, 2)]] if choose.integer(0, 1) else []
+    conversation.append(["user", choose.integer(1, 3)])
+    for turn in range(choose.integer(1, 3)):
+        if turn:
+            role = choose.one_of(("user", *inputs["after_an_answer"]))
+            conversation += [[role, choose.integer(1, 2)] for _ in range(choose.integer(1, 2) if role == "tool" else 1)]
+        conversation.append(["assistant", choose.integer(1, 3)])
+    inputs["conversation"] = conversation
+    return inputs
+
+
+CONVERSATION = rule(
+    name="trained_tokens",
+    summary="the tokens of a chat that are trained: what the policy said, and the end of each of its turns",
+    source=(
+        "maximum likelihood of what is to be said, given what stands before it (InstructGPT, arXiv:2203.02155, section "
+        "3.5, step 1); the format is ChatML, in which <|im_end|> is what a model says when it has ended"
+    ),
+    inputs=(
+        Input("conversation", "any", "turns: (role, number of words) each, every word another", choices=((),)),
+        Input(
+            "after_an_answer",
+            "any",
+            "roles beside the user's that speak between two answers",
+            default=("tool",),
+            choices=(("tool",),),
+        ),
+        Input(
+            "default_system",
+            "boolean",
+            "whether the template begins with a message of the system where a chat has none",
+            default=False,
+            choices=(False, True),
+        ),
+        Input(
+            "tools_share_a_turn",
+            "boolean",
+            "whether the template makes what tools say one after the other one turn of the user's",
+            default=False,
+            choices=(False, True),
+        ),
+        knob("trains", "all that the policy said, or its last answer", ("all", "last")),
+        Input(
+            "max_tokens",
+            "integer",
+            "tokens that a chat may have; the others are cut off",
+            default=None,
+            choices=(None, 12, 20),
+        ),
+        dialect("after_the_end", "absent", "whether the new line behind the end of an answer is trained: or counted"),
+        dialect("untrained", "left out", "a chat of which no trained token is left: left out, or kept"),
+    ),
+    observes=(
+        Observed("token_ids", "the ids of the chat", ("tokens",)),
+        Observed("trained", "1 for those of them that are trained", ("tokens",)),
+    ),
+    measure=_measure_trained_tokens,
+    oracle=_oracle_trained_tokens,
+    laws=(*AS_DEFINED, "every_knob_counts"),
+    arrange=_arrange_trained_tokens,
+)
