@@ -29,9 +29,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from sentinel.configuration.files import MISSING, flattened, read_mapping, settings_of, spelled
-from sentinel.configuration.literals import choices_of, parsed, text_of
 from sentinel.configuration.option_classes import options_of_class
-from sentinel.configuration.options import Option, Options
+from sentinel.configuration.options import Option, Options, choices_of, parsed, text_of
 from sentinel.errors import SentinelError
 
 if sys.version_info >= (3, 11):

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sentinel.errors import nearest
-from sentinel.recipes.core_schema import DocumentError, Place
 from sentinel.recipes.findings import Findings, Problem, shown
 from sentinel.recipes.reading import examine
 from sentinel.recipes.template import TODO
-from sentinel.recipes.yamldoc import read
+from sentinel.recipes.yamldoc import DocumentError, Place, read
 
 if TYPE_CHECKING:
     from sentinel.recipes import Recipe

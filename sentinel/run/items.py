@@ -20,8 +20,7 @@ from sentinel.errors import RecipeError, SentinelError, nearest
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import bundled
 from sentinel.run.differences import differences
-from sentinel.run.judging import complaint, expected_unavailable
-from sentinel.run.session import Run
+from sentinel.run.session import Run, complaint, expected_unavailable
 from sentinel.search.survey import LawJob, law_jobs
 from sentinel.targets.refs import Ref
 

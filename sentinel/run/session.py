@@ -1,4 +1,4 @@
-"""One pytest run of Sentinel: what it selected, what it decided, what it wrote."""
+"""One pytest run of Sentinel: what it selected, what it decided and whether that passes, what it wrote."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from sentinel.deciding.runner import Job, Runner, options_of, runner_of
 from sentinel.errors import RecipeError, SentinelError
 from sentinel.recipes import SUFFIXES, Recipe, adopt_pins, duplicate, find_recipes, load_recipe
 from sentinel.recipes.catalog import Catalog, bundled, bundled_catalog
-from sentinel.run.judging import complaint
 from sentinel.run.selection import LawId, require_folders, require_subject, select
 from sentinel.search.survey import LawJob, Place, Survey, checkout_with_registries
 from sentinel.settings import Settings, read_file, settle
@@ -457,3 +456,44 @@ def other_owner_of_the_name() -> str | None:
 def _environment_repo() -> Ref | None:
     path = os.environ.get("TARGET_REPO")
     return Ref("path", os.path.abspath(path)) if path else None
+
+
+def expected_unavailable(decision: Decision) -> bool:
+    """Whether ``unavailable`` is what the pin expects, and was established by looking at the code."""
+    return decision.expect == "unavailable" and decision.verdict.kind == "not-in-this-version"
+
+
+def complaint(decision: Decision, baseline: Path | None = None) -> str | None:
+    """Why the item fails; None where it passes or is skipped.
+
+    :param baseline: the folder of recorded evidence that then decides alone.
+    """
+    verdict = decision.verdict
+    name = decision.recipe.bug_id or f"{decision.recipe.boundary}: {decision.law}"
+    head = f"{name} at {decision.ref.short}"
+    if baseline is not None:
+        return _against(baseline, decision, head)
+    if decision.expect is not None:
+        absent = verdict.name == "unavailable" and verdict.kind != "not-in-this-version"
+        return (
+            None
+            if absent or verdict.name == decision.expect
+            else f"{head}: expected {decision.expect}, got {verdict.name}"
+        )
+    return None if verdict.name in ("fixed", "unavailable") else f"{head}: {verdict.name}"
+
+
+def _against(baseline: Path, decision: Decision, head: str) -> str | None:
+    from sentinel.reports.baseline import difference
+    from sentinel.reports.evidence import evidence
+    from sentinel.reports.store import find
+
+    recorded = find(baseline, decision)
+    if recorded is None:
+        if decision.verdict.name == "unavailable" or (decision.law_alone and decision.verdict.name == "fixed"):
+            return None  # a baseline records what a search found, and not each of the thousand laws that hold
+        return f"{head}: nothing is recorded in {baseline}; accept it with `sentinel report accept`"
+    if decision.verdict.kind == "ref":
+        return None  # not available on this machine: no statement about the code, so no difference
+    changes = difference(recorded, evidence(decision))
+    return f"{head}: " + "; ".join(changes) if changes else None
