@@ -1,5 +1,5 @@
 """Says of every function that carries training signal whether a contract looks at it, a reason leaves it out, or
-nobody has looked at it; and holds what nobody has bound to what it kept at an earlier revision."""
+nobody has looked at it."""
 
 from __future__ import annotations
 
@@ -11,21 +11,17 @@ from pathlib import PurePosixPath
 from typing import Literal
 
 from sentinel.deciding.law_session import LawSession, Subject, Undecidable
-from sentinel.deciding.runner import Runner
 from sentinel.history.bindings import Definitions, Trees, sighting
 from sentinel.history.gittrees import TREE, Folder
 from sentinel.history.inventory import Source, read
 from sentinel.laws.law import Law
-from sentinel.recipes.catalog import Adapter, Catalog
-from sentinel.search.automatic import merged, subject_of, understood
-from sentinel.search.checks import any_of
-from sentinel.search.inferred import Outcome, compared
+from sentinel.recipes.catalog import Adapter
+from sentinel.search.automatic import subject_of, understood
 from sentinel.search.signatures import Signature
 from sentinel.sources.checkouts import files
 from sentinel.sources.trees import FILE
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
-from sentinel.targets.refs import Ref
 from sentinel.worker.codes import LARGEST_SOURCE, read_source
 
 State = Literal["by contract", "automatic", "within a call", "left out", "never looked at"]
@@ -211,68 +207,3 @@ class CheckoutTrees:
     def blob(self, name: str) -> bytes:
         # One byte more: what is longer than a source may be is not read as a part of it.
         return read_source(str(self._base / self._files[name]), LARGEST_SOURCE + 1)
-
-
-@dataclass(frozen=True)
-class Held:
-    """A function that both revisions have.
-
-    :ivar outcome: None where it could not be compared; :ivar why: then the reason.
-    """
-
-    function: Looked
-    outcome: Outcome | None = None
-    why: str = ""
-
-
-def held_to(
-    runner: Runner,
-    catalog: Catalog,
-    target: str,
-    refs: tuple[Ref, Ref],
-    globs: Sequence[str],
-    count: int,
-    seed: int = 0,
-) -> Iterator[Held]:
-    """Compare every function that is understood at both revisions, and takes the same there.
-
-    :param refs: the earlier one and the later one.
-    :param count: scenarios of each.
-    """
-    then, now = (_understood(runner, catalog, target, ref) for ref in refs)
-    chosen = {path: one for path, one in now.items() if any_of(path, globs) or any_of(path.rpartition(".")[2], globs)}
-    yield from compared_at(runner, target, refs, (then, chosen), count, seed)
-
-
-#: Functions by their dotted paths, each with what the lexicon makes of it.
-Sides = Sequence[Mapping[str, tuple[Looked, Subject | None]]]
-
-
-def compared_at(
-    runner: Runner, target: str, refs: tuple[Ref, Ref], sides: Sides, count: int, seed: int = 0
-) -> Iterator[Held]:
-    """Compare the functions that both revisions have."""
-    then, now = sides
-    sessions = [runner.open_target(target, ref, []).law_session for ref in refs]
-    for path, (function, subject) in now.items():
-        if path not in then:
-            continue
-        before, earlier = then[path]
-        if subject is None or earlier is None:
-            yield Held(function, why=(function.by or before.by)[0])
-            continue
-        if (earlier.contract.inputs, earlier.contract.mask) != (subject.contract.inputs, subject.contract.mask):
-            subject = merged(earlier, subject)
-        if subject is None:
-            yield Held(function, why="it takes other things now")
-        else:
-            try:
-                yield Held(function, compared(sessions[0], sessions[1], subject, count, seed))
-            except Undecidable as error:
-                yield Held(function, why=str(error))
-
-
-def _understood(runner: Runner, catalog: Catalog, target: str, ref: Ref) -> dict[str, tuple[Looked, Subject | None]]:
-    adapter = catalog.adapters[target]
-    found = coverage(adapter.target, CheckoutTrees(runner.checkout(target, ref)))
-    return {function.path: (function, subject) for function, subject in unbound(adapter, found, catalog.laws)}

@@ -1,4 +1,7 @@
-"""All files of a site, from what is recorded. The same records give the same bytes. A folder that is not a site of ours is never written to."""
+"""All files of a site, from what is recorded. The same records give the same bytes.
+
+A folder that is not a site of ours is never written to.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``SENTINEL_HOME``: the one folder where mirrors, checkouts and wheels are kept; and small files, written whole or not.
+"""``SENTINEL_HOME``: the one folder where mirrors, checkouts and wheels are kept. And small files, whole or not at all.
 
 A writer holds a lock on its temporary file as long as it lives. So whoever writes into the same folder next knows
 without a clock which temporary files belong to writers that were killed, and takes them away.
