@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sentinel.history.record import Record
+from sentinel.reports.markdown import escaped
 
 #: How a verdict is drawn in a timeline; of several in one place the first of this order is shown.
 _MARKS = {"reproduced": "#", "changed": "~", "fixed": ".", "inconclusive": "?", "unavailable": " "}
@@ -177,8 +178,6 @@ def _middle(days: Sequence[int]) -> str:
 
 def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table as Markdown."""
-    from sentinel.reports.markdown import escaped
-
     lines = [f"| {' | '.join(headings)} |", f"|{' --- |' * len(headings)}"]
     for cells in rows:
         lines.append(f"| {' | '.join(map(escaped, cells))} |")
