@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from sentinel.history.record import Record
 from sentinel.reports.markdown import escaped
@@ -222,14 +221,3 @@ def short(commit: Record) -> str:
 def count(number: int, record: Record) -> str:
     noun = "release" if record["source"]["kind"] == "pypi" else "commit"
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def summary(records: Sequence[Record], probed: int) -> str:
-    """The last line: how much was looked at, and what that took."""
-    commits = sum(record["commits"] for record in records)
-    closures = sum(record["closures"] for record in records)
-    return f"{commits} verdicts from {closures} distinct closures, {probed} of them probed now"
-
-
-def plain(records: Sequence[Record], probed: int) -> dict[str, Any]:
-    return {"probed": probed, "records": list(records)}
