@@ -12,12 +12,13 @@ from sentinel.deciding.runner import options_of
 from sentinel.errors import SentinelError
 from sentinel.history import commits as git
 from sentinel.history import record as records
-from sentinel.history.basis import Basis, basis, surroundings
+from sentinel.history.basis import Basis, basis
 from sentinel.history.closure_verdicts import ClosureVerdict, ClosureVerdicts, ClosureVerdictStore
 from sentinel.history.commits import Commit, Tag
 from sentinel.history.executors import Executor, Found, Local, Work
 from sentinel.history.gittrees import GitTrees
 from sentinel.history.origins import Origin, origin
+from sentinel.history.surroundings import surroundings
 from sentinel.history.sweep import Counts, Sweep, Told
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
