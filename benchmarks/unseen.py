@@ -35,11 +35,10 @@ from detection import search_until_broken
 from sentinel.deciding.runner import Runner
 from sentinel.errors import Unavailable
 from sentinel.history import commits
-from sentinel.history.bindings import Definitions, sighting
+from sentinel.history.bindings import Definitions, sighting, span_of, syntax_of
 from sentinel.history.coverage import STATES, coverage_of, unbound
 from sentinel.history.gittrees import GitTrees, LargeObjectError
 from sentinel.history.inventory import Function, Source, signal_functions
-from sentinel.history.names import span_of, syntax_of
 from sentinel.history.since import Held, compared_at
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.checks import subjects

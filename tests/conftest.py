@@ -14,9 +14,9 @@ import pytest
 from demo_kit import FRAMEWORK, MASKED_TOKENS, Consult, Decide, Lab, Repository, borrowing, copy_demo, write_recipe
 from hypothesis import settings
 
+from sentinel.deciding.law_session import References
 from sentinel.deciding.outcomes import Decision
 from sentinel.deciding.processes import contained_places
-from sentinel.deciding.references import References
 from sentinel.deciding.runner import Job, Runner
 from sentinel.recipes import Recipe, load_recipe
 from sentinel.recipes.catalog import Catalog, bundled_catalog

@@ -9,9 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from sentinel.history import commits
-from sentinel.history.bindings import ALIKE, Definition, Definitions, Sighting, Trees, sighting
+from sentinel.history.bindings import ALIKE, Definition, Definitions, Name, Sighting, Trees, sighting
 from sentinel.history.commits import Commit
-from sentinel.history.names import Name
 from sentinel.history.origins import code_lines, rows
 from sentinel.targets import Target
 

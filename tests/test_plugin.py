@@ -138,7 +138,7 @@ def test_collecting_starts_no_worker(pytester, recipes, monkeypatch):
         raise AssertionError("a worker was started")
 
     monkeypatch.setattr("sentinel.deciding.processes.Zygote", fail)
-    monkeypatch.setattr("sentinel.sources.open_checkout", fail)
+    monkeypatch.setattr("sentinel.deciding.runner.open_checkout", fail)
     result = run(pytester, "--sentinel-target=demo", "--sentinel-recipes=mine", "--collect-only")
     assert result.ret == 0
     result.stdout.fnmatch_lines(["*<RecipeItem git:*>"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sentinel.reports.drift import compare
+from sentinel.reports.baseline import compare
 from sentinel.reports.escaping import message
 from sentinel.values.tolerance import Tolerance
 

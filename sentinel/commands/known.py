@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sentinel.errors import SentinelError, nearest
-
-if TYPE_CHECKING:
-    from sentinel.recipes.catalog import Catalog
-    from sentinel.settings import Settings
-    from sentinel.targets import Target
+from sentinel.recipes.catalog import Catalog
+from sentinel.settings import NAMED, Settings, read_file, settle
+from sentinel.targets import Target
 
 DISTRIBUTION = "rl-sentinel"
 
@@ -30,8 +29,6 @@ EVIDENCE = ("report-dir", "baseline")
 
 def settings_options(parser: argparse.ArgumentParser, *names: str, without: str = "") -> None:
     """Let a command take options of a run: those of these names, or all of :data:`PROBING` but one."""
-    from sentinel.settings import NAMED
-
     for option in (NAMED[name] for name in names or PROBING if name != without):
         action = "append" if option.many else "store"
         parser.add_argument(f"--{option.name}", metavar=option.metavar, action=action, help=option.help)
@@ -42,8 +39,6 @@ def known(arguments: argparse.Namespace | None = None) -> tuple[Catalog, Setting
 
     :raises SentinelError: where the settings, a plugin or a folder is not right.
     """
-    from dataclasses import replace
-
     from sentinel.recipes.catalog import bundled_catalog
 
     catalog = _with_plugins(bundled_catalog())
@@ -73,8 +68,6 @@ def evidence_folders(arguments: argparse.Namespace) -> tuple[Path, Path]:
 def _settled(arguments: argparse.Namespace | None, names: Sequence[str], targets: Sequence[str]) -> Settings:
     """These options of a command line over those of the current folder. What else a run would follow there, a working
     tree or a pattern of bugs, is no matter of a command's."""
-    from sentinel.settings import read_file, settle
-
     values, file = read_file(Path.cwd())
     given = {name: getattr(arguments, name.replace("-", "_"), None) for name in names}
     values = {name: value for name, value in values.items() if name in names}
@@ -83,7 +76,6 @@ def _settled(arguments: argparse.Namespace | None, names: Sequence[str], targets
 
 def target_named(catalog: Catalog, name: str) -> Target:
     """:raises SentinelError: for an unknown name, with the nearest and the list."""
-
     targets = catalog.targets
     if name not in targets:
         raise SentinelError(

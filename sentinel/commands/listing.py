@@ -17,7 +17,7 @@ from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.reach import realism, root
 from sentinel.recipes.template import described, shown_default
-from sentinel.reports.index import index
+from sentinel.reports.markdown import index
 from sentinel.sources import MirrorStore
 
 _EXAMPLE = """\

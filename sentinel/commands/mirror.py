@@ -22,8 +22,8 @@ from sentinel.commands.console import (
 from sentinel.commands.known import known, settings_options, target_named
 from sentinel.errors import SentinelError
 from sentinel.sources import MirrorStore
-from sentinel.sources.forks import base_name, fork
-from sentinel.sources.mirrorfiles import Mirror
+from sentinel.sources.mirrors import Mirror
+from sentinel.sources.urls import base_name, fork
 
 _ADD = """\
   sentinel mirror add verl                               clone it from its repository, without files over 1 MB

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,9 @@ from sentinel.commands.known import known, settings_options
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.affects import settings_in_words
 from sentinel.recipes.reach import reached, realism, root
-from sentinel.reports.escaping import visible
-from sentinel.reports.explain import beside
+from sentinel.reports.explain import beside, scenario_lines
 from sentinel.reports.store import files
-from sentinel.reports.summary import aligned
 from sentinel.settings import Settings
-from sentinel.values.literals import Tensor, plain
 
 _EXAMPLE = """\
   sentinel show ROLL-AGGLOSS-TOKENMEAN-MASK
@@ -91,58 +87,15 @@ def _upstream(upstream: Mapping[str, Any]) -> str:
 
 
 def _scenario(recipe: Recipe) -> None:
-    """The inputs: first what all variants share, then what each has of its own."""
-    variants = list(recipe.variants.values())
-    shared = {
-        name: value
-        for name, value in (variants[0].items() if variants else ())
-        if all(name in inputs and inputs[name] == value for inputs in variants)
-    }
     say("\nscenario")
-    rows = list(_inputs(shared, recipe.defaulted))
-    for variant, inputs in recipe.variants.items():
-        own = {name: value for name, value in inputs.items() if name not in shared}
-        if own:
-            rows += [(f"  {variant}:", "", ""), *((f"  {a}", b, c) for a, b, c in _inputs(own, recipe.defaulted))]
-    _columns(rows)
-
-
-def _columns(rows: list[tuple[str, str, str]]) -> None:
-    """Name and kind as columns, the value beside them on as many lines as it has."""
-    names = [tuple(visible(cell) for cell in row[:2]) for row in rows]
-    left = aligned([("", ""), *names]).split("\n")[1:]
-    width = max(map(len, left))
-    for label, (_, _, value) in zip(left, rows, strict=True):
-        lines = value.split("\n")
-        say("\n".join([f"{label:<{width}}  {lines[0]}".rstrip(), *(" " * (width + 2) + line for line in lines[1:])]))
-
-
-def _inputs(inputs: Mapping[str, Any], defaulted: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
-    for name, value in inputs.items():
-        kind = ""
-        if isinstance(value, Tensor):
-            more = f"{' grad' if value.requires_grad else ''}{'' if value.contiguous else ' strided'}"
-            kind = f"{value.dtype}[{', '.join(map(str, value.shape))}]{more}"
-        yield f"  {name}", kind, _small(value) + ("  (default)" if name in defaulted else "")
-
-
-def _small(value: Any) -> str:
-    """A value in the recipe language; a tensor of two dimensions one row a line, a large one cut."""
-    data = plain(value)
-    if isinstance(data, list) and data and all(isinstance(row, list) for row in data):
-        rows = [_cut(_written(row)) for row in data]
-        rows = [*rows[:8], f"... {len(rows) - 8} more rows"] if len(rows) > 9 else rows
-        return "[" + ",\n ".join(rows) + "]"
-    return _cut(_written(data))
-
-
-def _written(data: Any) -> str:
-    """Plain data as a recipe would write it: ``null``, ``true``, strings without quotes."""
-    return json.dumps(data, ensure_ascii=False).replace('"', "")
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 4]} ..."
+    for line in scenario_lines(recipe.document):
+        say(f"  {line}")
+    if recipe.defaulted:
+        say(
+            textwrap.fill(
+                f"by default: {', '.join(recipe.defaulted)}", _WIDTH, initial_indent="  ", subsequent_indent="  "
+            )
+        )
 
 
 def _expectations(recipe: Recipe) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 from sentinel.commands.console import Commands, command, complain, counted, progress, say, size
 from sentinel.commands.known import evidence_folders, evidence_option, known, settings_options
 from sentinel.errors import SentinelError
-from sentinel.site.building import build, require
-from sentinel.site.folder import check, write
+from sentinel.site.building import build, check, require, write
 from sentinel.site.material import read
 
 _EXAMPLE = """\

@@ -123,11 +123,12 @@ def executor_named(name: str, ledger: Ledger, jobs: int | None) -> Callable[[], 
 
 def show(account: Account, arguments: argparse.Namespace) -> None:
     if arguments.json:
-        say_json(rendering.plain(account.records, account.counts.probed))
+        say_json({"probed": account.counts.probed, "records": account.records})
         return
     width = max(20, min(shutil.get_terminal_size().columns - 4, 96))
     for record in account.records:
         say("\n".join(rendering.story(record, width)) + "\n")
     say(f"{rendering.LEGEND}\n")
     say_table(rendering.HEADINGS, [rendering.row(record) for record in account.records])
-    say(f"\n{rendering.summary(account.records, account.counts.probed)}")
+    commits, closures = (sum(record[name] for record in account.records) for name in ("commits", "closures"))
+    say(f"\n{commits} verdicts from {closures} distinct closures, {account.counts.probed} of them probed now")

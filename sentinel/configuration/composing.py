@@ -12,17 +12,15 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sentinel.configuration import hydra_process
 from sentinel.configuration.declared import places, tree_folders
 from sentinel.configuration.files import mapping_of
 from sentinel.errors import SentinelError
-
-if TYPE_CHECKING:
-    from sentinel.recipes.catalog import Catalog
-    from sentinel.targets import Target
-    from sentinel.targets.checkout import Checkout
+from sentinel.recipes.catalog import Catalog
+from sentinel.targets import Target
+from sentinel.targets.checkout import Checkout
 
 #: Seconds; the largest configuration that people train with takes one.
 _PATIENCE = 30

@@ -21,28 +21,19 @@ contract has them where they are not the same.
 from __future__ import annotations
 
 import ast
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
 from sentinel.configuration.files import MISSING, flattened, read_mapping, settings_of, spelled
-from sentinel.configuration.literals import choices_of, parsed, text_of
 from sentinel.configuration.option_classes import options_of_class
-from sentinel.configuration.options import Option, Options
+from sentinel.configuration.options import Option, Options, choices_of, parsed, text_of
 from sentinel.errors import SentinelError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-if TYPE_CHECKING:
-    from sentinel.recipes.catalog import Catalog
-    from sentinel.targets import Target
-    from sentinel.targets.checkout import Checkout
+from sentinel.recipes.catalog import Catalog
+from sentinel.targets import Target
+from sentinel.targets.checkout import Checkout
 
 #: Beside the recipes of a target.
 FILE = "options.toml"
@@ -86,7 +77,7 @@ def defaults_of(catalog: Catalog, target: Target, checkout: Checkout, contract: 
     found: dict[str, tuple[Any, str]] = {}
     trainers = options_of(catalog, target, checkout)
     for file in _files(catalog, target.name):
-        for name, entry in _table(file).get("defaults", {}).get(contract, {}).items():
+        for name, entry in read_mapping(file).get("defaults", {}).get(contract, {}).items():
             said = entry if isinstance(entry, dict) else {"option": entry}
             options = said["option"] if isinstance(said["option"], list) else [said["option"]]
             for option in options:
@@ -148,17 +139,9 @@ def _files(catalog: Catalog, target: str) -> list[Path]:
     return [file for folder in catalog.recipe_folders if (file := folder / target / FILE).is_file()]
 
 
-def _table(file: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise SentinelError(f"{file}: {error}") from None
-    return found
-
-
 def _declarations(catalog: Catalog, target: str) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     for file in _files(catalog, target):
-        for entry in _table(file).get("options", []):
+        for entry in read_mapping(file).get("options", []):
             missing = {"name", "kind", "file"} - entry.keys()
             if missing or entry["kind"] not in ("classes", "parser", "tree"):
                 wrong = f"missing {', '.join(sorted(missing))}" if missing else "kind is classes, parser or tree"

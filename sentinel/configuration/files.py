@@ -8,6 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from sentinel.errors import SentinelError
 from sentinel.recipes.affects import in_text
 
@@ -73,8 +75,6 @@ def mapping_of(text: str, file: str) -> dict[Any, Any]:
 
     :param file: what errors call it.
     """
-    import yaml
-
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same answers ten times as fast, where it is built
     try:
         depth = 0

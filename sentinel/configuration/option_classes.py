@@ -13,8 +13,7 @@ from dataclasses import field as dataclass_field
 from functools import cached_property
 from pathlib import Path
 
-from sentinel.configuration.literals import choices_of, parsed, text_of
-from sentinel.configuration.options import Option
+from sentinel.configuration.options import Option, choices_of, parsed, text_of
 
 _DEEPEST = 12
 

@@ -1,9 +1,14 @@
-"""The options that a copy of a framework has, each with its default."""
+"""The options that a copy of a framework has, each with its default, as its code says: that is read and not run."""
 
 from __future__ import annotations
 
+import ast
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from sentinel.recipes.affects import in_text
 
 
 @dataclass(frozen=True)
@@ -41,3 +46,32 @@ class Options:
     def section(self, name: str) -> bool:
         """Whether it is no option itself, but the beginning of some."""
         return name not in self.options and any(other.startswith(f"{name}.") for other in self.options)
+
+
+def parsed(file: Path) -> ast.Module:
+    """The syntax of a file. What the compiler has to say about its style is for whoever wrote it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(file.read_bytes())
+
+
+def text_of(node: ast.expr | None) -> str | None:
+    """The text of a literal, None where the value is computed."""
+    if node is None:
+        return None
+    try:
+        value = ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None
+    if isinstance(value, (dict, set, bytes)):
+        return "" if not value else None
+    return in_text(value)
+
+
+def choices_of(node: ast.expr | None) -> tuple[str, ...]:
+    """The members of a literal list, or of ``Literal[...]``; nothing where one of them is computed."""
+    if isinstance(node, ast.Subscript):
+        node = node.slice
+    members = node.elts if isinstance(node, (ast.List, ast.Tuple, ast.Set)) else [node] if node is not None else []
+    texts = [text_of(member) for member in members]
+    return tuple(text for text in texts if text is not None) if None not in texts else ()

@@ -10,9 +10,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
+from sentinel.deciding.law_session import References
 from sentinel.deciding.outcomes import Environment, Failure
 from sentinel.deciding.proof import Sources
-from sentinel.deciding.references import References
 from sentinel.errors import INSTALL
 from sentinel.recipes.catalog import Catalog
 from sentinel.sources import Home

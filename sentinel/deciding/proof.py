@@ -9,15 +9,14 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING
 
 from sentinel.deciding.outcomes import Failure, Measurement, Provenance
+from sentinel.sources.checkouts import files
+from sentinel.sources.trees import SOURCE_LIMIT, blob_id
 from sentinel.targets.checkout import Checkout
 from sentinel.worker import codes, versions
 from sentinel.worker.answers import Claim, Failed, Layer, Measured
-
-if TYPE_CHECKING:
-    from sentinel.worker.client import TargetProcess
+from sentinel.worker.client import TargetProcess
 
 #: Seconds for compiling one file: twenty times what the largest module of a framework takes.
 _PATIENCE = 20.0
@@ -100,9 +99,6 @@ def prove(claim: Claim, checkout: Checkout, sources: Sources) -> Provenance:
 
     :raises NotProvenError: where it does not.
     """
-    from sentinel.sources.checkouts import files
-    from sentinel.sources.trees import blob_id
-
     made = files(checkout)
     names = [_name(file, checkout) for file in (claim.module_file, claim.file)]
     for name, file in zip(names, (claim.module_file, claim.file)):
@@ -134,8 +130,6 @@ def _same_code(layer: Layer, checkout: Checkout, made: Mapping[str, str], source
 
     :raises NotProvenError: where it is not.
     """
-    from sentinel.sources.trees import blob_id
-
     name = _name(layer.file, checkout)
     if name:
         content = _content(name, checkout)
@@ -205,8 +199,6 @@ def stands(path: str, checkout: Checkout, sources: Sources, seen: frozenset[str]
 
 def _module(path: str, checkout: Checkout) -> tuple[str, str] | None:
     """The longest prefix of a dotted path that is a module of the checkout, and its file."""
-    from sentinel.sources.checkouts import files
-
     made, parts = files(checkout), path.split(".")
     for end in range(len(parts), 0, -1):
         for root in checkout.import_roots:
@@ -228,8 +220,6 @@ def _name(file: str, checkout: Checkout) -> str:
 
 
 def _content(name: str, checkout: Checkout) -> bytes:
-    from sentinel.sources.trees import SOURCE_LIMIT
-
     return codes.read_source(os.path.join(os.path.realpath(checkout.path), name), SOURCE_LIMIT)
 
 

@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
+from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import BASELINE, Contract, DoesNotApply, Inputs
 from sentinel.deciding.outcomes import Observation
 from sentinel.laws.law import Case
@@ -68,8 +69,6 @@ class Repetition:
 
 
 def _reordered(contract: Contract, variants: Mapping[str, Inputs]) -> dict[str, dict[str, Inputs]]:
-    from sentinel.contracts.choices import Choices
-
     found: dict[str, dict[str, Inputs]] = {}
     law = ORDER_DOES_NOT_MATTER
     if law.name in contract.laws and law.vary is not None:

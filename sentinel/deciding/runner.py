@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sentinel.contracts.contract import Contract
 from sentinel.deciding import verdicts
@@ -22,16 +22,14 @@ from sentinel.errors import SentinelError, Unavailable
 from sentinel.laws.law import Case, Law
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
+from sentinel.settings import Settings
+from sentinel.sources import MirrorStore, Progress, open_checkout
 from sentinel.targets import Binding, Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker import bubblewrap
 from sentinel.worker.answers import Called, Failed, Measured
 from sentinel.worker.client import Options
-
-if TYPE_CHECKING:
-    from sentinel.settings import Settings
-    from sentinel.sources import MirrorStore, Progress
 
 #: How a runner gets a checkout; raises :class:`~sentinel.errors.Unavailable`.
 OpenCheckout = Callable[[Target, Ref, "int | None"], Checkout]
@@ -63,8 +61,6 @@ def opener(
     store: MirrorStore | None = None,
 ) -> OpenCheckout:
     """Make the function that has a target's code as the settings say: from which fork, for which interpreter."""
-    from sentinel.sources import MirrorStore, open_checkout
-
     store = store or MirrorStore()
 
     def opened(target: Target, ref: Ref, pull: int | None) -> Checkout:

@@ -17,8 +17,7 @@ from functools import lru_cache
 from types import CodeType
 from typing import Any
 
-from sentinel.history.bindings import Definitions, Trees, absolute
-from sentinel.history.names import Name, names_of, span_of, syntax_of
+from sentinel.history.bindings import Definitions, Name, Trees, absolute, names_of, span_of, syntax_of
 from sentinel.targets import Binding, Target
 from sentinel.worker.codes import LARGEST_SOURCE
 

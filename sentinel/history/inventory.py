@@ -22,7 +22,7 @@ from functools import lru_cache
 from multiprocessing import get_context
 
 from sentinel.errors import SentinelError
-from sentinel.history.names import Name, names_of, span_of, syntax_of
+from sentinel.history.bindings import Name, names_of, span_of, syntax_of
 from sentinel.search.signatures import Signature, signature
 from sentinel.worker.codes import LARGEST_SOURCE
 
@@ -126,7 +126,7 @@ class Function:
 class Source:
     """What a file defines.
 
-    :ivar names: as :func:`~sentinel.history.names.names_of` gives them.
+    :ivar names: as :func:`~sentinel.history.bindings.names_of` gives them.
     :ivar functions: those that carry training signal, in the order of the file.
     :ivar unread: why the file could not be read.
     """

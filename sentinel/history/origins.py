@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from sentinel.history.bindings import syntax_of
 from sentinel.history.closure_verdicts import ClosureVerdict
 from sentinel.history.gittrees import TREE, GitTrees
-from sentinel.history.names import syntax_of
 from sentinel.sources.trees import FILE
 
 #: Lines in a row that are looked for together, and the letters and digits among them: ``return loss`` alone stands in

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from sentinel.history.record import Record
+from sentinel.reports.markdown import escaped
 
 #: How a verdict is drawn in a timeline; of several in one place the first of this order is shown.
 _MARKS = {"reproduced": "#", "changed": "~", "fixed": ".", "inconclusive": "?", "unavailable": " "}
@@ -177,8 +177,6 @@ def _middle(days: Sequence[int]) -> str:
 
 def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table as Markdown."""
-    from sentinel.reports.markdown import escaped
-
     lines = [f"| {' | '.join(headings)} |", f"|{' --- |' * len(headings)}"]
     for cells in rows:
         lines.append(f"| {' | '.join(map(escaped, cells))} |")
@@ -223,14 +221,3 @@ def short(commit: Record) -> str:
 def count(number: int, record: Record) -> str:
     noun = "release" if record["source"]["kind"] == "pypi" else "commit"
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def summary(records: Sequence[Record], probed: int) -> str:
-    """The last line: how much was looked at, and what that took."""
-    commits = sum(record["commits"] for record in records)
-    closures = sum(record["closures"] for record in records)
-    return f"{commits} verdicts from {closures} distinct closures, {probed} of them probed now"
-
-
-def plain(records: Sequence[Record], probed: int) -> dict[str, Any]:
-    return {"probed": probed, "records": list(records)}

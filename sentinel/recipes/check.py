@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sentinel.errors import nearest
-from sentinel.recipes.core_schema import DocumentError, Place
+from sentinel.recipes import Recipe
+from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.findings import Findings, Problem, shown
 from sentinel.recipes.reading import examine
 from sentinel.recipes.template import TODO
-from sentinel.recipes.yamldoc import read
-
-if TYPE_CHECKING:
-    from sentinel.recipes import Recipe
-    from sentinel.recipes.catalog import Catalog
+from sentinel.recipes.yamldoc import DocumentError, Place, read
 
 
 def check(path: Path, catalog: Catalog) -> list[Problem]:

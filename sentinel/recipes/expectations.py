@@ -8,10 +8,10 @@ from typing import Any
 
 from sentinel.contracts.contract import Contract
 from sentinel.recipes.addresses import AddressError, parse_address
-from sentinel.recipes.core_schema import Place
 from sentinel.recipes.findings import Findings
+from sentinel.recipes.literals import LiteralError, make_tensor, numbers, untagged
 from sentinel.recipes.recipe import Expected
-from sentinel.recipes.tensor_literals import LiteralError, make_tensor, numbers, untagged
+from sentinel.recipes.yamldoc import Place
 from sentinel.values.closeness import agree
 from sentinel.values.tolerance import Tolerance
 

@@ -15,9 +15,8 @@ from typing import Any
 
 from sentinel.errors import RecipeError, SentinelError
 from sentinel.recipes.catalog import Catalog
-from sentinel.recipes.core_schema import DocumentError
 from sentinel.recipes.schema_subset import Published
-from sentinel.recipes.yamldoc import read
+from sentinel.recipes.yamldoc import DocumentError, read
 from sentinel.targets.refs import Ref
 
 #: How the files are called; whatever else is in a folder of recipes is a recipe.

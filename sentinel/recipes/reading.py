@@ -14,19 +14,79 @@ from typing import TYPE_CHECKING, Any
 from sentinel.contracts.contract import Contract
 from sentinel.errors import nearest
 from sentinel.recipes.affects import affected, in_text
-from sentinel.recipes.core_schema import Document, DocumentError
 from sentinel.recipes.expectations import indistinguishable, read_expectations, read_tolerance
 from sentinel.recipes.findings import Findings, Problem, shown
 from sentinel.recipes.literals import inside
-from sentinel.recipes.pins import read_pins, read_requires, read_watch
 from sentinel.recipes.recipe import Recipe
 from sentinel.recipes.scenarios import build, published_scenario, written_scenario
 from sentinel.recipes.structure import check_structure, schema
-from sentinel.recipes.yamldoc import read
+from sentinel.recipes.yamldoc import Document, DocumentError, read
 from sentinel.targets import Binding, Target
 
 if TYPE_CHECKING:
     from sentinel.recipes.catalog import Catalog
+from collections.abc import Iterable
+
+from sentinel.errors import SentinelError
+from sentinel.recipes.recipe import Pin
+from sentinel.recipes.yamldoc import Place
+from sentinel.targets.refs import Ref
+
+_PARAMETER = re.compile(r"(.*)\(([A-Za-z_][A-Za-z0-9_]*)\)")
+
+
+def read_pins(findings: Findings, written: Iterable[Mapping[str, Any]], target: Target | None) -> tuple[Pin, ...]:
+    """Pins with their verdicts. A moving ref is an error: it would mean something else tomorrow."""
+    pins: list[Pin] = []
+    for index, item in enumerate(written):
+        place = ("pins", index, "ref")
+        ref = _ref(findings, item["ref"], place)
+        if ref is None:
+            continue
+        if not ref.immutable:
+            moving = ref.kind in ("git", "pypi")
+            way = "moving refs belong in watch:" if moving else "what lies on one machine is no pin;"
+            message = f"{ref} is not immutable; {way} a pin is git:<all 40 hex digits> or pypi:<version>"
+            findings.error(place, message)
+        if ref.kind == "pypi" and target is not None and target.pypi is None:
+            findings.error(place, f"{ref}: target {target.name} has no releases on PyPI")
+        if any(pin.ref == ref for pin in pins):
+            findings.error(place, f"{ref} is pinned twice")
+        pins.append(Pin(ref, item["expect"], item.get("note", "").strip()))
+    return tuple(pins)
+
+
+def read_watch(findings: Findings, written: Iterable[str]) -> tuple[Ref, ...]:
+    """Refs that are decided only when asked for; moving ones are what this is for."""
+    refs: list[Ref] = []
+    for index, text in enumerate(written):
+        ref = _ref(findings, text, ("watch", index))
+        if ref is not None and ref.kind not in ("git", "pypi"):
+            message = f"{ref.kind}: means something else on each machine; watch git: or pypi: refs"
+            findings.error(("watch", index), message)
+        elif ref is not None:
+            refs.append(ref)
+    return tuple(refs)
+
+
+def read_requires(findings: Findings, written: str | list[str], target: Target) -> tuple[str, ...]:
+    """Dotted paths inside the target's packages, with ``(parameter)`` at the end for a parameter of a function."""
+    listed = [written] if isinstance(written, str) else written
+    for index, path in enumerate(listed):
+        match = _PARAMETER.fullmatch(path)
+        problem = inside(match.group(1) if match else path, target.packages)
+        if problem:
+            findings.error(("requires",) if isinstance(written, str) else ("requires", index), f"requires: {problem}")
+    return tuple(listed)
+
+
+def _ref(findings: Findings, text: str, place: Place) -> Ref | None:
+    try:
+        return Ref.parse(text)
+    except SentinelError as error:
+        findings.error(place, str(error))
+        return None
+
 
 #: What names a recipe, its file and its folder of evidence.
 BUG_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

@@ -8,10 +8,9 @@ from typing import Any
 
 from sentinel.contracts.contract import REQUIRED, Contract, Input
 from sentinel.errors import nearest
-from sentinel.recipes.core_schema import Place
 from sentinel.recipes.findings import Findings
-from sentinel.recipes.literals import read_input
-from sentinel.recipes.tensor_literals import LiteralError
+from sentinel.recipes.literals import LiteralError, read_input
+from sentinel.recipes.yamldoc import Place
 
 #: The two variants that published recipes write as prefixes of their scenario's keys.
 PUBLISHED_VARIANTS = ("baseline", "outlier")

@@ -86,7 +86,8 @@ def _scenario(decision: Decision) -> str:
 def scenario_lines(document: Mapping[str, Any]) -> list[str]:
     """The scenario of a recipe's document, one input a line; then what is otherwise in each variant."""
     variants = document.get("variants") or {}
-    parts = [("", document.get("scenario") or {}), *((f"{message(name)}: ", variants[name]) for name in variants)]
+    scenario = document.get("scenario") or document.get("constructed_scenario") or {}
+    parts = [("", scenario), *((f"{message(name)}: ", variants[name]) for name in variants)]
     return [f"{label}{message(name)} = {_literal(value)}" for label, part in parts for name, value in part.items()]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sentinel.reports.escaping import message
+from sentinel.values.closeness import agree
 
 #: The place of a number, and that number in each of several values.
 Row = tuple[Any, ...]
@@ -35,7 +36,7 @@ def differing(key: str, value: Any, right: Any, *others: Any) -> list[Row]:
     return [
         (place, here[place], there[place], *(each.get(place) for each in more))
         for place in here
-        if not _close(here[place], there[place])
+        if not agree(here[place], there[place]).agrees
     ]
 
 
@@ -47,12 +48,6 @@ def in_short(document: Mapping[str, Any]) -> str:
     key, *values = rows[0]
     observed, right = apart(*values)
     return f"{message(key)}: {observed}, right {right}" + (f"; {len(rows)} of {count} differ" if count > 1 else "")
-
-
-def _close(one: Any, other: Any) -> bool:
-    if isinstance(one, float) and isinstance(other, (int, float)):
-        return abs(one - other) <= 1e-6 + 1e-5 * abs(other)
-    return bool(one == other)
 
 
 def plain(value: Any) -> Any:

@@ -27,7 +27,7 @@ from sentinel.deciding.outcomes import Decision
 from sentinel.errors import SentinelError
 from sentinel.reports.escaping import message, visible
 from sentinel.reports.evidence import SCHEMA_VERSION, Document, dumps, evidence, validate
-from sentinel.sources import atomic
+from sentinel.sources.home import replace_file
 
 RUN = "run.json"
 
@@ -178,7 +178,7 @@ def write_atomically(file: Path, text: str, otherwise: str = _CHOOSE) -> None:
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        atomic.replace(file, text)
+        replace_file(file, text)
     except OSError as error:
         raise _cannot_write(file.parent, error, otherwise) from error
 

@@ -19,9 +19,9 @@ from sentinel.deciding.runner import Job
 from sentinel.errors import RecipeError, SentinelError, nearest
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import bundled
+from sentinel.reports.explain import explain
 from sentinel.run.differences import differences
-from sentinel.run.judging import complaint, expected_unavailable
-from sentinel.run.session import Run
+from sentinel.run.session import Run, complaint, expected_unavailable
 from sentinel.search.survey import LawJob, law_jobs
 from sentinel.targets.refs import Ref
 
@@ -74,8 +74,6 @@ class Item(pytest.Item):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         error = excinfo.value
         if isinstance(error, VerdictError):
-            from sentinel.reports.explain import explain
-
             return f"{error.headline}\n\n{explain(error.decision, self.run.command(self.nodeid))}"
         if isinstance(error, SentinelError):
             return f"sentinel: {error}"

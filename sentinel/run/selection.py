@@ -15,6 +15,7 @@ from sentinel.recipes import SUFFIXES, Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
 from sentinel.search.survey import LawJob
 from sentinel.settings import Settings
+from sentinel.sources import Home
 
 _ID = re.compile(r"laws/(?P<target>[^/]+)/(?P<boundary>[^:\[]+)(?:::(?P<law>\w+)(?:\[(?P<ref>[^\]]+)\])?)?")
 
@@ -34,8 +35,6 @@ def select(catalog: Catalog, settings: Settings) -> list[Recipe]:
 
 def require_folders(settings: Settings) -> None:
     """Say at once, and not after everything was decided, where nothing can be written, or compared with."""
-    from sentinel.sources import Home
-
     baseline = settings.baseline
     if baseline is not None and not os.path.isdir(baseline):
         raise SentinelError(

@@ -1,4 +1,4 @@
-"""One pytest run of Sentinel: what it selected, what it decided, what it wrote."""
+"""One pytest run of Sentinel: what it selected, what it decided and whether that passes, what it wrote."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, distribution
 from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,10 @@ from sentinel.deciding.runner import Job, Runner, options_of, runner_of
 from sentinel.errors import RecipeError, SentinelError
 from sentinel.recipes import SUFFIXES, Recipe, adopt_pins, duplicate, find_recipes, load_recipe
 from sentinel.recipes.catalog import Catalog, bundled, bundled_catalog
-from sentinel.run.judging import complaint
+from sentinel.reports.baseline import difference
+from sentinel.reports.evidence import evidence
+from sentinel.reports.store import RunItem, find, load, write, write_run
+from sentinel.reports.summary import summary
 from sentinel.run.selection import LawId, require_folders, require_subject, select
 from sentinel.search.survey import LawJob, Place, Survey, checkout_with_registries
 from sentinel.settings import Settings, read_file, settle
@@ -335,9 +339,6 @@ class Run:
 
     def record(self, decision: Decision) -> Path:
         """Write the evidence of a decision and tell other plugins."""
-        from sentinel.reports.evidence import evidence
-        from sentinel.reports.store import write
-
         document = evidence(decision)
         place = write(self.settings.report_dir, decision, document)
         self._documents[place] = document
@@ -370,12 +371,10 @@ class Run:
         self.results.append((evidence, report.outcome, report.duration, report.nodeid))
 
     def documents(self) -> list[tuple[dict[str, Any], str]]:
-        from sentinel.reports.store import load
-
-        for evidence, _, _, _ in self.results:
-            if evidence not in self._documents:
-                self._documents[evidence] = load(evidence)
-        return [(self._documents[evidence], outcome) for evidence, outcome, _, _ in self.results]
+        for place, _, _, _ in self.results:
+            if place not in self._documents:
+                self._documents[place] = load(place)
+        return [(self._documents[place], outcome) for place, outcome, _, _ in self.results]
 
     def _below_reports(self, evidence: Path) -> str:
         return evidence.resolve().relative_to(self.settings.report_dir.resolve()).as_posix()
@@ -390,7 +389,6 @@ class Run:
             reporter.write_line(f"sentinel: {sentence}", red=True)
         if not self.results or self.config.get_verbosity() < -1:
             return
-        from sentinel.reports.summary import summary
 
         reporter.section("sentinel")
         writer = reporter._tw
@@ -415,7 +413,6 @@ class Run:
         self.close()
         if self.is_worker or not self.results:
             return
-        from sentinel.reports.store import RunItem, write_run
 
         documents = self.documents()
         items = [
@@ -442,8 +439,6 @@ class Run:
 
 def other_owner_of_the_name() -> str | None:
     """A sentence where PyPI's distribution ``sentinel``, another project altogether, is installed too."""
-    from importlib.metadata import PackageNotFoundError, distribution
-
     try:
         other = distribution("sentinel")
     except PackageNotFoundError:
@@ -457,3 +452,40 @@ def other_owner_of_the_name() -> str | None:
 def _environment_repo() -> Ref | None:
     path = os.environ.get("TARGET_REPO")
     return Ref("path", os.path.abspath(path)) if path else None
+
+
+def expected_unavailable(decision: Decision) -> bool:
+    """Whether ``unavailable`` is what the pin expects, and was established by looking at the code."""
+    return decision.expect == "unavailable" and decision.verdict.kind == "not-in-this-version"
+
+
+def complaint(decision: Decision, baseline: Path | None = None) -> str | None:
+    """Why the item fails; None where it passes or is skipped.
+
+    :param baseline: the folder of recorded evidence that then decides alone.
+    """
+    verdict = decision.verdict
+    name = decision.recipe.bug_id or f"{decision.recipe.boundary}: {decision.law}"
+    head = f"{name} at {decision.ref.short}"
+    if baseline is not None:
+        return _against(baseline, decision, head)
+    if decision.expect is not None:
+        absent = verdict.name == "unavailable" and verdict.kind != "not-in-this-version"
+        return (
+            None
+            if absent or verdict.name == decision.expect
+            else f"{head}: expected {decision.expect}, got {verdict.name}"
+        )
+    return None if verdict.name in ("fixed", "unavailable") else f"{head}: {verdict.name}"
+
+
+def _against(baseline: Path, decision: Decision, head: str) -> str | None:
+    recorded = find(baseline, decision)
+    if recorded is None:
+        if decision.verdict.name == "unavailable" or (decision.law_alone and decision.verdict.name == "fixed"):
+            return None  # a baseline records what a search found, and not each of the thousand laws that hold
+        return f"{head}: nothing is recorded in {baseline}; accept it with `sentinel report accept`"
+    if decision.verdict.kind == "ref":
+        return None  # not available on this machine: no statement about the code, so no difference
+    changes = difference(recorded, evidence(decision))
+    return f"{head}: " + "; ".join(changes) if changes else None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sentinel.reports.drift import is_tensor
+from sentinel.reports.baseline import is_tensor
 from sentinel.values.closeness import agree
 
 #: A table larger than this is cut; the whole of it stands in the evidence.

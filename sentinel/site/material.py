@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.errors import SentinelError
+from sentinel.history import record
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
 from sentinel.reports.store import HISTORY, file_name, files, load
@@ -232,8 +233,6 @@ def _in_order(group: Sequence[Seen], recipe: Recipe | None) -> tuple[Seen, ...]:
 
 def _histories(folder: Path) -> tuple[dict[tuple[str, str], list[Document]], list[str]]:
     """The records, and what is wrong with those that are none: a site without one history is a site."""
-    from sentinel.history import record
-
     found: dict[tuple[str, str], list[Document]] = {}
     notes = []
     for file in record.files(folder) if folder.is_dir() else ():

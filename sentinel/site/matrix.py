@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from packaging.version import InvalidVersion, Version
+
 from sentinel.history.chronicle import state_of
 from sentinel.recipes.affects import affected, in_text
 from sentinel.recipes.reach import counted, grade, order, realism, root
@@ -127,8 +129,6 @@ def _verdicts(bug: Bug, branch: str) -> Iterator[tuple[str, str]]:
 
 
 def _release(name: str) -> tuple[Any, ...]:
-    from packaging.version import InvalidVersion, Version
-
     try:
         return True, Version(name)
     except InvalidVersion:

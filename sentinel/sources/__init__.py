@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sentinel.errors import Unavailable
-from sentinel.sources.forks import fork
 from sentinel.sources.gitbinary import GitMissingError
 from sentinel.sources.gitsource import open_git
 from sentinel.sources.home import Home, Progress
 from sentinel.sources.mirrors import MirrorStore
 from sentinel.sources.path import open_installed, open_path
 from sentinel.sources.pypi import open_pypi
+from sentinel.sources.urls import fork
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sentinel.sources import leases
+from sentinel.sources import locks
 from sentinel.sources.home import Home, read_json, remove_tree, size_of, writing
 
 
@@ -34,7 +34,7 @@ class CacheEntry:
 
 def entries(home: Home) -> list[CacheEntry]:
     """Everything in the cache, the longest unused first."""
-    used = leases.in_use(home.checkouts) if home.checkouts.is_dir() else set()
+    used = locks.in_use(home.checkouts) if home.checkouts.is_dir() else set()
     return sorted(_entries(home, used), key=lambda entry: (entry.last_used, entry.name))
 
 
@@ -49,8 +49,8 @@ def prune(home: Home, *, older_than: float | None = None, now: float | None = No
     if not home.path.is_dir():
         return gone
     doomed: list[Path] = []
-    with writing(home.path), leases.alone(home.checkouts):
-        leases.in_use(home.checkouts, forget_dead=True)
+    with writing(home.path), locks.alone(home.checkouts):
+        locks.in_use(home.checkouts, forget_dead=True)
         for entry in entries(home):
             recent = limit is not None and entry.last_used > limit
             if entry.in_use or (recent and entry.kind != "leftover"):

@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sentinel.errors import Unavailable
-from sentinel.sources import leases
+from sentinel.sources import locks
 from sentinel.sources.home import Home, read_json, remove_tree, safe_name, write_atomically, writing
 from sentinel.sources.trees import FILE, LINK, MOST_BYTES, MOST_FILES, Entry, blob_id, present, tree_hash
 from sentinel.targets import PackageRoot, Target
@@ -84,13 +84,13 @@ def materialise(
     with writing(home.path):
         folder = home.checkouts / safe_name(target.name)
         folder.mkdir(parents=True, exist_ok=True)
-        with leases.taking(home.checkouts):
+        with locks.taking(home.checkouts):
             part = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
-            leases.take(home.checkouts, part)
+            locks.take(home.checkouts, part)
         try:
             _fill(part, target.name, tree, entries, contents, left_out, roots)
             os.chmod(part, 0o755)
-            with leases.taking(home.checkouts):
+            with locks.taking(home.checkouts):
                 _move(part, folder / tree)
                 made = _existing(home, target, ref, tree, facts)
         finally:
@@ -142,12 +142,12 @@ def _check_amount(target: str, ref: Ref, entries: Sequence[Entry], left_out: set
 def _existing(home: Home, target: Target, ref: Ref, tree: str, facts: Facts) -> Checkout | None:
     folder = home.checkouts / safe_name(target.name) / safe_name(tree)
     record = folder / "checkout.json"
-    with leases.taking(home.checkouts):
+    with locks.taking(home.checkouts):
         known = read_json(record)
         entries = _whole(folder, known) if known is not None and known.get("tree") == tree else None
         if known is None or entries is None:
             return None
-        leases.take(home.checkouts, folder)
+        locks.take(home.checkouts, folder)
     with suppress(OSError):  # A cache that is shared read-only is as good to read.
         os.utime(record)  # When it was last used: `sentinel cache prune` goes by this.
     path = folder / "tree"

@@ -1,4 +1,8 @@
-"""``SENTINEL_HOME``: the one folder where mirrors, checkouts and wheels are kept."""
+"""``SENTINEL_HOME``: the one folder where mirrors, checkouts and wheels are kept. And small files, whole or not at all.
+
+A writer holds a lock on its temporary file as long as it lives. So whoever writes into the same folder next knows
+without a clock which temporary files belong to writers that were killed, and takes them away.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import errno
 import json
 import os
 import re
+import secrets
 import shutil
 import stat
 import sys
@@ -16,7 +21,53 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.errors import SentinelError
-from sentinel.sources import atomic
+from sentinel.sources.locks import hold, lock
+
+_TEMPORARY = re.compile(r"\..*-[0-9a-f]{12}\.tmp")
+
+
+def replace_file(file: Path, text: str) -> None:
+    """Write a file in the place of what is there; an error or an interruption leaves what is there.
+
+    :raises OSError: where it cannot be written.
+    """
+    remove_leftovers(file.parent)
+    temporary, handle = _own(file)
+    try:
+        # Closed only when it has its name: the lock goes with it.
+        with open(handle, "w", encoding="utf-8", newline="\n") as stream:
+            stream.write(text)
+            stream.flush()
+            os.replace(temporary, file)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files of writers that were killed."""
+    with suppress(OSError), os.scandir(folder) as listed:
+        for name in [item.name for item in listed if _TEMPORARY.fullmatch(item.name)]:
+            with suppress(OSError):  # its writer is alive, or was faster; or the folder cannot be written
+                handle = hold(folder / name, wait=False)
+                try:
+                    (folder / name).unlink()
+                finally:
+                    os.close(handle)
+
+
+def _own(file: Path) -> tuple[Path, int]:
+    """A temporary file beside a file, and its locked descriptor."""
+    while True:
+        # A name of its own for each writer: two runs may write one file at once.
+        temporary = file.with_name(f".{file.stem[:40]}-{secrets.token_hex(6)}.tmp")
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        with suppress(OSError):  # a file system without locks, where nobody takes it for a leftover either
+            lock(handle)
+        if os.fstat(handle).st_nlink:
+            return temporary, handle
+        os.close(handle)  # before it was locked, somebody took it for a leftover
+
 
 #: Called with one short line each time there is something to tell.
 Progress = Callable[[str], None]
@@ -102,7 +153,7 @@ def writing(path: Path) -> Iterator[None]:
 def write_atomically(path: Path, text: str) -> None:
     """Write a small file so that a reader sees the old content or the new, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic.replace(path, text)
+    replace_file(path, text)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -1,35 +1,98 @@
-"""The mirror store: one bare git directory per target, made whole or not at all."""
+"""The mirror store: one bare git directory per target, made whole or not at all, with its record."""
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.sources import gitrefs, objects, transfers
-from sentinel.sources.forks import base_name
 from sentinel.sources.gitbinary import GitError
-from sentinel.sources.home import Home, Progress, read_json, remove_tree, safe_name, write_atomically, writing
+from sentinel.sources.home import Home, Progress, read_json, remove_tree, safe_name, size_of, write_atomically, writing
 from sentinel.sources.locks import hold, locked
-from sentinel.sources.mirrorfiles import (
-    ABSENT,
-    RECORD,
-    Mirror,
-    describe,
-    is_whole,
-    make_blank,
-    remove_half_packs,
-    write_record,
-)
 from sentinel.sources.origins import Origin, copy_objects, open_directory, open_tar
 from sentinel.sources.resolving import resolve
 from sentinel.sources.trees import Entry
-from sentinel.sources.urls import checked_url, is_url, local_path, redacted
+from sentinel.sources.urls import base_name, checked_url, is_url, local_path, redacted
 from sentinel.targets import Target
+
+#: Written last: a mirror without it was cut off half-way.
+RECORD = "sentinel.json"
+#: The objects that were left out, one name a line.
+ABSENT = "absent"
+_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = false\n\tbare = true\n"
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """:ivar url: where more of it is fetched from when somebody asks for that.
+    :ivar origins: what it was made of, one line each.
+    :ivar whole: False for what a run that was cut off left behind; ``mirror add`` makes it anew.
+    :ivar absent: how many objects were left out when it was made.
+    """
+
+    target: str
+    path: Path
+    url: str = ""
+    origins: tuple[str, ...] = ()
+    refs: int = 0
+    absent: int = 0
+    updated: str = ""
+    size: int = 0
+    whole: bool = True
+
+
+def write_record(path: Path, record: Mapping[str, Any]) -> None:
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    write_atomically(path / RECORD, json.dumps({**record, "updated": now}, indent=1, sort_keys=True) + "\n")
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a mirror was finished: its record is there, and is one. A machine that goes down may leave it empty."""
+    return read_json(path / RECORD) is not None
+
+
+def describe(target: str, path: Path) -> Mirror:
+    """What ``mirror list`` shows of a mirror, whole or not."""
+    record = read_json(path / RECORD)
+    if record is None:
+        return Mirror(target, path, size=size_of(path), whole=False)
+    return Mirror(
+        target,
+        path,
+        url=redacted(str(record.get("url", ""))),
+        origins=tuple(map(str, record.get("origins", ()))),
+        refs=len(gitrefs.read_refs(path)),
+        absent=int(record.get("absent", 0)),
+        updated=str(record.get("updated", "")),
+        size=size_of(path),
+    )
+
+
+def make_blank(path: Path) -> None:
+    """A bare git directory with nothing in it, and a configuration that names no remote and never will."""
+    for folder in ("objects/pack", "objects/info", "refs/heads"):
+        (path / folder).mkdir(parents=True)
+    (path / "HEAD").write_text("ref: refs/heads/main\n")
+    (path / "config").write_text(_CONFIG)
+
+
+def remove_half_packs(path: Path) -> None:
+    """Remove what a transfer or a copy that was cut off has left among a mirror's objects.
+
+    A pack is there when its index is: that comes last. A ``.keep`` is git's own lock for the length of a fetch.
+    """
+    packs = path / "objects" / "pack"
+    for file in [*path.glob("objects/*/tmp_*"), *packs.glob("pack-*")]:
+        if file.suffix == ".keep" or not file.with_suffix(".idx").exists():
+            file.unlink(missing_ok=True)
 
 
 class MirrorStore:

@@ -1,12 +1,15 @@
-"""Which strings are taken for the URL of a git repository: checked before git ever sees them."""
+"""The URLs of git repositories: what is taken for one, before git ever sees it; and forks."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from sentinel.errors import SentinelError
+from sentinel.targets import Target
 
 _SCHEMES = ("https", "http", "ssh", "git", "file")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
@@ -63,3 +66,23 @@ def redacted(text: str) -> str:
 
 def local_path(text: str) -> Path:
     return Path(os.path.expanduser(text)).absolute()
+
+
+_MARK = ".fork-"
+
+
+def base_name(name: str) -> str:
+    """The target's name, of its own mirror's name or of a fork's."""
+    return name.partition(_MARK)[0]
+
+
+def fork(target: Target, url: str | None) -> Target:
+    """The target as a fork has it; the target itself where there is no URL or it is upstream's own.
+
+    A fork's branches are not upstream's, so it never shares a mirror with it: ``verl.fork-1a2b3c4d``.
+
+    :raises SentinelError: where the URL is none that git may be given.
+    """
+    if url is None or checked_url(url) == target.repository:
+        return target
+    return replace(target, name=f"{target.name}{_MARK}{hashlib.sha256(url.encode()).hexdigest()[:8]}", repository=url)

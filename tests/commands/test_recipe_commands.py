@@ -130,9 +130,8 @@ def test_the_index_of_recipes(run_sentinel):
 
 def test_show(run_sentinel, tiny):
     text = run_sentinel("show", "TINY-MEAN").out
-    assert "float32[2, 2] grad strided  [[1.0, 100.0],\n" in text
-    assert "batch_num_tokens" in text
-    assert "(default)" in text
+    assert "\n  response_mask = [[1, 0], [1, 0]]\n" in text
+    assert "  by default: batch_num_tokens, " in text
     assert [line.split() for line in text.splitlines() if line.startswith("loss ")] == [["loss", "26.0", "1.0"]]
     assert f"git:{tiny.buggy}  reproduced  before" in text
     assert "git:main" in text

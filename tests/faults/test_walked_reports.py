@@ -27,7 +27,7 @@ from sentinel.history import record as records
 from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.reports import store
 from sentinel.search import saving
-from sentinel.site import folder as site
+from sentinel.site import building as site
 
 Decided = Mapping[tuple[str, str], Decision]
 

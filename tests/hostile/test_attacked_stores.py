@@ -30,7 +30,7 @@ from sentinel.reports import store as reports
 from sentinel.reports.baseline import update
 from sentinel.reports.evidence import dumps, evidence
 from sentinel.search.saving import save
-from sentinel.site.folder import write
+from sentinel.site.building import write
 from sentinel.sources import Home, MirrorStore, open_checkout
 from sentinel.sources.cache import prune
 from sentinel.sources.checkouts import files

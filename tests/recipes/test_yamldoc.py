@@ -14,8 +14,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.recipes.core_schema import DocumentError
-from sentinel.recipes.yamldoc import MAX_BYTES, parse_json, parse_yaml, read, read_text
+from sentinel.recipes.yamldoc import MAX_BYTES, DocumentError, parse_json, parse_yaml, read, read_text
 
 LOADERS = [yaml.SafeLoader, getattr(yaml, "CSafeLoader", yaml.SafeLoader)]
 

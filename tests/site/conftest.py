@@ -13,8 +13,7 @@ import pytest
 
 from sentinel.history.record import SCHEMA_VERSION
 from sentinel.recipes.catalog import Catalog, bundled_catalog
-from sentinel.site.building import build
-from sentinel.site.folder import write
+from sentinel.site.building import build, write
 from sentinel.site.material import read
 
 DATA = Path(__file__).parent / "data"

@@ -19,8 +19,7 @@ import pytest
 
 from sentinel.recipes.affects import holds
 from sentinel.recipes.catalog import Catalog
-from sentinel.site.building import build
-from sentinel.site.folder import write
+from sentinel.site.building import build, write
 from sentinel.site.material import read
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import SentinelError
-from sentinel.site.folder import MARKER, check, write
+from sentinel.site.building import MARKER, check, write
 
 
 def there(folder: Path) -> set[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.sources import atomic
+from sentinel.sources import home
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def killed_writer(file: Path) -> None:
     """A writer that is killed when its temporary file is there."""
     pid = os.fork()
     if not pid:
-        atomic._own(file)
+        home._own(file)
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
 
@@ -30,22 +30,22 @@ def killed_writer(file: Path) -> None:
 def test_what_a_killed_writer_left_goes_with_the_next_one(folder):
     killed_writer(folder / "a.json")
     assert len(list(folder.iterdir())) == 1
-    atomic.replace(folder / "b.json", "b")
+    home.replace_file(folder / "b.json", "b")
     assert [(file.name, file.read_text()) for file in folder.iterdir()] == [("b.json", "b")]
 
 
 def test_what_a_live_writer_is_at_stays(folder):
-    temporary, handle = atomic._own(folder / "a.json")
-    atomic.replace(folder / "b.json", "b")
+    temporary, handle = home._own(folder / "a.json")
+    home.replace_file(folder / "b.json", "b")
     assert temporary.exists()
     os.close(handle)
-    atomic.remove_leftovers(folder)
+    home.remove_leftovers(folder)
     assert not temporary.exists()
 
 
 def test_a_writer_that_was_taken_for_a_leftover_begins_again(folder, monkeypatch):
     """Between making its file and locking it, it looks like one."""
-    usual, taken = atomic.lock, []
+    usual, taken = home.lock, []
 
     def lock(handle: int) -> None:
         if not taken:
@@ -53,8 +53,8 @@ def test_a_writer_that_was_taken_for_a_leftover_begins_again(folder, monkeypatch
             taken[0].unlink()
         usual(handle)
 
-    monkeypatch.setattr(atomic, "lock", lock)
-    atomic.replace(folder / "a.json", "a")
+    monkeypatch.setattr(home, "lock", lock)
+    home.replace_file(folder / "a.json", "a")
     assert [file.name for file in folder.iterdir()] == ["a.json"]
     assert len(taken) == 1
 
@@ -62,5 +62,5 @@ def test_a_writer_that_was_taken_for_a_leftover_begins_again(folder, monkeypatch
 def test_files_of_others_stay(folder):
     for name in (".mine.tmp", "mine-0123456789ab.tmp", ".mine-0123456789ab.json"):
         (folder / name).touch()
-    atomic.replace(folder / "a.json", "a")
+    home.replace_file(folder / "a.json", "a")
     assert len(list(folder.iterdir())) == 4

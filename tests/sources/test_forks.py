@@ -6,7 +6,7 @@ import pytest
 
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.sources import Home, MirrorStore, open_checkout
-from sentinel.sources.forks import base_name, fork
+from sentinel.sources.urls import base_name, fork
 from sentinel.targets import PackageRoot, Target
 from sentinel.targets.refs import Ref
 

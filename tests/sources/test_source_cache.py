@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.sources import MirrorStore, cache, leases, open_checkout
+from sentinel.sources import MirrorStore, cache, locks, open_checkout
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
@@ -24,9 +24,9 @@ def made(store: MirrorStore, target: Target, upstream: Path) -> list[Checkout]:
 
 
 def _end_of_this_run() -> None:
-    for handle, _ in leases._held.values():
+    for handle, _ in locks._held.values():
         os.close(handle)
-    leases._held.clear()
+    locks._held.clear()
 
 
 def test_list(home, made):
@@ -99,7 +99,7 @@ def test_leftovers_of_runs_that_were_cut_off(home, made):
     (leftover / "tree").chmod(0o555)
     mine = home.checkouts / "fake" / ".new-mine"
     mine.mkdir()
-    leases.take(home.checkouts, mine)
+    locks.take(home.checkouts, mine)
     assert [entry.name for entry in cache.prune(home)] == [".new-killed"]
     assert not leftover.exists()
     assert mine.exists()
