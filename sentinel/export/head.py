@@ -24,7 +24,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from sentinel.worker.boundaries import Boundary, answer_at_import, import_whole, module_of
+from sentinel.worker.boundaries import Boundary, answer_at_import, import_quietly, import_whole, module_of
 from sentinel.worker.drift import AbsentError, DriftError, StandInMissingError, StandInNamespace
 from sentinel.worker.ghosts import Ghost, ImportRecorder, state
 
@@ -297,7 +297,9 @@ def measured(
     stubs = ImportRecorder(roots, tuple(case["packages"]), case["stub_versions"], case["preload"])
     stubs.install()
     try:
-        answer_at_import(case["at_import"], roots)
+        for path in (*case["imports"], *case["boundary"]):
+            answer_at_import(case["at_import"], roots)  # again: an import may undo the last
+            import_quietly(path, roots)
         for path in case["requires"]:
             if not has(path, roots):
                 raise CouldNotRun(f"not in this version: the checkout has no {path}", status="unavailable")

@@ -1046,7 +1046,7 @@ def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
     state: dict[str, Any] = {"sample_batch_count": 1}
     boundary.function(batch, labels, {"train_batch_size": 1_000_000, "n_samples_per_prompt": group_size(inputs)}, state)
-    found = state["collected_generator_output"]
+    found = state.get("collected_generator_output", {"response_ids": [], "rewards": []})  # nothing was collected
     return {"numbers": [row for (row,) in found["response_ids"]], "rewards": found["rewards"]}
 
 
