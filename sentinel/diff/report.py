@@ -104,15 +104,12 @@ def headline(comparison: Comparison, found: Sequence[Compared], interrupted: boo
     else:
         told = ", ".join(f"{count} {word}" for word, count in judged.items())
         differ = f"{states['differs']} of {asked} boundaries that reach changed code differ ({told})"
-        same = f"no difference at the {_boundaries(asked)} that reach changed code"
+        same = f"no difference at the {asked} boundaries that reach changed code"
+        same = "no difference at the one boundary that reaches changed code" if asked == 1 else same
         said = f"{differ if states['differs'] else same}, in {scenarios} scenarios"
     same = f"; {states['same code']} reach none" if states["same code"] and asked else ""
     others = "".join(f"; {states[name]} {name}" for name in ("new", "gone", "not compared") if states[name])
     return f"{where}: {said}{same}{others}{'; interrupted' if interrupted else ''}"
-
-
-def _boundaries(count: int) -> str:
-    return "1 boundary" if count == 1 else f"{count} boundaries"
 
 
 def lines(comparison: Comparison, found: Sequence[Compared], interrupted: bool = False) -> Iterator[str]:
