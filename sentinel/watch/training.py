@@ -174,7 +174,10 @@ class Training:
             said["ref_log_probs"] = answers["reference"][0]
         masks = ("labels", "completion_mask", "attention_mask")
         said |= {name: batch[name] for name in masks if batch.get(name) is not None}
-        said |= {name: getattr(trainer.args, name, None) for name in _KNOBS}
+        knobs = {name: getattr(trainer.args, name, None) for name in _KNOBS}
+        said |= {
+            name: "+".join(map(str, one)) if isinstance(one, (list, tuple)) else one for name, one in knobs.items()
+        }
         self._send("answers", said)
 
     # -- rows ----------------------------------------------------------------------------------------------------------
