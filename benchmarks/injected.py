@@ -332,7 +332,6 @@ def _trained(name: str, steps: int, checker: Any) -> dict[str, Any]:
         def _launched(self, theirs: Any, words: Any) -> Any:
             pid = os.fork()
             if pid == 0:
-                self._connection.close()  # the run's end, which would keep this process waiting for itself
                 checker.attach(theirs, Path(words[1]))
                 with contextlib.suppress(EOFError, OSError):
                     checker.serve()

@@ -149,7 +149,6 @@ def _mean_of_labels(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) 
 
 def _of_pairs(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
     mask, loss_type = values.get("completion_mask"), values.get("loss_type")
-    loss_type = loss_type[0] if isinstance(loss_type, list) and len(loss_type) == 1 else loss_type
     if (
         mask is None
         or "ref_log_probs" not in values

@@ -174,7 +174,10 @@ class Training:
             said["ref_log_probs"] = answers["reference"][0]
         masks = ("labels", "completion_mask", "attention_mask")
         said |= {name: batch[name] for name in masks if batch.get(name) is not None}
-        said |= {name: getattr(trainer.args, name, None) for name in _KNOBS}
+        knobs = {name: getattr(trainer.args, name, None) for name in _KNOBS}
+        said |= {
+            name: "+".join(map(str, one)) if isinstance(one, (list, tuple)) else one for name, one in knobs.items()
+        }
         self._send("answers", said)
 
     # -- rows ----------------------------------------------------------------------------------------------------------
@@ -223,14 +226,13 @@ class Training:
         began = time.perf_counter()
         named = {id(parameter): name for name, parameter in trainer.model.named_parameters()}
         held = [(parameter, group) for group in optimiser.param_groups for parameter in group["params"]]
-        mine = [(named[id(parameter)], parameter, group) for parameter, group in held if id(parameter) in named]
-        if not mine:
-            return
-        start = self._watcher.steps * _PARAMETERS % len(mine)
+        moving = [parameter for parameter, group in held if id(parameter) in named and float(group["lr"])]  # no warm-up
+        mine = [(named[id(parameter)], parameter) for parameter in moving]
+        start = self._watcher.steps * _PARAMETERS % max(len(mine), 1)
         chosen = [*mine, *mine][start : start + min(_PARAMETERS, len(mine))]
         self._before = [
             (name, parameter, _piece(parameter), None if parameter.grad is None else _piece(parameter.grad))
-            for name, parameter, _ in chosen
+            for name, parameter in chosen
         ]
         wanting = [(name, one) for name, one in trainer.model.named_parameters() if one.requires_grad]
         left = [name for name, one in wanting if all(one is not other for other, _ in held)]

@@ -33,7 +33,7 @@ def _pairs(**changed: Any) -> tuple[str, dict[str, Any]]:
     margin = 0.1 * ((-5.0 + 4.0) - (-1.5 + 3.0))
     loss = float(-torch.nn.functional.logsigmoid(torch.tensor(margin)))
     said = {"log_probs": _LOG_PROBS, "ref_log_probs": torch.tensor([[-9.0, -2.0, -2.0], [-1.0, -2.0, -9.0]])}
-    said |= {"completion_mask": mask, "loss": loss, "loss_type": ["sigmoid"], "beta": 0.1, "ld_alpha": None}
+    said |= {"completion_mask": mask, "loss": loss, "loss_type": "sigmoid", "beta": 0.1, "ld_alpha": None}
     return "answers", {"label_smoothing": 0.0, "ids": _IDS, "moment": 1, "items": None, **said, **changed}
 
 

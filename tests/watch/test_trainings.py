@@ -35,7 +35,8 @@ def _trainer(folder: Path, bug: str) -> Any:
 
     options = transformers.TrainingArguments(
         output_dir=str(folder), use_cpu=True, report_to="none", max_steps=_STEPS, per_device_train_batch_size=2,
-        gradient_accumulation_steps=2, learning_rate=0.01, logging_steps=1, save_strategy="no", disable_tqdm=True,
+        gradient_accumulation_steps=2, learning_rate=0.01, warmup_steps=1, logging_steps=1, save_strategy="no",
+        disable_tqdm=True,
     )  # fmt: skip
     trainer = Trains(model=transformers.LlamaForCausalLM(config), args=options, train_dataset=rows)
     if bug == "head left out":
