@@ -283,6 +283,9 @@ class Prepared:
     def __init__(self) -> None:
         import warnings
 
+        import torch
+
+        torch.set_num_threads(1)  # threads do not survive a fork
         for name in ("grpo", "rloo", "dpo", "sft"):
             importlib.import_module(f"trl.trainer.{name}_trainer")
 
