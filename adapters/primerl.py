@@ -46,7 +46,7 @@ _UNBOUNDED: Mapping[str, Any] = {
     **dict.fromkeys(("mask_ratio_low", "token_mask_low", "sequence_mask_low", "geo_mask_low"), 0.0),
     **dict.fromkeys(("mask_ratio_high", "token_mask_high", "sequence_mask_high", "geo_mask_high"), float("inf")),
     **dict.fromkeys(("ipo_mask_low", "ipo_mask_high", "dppo_mask_low", "dppo_mask_high"), 2.0),
-    "sequence_clip_high": float("inf"),
+    **dict.fromkeys(("sequence_clip_high", "importance_ratio_max"), float("inf")),
     "type": "default",
     "ratio_type": "token",
     "norm_type": "token",
