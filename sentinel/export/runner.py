@@ -214,6 +214,7 @@ def case_of(question: Question, pieces: Verbatim) -> dict[str, Any]:
             },
             "constants": dict(binding.constants),
             "outputs": list(binding.outputs),
+            "like": binding.like,
         },
         "given": sorted(recipe.given(question.contract, binding.fixed)),
         "requires": list(recipe.requires),

@@ -267,6 +267,7 @@ def test_what_frameworks_mean_by_a_name_stands_there_and_is_shown_as_text(
         "places": {"verl f": "f.py:1"},
         "alike": {"verl f": "2.5"},
         "usual": {},
+        "coarse": {},
         "apart": [],
     }
     assert "mean by one name" not in Page(site() / "dialects.html").text

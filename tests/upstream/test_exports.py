@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -82,11 +83,22 @@ def empty() -> Iterator[Environment]:
     environment.close()
 
 
+def _installed(package: str) -> bool:
+    try:
+        metadata.distribution(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("file", PREPARED, ids=lambda file: file.parent.name)
 def test_a_prepared_runner_says_in_an_empty_environment_what_its_page_says(file: Path, empty: Environment) -> None:
     made = prepared(file)
     if made.document["runner"] is None or made.fix is None:
         pytest.skip(made.document["reason"])
+    absent = [name for name in made.document["runner"]["packages"] if not _installed(name)]
+    if absent:
+        pytest.skip(f"not installed here: {', '.join(absent)}")
     opened = opening([made.fix], lambda target, ref, pull: open_checkout(target, ref, store=MIRRORS), MIRRORS)
     checkouts = [opened(made.target, ref, None).path for ref in (made.fix.base, made.fix.patched)]
     text = file.with_name("run_validation.py").read_text()
