@@ -15,6 +15,7 @@ from sentinel.errors import Unavailable
 from sentinel.history.commits import releases
 from sentinel.history.coverage import STATES, CheckoutTrees, Coverage, Lines, Looked, called, coverage, lines
 from sentinel.history.gittrees import GitTrees
+from sentinel.history.inventory import Source
 from sentinel.recipes.catalog import Catalog
 from sentinel.search.checks import subjects
 from sentinel.settings import Settings
@@ -114,11 +115,12 @@ def _history(target: Target, as_json: bool) -> int:
     if not tags:
         raise Unavailable(f"{target.name}: the mirror has no release tags")
     found = {}
+    parsed: dict[tuple[str, str], Source] = {}
     trees = GitTrees(mirror)
     try:
         with progress() as tell:
             for tag in tags:
-                found[tag] = coverage(target, trees, tag.commit.tree)
+                found[tag] = coverage(target, trees, tag.commit.tree, parsed)
                 tell(f"{target.name}: {len(found)} of {len(tags)} releases")
     finally:
         trees.close()

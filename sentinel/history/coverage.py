@@ -79,15 +79,22 @@ def counted(functions: Sequence[Looked]) -> dict[State, int]:
     return {state: counts[state] for state in STATES}
 
 
-def coverage(target: Target, trees: Trees, tree: str = "") -> Coverage:
+def coverage(
+    target: Target, trees: Trees, tree: str = "", parsed: dict[tuple[str, str], Source] | None = None
+) -> Coverage:
     """The coverage of a target at one tree.
 
+    :param parsed: file and blob -> what was read of them; kept from tree to tree, as most files stay the same.
     :raises SentinelError: where a file takes too long, or too much memory, to parse.
     """
     names: dict[str, Source] = {}
     definitions = Definitions(trees, target.roots, lambda blob: names[blob].names if blob in names else {})
+    parsed = {} if parsed is None else parsed
     blobs = dict(sorted(definitions.sources(tree)))
-    sources = read({file: (target.module_of(file), trees.blob(blob)) for file, blob in blobs.items()})
+    new = {file: blob for file, blob in blobs.items() if (file, blob) not in parsed}
+    found = read({file: (target.module_of(file), trees.blob(blob)) for file, blob in new.items()})
+    parsed.update(((file, new[file]), source) for file, source in found.items())
+    sources = {file: parsed[file, blob] for file, blob in blobs.items()}
     names.update((blobs[file], source) for file, source in sources.items())
     return coverage_of(target, definitions, tree, sources)
 
