@@ -64,6 +64,13 @@ def test_a_broken_law_fails_and_shows_how(pytester, refs):
     )
 
 
+def test_laws_carry_xdists_mark_only_where_xdist_registers_it(pytester, refs):
+    item = f"{AGG_LOSS}::masked_values_have_no_influence[{refs['fixed'][:11]}]"
+    marked = ("--collect-only", "-m", "xdist_group")
+    assert run(pytester, item, *marked, "-p", "xdist").ret == pytest.ExitCode.OK
+    assert run(pytester, item, *marked, "-p", "no:xdist").ret == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
 def test_a_broken_law_that_a_recipe_explains_says_which(pytester, known):
     result = run(pytester, *known, "-k", "group_advantage and rejected_row_is")
     result.stdout.fnmatch_lines(["*a_rejected_row_is_an_absent_row*(known: DEMO-REJECTED-ROW)*"])

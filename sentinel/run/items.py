@@ -170,8 +170,9 @@ class LawBoundary(pytest.Collector):
     def collect(self) -> Iterable[pytest.Item]:
         for job in self.jobs:
             item = LawItem.make(self, f"{job.law}[{job.ref.short}]", self.run, job, job.target, job.law)
-            # With --dist=loadgroup, xdist keeps a boundary's laws together: one search serves them all.
-            item.add_marker(pytest.mark.xdist_group(self.nodeid))
+            if self.config.pluginmanager.hasplugin("xdist"):  # who registers the mark
+                # With --dist=loadgroup, xdist keeps a boundary's laws together: one search serves them all.
+                item.add_marker(pytest.mark.xdist_group(self.nodeid))
             yield item
 
 
