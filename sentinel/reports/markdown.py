@@ -16,6 +16,9 @@ from sentinel.reports.rows import HEADINGS, Row, counts, headings, held, legend,
 LIMIT = 65_536
 _NOTE = 400  # room for the legend and the line that says what was left out
 
+#: What acts inside a line; ``_`` does at the edge of a word alone.
+_ACTIVE = re.compile(r"[<>&@#*\[\]|!~\\`$]|(?<![^\W_])_|_(?![^\W_])")
+
 #: What GitHub's Markdown makes links of without being asked.
 _LINKED = re.compile(r"(?i)\bwww\.|:/(?=/)")
 
@@ -80,9 +83,8 @@ def _code(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Every character that Markdown or HTML could obey, as an entity; what acts unseen is shown, or else would act as
-    an entity too."""
-    return unlinked("".join(c if c.isalnum() or c in " -.:,;≤…" else f"&#{ord(c)};" for c in visible(text)))
+    """Foreign text inside a line: each character that Markdown, HTML or GitHub obeys there, as an entity."""
+    return unlinked(_ACTIVE.sub(lambda found: f"&#{ord(found[0])};", visible(text)))
 
 
 def unlinked(text: str) -> str:

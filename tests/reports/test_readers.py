@@ -108,7 +108,7 @@ def test_laws_that_hold_are_counted_and_not_listed(decide: Build, recipe: Build)
     pairs = [(evidence(holds), "passed"), (evidence(mute), "skipped"), (evidence(broken), "failed")]
     text = markdown(pairs)
     assert "roll: 1 law holds, 1 had nothing to look at" in text
-    assert "roll.broken" in text.replace("&#95;", "_")
+    assert "roll.broken" in text
     assert "roll.holds" not in text
     assert "roll.mute" not in text
     assert "law" in text
