@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from sentinel.deciding.processes import contained_places
+from sentinel.deciding.pool import contained_places
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.worker.client import Options, Zygote
 

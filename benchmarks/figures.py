@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.recipes.reach import counted, realism, root
+from sentinel.recipes.grades import counted, realism, root
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"

@@ -36,7 +36,7 @@ from mutants import HALVES, Mutant, Operator, mutants
 from sentinel.contracts.contract import DoesNotApply
 from sentinel.deciding.law_session import LawSession, Plan, Subject, Undecidable
 from sentinel.deciding.runner import Runner
-from sentinel.laws.compare import disagreements
+from sentinel.laws.agreement import disagreements
 from sentinel.laws.law import Case
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import bundled_catalog

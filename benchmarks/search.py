@@ -47,7 +47,7 @@ class LocalBench(LawSession):
     """The boundary and the oracle in this very process."""
 
     def __init__(self, roots: tuple[str, ...]) -> None:
-        from sentinel.worker.session import Sitting
+        from sentinel.worker.serving import Sitting
 
         self._measuring_here, self._consulting_here = Sitting(roots, None), Sitting((), None)
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sentinel.configuration.composing import named, search_path
+from sentinel.configuration.effective import training
 from sentinel.configuration.files import flattened, read_mapping
 from sentinel.configuration.options import Option, Options
-from sentinel.configuration.training import training
 from sentinel.errors import SentinelError
 from sentinel.findings.reach import reach
 from sentinel.recipes.affects import Affected

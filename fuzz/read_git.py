@@ -10,7 +10,9 @@ from unittest import mock
 from sentinel.errors import SentinelError
 from sentinel.findings import history
 from sentinel.history import commits, gittrees
-from sentinel.sources import gitbinary, gitrefs, objects, origins
+from sentinel.sources import adding as origins
+from sentinel.sources import git_objects as objects
+from sentinel.sources import gitbinary, gitrefs
 
 _KEPT = tempfile.TemporaryDirectory()  # until the process ends
 FOLDER = Path(_KEPT.name)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sentinel.recipes import load_recipe
 from sentinel.recipes.catalog import bundled, bundled_catalog
-from sentinel.recipes.reading import examine_document
+from sentinel.recipes.rules import examine_document
 from sentinel.recipes.yamldoc import DocumentError, read_text
 
 CATALOG = bundled_catalog()

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sentinel.errors import SentinelError
+from sentinel.sources.adding import open_tar
 from sentinel.sources.home import remove_tree
-from sentinel.sources.origins import open_tar
 
 _KEPT = tempfile.TemporaryDirectory()  # until the process ends
 FOLDER = Path(_KEPT.name)

@@ -17,7 +17,7 @@ PUBLIC = {
     "sentinel.contracts.contract": "BASELINE REQUIRED Choose Contract DoesNotApply Input Inputs Observed",
     "sentinel.deciding.outcomes": "Decision",
     "sentinel.errors": "SentinelError",
-    "sentinel.laws.compare": "Match same",
+    "sentinel.laws.agreement": "Match same",
     "sentinel.laws.law": "Case Law Violation",
     "sentinel.laws.layout": "first_two like pick_rows row_count valid_tokens",
     "sentinel.targets": "Binding Dialect PackageRoot Registry StandIn Target",
@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # the same for type checkers
     from sentinel.contracts.contract import Inputs as Inputs, Observed as Observed
     from sentinel.deciding.outcomes import Decision as Decision
     from sentinel.errors import SentinelError as SentinelError
-    from sentinel.laws.compare import Match as Match, same as same
+    from sentinel.laws.agreement import Match as Match, same as same
     from sentinel.laws.law import Case as Case, Law as Law, Violation as Violation
     from sentinel.laws.layout import first_two as first_two, like as like, pick_rows as pick_rows
     from sentinel.laws.layout import row_count as row_count, valid_tokens as valid_tokens

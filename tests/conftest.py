@@ -16,7 +16,7 @@ from hypothesis import settings
 
 from sentinel.deciding.law_session import References
 from sentinel.deciding.outcomes import Decision
-from sentinel.deciding.processes import contained_places
+from sentinel.deciding.pool import contained_places
 from sentinel.deciding.runner import Job, Runner
 from sentinel.recipes import Recipe, load_recipe
 from sentinel.recipes.catalog import Catalog, bundled_catalog
@@ -160,7 +160,7 @@ def offered(zygote: Zygote) -> Callable[[str], str]:
 @pytest.fixture
 def warm_runs(zygote: Zygote, monkeypatch: pytest.MonkeyPatch) -> Zygote:
     """Let every runner of this process (in-process pytester runs too) borrow the session's zygote."""
-    monkeypatch.setattr("sentinel.deciding.processes.Zygote", borrowing(zygote))
+    monkeypatch.setattr("sentinel.deciding.pool.Zygote", borrowing(zygote))
     return zygote
 
 

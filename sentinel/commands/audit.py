@@ -26,8 +26,8 @@ from sentinel.commands.known import known, settings_options, target_named
 from sentinel.configuration.command_line import of_script, of_words
 from sentinel.configuration.composing import HydraMissingError, NotComposedError, composed, named, search_path
 from sentinel.configuration.declared import options_of
+from sentinel.configuration.effective import Training, training
 from sentinel.configuration.files import MISSING, flattened, read_mapping, settings_of, spelled
-from sentinel.configuration.training import Training, training
 from sentinel.deciding.outcomes import Decision
 from sentinel.deciding.runner import Job, runner_of
 from sentinel.errors import INSTALL, SentinelError, nearest
@@ -35,8 +35,8 @@ from sentinel.findings.reach import Reach, reach
 from sentinel.recipes import find_recipes
 from sentinel.recipes.affects import settings_in_words
 from sentinel.recipes.catalog import Catalog
-from sentinel.recipes.reach import counted as roots
-from sentinel.recipes.reach import grade, order, realism, root
+from sentinel.recipes.grades import counted as roots
+from sentinel.recipes.grades import grade, order, realism, root
 from sentinel.reports.escaping import visible
 from sentinel.reports.evidence import evidence
 from sentinel.reports.sarif import sarif

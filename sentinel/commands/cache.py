@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 
 from sentinel.commands.console import Commands, command, counted, group, json_option, say, say_json, say_table, size
 from sentinel.sources import Home, MirrorStore
-from sentinel.sources.cache import entries, prune
+from sentinel.sources.pruning import entries, prune
 
 _LIST = """\
   sentinel cache list                the longest unused first

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sentinel.commands.console import Commands, command, json_option, say, say_json, say_table
 from sentinel.errors import SentinelError
-from sentinel.history import rendering
+from sentinel.history import timelines as rendering
 from sentinel.history.record import every, of_bug
 from sentinel.sources import Home
 

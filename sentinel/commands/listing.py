@@ -15,7 +15,7 @@ from sentinel.contracts.contract import REQUIRED, Contract
 from sentinel.errors import SentinelError, nearest
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
-from sentinel.recipes.reach import realism, root
+from sentinel.recipes.grades import realism, root
 from sentinel.recipes.template import described, shown_default
 from sentinel.reports.markdown import index
 from sentinel.sources import MirrorStore

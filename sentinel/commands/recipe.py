@@ -13,7 +13,7 @@ from sentinel.errors import SentinelError, nearest
 from sentinel.recipes import recipe_files
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.check import check_files
-from sentinel.recipes.literals import inside
+from sentinel.recipes.inputs import inside
 from sentinel.recipes.structure import schema
 from sentinel.recipes.template import TODO, template
 from sentinel.targets import Target

@@ -14,7 +14,7 @@ from sentinel.commands.findings import evidence_of
 from sentinel.commands.known import known, settings_options
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.affects import settings_in_words
-from sentinel.recipes.reach import reached, realism, root
+from sentinel.recipes.grades import reached, realism, root
 from sentinel.reports.explain import beside, scenario_lines
 from sentinel.reports.store import files
 from sentinel.settings import Settings

@@ -13,7 +13,7 @@ from sentinel.commands.console import Commands, command, complain, json_option, 
 from sentinel.commands.known import known, settings_options, target_named
 from sentinel.errors import SentinelError
 from sentinel.history import record as records
-from sentinel.history import rendering
+from sentinel.history import timelines as rendering
 from sentinel.history.executors import Executor
 from sentinel.history.ledger import Account, Ledger, Selection
 from sentinel.history.ray_executor import RayExecutor

@@ -30,7 +30,7 @@ class References:
         self._idle: list[Session] = []
 
     def consult(self, request: Mapping[str, Any]) -> Sat | Failed:
-        """The worker's answer to a session's request; see :mod:`sentinel.worker.session`.
+        """The worker's answer to a session's request; see :mod:`sentinel.worker.serving`.
 
         A session's end says nothing of a target, and another one may answer: something on this machine took it away,
         and perhaps the process that it came from. What ends three of them is a failure of kind ``harness``.

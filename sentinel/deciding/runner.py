@@ -15,7 +15,7 @@ from sentinel.deciding import verdicts
 from sentinel.deciding.law_session import LawSession, Subject, Undecidable
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.outcomes import Decision, Failure, Measurement, Observation, Verdict
-from sentinel.deciding.processes import Loaded, Processes
+from sentinel.deciding.pool import Loaded, Processes
 from sentinel.deciding.proof import read_answer
 from sentinel.deciding.repetition import Repetition, same
 from sentinel.errors import SentinelError, Unavailable

@@ -23,7 +23,7 @@ from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.proof import NotProvenError, prove
 from sentinel.diff.pairs import AFTER, BEFORE, SIDES, Pair, Seen
 from sentinel.errors import SentinelError
-from sentinel.laws.compare import same
+from sentinel.laws.agreement import same
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import like
 from sentinel.laws.oracle import THE_ORACLE_AGREES

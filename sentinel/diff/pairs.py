@@ -12,7 +12,7 @@ import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs, Observed
 from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, Undecidable, widened
-from sentinel.laws.compare import Scale, counted, gap_between, numbers, scale_of
+from sentinel.laws.agreement import Scale, counted, gap_between, numbers, scale_of
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.masked_values import MASKED_VALUES_HAVE_NO_INFLUENCE
 from sentinel.values.literals import FLOATS, Tensor

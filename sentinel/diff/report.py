@@ -14,7 +14,7 @@ from sentinel.diff.comparing import Broken, Compared, Comparison, Difference
 from sentinel.diff.pairs import AFTER, BEFORE, SIDES
 from sentinel.errors import SentinelError
 from sentinel.history.chronicle import plain_commit
-from sentinel.laws.compare import numbers
+from sentinel.laws.agreement import numbers
 from sentinel.reports.escaping import message
 from sentinel.reports.explain import scenario_lines, told_apart
 from sentinel.reports.markdown import escaped

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sentinel.errors import SentinelError
 from sentinel.recipes.fixes import Fix, edited
-from sentinel.sources import objects
+from sentinel.sources import git_objects as objects
 from sentinel.sources.gitbinary import GitError, git_dir_of, run, run_checked
 
 

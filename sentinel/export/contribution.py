@@ -17,7 +17,8 @@ from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.fixes import Fix, fix_of
 from sentinel.reports.evidence import evidence, validate
 from sentinel.reports.store import parse
-from sentinel.sources import MirrorStore, objects
+from sentinel.sources import MirrorStore
+from sentinel.sources import git_objects as objects
 from sentinel.targets import Target
 
 VERSION = 1

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from sentinel.worker.boundaries import Boundary, answer_at_import, import_quietly, import_whole, module_of
+from sentinel.worker.calling import Boundary, answer_at_import, import_quietly, import_whole, module_of
 from sentinel.worker.drift import AbsentError, DriftError, StandInMissingError, StandInNamespace
 from sentinel.worker.ghosts import Ghost, ImportRecorder, state
 

@@ -13,13 +13,14 @@ from sentinel.deciding.outcomes import Decision
 from sentinel.deciding.runner import Job, OpenCheckout, Runner
 from sentinel.errors import SentinelError
 from sentinel.export.upstream_tests import UpstreamTests
-from sentinel.laws.compare import gap_between
+from sentinel.laws.agreement import gap_between
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.fixes import Fix, diff, edited
 from sentinel.search.boundary_search import Drawn, drawn_scenarios
 from sentinel.search.checks import subjects
-from sentinel.sources import MirrorStore, checkouts, objects
+from sentinel.sources import MirrorStore, checkouts
+from sentinel.sources import git_objects as objects
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref

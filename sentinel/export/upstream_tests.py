@@ -13,7 +13,7 @@ from typing import Any
 
 from sentinel.export.checking import said_by
 from sentinel.recipes.fixes import Fix
-from sentinel.sources import objects
+from sentinel.sources import git_objects as objects
 from sentinel.sources.trees import LINK, too_large
 
 #: Seconds for one file of tests.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sentinel.findings.life import Finding
 from sentinel.recipes import Recipe
-from sentinel.recipes.reach import counted, order, realism, root
+from sentinel.recipes.grades import counted, order, realism, root
 from sentinel.reports.escaping import message
 
 #: Each table of a framework, and what it says of a bug beside its grades.

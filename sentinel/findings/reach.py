@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from sentinel.configuration.training import Training
+from sentinel.configuration.effective import Training
 from sentinel.recipes.affects import Affected, bounding, condition_in_words, holds
 
 ANSWERS = ("reached", "not known", "not reached")

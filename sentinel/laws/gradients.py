@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sentinel.contracts.contract import DoesNotApply
-from sentinel.laws.compare import Numbers, against_oracle, literal
+from sentinel.laws.agreement import Numbers, against_oracle, literal
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import Flags, address
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs
-from sentinel.laws.compare import Match, same
+from sentinel.laws.agreement import Match, same
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import Flags, axes, equal, first_two, float_inputs, like, row_count
 

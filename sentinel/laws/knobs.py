@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs
-from sentinel.laws.compare import aligned, counted, scale_of
+from sentinel.laws.agreement import aligned, counted, scale_of
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import address, equal, first_two, observed_keys
 from sentinel.values.literals import Tensor

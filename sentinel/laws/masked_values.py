@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs
-from sentinel.laws.compare import Numbers, same
+from sentinel.laws.agreement import Numbers, same
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import (
     TOKENS,

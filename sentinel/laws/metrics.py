@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sentinel.laws.compare import disagreements
+from sentinel.laws.agreement import disagreements
 from sentinel.laws.law import Case, Law, Violation
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sentinel.contracts.contract import Contract, DoesNotApply
-from sentinel.laws.compare import disagreements
+from sentinel.laws.agreement import disagreements
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import address
 from sentinel.values.closeness import agree

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs, Observed
-from sentinel.laws.compare import Numbers, difference, each_number, literal, scale_of
+from sentinel.laws.agreement import Numbers, difference, each_number, literal, scale_of
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import Indices, axes, first_two, permutation
 from sentinel.values.literals import Tensor

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs
-from sentinel.laws.compare import Match, same
+from sentinel.laws.agreement import Match, same
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import Flags, Indices, axes, entries, equal, first_two, float_inputs, like, mask_of, pick_rows
 from sentinel.values.literals import Tensor

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Input, Inputs
-from sentinel.laws.compare import same
+from sentinel.laws.agreement import same
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import axes, equal, first_two, like
 from sentinel.values.literals import FLOATS, Tensor

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs
-from sentinel.laws.compare import Match, same
+from sentinel.laws.agreement import Match, same
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import axes, equal, first_two, permutation, pick_rows, row_count
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs
-from sentinel.laws.compare import same
+from sentinel.laws.agreement import same
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import equal, first_two, like
 from sentinel.values.literals import FLOATS, Tensor

@@ -47,7 +47,7 @@ def load_recipe(path: Path, catalog: Catalog) -> Recipe:
 
     :raises RecipeError: where it is no good recipe; one line for each error, each with file, line and column.
     """
-    from sentinel.recipes.reading import examine
+    from sentinel.recipes.rules import examine
 
     recipe, problems = examine(Path(path), catalog)
     if recipe is None:
@@ -159,7 +159,7 @@ def _no_such_bug(glob: str, found: Collection[Recipe], every: Collection[Recipe]
 
 
 def _load_all(files: Iterable[Path], catalog: Catalog) -> list[Recipe]:
-    from sentinel.recipes.reading import examine_document, read_or_problem
+    from sentinel.recipes.rules import examine_document, read_or_problem
 
     recipes: list[Recipe] = []
     errors: list[str] = []
@@ -210,7 +210,7 @@ def _distinct(recipes: list[Recipe]) -> list[Recipe]:
 
 def duplicate(first: Recipe, second: Recipe) -> str:
     """The complaint about a second file with a bug id."""
-    from sentinel.recipes.findings import shown
+    from sentinel.recipes.problems import shown
     from sentinel.recipes.yamldoc import read
 
     line, column = read(second.path).at(("bug_id",))

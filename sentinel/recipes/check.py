@@ -9,8 +9,8 @@ from typing import Any
 from sentinel.errors import nearest
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
-from sentinel.recipes.findings import Findings, Problem, shown
-from sentinel.recipes.reading import examine
+from sentinel.recipes.problems import Findings, Problem, shown
+from sentinel.recipes.rules import examine
 from sentinel.recipes.template import TODO
 from sentinel.recipes.yamldoc import DocumentError, Place, read
 

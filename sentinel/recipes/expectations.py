@@ -8,8 +8,8 @@ from typing import Any
 
 from sentinel.contracts.contract import Contract
 from sentinel.recipes.addresses import AddressError, parse_address
-from sentinel.recipes.findings import Findings
-from sentinel.recipes.literals import LiteralError, make_tensor, numbers, untagged
+from sentinel.recipes.inputs import LiteralError, make_tensor, numbers, untagged
+from sentinel.recipes.problems import Findings
 from sentinel.recipes.recipe import Expected
 from sentinel.recipes.yamldoc import Place
 from sentinel.values.closeness import agree

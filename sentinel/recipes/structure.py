@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sentinel.errors import nearest
-from sentinel.recipes.findings import Findings, describe
+from sentinel.recipes.problems import Findings, describe
 from sentinel.recipes.schema_subset import Published
 
 _TYPES = {

@@ -7,7 +7,7 @@ from typing import Any
 
 from sentinel.contracts.contract import REQUIRED, Contract, Input
 from sentinel.errors import SentinelError
-from sentinel.recipes.reading import BUG_ID
+from sentinel.recipes.rules import BUG_ID
 
 #: What a template leaves to its user; a recipe that still has it does not check.
 TODO = "TODO"

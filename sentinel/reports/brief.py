@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sentinel.recipes.reach import grade, order
+from sentinel.recipes.grades import grade, order
 from sentinel.reports.escaping import message
 from sentinel.reports.numbers import in_short
 from sentinel.targets.refs import Ref

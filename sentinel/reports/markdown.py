@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sentinel.recipes.reach import counted
+from sentinel.recipes.grades import counted
 from sentinel.reports.brief import Brief, brief
 from sentinel.reports.escaping import visible
 from sentinel.reports.rows import HEADINGS, Row, counts, headings, held, legend, ordered, row

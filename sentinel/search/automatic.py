@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sentinel.contracts.automatic import AUTOMATIC
 from sentinel.contracts.contract import REQUIRED, TOKENS, Input, Observed
+from sentinel.contracts.unbound import AUTOMATIC
 from sentinel.deciding.law_session import Subject
 from sentinel.laws.law import Law
 from sentinel.search.lexicon import OBJECTS, PLAIN, USUAL, Term, meaning

@@ -14,7 +14,7 @@ from typing import Any
 
 from sentinel.contracts.contract import DoesNotApply, Inputs
 from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, widened
-from sentinel.laws.compare import same
+from sentinel.laws.agreement import same
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.search.automatic import filled, laid_out, with_keys
 from sentinel.search.boundary_search import Drawn, drawn_scenarios

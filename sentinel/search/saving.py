@@ -20,7 +20,7 @@ from sentinel.deciding import verdicts
 from sentinel.deciding.law_session import Subject, Undecidable
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.runner import Job, Runner
-from sentinel.laws.compare import counted, literal, numbers
+from sentinel.laws.agreement import counted, literal, numbers
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import address
 from sentinel.recipes import Recipe, load_recipe

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from sentinel.recipes.affects import affected, in_text, settings_in_words
-from sentinel.recipes.reach import reached, realism
+from sentinel.recipes.grades import reached, realism
 from sentinel.reports.brief import command
 from sentinel.reports.store import file_name
 from sentinel.site.lifetimes import life_of

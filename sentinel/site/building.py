@@ -15,11 +15,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sentinel.errors import INSTALL, SentinelError
-from sentinel.recipes.reach import REALISMS, SEVERITIES
+from sentinel.recipes.grades import REALISMS, SEVERITIES
 from sentinel.reports.escaping import visible
 from sentinel.reports.store import own, write_atomically
 from sentinel.site.bug_files import bug_page
-from sentinel.site.coverage import coverages
+from sentinel.site.law_table import coverages
 from sentinel.site.lifetimes import lives
 from sentinel.site.material import Material
 from sentinel.site.matrix import counted_rows, ranked, tables

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sentinel.history.chronicle import state_of
-from sentinel.history.rendering import came_with_its_code, carried_by, change_text
+from sentinel.history.timelines import came_with_its_code, carried_by, change_text
 from sentinel.site.material import Bug, Material
 
 Record = Mapping[str, Any]

@@ -13,7 +13,7 @@ from packaging.version import InvalidVersion, Version
 
 from sentinel.history.chronicle import state_of
 from sentinel.recipes.affects import affected, in_text
-from sentinel.recipes.reach import counted, grade, order, realism, root
+from sentinel.recipes.grades import counted, grade, order, realism, root
 from sentinel.site.material import Bug, Material, Seen
 from sentinel.site.story import chips
 
@@ -84,7 +84,7 @@ class Table:
 
 
 def counted_rows(rows: Sequence[Row]) -> str:
-    """As :func:`~sentinel.recipes.reach.counted`."""
+    """As :func:`~sentinel.recipes.grades.counted`."""
     return counted({"target": row.bug.target, "root": row.root, "realism": row.realism} for row in rows)
 
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import sentinel
 from sentinel.errors import INSTALL
-from sentinel.history.rendering import span
+from sentinel.history.timelines import span
 from sentinel.reports.escaping import visible
 from sentinel.reports.rows import MEANING
 from sentinel.site.material import Seen, brief, moves

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from sentinel.errors import SentinelError, Unavailable
-from sentinel.sources import checkouts, objects
+from sentinel.sources import checkouts
+from sentinel.sources import git_objects as objects
 from sentinel.sources.gitbinary import GitError
 from sentinel.sources.gitrefs import is_sha
 from sentinel.sources.home import Progress

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.errors import SentinelError, Unavailable
-from sentinel.sources import gitrefs, objects, transfers
+from sentinel.sources import git_objects as objects
+from sentinel.sources import gitrefs, transfers
+from sentinel.sources.adding import Origin, copy_objects, open_directory, open_tar
 from sentinel.sources.gitbinary import GitError
 from sentinel.sources.home import Home, Progress, read_json, remove_tree, safe_name, size_of, write_atomically, writing
 from sentinel.sources.locks import hold, locked
-from sentinel.sources.origins import Origin, copy_objects, open_directory, open_tar
 from sentinel.sources.resolving import resolve
 from sentinel.sources.trees import Entry
 from sentinel.sources.urls import base_name, checked_url, is_url, local_path, redacted

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from sentinel.errors import SentinelError, Unavailable
-from sentinel.sources import checkouts, objects
+from sentinel.sources import checkouts
+from sentinel.sources import git_objects as objects
 from sentinel.sources.gitbinary import git_dir_of, run
 from sentinel.sources.home import Home
 from sentinel.sources.trees import (

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sentinel.errors import Unavailable
-from sentinel.sources import gitrefs, objects
+from sentinel.sources import git_objects as objects
+from sentinel.sources import gitrefs
 from sentinel.sources.gitbinary import GitError
 
 #: Fetches a refspec into the mirror; the clause that says why that failed, or None.

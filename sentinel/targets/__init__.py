@@ -88,7 +88,7 @@ class Binding:
     :ivar outputs: canonical output names, in the order of the tuple that the boundary returns (a single name: the
         return value itself; a mapping return is read by name).
     :ivar call: for boundaries that need more than names: ``call(boundary, inputs)`` gets a
-        :class:`~sentinel.worker.boundaries.Boundary` (its ``function``, ``module``, ``owner``, and ``invoke``, which
+        :class:`~sentinel.worker.calling.Boundary` (its ``function``, ``module``, ``owner``, and ``invoke``, which
         binds by name as above) and the canonical inputs as tensors, and returns the canonical outputs as a mapping.
     :ivar imports: further target modules that ``call`` needs; they are imported before the probe is forked.
     :ivar stand_ins: every stand-in that ``call`` uses.

@@ -38,9 +38,10 @@ from sentinel.watch.invariants import Invariant, Memory
 from sentinel.watch.reading import Reading, Unreadable, case_of, reading_of
 from sentinel.watch.values import unpacked
 from sentinel.watch.wrapping import Call
-from sentinel.worker import answers, boundaries, probe
+from sentinel.worker import answers, probe
+from sentinel.worker import calling as boundaries
 from sentinel.worker.answers import Failed, Sat
-from sentinel.worker.session import Sitting
+from sentinel.worker.serving import Sitting
 
 #: Rows and tokens of a call that the laws vary: differences show in few, and rounding hides them in many.
 MOST_ROWS, MOST_TOKENS = 8, 12

@@ -31,7 +31,7 @@ from sentinel.values.literals import Tensor, from_array
 from sentinel.watch.values import Path, at
 from sentinel.watch.wrapping import Plan, gradients_of
 from sentinel.worker import probe, tensors
-from sentinel.worker.boundaries import Boundary
+from sentinel.worker.calling import Boundary
 
 #: Calls that are looked at to find a reading, and scenarios that are drawn for them at most.
 _CALLS, _DRAWN = 24, 400

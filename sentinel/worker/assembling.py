@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from sentinel.contracts.automatic import parts_of
+from sentinel.contracts.unbound import parts_of
 from sentinel.worker import ghosts, objects
 from sentinel.worker.drift import DriftError
 

@@ -17,7 +17,8 @@ from typing import Any
 from sentinel.contracts.contract import Contract
 from sentinel.targets import Binding, Target
 from sentinel.targets.loading import load_file
-from sentinel.worker import assembling, boundaries, ghosts, tensors, versions
+from sentinel.worker import assembling, ghosts, tensors, versions
+from sentinel.worker import calling as boundaries
 from sentinel.worker.drift import AbsentError, DriftError, StandInMissingError
 
 SEED = 20260821

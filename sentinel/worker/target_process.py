@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.targets.loading import load_file
-from sentinel.worker import boundaries, bytecode, codes, ghosts, limits, probe, processes, protocol, session, trace
+from sentinel.worker import bytecode, codes, ghosts, limits, probe, processes, protocol, trace
+from sentinel.worker import calling as boundaries
+from sentinel.worker import serving as session
 
 
 def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from demo_kit import MASKED_TOKENS, copy_demo, write_recipe
 
 from sentinel.deciding.outcomes import Decision
-from sentinel.deciding.processes import Loaded
+from sentinel.deciding.pool import Loaded
 from sentinel.deciding.runner import Job, Runner
 from sentinel.recipes import load_recipe
 from sentinel.recipes.catalog import Catalog

@@ -18,7 +18,8 @@ from sentinel.cli import main
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.reports import store as evidence
-from sentinel.sources import Home, MirrorStore, cache, checkouts, open_checkout, pypi
+from sentinel.sources import Home, MirrorStore, checkouts, open_checkout, pypi
+from sentinel.sources import pruning as cache
 from sentinel.sources.gitbinary import run_checked
 from sentinel.targets.refs import Ref
 

@@ -8,7 +8,7 @@ import pytest
 
 from sentinel.configuration.files import flattened
 from sentinel.configuration.options import Option, Options
-from sentinel.configuration.training import Training, training
+from sentinel.configuration.effective import Training, training
 from sentinel.findings.reach import reach
 from sentinel.recipes.affects import affected
 

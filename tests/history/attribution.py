@@ -4,7 +4,7 @@ a recipe say."""
 from __future__ import annotations
 
 from sentinel.history.record import Record
-from sentinel.history.rendering import came_with_its_code
+from sentinel.history.timelines import came_with_its_code
 
 #: Stands for a time of which nobody knows how it began, where other times are known.
 NOT_KNOWN = "not known"

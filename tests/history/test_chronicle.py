@@ -8,7 +8,7 @@ from typing import Any
 from sentinel.history.chronicle import changes_of, runs_of, spells_of
 from sentinel.history.closure_verdicts import ClosureVerdict
 from sentinel.history.commits import Commit
-from sentinel.history.rendering import counts, overview
+from sentinel.history.timelines import counts, overview
 
 WORDS = {
     "R": ("reproduced", ""),

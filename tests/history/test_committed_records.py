@@ -14,7 +14,7 @@ import pytest
 
 from sentinel.errors import SentinelError
 from sentinel.history import record as records
-from sentinel.history import rendering
+from sentinel.history import timelines as rendering
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.site.lifetimes import life_of

@@ -17,7 +17,7 @@ import pytest
 from history_kit import BUGGY, FIXED, History
 
 from sentinel.errors import SentinelError, Unavailable
-from sentinel.history import rendering
+from sentinel.history import timelines as rendering
 from sentinel.history.closure_verdicts import ClosureVerdictStore
 from sentinel.history.executors import Found, Local, Work
 from sentinel.history.gittrees import GitTrees, MissingObjectError

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from history_kit import BUGGY, History
 
-from sentinel.history import rendering
+from sentinel.history import timelines as rendering
 from sentinel.history.closure_verdicts import ClosureVerdict
 from sentinel.history.commits import commit
 from sentinel.history.gittrees import GitTrees

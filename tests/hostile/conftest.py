@@ -10,7 +10,7 @@ import pytest
 from attacks import ATTACKS, SECRETS, Attack
 from demo_kit import Lab, returned
 
-from sentinel.deciding.processes import contained_places
+from sentinel.deciding.pool import contained_places
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.worker.client import Options, Zygote
 

@@ -32,9 +32,9 @@ from sentinel.reports.evidence import dumps, evidence
 from sentinel.search.saving import save
 from sentinel.site.building import write
 from sentinel.sources import Home, MirrorStore, open_checkout
-from sentinel.sources.cache import prune
 from sentinel.sources.checkouts import files
 from sentinel.sources.home import remove_tree
+from sentinel.sources.pruning import prune
 from sentinel.targets import PackageRoot, Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref

@@ -15,7 +15,7 @@ import pytest
 from demo_kit import MASKED_TOKENS, Decide, Lab, copy_demo, few, gone, returned
 
 from sentinel.deciding.outcomes import Decision
-from sentinel.deciding.processes import contained_places
+from sentinel.deciding.pool import contained_places
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.reports import store
 from sentinel.worker import client

@@ -21,7 +21,7 @@ import pytest
 from attacks import SECRETS
 from demo_kit import Lab, copy_demo, gone, returned
 
-from sentinel.deciding.processes import contained_places
+from sentinel.deciding.pool import contained_places
 from sentinel.recipes.catalog import bundled, bundled_catalog
 from sentinel.sources import Home, MirrorStore, open_checkout
 from sentinel.targets.refs import Ref

@@ -24,7 +24,7 @@ from sentinel.cli import main
 from sentinel.deciding.outcomes import Decision
 from sentinel.errors import SentinelError
 from sentinel.history import record as records
-from sentinel.history import rendering
+from sentinel.history import timelines as rendering
 from sentinel.reports.baseline import verify_report
 from sentinel.reports.escaping import message, passage, visible
 from sentinel.reports.evidence import dumps, evidence, validate

@@ -23,7 +23,7 @@ from sentinel.history.gittrees import GitTrees
 from sentinel.history.workcopy import WorkCopy
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import Home, MirrorStore, checkouts, gitbinary, gitrefs, open_checkout, path
-from sentinel.sources.origins import open_directory
+from sentinel.sources.adding import open_directory
 from sentinel.targets import PackageRoot, Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref

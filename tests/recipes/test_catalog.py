@@ -16,7 +16,7 @@ from sentinel.cli import main
 from sentinel.errors import SentinelError
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import OnDemand, bundled, bundled_catalog, load_adapter
-from sentinel.recipes.reach import realism
+from sentinel.recipes.grades import realism
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACTS = bundled_catalog().contracts
@@ -75,7 +75,7 @@ def test_an_adapter_that_does_not_import_stops_its_own_target_alone(tmp_path: Pa
 def test_a_target_that_nobody_asks_for_is_not_imported() -> None:
     code = (
         "import sys; from sentinel.recipes import find_recipes; from sentinel.recipes.catalog import bundled_catalog\n"
-        "from sentinel.deciding.processes import contained_places\n"
+        "from sentinel.deciding.pool import contained_places\n"
         "assert contained_places(bundled_catalog()).readable\n"
         "assert {'verl', 'roll'} < bundled_catalog().targets.keys() and find_recipes(bundled_catalog(), ['skyrl'])\n"
         "files = [name.split('_')[2].partition('.')[0] for name in sys.modules if name.startswith('sentinel_file_')]\n"

@@ -24,8 +24,8 @@ from sentinel.recipes import Expected, Recipe, adopt_pins, find_recipes, load_fo
 from sentinel.recipes.affects import Affected
 from sentinel.recipes.catalog import bundled, bundled_catalog
 from sentinel.recipes.check import check, check_files
-from sentinel.recipes.reach import counted, realism
-from sentinel.recipes.reading import examine_document
+from sentinel.recipes.grades import counted, realism
+from sentinel.recipes.rules import examine_document
 from sentinel.recipes.schema_subset import compiled
 from sentinel.recipes.structure import schema
 from sentinel.recipes.template import template

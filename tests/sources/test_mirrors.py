@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import SentinelError, Unavailable
-from sentinel.sources import Home, MirrorStore, gitbinary, gitrefs, mirrors, objects, open_checkout
+from sentinel.sources import Home, MirrorStore, gitbinary, gitrefs, mirrors, open_checkout
+from sentinel.sources import git_objects as objects
 from sentinel.sources.gitbinary import GitError
 from sentinel.targets.refs import Ref
 
@@ -245,8 +246,8 @@ def test_no_disk_space(store, target, upstream, monkeypatch):
         with open("/dev/full", "wb") as file:
             file.write(b"x" * 100_000)
 
-    monkeypatch.setattr("sentinel.sources.origins.os.link", full)
-    monkeypatch.setattr("sentinel.sources.origins.shutil.copyfile", full)
+    monkeypatch.setattr("sentinel.sources.adding.os.link", full)
+    monkeypatch.setattr("sentinel.sources.adding.shutil.copyfile", full)
     with pytest.raises(SentinelError, match=r"no space left on the disk that holds .*sentinel cache prune"):
         store.add(target, str(upstream))
     assert store.list() == []

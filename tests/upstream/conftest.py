@@ -8,7 +8,7 @@ import pytest
 from demo_kit import borrowing
 from shipped import PINS, Decisions, pin_id, runner
 
-from sentinel.deciding.processes import contained_places
+from sentinel.deciding.pool import contained_places
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.worker.client import Options, Zygote
 
@@ -20,7 +20,7 @@ def _one_zygote() -> Iterator[None]:
     preload = dict.fromkeys(name for target in catalog.targets.values() for name in target.preload)
     warm = Zygote(Options(), list(preload), contained_places(catalog))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sentinel.deciding.processes.Zygote", borrowing(warm))
+        patch.setattr("sentinel.deciding.pool.Zygote", borrowing(warm))
         yield
     warm.stop()
 

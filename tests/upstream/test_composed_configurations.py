@@ -14,8 +14,8 @@ from shipped import MIRRORS
 
 from sentinel.configuration.composing import composed, named, search_path
 from sentinel.configuration.declared import options_of
+from sentinel.configuration.effective import Setting, Training, training
 from sentinel.configuration.files import flattened, read_mapping, settings_of
-from sentinel.configuration.training import Setting, Training, training
 from sentinel.errors import Unavailable
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import open_checkout

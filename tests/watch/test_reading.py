@@ -13,7 +13,7 @@ from sentinel.search.scenarios import narrowed
 from sentinel.targets import Binding
 from sentinel.watch.reading import Unreadable, reading_of, written
 from sentinel.watch.values import at
-from sentinel.worker.boundaries import Boundary
+from sentinel.worker.calling import Boundary
 
 
 def agg_loss(values, mask, total, ids=None, power=1):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.targets import Alias
-from sentinel.worker.boundaries import answer_at_import
+from sentinel.worker.calling import answer_at_import
 
 PACKAGE = "asks_for_its_address"
 ANSWERS = {f"{PACKAGE}.network.address": "here", f"{PACKAGE}.nowhere.address": "", f"{PACKAGE}.network.port": 1}

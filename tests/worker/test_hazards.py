@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from demo_kit import MASKED_TOKENS, Lab, copy_demo, failure, gone, returned
 
-from sentinel.deciding.processes import contained_places
+from sentinel.deciding.pool import contained_places
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.worker import client
 from sentinel.worker.client import Options, TargetProcess, WorkerError, Zygote

@@ -10,7 +10,7 @@ import pytest
 
 from sentinel.targets import Binding, Target
 from sentinel.worker import families, kit
-from sentinel.worker.boundaries import Boundary
+from sentinel.worker.calling import Boundary
 from sentinel.worker.drift import AbsentError, DriftError, StandInMissingError
 
 

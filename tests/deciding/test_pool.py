@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sentinel.deciding.processes import Processes
+from sentinel.deciding.pool import Processes
 from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options, Zygote

@@ -8,8 +8,8 @@ from typing import Any
 
 from sentinel.contracts.contract import REQUIRED, Contract, Input
 from sentinel.errors import nearest
-from sentinel.recipes.findings import Findings
-from sentinel.recipes.literals import LiteralError, read_input
+from sentinel.recipes.inputs import LiteralError, read_input
+from sentinel.recipes.problems import Findings
 from sentinel.recipes.yamldoc import Place
 
 #: The two variants that published recipes write as prefixes of their scenario's keys.

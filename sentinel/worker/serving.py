@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.contracts.contract import Contract, DoesNotApply
-from sentinel.worker import boundaries, ghosts, probe, processes, protocol
+from sentinel.worker import calling as boundaries
+from sentinel.worker import ghosts, probe, processes, protocol
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.effects import Watched
+from sentinel.worker.side_effects import Watched
 
 
 def serve(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.sources import MirrorStore, cache, locks, open_checkout
+from sentinel.sources import MirrorStore, locks, open_checkout
+from sentinel.sources import pruning as cache
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.configuration.effective import Setting, Training, training
 from sentinel.configuration.files import read_mapping
 from sentinel.configuration.options import Option, Options
-from sentinel.configuration.training import Setting, Training, training
 from sentinel.errors import SentinelError
 
 OPTIONS = Options(

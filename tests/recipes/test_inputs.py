@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sentinel.contracts.contract import Input
 from sentinel.recipes.addresses import Address, AddressError, parse_address
-from sentinel.recipes.literals import LiteralError, read_any, read_input
+from sentinel.recipes.inputs import LiteralError, read_any, read_input
 from sentinel.values.literals import Array, Attribute, Device, Namespace, New, Tuple, tensor
 
 PACKAGES = ("toy", "toy_plugins")

@@ -15,10 +15,10 @@ from sentinel.contracts.contract import Contract
 from sentinel.errors import nearest
 from sentinel.recipes.affects import affected, in_text
 from sentinel.recipes.expectations import indistinguishable, read_expectations, read_tolerance
-from sentinel.recipes.findings import Findings, Problem, shown
-from sentinel.recipes.literals import inside
+from sentinel.recipes.inputs import inside
+from sentinel.recipes.problems import Findings, Problem, shown
 from sentinel.recipes.recipe import Recipe
-from sentinel.recipes.scenarios import build, published_scenario, written_scenario
+from sentinel.recipes.scenario import build, published_scenario, written_scenario
 from sentinel.recipes.structure import check_structure, schema
 from sentinel.recipes.yamldoc import Document, DocumentError, read
 from sentinel.targets import Binding, Target

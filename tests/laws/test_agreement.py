@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from law_kit import CONTRACT, batch
 
 from sentinel.contracts.contract import DoesNotApply, Observed
-from sentinel.laws.compare import EPSILON, LARGEST, Match, Scale, difference, disagreements, same, scale_of
+from sentinel.laws.agreement import EPSILON, LARGEST, Match, Scale, difference, disagreements, same, scale_of
 from sentinel.laws.law import Case
 from sentinel.values.literals import tensor
 

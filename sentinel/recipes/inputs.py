@@ -27,7 +27,7 @@ import numpy as np
 
 from sentinel.contracts.contract import Input
 from sentinel.errors import nearest
-from sentinel.recipes.findings import describe
+from sentinel.recipes.problems import describe
 from sentinel.values.literals import FLOATS, STORAGE, Array, Attribute, Device, Namespace, New, Tensor, Tuple, tensor
 
 #: How JSON, which has no such numbers, writes them; evidence does too.
