@@ -159,8 +159,8 @@ def _fields(boundary: Any) -> Sequence[str]:
 
 
 def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The weight of a token is what its log-prob's gradient is times, in a loss without ratio; advantages are such that
-    every other factor of it is -1."""
+    """The weight of a token is what its log-prob's gradient is times, where the policy is the one before; advantages
+    are such that every other factor of it is -1."""
     import torch
 
     mask, level, high = inputs["response_mask"], inputs["level"], inputs["threshold_high"]
@@ -169,7 +169,6 @@ def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if kind == "icepop" and inputs["threshold_low"] is None:
         raise AbsentError("its constructor wants both bounds")
     options = {
-        "disable_ppo_ratio": True,
         "use_importance_sampling_correction": True,
         "truncated_importance_sampling_ratio": high,
         "truncated_importance_sampling_ratio_min": inputs["threshold_low"],
@@ -182,7 +181,7 @@ def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         raise AbsentError("not in this version: weights are truncated alone")
     valid = (mask != 0).float()
     counted = valid.sum(-1, keepdim=True) * _rows(mask).sum() if by_row else valid.sum()
-    current = torch.full(mask.shape, -1.0, requires_grad=True)
+    current = inputs["old_log_probs"].detach().clone().requires_grad_()
     scenario = {**inputs, "log_probs": current, "advantages": -counted.expand(mask.shape)}
     loss, told = _clipped(boundary, scenario, options)
     (weights,) = torch.autograd.grad(loss, current)

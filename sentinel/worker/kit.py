@@ -18,6 +18,37 @@ def stand_in(**attributes: Any) -> Any:
     return StandInNamespace(**attributes)
 
 
+def unbuilt(owner: Any, **attributes: Any) -> Any:
+    """Make an instance of a class without what its constructor sets up; it has these attributes alone."""
+    made = object.__new__(owner)
+    vars(made).update(attributes)
+    return made
+
+
+class Named(dict[str, Any]):
+    """A mapping whose keys are attributes, too, as models of transformers return it."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+def nested(options: Mapping[str, Any]) -> Any:
+    """Make a stand-in of options, in which a dot in a name leads from a group into it."""
+    made, groups = stand_in(), dict[str, dict[str, Any]]()
+    for name, value in options.items():
+        group, dot, rest = name.partition(".")
+        if dot:
+            groups.setdefault(group, {})[rest] = value
+        else:
+            setattr(made, name, value)
+    for group, inside in groups.items():
+        setattr(made, group, nested(inside))
+    return made
+
+
 def swapped(owner: Any, name: str, value: Any) -> AbstractContextManager[Any]:
     """Give another attribute for the length of a block, where there is one to swap."""
     return mock.patch.object(owner, name, value) if hasattr(owner, name) else nullcontext()
@@ -30,6 +61,15 @@ def taken(inputs: Mapping[str, Any], *names: str) -> dict[str, Any]:
 def group_size(inputs: Mapping[str, Any]) -> int:
     """Count the rows of a group, where all groups have as many."""
     return len(inputs["group"]) // len(set(inputs["group"]))
+
+
+def both_sides(inputs: Mapping[str, Any], name: str, value: float = 0.0) -> Any:
+    """Join a column of the chosen rows and that of the rejected ones, the shorter filled up with a value."""
+    import torch
+
+    sides = [inputs[f"{side}_{name}"] for side in ("chosen", "rejected")]
+    longest = max(side.shape[1] for side in sides)
+    return torch.cat([torch.nn.functional.pad(side, (0, longest - side.shape[1]), value=value) for side in sides])
 
 
 def rows_of_groups(labels: Sequence[Any]) -> list[list[int]]:
@@ -274,6 +314,23 @@ def dealt(data: Any, parts: int) -> dict[str, Any]:
     rows = [row if row == label else -1 for row, label in zip(found["row"].tolist(), found["label"])]
     size = len(rows) // parts
     return {"parts": [[row for row in rows[rank * size :][:size] if row >= 0] for rank in range(parts)]}
+
+
+class Rows(list[dict[str, Any]]):
+    """Rows of a data set, asked as that of Hugging Face is."""
+
+    @property
+    def column_names(self) -> list[str]:
+        return [*self[0]]
+
+    def map(self, made: Callable[..., dict[str, Any]], **_: Any) -> Rows:
+        return Rows(made(dict(row)) for row in self)
+
+    def filter(self, keeps: Callable[..., bool], **_: Any) -> Rows:
+        return Rows(row for row in self if keeps(row))
+
+    def __getitem__(self, key: Any) -> Any:
+        return [row[key] for row in self] if isinstance(key, str) else super().__getitem__(key)
 
 
 # -- ranks -------------------------------------------------------------------------------------------------------------
