@@ -24,7 +24,17 @@ from sentinel.worker.families import (
     policy_loss,
     rule_reward,
 )
-from sentinel.worker.kit import counted, estimated, lengths_of, score_of, stand_in, swapped, taken, two_token_logits
+from sentinel.worker.kit import (
+    accepted,
+    counted,
+    estimated,
+    lengths_of,
+    score_of,
+    stand_in,
+    swapped,
+    taken,
+    two_token_logits,
+)
 
 _MAIN = "https://github.com/NVIDIA-NeMo/RL/blob/7ea279abfbeb698b092856d0dab61e7cf39bc909/nemo_rl"
 _ALGORITHMS = "nemo_rl.algorithms"
@@ -66,11 +76,7 @@ def _configured(kind: Any, options: Mapping[str, Any], defaults: Mapping[str, An
 
     :raises AbsentError: for an option that came later, where the scenario wants what it does.
     """
-    known = {name for base in kind.__mro__ for name in getattr(base, "__annotations__", {})}
-    lacking = [name for name, value in options.items() if name not in known and value != defaults[name]]
-    if lacking:
-        raise AbsentError(f"not in this version: {kind.__name__} has no option {lacking[0]!r}")
-    return kind(**{name: value for name, value in {**defaults, **options}.items() if name in known})
+    return kind(**accepted(kind, {**defaults, **options}, defaults))
 
 
 def _behind_a_prompt(values: Any) -> Any:

@@ -28,6 +28,7 @@ from sentinel.worker.families import (
 from sentinel.worker.kit import (
     Named,
     Rows,
+    accepted,
     both_sides,
     coefficients,
     entropy_beside,
@@ -66,11 +67,7 @@ _USUAL = {"token_level_loss": False}
 
 def _made(boundary: Any, **options: Any) -> Any:
     """An instance by its own constructor, which takes an option of a later version only at what was usual."""
-    parameters = inspect.signature(boundary.owner.__init__).parameters
-    lacking = [name for name, value in options.items() if name not in parameters and value != _USUAL.get(name)]
-    if lacking:
-        raise AbsentError(f"not in this version: {boundary.owner.__name__} has no option {lacking[0]!r}")
-    return boundary.owner(**{name: value for name, value in options.items() if name in parameters})
+    return boundary.owner(**accepted(boundary.owner, options, _USUAL))
 
 
 # -- losses -----------------------------------------------------------------------------------------------------------
