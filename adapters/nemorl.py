@@ -24,7 +24,17 @@ from sentinel.worker.families import (
     policy_loss,
     rule_reward,
 )
-from sentinel.worker.kit import counted, estimated, lengths_of, score_of, stand_in, swapped, taken, two_token_logits
+from sentinel.worker.kit import (
+    accepted,
+    counted,
+    estimated,
+    lengths_of,
+    score_of,
+    stand_in,
+    swapped,
+    taken,
+    two_token_logits,
+)
 
 _MAIN = "https://github.com/NVIDIA-NeMo/RL/blob/7ea279abfbeb698b092856d0dab61e7cf39bc909/nemo_rl"
 _ALGORITHMS = "nemo_rl.algorithms"
@@ -66,11 +76,7 @@ def _configured(kind: Any, options: Mapping[str, Any], defaults: Mapping[str, An
 
     :raises AbsentError: for an option that came later, where the scenario wants what it does.
     """
-    known = {name for base in kind.__mro__ for name in getattr(base, "__annotations__", {})}
-    lacking = [name for name, value in options.items() if name not in known and value != defaults[name]]
-    if lacking:
-        raise AbsentError(f"not in this version: {kind.__name__} has no option {lacking[0]!r}")
-    return kind(**{name: value for name, value in {**defaults, **options}.items() if name in known})
+    return kind(**accepted(kind, {**defaults, **options}, defaults))
 
 
 def _behind_a_prompt(values: Any) -> Any:
@@ -159,8 +165,8 @@ def _fields(boundary: Any) -> Sequence[str]:
 
 
 def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The weight of a token is what its log-prob's gradient is times, in a loss without ratio; advantages are such that
-    every other factor of it is -1."""
+    """The weight of a token is what its log-prob's gradient is times, where the policy is the one before; advantages
+    are such that every other factor of it is -1."""
     import torch
 
     mask, level, high = inputs["response_mask"], inputs["level"], inputs["threshold_high"]
@@ -169,7 +175,6 @@ def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if kind == "icepop" and inputs["threshold_low"] is None:
         raise AbsentError("its constructor wants both bounds")
     options = {
-        "disable_ppo_ratio": True,
         "use_importance_sampling_correction": True,
         "truncated_importance_sampling_ratio": high,
         "truncated_importance_sampling_ratio_min": inputs["threshold_low"],
@@ -182,7 +187,7 @@ def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         raise AbsentError("not in this version: weights are truncated alone")
     valid = (mask != 0).float()
     counted = valid.sum(-1, keepdim=True) * _rows(mask).sum() if by_row else valid.sum()
-    current = torch.full(mask.shape, -1.0, requires_grad=True)
+    current = inputs["old_log_probs"].detach().clone().requires_grad_()
     scenario = {**inputs, "log_probs": current, "advantages": -counted.expand(mask.shape)}
     loss, told = _clipped(boundary, scenario, options)
     (weights,) = torch.autograd.grad(loss, current)

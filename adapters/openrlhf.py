@@ -14,15 +14,27 @@ from functools import partial
 from typing import Any
 
 from sentinel.contracts.conversations import chat
-from sentinel.contracts.normalisation import REWARD_NORMALISATION
+from sentinel.contracts.surgery import LAYOUTS
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
-from sentinel.worker.drift import AbsentError, UnknownInputError
-from sentinel.worker.families import balanced_partition, masked_statistic, policy_loss, rule_reward
+from sentinel.worker.drift import AbsentError
+from sentinel.worker.families import (
+    Container,
+    balanced_partition,
+    masked_statistic,
+    normalised_rewards,
+    policy_loss,
+    rule_reward,
+)
 from sentinel.worker.kit import (
+    Named,
+    Rows,
+    accepted,
+    both_sides,
     coefficients,
     entropy_beside,
     estimated,
     group_size,
+    nested,
     on_ranks,
     own_randomness,
     passed,
@@ -30,6 +42,7 @@ from sentinel.worker.kit import (
     swapped,
     taken,
     two_token_logits,
+    unbuilt,
 )
 
 _MAIN = "https://github.com/OpenRLHF/OpenRLHF/blob/3c3be6234e0cb353e76bb8019947db9dfe99fca7/openrlhf"
@@ -39,8 +52,8 @@ _UTILS = "openrlhf.models.utils"
 _ACTOR = "openrlhf.models.actor.Actor"
 _PPO = "openrlhf.trainer.ppo_utils"
 _EXPERIENCE = f"{_PPO}.experience"
-_MAKER = f"{_PPO}.experience_maker.RemoteExperienceMaker"
-_NAIVE = f"{_PPO}.experience_maker.NaiveExperienceMaker"
+_OF_MAKER = "trainer.ppo_utils.experience_maker.RemoteExperienceMaker"
+_MAKER = f"openrlhf.{_OF_MAKER}"
 _DPO = "openrlhf.trainer.dpo_trainer.DPOTrainer"
 _SFT = "openrlhf.datasets.sft_dataset.SFTDataset"
 
@@ -48,20 +61,13 @@ _SFT = "openrlhf.datasets.sft_dataset.SFTDataset"
 _PADDED = {"response_mask": ("full", "right")}
 
 
+#: What losses did before they had an option.
+_USUAL = {"token_level_loss": False}
+
+
 def _made(boundary: Any, **options: Any) -> Any:
-    """An instance by its own constructor, which takes an option of a later version only at its default."""
-    parameters = inspect.signature(boundary.owner.__init__).parameters
-    lacking = [name for name, value in options.items() if name not in parameters and value is not None]
-    if lacking:
-        raise AbsentError(f"not in this version: {boundary.owner.__name__} has no option {lacking[0]!r}")
-    return boundary.owner(**{name: value for name, value in options.items() if name in parameters})
-
-
-def _without(boundary: Any, **attributes: Any) -> Any:
-    """An instance of the real class without what its constructor sets up; it has these attributes alone."""
-    made = object.__new__(boundary.owner)
-    vars(made).update(attributes)
-    return made
+    """An instance by its own constructor, which takes an option of a later version only at what was usual."""
+    return boundary.owner(**accepted(boundary.owner, options, _USUAL))
 
 
 # -- losses -----------------------------------------------------------------------------------------------------------
@@ -71,22 +77,9 @@ _COUNTS = ("dp_size", "batch_num_tokens", "global_batch_size")
 _AGGREGATES: dict[str, Any] = {"loss_agg_mode": tuple(_MODES), "loss_scale_factor": (None,)}
 
 
-def _counts(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _counts(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What a loss is told of the global batch; until May 2026 it was told nothing."""
-    given = {name: inputs[name] for name in _COUNTS if inputs[name] is not None}
-    if given and "batch_num_tokens" not in boundary.parameters:
-        raise UnknownInputError("a loss is the mean over the batch that it has", next(iter(given)))
-    return given
-
-
-def _level(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """How a loss is aggregated; until April 2025 it was a mean over sequences."""
-    of_tokens = _MODES[inputs["loss_agg_mode"]]
-    if "token_level_loss" in inspect.signature(boundary.owner.__init__).parameters:
-        return {"token_level_loss": of_tokens}
-    if of_tokens:
-        raise AbsentError("not in this version: losses are means over sequences")
-    return {}
+    return {name: inputs[name] for name in _COUNTS if inputs[name] is not None}
 
 
 def _of_a_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,31 +140,28 @@ def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if boundary.owner is None:
         boundary = replace(boundary, owner=boundary.function, function=boundary.function.forward)
     gspo = inputs["algorithm"] == "gspo"
-    options = {"policy_loss_type": "gspo"} if gspo else _level(boundary, inputs)
+    options = {"policy_loss_type": "gspo"} if gspo else {"token_level_loss": _MODES[inputs["loss_agg_mode"]]}
     correction = _correction(boundary, inputs)
     loss = _made(boundary, **options, **_range(boundary, inputs), dual_clip=inputs["dual_clip"], **correction)
     names = taken(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
     rollout = {"rollout_log_probs": inputs["rollout_log_probs"]} if correction else {}
-    found = boundary.invoke({**names, **_counts(boundary, inputs), **rollout}, loss)
-    told = found if isinstance(found, tuple) else (found,)
-    told = (*told, None, None)
+    found = boundary.invoke({**names, **_counts(inputs), **rollout}, loss)
+    told = (*(found if isinstance(found, tuple) else (found,)), None, None)
     return {"loss": told[0], "clip_fraction": told[1], "approx_kl": told[2]}
 
 
-def _value(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    loss = _made(boundary, clip_eps=inputs["cliprange_value"], **_level(boundary, inputs))
-    names = taken(inputs, "vpreds", "values", "returns", "response_mask")
-    return {"loss": boundary.invoke({**names, **_counts(boundary, inputs)}, loss)}
-
-
-def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    loss = _made(boundary, **_level(boundary, inputs))
-    names = taken(inputs, "log_probs", "response_mask")
-    return {"loss": boundary.invoke({**names, **_counts(boundary, inputs)}, loss)}
+def _of_model(names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The loss of a critic, or of supervised learning."""
+    options = {"clip_eps": inputs["cliprange_value"]} if "cliprange_value" in inputs else {}
+    loss = _made(boundary, **options, token_level_loss=_MODES[inputs["loss_agg_mode"]])
+    return {"loss": boundary.invoke({**taken(inputs, *names), **_counts(inputs)}, loss)}
 
 
 _CLIP = ("eps_clip_low", "eps_clip_high", "dual_clip")
-_UNSCALED = {"loss_scale_factor": None}
+_BY_SEQUENCES = {"loss_scale_factor": None, "loss_agg_mode": "seq-mean-token-mean"}
+_CORRECTED = {"importance_weight_cap": (None, 2.0), **_AGGREGATES}
+_CUT = "the log-ratio is cut to [-20, 20] against overflow"
+_LOG_RATIO = Dialect("log_ratio_clamp", 20.0, _CUT, f"{_MAIN}/models/loss.py#L185")
 _LOSSES = (
     Binding(
         f"{_LOSS}.aggregate_loss",
@@ -186,43 +176,22 @@ _LOSSES = (
     ),
     _normalised_by("iter_grad_accum_global_norm", _of_a_step),
     _normalised_by("get_loss_batch_info", _of_a_batch),
-    policy_loss(
-        f"{_LOSS}.PolicyLoss",
-        _policy,
-        "gspo",
-        _CLIP,
-        fixed={**_UNSCALED, "loss_agg_mode": "seq-mean-token-mean"},
-    ),
-    policy_loss(
-        f"{_LOSS}.PolicyLoss.forward",
-        _policy,
-        "ppo",
-        _CLIP,
-        Dialect(
-            "log_ratio_clamp",
-            20.0,
-            "the log-ratio is cut to [-20, 20] against overflow",
-            f"{_MAIN}/models/loss.py#L185",
-        ),
-        fixed=_UNSCALED,
-        accepts={"importance_weight_cap": (None, 2.0), **_AGGREGATES},
-    ),
+    policy_loss(f"{_LOSS}.PolicyLoss", _policy, "gspo", _CLIP, fixed=_BY_SEQUENCES),
+    policy_loss(f"{_LOSS}.PolicyLoss.forward", _policy, "ppo", _CLIP, _LOG_RATIO, accepts=_CORRECTED),
     Binding(
         f"{_LOSS}.ValueLoss.forward",
         "value_loss",
         arguments={"vpreds": ("values",), "values": ("old_values",)},
-        call=_value,
-        fixed=_UNSCALED,
+        call=partial(_of_model, ("vpreds", "values", "returns", "response_mask")),
         accepts=_AGGREGATES,
         dialects=(Dialect("factor", 0.5, "the loss is half the squared error", f"{_MAIN}/models/loss.py#L290"),),
     ),
     policy_loss(
         f"{_LOSS}.SFTLoss.forward",
-        _supervised,
+        partial(_of_model, ("log_probs", "response_mask")),
         "cross_entropy",
         (),
         arguments={"log_probs": ("per_token_logps",)},
-        fixed=_UNSCALED,
         accepts=_AGGREGATES,
     ),
 )
@@ -234,17 +203,10 @@ _TRAINER = "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer"
 _DEEPSPEED = "openrlhf.utils.deepspeed.deepspeed"
 
 
-class _Bar:
+class _Bar(list[Any]):
     """A progress bar that shows nothing."""
 
-    def __init__(self, items: Any, **_: Any) -> None:
-        self._items = items
-
-    def __iter__(self) -> Any:
-        return iter(self._items)
-
-    def set_postfix(self, *_: Any) -> None:
-        pass
+    set_postfix = staticmethod(lambda *_: None)
 
 
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -263,20 +225,16 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     args = _update_options(inputs, rows)
     last = (mask * torch.arange(1, width + 1)).amax(-1, keepdim=True).clamp(min=1)
     whole = {
-        "sequences": ids,
-        "attention_mask": (torch.arange(width + 1)[None] <= last).long(),
-        "action_mask": mask.bool(),
-        "action_log_probs": inputs["old_log_probs"],
-        "base_action_log_probs": inputs["ref_log_probs"],
-        "advantages": inputs["advantages"],
-        "total_length": last[:, 0] + 1,
-    }
+        "sequences": ids, "attention_mask": (torch.arange(width + 1)[None] <= last).long(), "action_mask": mask.bool(),
+        "action_log_probs": inputs["old_log_probs"], "base_action_log_probs": inputs["ref_log_probs"],
+        "advantages": inputs["advantages"], "total_length": last[:, 0] + 1,
+    }  # fmt: skip
     losses: list[Any] = []
 
     class Table:
         def __call__(self, sequences: Any, *_: Any, **__: Any) -> Any:
             said = [table[sequences[:, 1:]] for table in flat]
-            return said[0], _Output(entropy=said[1] if len(said) > 1 else torch.zeros_like(said[0]))
+            return said[0], Named(entropy=said[1] if len(said) > 1 else torch.zeros_like(said[0]))
 
         def backward(self, loss: Any) -> None:
             losses.append(loss / steps)
@@ -284,12 +242,11 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         train = step = staticmethod(lambda: None)
 
     def rank(number: int) -> Any:
-        strategy = object.__new__(boundary.imported[_DEEPSPEED].DeepspeedStrategy)
-        vars(strategy).update(
-            args=args, world_size=count, accumulated_gradient=steps, use_dynamic_batch=budget is not None
-        )
-        type(strategy).ring_attn_group = None
-        strategy.ds_device_mesh = {"dp": stand_in(get_group=lambda: None)}
+        settings = {"args": args, "accumulated_gradient": steps, "use_dynamic_batch": budget is not None}
+        mesh = {"dp": stand_in(get_group=lambda: None)}
+        kind = boundary.imported[_DEEPSPEED].DeepspeedStrategy
+        strategy = unbuilt(kind, world_size=count, ds_device_mesh=mesh, **settings)
+        kind.ring_attn_group = None
         schedule = stand_in(get_last_lr=lambda: [0.0])
         trainer = boundary.owner(
             strategy, Table(), None, None, schedule, micro_train_batch_size=size, dataloader_pin_memory=False
@@ -304,7 +261,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         own_randomness(),
         swapped(torch.cuda, "current_device", lambda: 0),
         swapped(boundary.module, "torch_dist_barrier_and_cuda_sync", lambda: None),
-        swapped(boundary.module, "tqdm", _Bar),
+        swapped(boundary.module, "tqdm", lambda items, **_: _Bar(items)),
     ):
         told = on_ranks(count, rank)[0]
     (sum(losses) / count).backward()
@@ -320,29 +277,19 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _update_options(inputs: Mapping[str, Any], rows: int) -> Any:
     """What the trainer reads of its command line."""
     reference, budget = inputs["ref_log_probs"], inputs["max_tokens_per_microbatch"]
-    kl = stand_in(use_loss=reference is not None, init_coef=inputs["kl_coef"], estimator=inputs["kl_estimator"])
-    correction = {"is_correction_enable": False, "is_correction_threshold": None, "is_correction_type": "tis"}
-    return stand_in(
-        train=stand_in(
-            max_epochs=1,
-            dynamic_batch_enable=budget is not None,
-            batch_size=rows,
-            max_tokens_per_gpu=budget,
-            colocate_all=False,
-            async_enable=False,
-        ),
-        rollout=stand_in(batch_size=rows, n_samples_per_prompt=1),
-        actor=stand_in(
-            eps_clip_low_high=(inputs["eps_clip_low"], inputs["eps_clip_high"]),
-            dual_clip=inputs["dual_clip"],
-            policy_loss_type="ppo",
-            aux_loss_coef=0.0,
-            entropy_coef=None if inputs["entropies"] is None else inputs["entropy_coef"],
-        ),
-        algo=stand_in(kl=kl, advantage=stand_in(**correction)),
-        ds=stand_in(packing_samples=False, ring_attn_size=1, tensor_parallel_size=1),
-        vllm=stand_in(sync_backend="nccl"),
-    )
+    off = ("train.colocate_all", "train.async_enable", "algo.advantage.is_correction_enable", "ds.packing_samples")
+    one = ("train.max_epochs", "rollout.n_samples_per_prompt", "ds.ring_attn_size", "ds.tensor_parallel_size")
+    given = {
+        "train.dynamic_batch_enable": budget is not None, "train.max_tokens_per_gpu": budget,
+        **dict.fromkeys(("train.batch_size", "rollout.batch_size"), rows), "vllm.sync_backend": "nccl",
+        "actor.eps_clip_low_high": (inputs["eps_clip_low"], inputs["eps_clip_high"]), "actor.aux_loss_coef": 0.0,
+        "actor.dual_clip": inputs["dual_clip"], "actor.policy_loss_type": "ppo",
+        "actor.entropy_coef": None if inputs["entropies"] is None else inputs["entropy_coef"],
+        "algo.kl.use_loss": reference is not None, "algo.kl.init_coef": inputs["kl_coef"],
+        "algo.kl.estimator": inputs["kl_estimator"],
+        "algo.advantage.is_correction_threshold": None, "algo.advantage.is_correction_type": "tis",
+    }  # fmt: skip
+    return nested({**dict.fromkeys(off, False), **dict.fromkeys(one, 1), **given})
 
 
 _UPDATES = (
@@ -360,19 +307,14 @@ _UPDATES = (
         fixed={"loss_agg_mode": "token-mean", "loss_scale_factor": None},
         accepts={"kl_estimator": ("k1", "k2", "k3")},
         dialects=(
-            Dialect(
-                "log_ratio_clamp",
-                20.0,
-                "the log-ratio is cut to [-20, 20] against overflow",
-                f"{_MAIN}/models/loss.py#L185",
-            ),
+            _LOG_RATIO,
             Dialect("kl_clamp", 10.0, "an estimate is cut to [-10, 10]", f"{_MAIN}/models/utils.py#L88"),
         ),
     ),
 )
 
 
-# -- KL, rewards and masked statistics --------------------------------------------------------------------------------
+# -- KL, rewards, masked statistics, and log-probs of a model --------------------------------------------------------
 
 
 def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -386,7 +328,6 @@ def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"token_level_rewards": found[0] if isinstance(found, tuple) else found}
 
 
-_STATISTICS = {"values": ("tensor",), "axis": ("dim",), "epsilon": ("eps",)}
 _NUMBERS = (
     Binding(
         f"{_UTILS}.compute_approx_kl",
@@ -409,12 +350,11 @@ _NUMBERS = (
         fixed={"score_as": None},
         accepts=_PADDED,
     ),
-    masked_statistic(f"{_UTILS}.masked_mean", "mean", "axis", arguments=_STATISTICS),
+    masked_statistic(f"{_UTILS}.masked_mean", "mean", "axis"),
     masked_statistic(
         f"{_UTILS}.masked_normalize",
         "whiten",
         "epsilon",
-        arguments=_STATISTICS,
         fixed={"unbiased": False, "axis": "token"},
         dialects=(
             Dialect("epsilon_placement", "floor", "the variance is at least eps", f"{_MAIN}/models/utils.py#L178"),
@@ -423,15 +363,12 @@ _NUMBERS = (
 )
 
 
-# -- log-probs of a model ---------------------------------------------------------------------------------------------
-
-
 def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """On a copy: it divides the model's logits in place, which nobody reads again."""
-    temperature = {"temperature": inputs["temperature"]} if "temperature" in boundary.parameters else {}
-    if not temperature and inputs["temperature"] != 1.0:
+    given = {"logits": inputs["logits"].clone(), "labels": inputs["token_ids"]}
+    if "temperature" not in boundary.parameters and inputs["temperature"] != 1.0:
         raise AbsentError("not in this version: there is no sampling temperature")
-    found = boundary.invoke({}, logits=inputs["logits"].clone(), labels=inputs["token_ids"], **temperature)
+    found = boundary.invoke({}, temperature=inputs["temperature"], **given)
     return {"log_probs": found, "entropy": None}
 
 
@@ -440,33 +377,18 @@ def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     logits, ids, mask = inputs["logits"], inputs["token_ids"], inputs["response_mask"]
-    tokens = ids.shape[1]
     behind = torch.zeros_like(logits[:, :1])
 
     class Table(torch.nn.Module):
         def forward(self, *_: Any, **__: Any) -> Any:
-            return _Output(logits=torch.cat([logits, behind], 1))
+            return Named(logits=torch.cat([logits, behind], 1))
 
-    model = Table()
-    actor = boundary.owner(model, temperature=inputs["temperature"])
+    actor = boundary.owner(Table(), temperature=inputs["temperature"])
     actor.packing_samples = False
     sequences = torch.cat([torch.zeros_like(ids[:, :1]), ids], 1)
-    whole = torch.ones_like(sequences)
-    if "num_actions" in boundary.parameters:
-        found = boundary.invoke({}, actor, sequences=sequences, num_actions=tokens, attention_mask=whole)
-    else:
-        found = boundary.invoke({}, actor, sequences=sequences, action_mask=mask, attention_mask=whole)
+    of_response = {"num_actions": ids.shape[1], "action_mask": mask}  # the former until May 2025
+    found = boundary.invoke({}, actor, sequences=sequences, attention_mask=torch.ones_like(sequences), **of_response)
     return {"log_probs": found, "entropy": None}
-
-
-class _Output(dict[str, Any]):
-    """What a model of transformers returns: a mapping whose keys are attributes, too."""
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(name) from None
 
 
 _MODEL = StandIn("model", "a table of the scenario's logits; what a network computes is not what is looked at")
@@ -484,37 +406,27 @@ _LOG_PROBS = (
 )
 
 
-# -- advantages and returns -------------------------------------------------------------------------------------------
+# -- advantages and returns, length penalties and the KL coefficient --------------------------------------------------
 
 
-def _gae(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    names = taken(inputs, "values", "token_level_rewards", "response_mask", "gamma", "lam")
-    return boundary.invoke(names, _without(boundary))
-
-
-def _returns(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    names = taken(inputs, "token_level_rewards", "response_mask", "gamma")
-    return boundary.invoke(names, _without(boundary))
+def _of_a_maker(names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    return boundary.invoke(taken(inputs, *names), unbuilt(boundary.owner))
 
 
 def _options(estimator: str, samples: int, gamma: float = 1.0) -> Any:
     """The options that an advantage reads, as they are grouped since April 2026 and as they were before."""
-    advantage = stand_in(estimator=estimator, gamma=gamma, lambd=1.0, no_std_norm=False)
-    reward = stand_in(clip_range=None, overlong_buffer_len=None, stop_properly_penalty_coef=None)
-    return stand_in(
-        algo=stand_in(advantage=advantage, kl=stand_in(use_loss=False)),
-        rollout=stand_in(n_samples_per_prompt=samples, max_new_tokens=None),
-        reward=reward,
-        data=stand_in(max_len=None),
-        advantage_estimator=estimator,
-        n_samples_per_prompt=samples,
-        gamma=gamma,
-        lambd=1.0,
-        reward_clip_range=None,
-        no_advantage_std_norm=False,
-        overlong_buffer_len=None,
-        stop_properly_penalty_coef=None,
-    )
+    unset = ("clip_range", "overlong_buffer_len", "stop_properly_penalty_coef")
+    former = {
+        "advantage_estimator": estimator, "n_samples_per_prompt": samples, "gamma": gamma, "lambd": 1.0,
+        "no_advantage_std_norm": False, **dict.fromkeys(("reward_clip_range", *unset[1:])),
+    }  # fmt: skip
+    grouped = {
+        **{f"algo.advantage.{name}": former[name] for name in ("gamma", "lambd")},
+        **dict.fromkeys((*(f"reward.{name}" for name in unset), "rollout.max_new_tokens", "data.max_len")),
+        "algo.advantage.estimator": estimator, "algo.advantage.no_std_norm": False, "algo.kl.use_loss": False,
+        "rollout.n_samples_per_prompt": samples,
+    }  # fmt: skip
+    return nested({**former, **grouped})
 
 
 def _advantages(
@@ -524,35 +436,27 @@ def _advantages(
     import torch
 
     options = _options(estimator, samples, 1.0 if coefficient == 0.0 else 0.0)
-    experience = stand_in(
-        index=[*range(len(rewards))],
-        rewards=rewards.clone(),
-        kl=kl,
-        action_mask=mask,
-        values=torch.zeros(mask.shape),
-        response_length=(mask != 0).sum(-1),
-        truncated=None,
-        info={"reward": rewards.clone(), "response_length": (mask != 0).sum(-1)},
-        to_device=lambda *_: None,
-    )
-    maker = _without(
-        boundary,
-        strategy=stand_in(args=options),
-        args=options,
-        advantage_estimator=estimator,
-        kl_ctl=stand_in(value=coefficient),
-    )
+    lengths = (mask != 0).sum(-1)
+    columns = {"kl": kl, "action_mask": mask, "values": torch.zeros(mask.shape), "response_length": lengths}
+    told = {"reward": rewards.clone(), "response_length": lengths}
+    numbered = {"index": [*range(len(rewards))], "to_device": lambda *_: None}
+    experience = stand_in(rewards=rewards.clone(), truncated=None, info=told, **columns, **numbered)
+    settings = {"strategy": stand_in(args=options), "args": options, "kl_ctl": stand_in(value=coefficient)}
+    maker = unbuilt(boundary.owner, advantage_estimator=estimator, **settings)
     (found,) = boundary.function(maker, [experience])
     return found.advantages
 
 
-def _relative(estimator: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _relative(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Which of its estimators has these settings."""
     import torch
 
-    samples = group_size(inputs)
+    settings, samples = (inputs["std_level"], inputs["leave_one_out"]), group_size(inputs)
+    if settings not in _ESTIMATORS:
+        raise AbsentError("no estimator leaves one out and scales")
     if samples == 1:
         raise AbsentError("its command line refuses one sample a prompt with this estimator")
-    if estimator not in inspect.getsource(inspect.unwrap(boundary.function)):
+    if (estimator := _ESTIMATORS[settings]) not in inspect.getsource(inspect.unwrap(boundary.function)):
         raise AbsentError(f"not in this version: there is no estimator {estimator}")
     rewards = inputs["rewards"]
     mask = torch.ones(len(rewards), 1)
@@ -566,76 +470,6 @@ def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     rewards = torch.zeros(len(advantages))
     return {"normalised": _advantages(boundary, "reinforce", 1, -advantages, mask.float(), rewards, 1.0)}
-
-
-_MAKING = StandIn("self", "an experience maker starts Ray actors; the step reads options, and a KL coefficient")
-_SAMPLES = StandIn("experience", "a record of tensors; the step reads those that it is given")
-
-
-_ESTIMATORS: Mapping[str, Mapping[str, Any]] = {
-    "group_norm": {"std_level": "group", "leave_one_out": False, "epsilon": 1e-9},
-    "dr_grpo": {"std_level": None, "leave_one_out": False, "epsilon": 1e-9},
-    "rloo": {"std_level": None, "leave_one_out": True, "epsilon": 1e-9},
-}
-
-
-def _by_estimator(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Which of its estimators has these settings."""
-    settings = {key: inputs[key] for key in ("std_level", "leave_one_out")}
-    names = [name for name, fixed in _ESTIMATORS.items() if settings.items() <= fixed.items()]
-    if not names:
-        raise AbsentError("no estimator leaves one out and scales")
-    return _relative(names[0], boundary, inputs)
-
-
-_ADVANTAGES = (
-    Binding(
-        f"{_MAKER}.get_advantages_and_returns",
-        "generalised_advantage",
-        formerly=(f"{_NAIVE}.get_advantages_and_returns",),
-        arguments={"token_level_rewards": ("rewards",), "lam": ("lambd",)},
-        outputs=("advantages", "returns"),
-        call=_gae,
-    ),
-    Binding(
-        f"{_MAKER}.get_cumulative_returns",
-        "discounted_return",
-        formerly=(f"{_NAIVE}.get_cumulative_returns",),
-        arguments={"token_level_rewards": ("rewards",)},
-        outputs=("returns",),
-        call=_returns,
-        fixed={"kl": None, "kl_coef": 0.0},
-    ),
-    Binding(
-        f"{_MAKER}.compute_advantages_and_returns",
-        "reward_normalisation",
-        call=_by_estimator,
-        stand_ins=(_MAKING, _SAMPLES),
-        fixed={
-            **REWARD_NORMALISATION.lacking("std_level", "leave_one_out"),
-            "mean_level": "group",
-            "epsilon": 1e-9,
-            "group_layout": "equal",
-        },
-        accepts={"std_level": (None, "group")},
-    ),
-    Binding(
-        f"{_MAKER}.compute_advantages_and_returns",
-        "advantage_normalisation",
-        call=_whitened,
-        stand_ins=(_MAKING, _SAMPLES),
-        fixed={"mean_level": "batch", "std_level": "batch", "leave_one_out": False, "epsilon": 1e-8},
-        accepts=_PADDED,
-        dialects=(
-            Dialect("std", "biased", "the variance divides by the tokens", f"{_MADE}#L316"),
-            Dialect("epsilon_placement", "floor", "the variance is at least 1e-8", f"{_MADE}#L317"),
-            Dialect("masked_output", "any", "the loss multiplies by its mask", f"{_MAIN}/models/loss.py#L34"),
-        ),
-    ),
-)
-
-
-# -- length penalties and the KL coefficient --------------------------------------------------------------------------
 
 
 def _overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -652,7 +486,48 @@ def _kl_coefficient(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return coefficients(boundary.module.FixedKLController(inputs["initial"]), inputs)
 
 
-_SCALARS = (
+_MAKING = StandIn("self", "an experience maker starts Ray actors; the step reads options, and a KL coefficient")
+_SAMPLES = StandIn("experience", "a record of tensors; the step reads those that it is given")
+
+
+#: (std_level, leave_one_out) -> the estimator.
+_ESTIMATORS = {("group", False): "group_norm", (None, False): "dr_grpo", (None, True): "rloo"}
+_ADVANTAGES = (
+    Binding(
+        f"{_MAKER}.get_advantages_and_returns",
+        "generalised_advantage",
+        outputs=("advantages", "returns"),
+        call=partial(_of_a_maker, ("values", "token_level_rewards", "response_mask", "gamma", "lam")),
+    ),
+    Binding(
+        f"{_MAKER}.get_cumulative_returns",
+        "discounted_return",
+        outputs=("returns",),
+        call=partial(_of_a_maker, ("token_level_rewards", "response_mask", "gamma")),
+        fixed={"kl": None, "kl_coef": 0.0},
+    ),
+    normalised_rewards(
+        f"{_MAKER}.compute_advantages_and_returns",
+        _relative,
+        "std_level",
+        "leave_one_out",
+        stand_ins=(_MAKING, _SAMPLES),
+        fixed={"epsilon": 1e-9, "group_layout": "equal"},
+        accepts={"std_level": (None, "group")},
+    ),
+    Binding(
+        f"{_MAKER}.compute_advantages_and_returns",
+        "advantage_normalisation",
+        call=_whitened,
+        stand_ins=(_MAKING, _SAMPLES),
+        fixed={"mean_level": "batch", "std_level": "batch", "leave_one_out": False, "epsilon": 1e-8},
+        accepts=_PADDED,
+        dialects=(
+            Dialect("std", "biased", "the variance divides by the tokens", f"{_MADE}#L316"),
+            Dialect("epsilon_placement", "floor", "the variance is at least 1e-8", f"{_MADE}#L317"),
+            Dialect("masked_output", "any", "the loss multiplies by its mask", f"{_MAIN}/models/loss.py#L34"),
+        ),
+    ),
     Binding(f"{_PPO}.length_penalty.apply_overlong_penalty", "overlong_penalty", call=_overlong, stand_ins=(_SAMPLES,)),
     Binding(f"{_PPO}.kl_controller.AdaptiveKLController", "kl_coefficient", call=_kl_coefficient),
 )
@@ -670,10 +545,7 @@ def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     rows = [row[None] for row in values] + [longest]
     if value != 0 and "value" not in boundary.parameters:
         raise AbsentError("not in this version: rows are padded with 0")
-    options = {"value": value, "stack": False}
-    found = boundary.function(
-        rows, side=inputs["side"], **{name: options[name] for name in options if name in boundary.parameters}
-    )
+    found = boundary.invoke({}, rows, side=inputs["side"], value=value, stack=False)
     return {"padded": found.reshape(len(rows), -1)[:-1]}
 
 
@@ -686,14 +558,65 @@ def _drawn(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"drawn": drawn}
 
 
+#: What a row of an experience is called in a scenario of rows.
+_COLUMNS = {"number": "total_length", "tokens": "sequences", "weights": "advantages", "label": "labels"}
+
+
+def _experience(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
+    import torch
+
+    named = {theirs: fields[ours] for ours, theirs in _COLUMNS.items()}
+    whole = torch.ones_like(fields["tokens"])
+    return boundary.imported[_EXPERIENCE].Experience(**named, attention_mask=whole, action_mask=whole, info={})
+
+
+def _read(made: Any, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """An experience of one sample has no axis of rows."""
+    found = {ours: getattr(made, theirs) for ours, theirs in _COLUMNS.items()}
+    if not found["number"].ndim:
+        found = {name: column if name == "label" else column[None] for name, column in found.items()}
+    return found, inputs["meta"]
+
+
+def _singles(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
+    return boundary.imported[_EXPERIENCE].split_experience_batch(made)
+
+
+def _of_singles(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
+    return [boundary.invoke({}, _singles(boundary, inputs, made))]
+
+
+def _replayed(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
+    """Appended to a buffer, and collated."""
+    import torch
+
+    with swapped(torch.cuda, "current_device", lambda: 0):
+        buffer = boundary.owner(len(made.sequences))
+    buffer.append(made)
+    return [boundary.function(buffer, [buffer[place] for place in range(len(buffer))])]
+
+
+def _balanced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Samples whose labels are their places, and which have nothing but lengths."""
+    import torch
+
+    lengths, made = torch.tensor(inputs["lengths"]), boundary.module.Experience
+    nodes = {"actor.num_nodes": inputs["parts"], "actor.num_gpus_per_node": 1}
+    args = nested({**nodes, "ds.ring_attn_size": 1, "ds.tensor_parallel_size": 1})
+    rows = made(sequences=lengths[:, None], total_length=lengths, labels=[*range(len(lengths))])
+    return {"parts": [one.labels for one in boundary.function([rows], args)]}
+
+
+_ZEROS = "openrlhf.utils.utils.zero_pad_sequences"
+_OF_ROWS = {"layouts": {name: LAYOUTS[name] for name in _COLUMNS}}
+_BATCH = Container(_experience, _read, {"imports": (_EXPERIENCE,), "fixed": _OF_ROWS})
 _ROWS = (
+    _BATCH.surgery(f"{_EXPERIENCE}.split_experience_batch", "split", _singles, fixed={"count": 1}),
+    _BATCH.surgery(f"{_EXPERIENCE}.make_experience_batch", "join", _of_singles),
+    _BATCH.surgery(f"{_PPO}.replay_buffer.NaiveReplayBuffer.collate_fn", "join", _replayed),
     Binding("openrlhf.utils.distributed_sampler.DistributedSampler.__iter__", "epoch_order", call=_drawn),
-    Binding(
-        "openrlhf.utils.utils.zero_pad_sequences",
-        "column_padding",
-        formerly=(f"{_PPO}.replay_buffer.zero_pad_sequences",),
-        call=_padded,
-    ),
+    Binding(_ZEROS, "column_padding", formerly=(f"{_PPO}.replay_buffer.zero_pad_sequences",), call=_padded),
+    balanced_partition(f"{_EXPERIENCE}.balance_experiences", call=_balanced, fixed={"equal_size": True}),
     balanced_partition("openrlhf.utils.seqlen_balancing.get_seqlen_balanced_partitions"),
 )
 
@@ -705,16 +628,14 @@ def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A mask stands at the position that predicts a token, as the trainer reads it: by the token, one to the right."""
     import torch
 
-    before = inputs["prompts"].shape[1]
-    rows = []
+    before, rows = inputs["prompts"].shape[1], []
+    plain: dict[str, Any] = {"pretrain_mode": False, "multiturn": False, "response_ranges": None}
     for prompt, counts, response, length in zip(
         inputs["prompts"], inputs["prompt_mask"], inputs["responses"], inputs["lengths"]
     ):
         ids = torch.cat([prompt[counts != 0], response[:length]])[None]
         own = int(counts.sum())
-        dataset = _without(
-            boundary, pretrain_mode=False, multiturn=False, prompt_ids_lens=[own], response_ranges=None, max_length=99
-        )
+        dataset = unbuilt(boundary.owner, prompt_ids_lens=[own], max_length=99, **plain)
         mask = boundary.function(dataset, ids, 0)[0, :-1]
         whole = torch.zeros(before + len(response))
         whole[before - own + 1 :][: len(mask)] = mask
@@ -722,74 +643,64 @@ def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"response_mask": torch.stack(rows)}
 
 
-def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """One item of a dataset with one conversation. Its mask stands one position before a token."""
+def _data(boundary: Any, tokenizer: Any, row: Mapping[str, Any], **options: Any) -> Any:
+    """A data set of one row of messages, by its own constructor."""
+    read = {"input_key": "messages", "chosen_key": "chosen", "rejected_key": "rejected", "apply_chat_template": True}
+    args = nested({**read, **{f"data.{name}": value for name, value in read.items()}})
+    parameters = inspect.signature(boundary.owner.__init__).parameters
+    known = {name: value for name, value in options.items() if name in parameters}
+    if any(value and name not in known for name, value in options.items()):
+        raise AbsentError(f"not in this version: {boundary.owner.__name__} has none of {sorted(options)}")
+    return boundary.owner(Rows([dict(row)]), tokenizer, 1000, stand_in(args=args), **known)
+
+
+def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """One item of one conversation. Its mask stands one position before a token."""
     tokenizer, messages = chat(inputs)
-    dataset = _without(
-        boundary,
-        tokenizer=tokenizer,
-        pretrain_mode=False,
-        max_length=1000,
-        multiturn=inputs["trains"] == "all",
-        input_template=None,
-        input_key="messages",
-        output_key=None,
-        apply_chat_template=tokenizer.apply_chat_template,
-    )
-    row = dataset.process_data({"messages": messages})
-    vars(dataset).update(
-        prompts=[row["prompt"]],
-        responses=[row["response"]],
-        prompt_ids_lens=[row["prompt_ids_len"]],
-        response_ranges=[row["response_ranges"]],
-    )
-    ids, _, mask = boundary.function(dataset, 0)
+    data = _data(boundary, tokenizer, {"messages": messages}, multiturn=inputs["trains"] == "all")
+    ids, *_, mask = boundary.function(data, 0)[:3]
     return {"token_ids": ids[0], "loss_mask": [0, *mask[0, :-1].tolist()]}
 
 
-def _log_sum(trainer: Any, sides: Mapping[str, Any], of_prompt: float) -> Any:
+def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The chosen answer to a chat, beside another one; what is behind the prompt is compared."""
+    tokenizer, messages = chat(inputs)
+    other = [*messages[:-1], {"role": "assistant", "content": "w9.9"}]
+    data = _data(boundary, tokenizer, {"chosen": messages, "rejected": other}, is_dpo=True)
+    ids, mask, *_, before = boundary.function(data, 0)
+    return {"token_ids": ids[0], "loss_mask": [int(place >= before) for place in range(int(mask.sum()))]}
+
+
+def _log_sum(trainer: Any, inputs: Mapping[str, Any], name: str, of_prompt: float) -> Any:
     """The trainer's log-probs of both sides, behind a prompt of two tokens; each model has its own of the second.
 
     The token that stands there has the scenario's log-prob.
     """
     import torch
 
-    ids, masks, tables = [], [], []
-    for side in ("chosen", "rejected"):
-        log_probs, mask = sides[f"{side}_log_probs"], sides[f"{side}_mask"]
-        prompt = torch.full((len(mask), 1), of_prompt, dtype=log_probs.dtype)
-        tables.append(torch.cat([prompt, log_probs], 1))
-        masks.append(torch.cat([torch.ones(len(mask), 2, dtype=torch.int64), mask.long()], 1))
-        ids.append(torch.ones_like(masks[-1]))
-    longest = max(int(one.shape[1]) for one in tables)
-    table = torch.cat([torch.nn.functional.pad(one, (0, longest - one.shape[1]), value=-1.0) for one in tables])
+    pad = torch.nn.functional.pad
+    masks = pad(both_sides(inputs, "mask").long(), (2, 0), value=1)
+    table = pad(both_sides(inputs, name, -1.0), (1, 0), value=of_prompt)
     logits = two_token_logits(table)
     logits = torch.cat([logits, torch.zeros_like(logits[:, :1])], 1)
 
     def model(*_: Any, return_logprobs: bool = False, **__: Any) -> Any:
-        output = _Output(logits=logits)
+        output = Named(logits=logits)
         return (table, output) if return_logprobs else output
 
-    lengths = [2] * len(ids[0])
-    return trainer.concatenated_forward(model, ids[0], masks[0], ids[1], masks[1], lengths)[:2]
+    (chosen, rejected), (ids, other) = masks.chunk(2), torch.ones_like(masks).chunk(2)
+    return trainer.concatenated_forward(model, ids, chosen, other, rejected, [2] * len(ids))[:2]
 
 
 def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """As ``fit`` does: the log-probs of both models, and the loss of both. Either of the two is the boundary."""
     of_trainer = boundary.imported[_DPO.rpartition(".")[0]]
-    trainer = object.__new__(of_trainer.DPOTrainer)
     loss = of_trainer.DPOLoss(inputs["beta"], 0.0, inputs["loss_type"] == "ipo")
-    vars(trainer).update(
-        loss_fn=loss,
-        tokenizer=stand_in(pad_token_id=0),
-        strategy=stand_in(ring_attn_group=None),
-        packing_samples=False,
-        args=stand_in(packing_samples=False),
-    )
-    policy = _log_sum(trainer, inputs, -0.5)
-    reference = {f"{side}_log_probs": inputs[f"{side}_ref_log_probs"] for side in ("chosen", "rejected")}
-    fixed = _log_sum(trainer, {**inputs, **reference}, -1.5)
-    return {"loss": loss(*policy, *fixed)[0]}
+    packing, parts = {"packing_samples": False}, {"strategy": stand_in(ring_attn_group=None), "loss_fn": loss}
+    tokenizer = stand_in(pad_token_id=0)
+    trainer = unbuilt(of_trainer.DPOTrainer, tokenizer=tokenizer, args=stand_in(**packing), **packing, **parts)
+    policy, reference = _log_sum(trainer, inputs, "log_probs", -0.5), _log_sum(trainer, inputs, "ref_log_probs", -1.5)
+    return {"loss": loss(*policy, *reference)[0]}
 
 
 def _pairs(boundary: str, loss_type: str) -> Binding:
@@ -805,28 +716,25 @@ def _pairs(boundary: str, loss_type: str) -> Binding:
     )
 
 
+_OF_FILES = StandIn("self", "a dataset reads files; the mask reads the length of a prompt")
+_WORDS = StandIn("tokenizer", "a word is a token, in a template of ChatML's form")
+_NEW_LINE = "the new line behind an answer's end is trained with it"
 _DATA = (
-    Binding(
-        f"{_SFT}.get_loss_mask",
-        "response_masks",
-        call=_trained_tokens,
-        stand_ins=(StandIn("self", "a dataset reads files; the mask reads the length of a prompt"),),
-    ),
+    Binding(f"{_SFT}.get_loss_mask", "response_masks", call=_trained_tokens, stand_ins=(_OF_FILES,)),
     Binding(
         f"{_SFT}.__getitem__",
         "trained_tokens",
-        call=_trained_of_a_chat,
-        requires=(f"{_SFT}.process_data",),
-        stand_ins=(StandIn("tokenizer", "a word is a token, in a template of ChatML's form"),),
+        call=_of_a_chat,
+        stand_ins=(_WORDS,),
         fixed={"max_tokens": None},
-        dialects=(
-            Dialect(
-                "after_the_end",
-                "counted",
-                "the new line behind an answer's end is trained with it",
-                f"{_MAIN}/datasets/sft_dataset.py#L107",
-            ),
-        ),
+        dialects=(Dialect("after_the_end", "counted", _NEW_LINE, f"{_MAIN}/datasets/sft_dataset.py#L107"),),
+    ),
+    Binding(
+        "openrlhf.datasets.reward_dataset.RewardDataset.__getitem__",
+        "trained_tokens",
+        call=_of_a_pair,
+        stand_ins=(_WORDS,),
+        fixed={"max_tokens": None, "trains": "last"},
     ),
     _pairs(f"{_DPO}.concatenated_forward", "sigmoid"),
     _pairs(f"{_LOSS}.DPOLoss.forward", "ipo"),
@@ -836,26 +744,11 @@ _DATA = (
 # -- agents, and rules that score them ---------------------------------------------------------------------------------
 
 
-class _Letters:
+def _letters(text: str, **_: Any) -> dict[str, Any]:
     """A tokenizer: a letter is a token."""
+    import torch
 
-    def __call__(self, text: str, **_: Any) -> dict[str, Any]:
-        import torch
-
-        return {"input_ids": torch.tensor([[ord(letter) for letter in text]])}
-
-
-class _Speaker:
-    """An engine that says so many tokens in each turn, or as many of them as it may."""
-
-    def __init__(self, said: Sequence[int]) -> None:
-        self._said = iter(said)
-
-    async def generate(self, _: Any, params: Any, **__: Any) -> Any:
-        says = next(self._said)
-        ids = [1] * min(says, params.max_tokens)
-        reason = "length" if says > params.max_tokens else "stop"
-        return stand_in(outputs=[stand_in(token_ids=ids, text="x" * len(ids), finish_reason=reason, logprobs=None)])
+    return {"input_ids": torch.tensor([[ord(letter) for letter in text]])}
 
 
 def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -865,7 +758,14 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     said, heard = inputs["said"], iter(inputs["heard"])
-    left = [len(said)]
+    turns, left = iter(said), [len(said)]
+
+    async def generate(_: Any, params: Any, **__: Any) -> Any:
+        """So many tokens in each turn, or as many of them as it may say."""
+        says = next(turns)
+        ids = [1] * min(says, params.max_tokens)
+        reason = "length" if says > params.max_tokens else "stop"
+        return stand_in(outputs=[stand_in(token_ids=ids, text="x" * len(ids), finish_reason=reason, logprobs=None)])
 
     async def answer(_: Any, __: Any) -> dict[str, Any]:
         left[0] -= 1
@@ -880,9 +780,9 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     else:
         executor = boundary.owner()
     params = stand_in(max_tokens=None, logprobs=None)
+    engine = {"llm_engine": stand_in(generate=generate), "hf_tokenizer": _letters, "sampling_params": params}
     room = 2 + inputs["max_tokens"]
-    given = {"sampling_params": params, "max_length": room, "hf_tokenizer": _Letters(), "llm_engine": _Speaker(said)}
-    found = asyncio.run(boundary.invoke({}, executor, prompt="pp", label="", **given))
+    found = asyncio.run(boundary.invoke({}, executor, prompt="pp", label="", max_length=room, **engine))
     spans = found["action_ranges"]
     spoken = {token for start, end in spans for token in range(start, end)}
     mask = [int(token in spoken) for token in range(2, spans[-1][1])]
@@ -921,79 +821,55 @@ def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The reported pass rate, where engines have answered ``consumed`` prompts, and ``accepted`` samples are left."""
     numbers = inputs["arguments"]
     samples = numbers["samples_per_prompt"]
-    rollout = stand_in(batch_size=1, n_samples_per_prompt=samples, vllm_generate_batch_size=None)
-    args = stand_in(
-        rollout=rollout,
-        vllm=stand_in(enable_sleep=False),
-        algo=stand_in(dynamic_filtering_enable=True),
-        rollout_batch_size=1,
-        n_samples_per_prompt=samples,
-        vllm_generate_batch_size=None,
-        vllm_enable_sleep=False,
-        dynamic_filtering=True,
-    )
+    former = {"n_samples_per_prompt": samples, "vllm_generate_batch_size": None, "vllm_enable_sleep": False}
+    grouped = {"rollout.n_samples_per_prompt": samples, "rollout.vllm_generate_batch_size": None}
+    switches = {"vllm.enable_sleep": False, "algo.dynamic_filtering_enable": True, "dynamic_filtering": True}
+    args = nested({"rollout.batch_size": 1, "rollout_batch_size": 1, **former, **grouped, **switches})
     answered = ([None] * numbers["accepted"], numbers["consumed"], False)
-    generator = _without(boundary, args=args, prompts_dataloader=[], _generate_vllm=lambda **_: answered)
+    generator = unbuilt(boundary.owner, args=args, prompts_dataloader=[], _generate_vllm=lambda **_: answered)
     return {"returned": boundary.function(generator)[1]}
 
 
+_TWO_RANKS = StandIn("ring_attn_group", "two ranks; the function asks for their number")
+_ANSWERED = StandIn("_generate_vllm", "engines answer; what they say is how many prompts and samples")
 _CALLS = (
+    Binding("openrlhf.models.ring_attn_utils.pad_sequences", "call", call=_in_a_ring, stand_ins=(_TWO_RANKS,)),
     Binding(
-        "openrlhf.models.ring_attn_utils.pad_sequences",
-        "call",
-        call=_in_a_ring,
-        stand_ins=(StandIn("ring_attn_group", "two ranks; the function asks for their number"),),
-    ),
-    Binding(
-        f"{_PPO}.samples_generator.SamplesGenerator.generate_samples",
-        "call",
-        call=_passed,
-        stand_ins=(StandIn("_generate_vllm", "engines answer; what they say is how many prompts and samples"),),
+        f"{_PPO}.samples_generator.SamplesGenerator.generate_samples", "call", call=_passed, stand_ins=(_ANSWERED,)
     ),
 )
 
-_UNBOUND: dict[str, str] = {
-    f"{_LOSS}.PairWiseLoss.forward": "one log-sigmoid of a difference of two scores",
-    f"{_LOSS}.LogExpLoss.forward": "one logarithm of a difference of two scores, which recipes ask for as it is",
-    f"{_LOSS}.GPTLMLoss.forward": "the mean of a cross entropy; nothing calls it any more",
-    f"{_LOSS}.*": "options, which the losses that are bound are asked with",
-    f"{_UTILS}._logsumexp_by_chunk": "log_probs_from_logits, which is bound, asks it",
-    "openrlhf.models.actor.Actor.__init__": "it loads a model",
-    "openrlhf.models.model.*": "it puts a head on a model, and loads it",
-    "openrlhf.models.ring_attn_utils.*": "slices and gathers of the ranks of a ring; a recipe has their padding",
-    "openrlhf.cli.*": "it reads options, starts a trainer, or serves a reward model",
-    "openrlhf.datasets.prompts_dataset.*": "columns of text, in a template",
-    "openrlhf.datasets.reward_dataset.*": "pairs of texts as a tokenizer makes them, padded by what is bound",
-    f"{_SFT}.collate_fn": "zero_pad_sequences, which is bound, for each column",
-    f"{_DPO}.concatenated_inputs": "concatenated_forward, which is bound, asks it",
-    f"{_DPO}._get_batch_logps": "concatenated_forward, which is bound, asks it",
-    **dict.fromkeys(
-        (f"openrlhf.trainer.{name}_trainer.*" for name in ("dpo", "rm", "sft")),
-        "DeepSpeed's loop around a model, and around losses that are bound",
-    ),
-    "openrlhf.trainer.ppo_trainer.compute_eval_metrics": "means over an evaluation; nothing is trained on them",
-    "openrlhf.trainer.ppo_trainer.*": "it starts Ray's actors, asks them in turn, and saves",
-    "openrlhf.trainer.ppo_trainer_async.*": "queues between Ray's actors",
-    f"{_PPO}.length_penalty.apply_length_penalties": "it asks apply_overlong_penalty, which is bound, by the options",
-    f"{_MAKER}.__init__": "options",
-    f"{_MAKER}.make_experience": "it asks Ray's models; what it makes of their answers is bound",
-    f"{_MAKER}.make_experience_batch": "it asks three methods in turn",
-    f"{_PPO}.samples_generator.SamplesGenerator._process_response_into_experience": "recipes ask it as it is",
-    f"{_PPO}.samples_generator.*": "it hands prompts to vLLM's engines, and waits for them",
-    "openrlhf.trainer.ray.launcher.*": "a forward pass of a model on its device",
-    "openrlhf.trainer.ray.ppo_actor.*": "steps of a model on its device; its losses and what they divide by are bound",
-    "openrlhf.trainer.ray.ppo_critic.*": "steps of a critic on its device; its loss is bound",
-    "openrlhf.trainer.ray.utils.*": "where Ray puts an actor",
-    "openrlhf.trainer.ray.vllm_engine.*": "an engine of vLLM",
-    f"{_AGENT}.*": "options of executors that are bound, and requests to a service or a user's function",
-    "openrlhf.utils.deepspeed.*": "DeepSpeed's own steps, gradients and checkpoints",
-    "openrlhf.utils.logging_utils.*": "it hands numbers to a service",
-    "openrlhf.utils.loss_utils._optimizer_step_loss_norm": "iter_grad_accum_global_norm, which is bound, asks it",
-    f"{_RULES}.*": "parts of the graders that are bound",
-    "openrlhf.utils.seqlen_balancing.*": "parts of get_seqlen_balanced_partitions, which is bound, counts and metrics",
-    "openrlhf.utils.distributed_sampler.*": "__iter__, which is bound, is asked after it",
-    "openrlhf.utils.utils.remove_pad_token": "a row without its padding",
-    "openrlhf.utils.vlm_utils.*": "images, as a processor makes them",
+#: Reason -> what is left out for it.
+_LEFT_OUT = {
+    "one logarithm of a difference of scores": "models.loss.PairWiseLoss.forward models.loss.LogExpLoss.forward",
+    "a factor or a number, where a response was cut": "trainer.ppo_utils.length_penalty.apply_stop_properly_penalty",
+    "the mean of a cross entropy; nothing calls it any more": "models.loss.GPTLMLoss.forward",
+    "options, which what is bound is asked with": f"""
+        models.loss.* {_OF_MAKER}.__init__ utils.agent.* trainer.ppo_utils.replay_buffer.NaiveReplayBuffer.__init__
+    """,
+    "what is bound asks it, or asks nothing else": f"""
+        models.utils._logsumexp_by_chunk datasets.sft_dataset.* datasets.reward_dataset.*
+        trainer.ppo_utils.length_penalty.apply_length_penalties {_OF_MAKER}.make_experience_batch
+        {_OF_MAKER}.split_rollout_samples utils.loss_utils._optimizer_step_loss_norm utils.math_utils.*
+        utils.seqlen_balancing.* utils.distributed_sampler.* utils.utils.remove_pad_token
+        trainer.ppo_utils.experience.Experience.* trainer.ppo_utils.experience.remove_padding_in_sequences
+        trainer.ppo_utils.replay_buffer.*
+    """,
+    "DeepSpeed's loop around a model, and around losses that are bound": """
+        trainer.dpo_trainer.* trainer.rm_trainer.* trainer.sft_trainer.* utils.deepspeed.*
+    """,
+    "a step of a model on its device, whose losses and what they divide by are bound": """
+        trainer.ray.ppo_actor.* trainer.ray.ppo_critic.* trainer.ray.launcher.*
+    """,
+    "it loads a model, or puts a head on one": "models.actor.Actor.__init__ models.model.*",
+    "slices and gathers of the ranks of a ring; a recipe has their padding": "models.ring_attn_utils.*",
+    "it reads options, starts a trainer or a service, or talks to one": "cli.* utils.logging_utils.*",
+    "means over an evaluation; nothing is trained on them": "trainer.ppo_trainer.compute_eval_metrics",
+    "it asks Ray's actors, or engines, in turn, and waits for them; what it makes of their answers is bound": f"""
+        trainer.ppo_trainer.* trainer.ppo_trainer_async.* {_OF_MAKER}.make_experience {_OF_MAKER}._dispatch_forward
+        trainer.ppo_utils.samples_generator.* trainer.ray.utils.* trainer.ray.vllm_engine.*
+    """,
+    "columns of text or images, as a template or processor makes them": "datasets.prompts_dataset.* utils.vlm_utils.*",
 }
 
 TARGET = Target(
@@ -1001,25 +877,21 @@ TARGET = Target(
     arguments={
         "response_mask": ("action_mask", "loss_mask", "mask", "response_mask"),
         "ref_log_probs": ("log_probs_base",),
+        "token_level_rewards": ("rewards",),
+        "lam": ("lambd",),
+        "values": ("values", "tensor"),
+        "axis": ("dim",),
+        "epsilon": ("eps",),
     },
+    moved={_MAKER: (f"{_PPO}.experience_maker.NaiveExperienceMaker",)},
     repository="https://github.com/OpenRLHF/OpenRLHF",
     roots=(PackageRoot("openrlhf"),),
     pypi="openrlhf",
     preload=("torch._dynamo", "transformers"),
     bindings=tuple(
         replace(binding, dtypes=("float32", "bfloat16"))
-        for binding in (
-            *_LOSSES,
-            *_UPDATES,
-            *_NUMBERS,
-            *_LOG_PROBS,
-            *_ADVANTAGES,
-            *_SCALARS,
-            *_ROWS,
-            *_DATA,
-            *_AGENTS,
-            *_CALLS,
-        )
+        for part in (_LOSSES, _UPDATES, _NUMBERS, _LOG_PROBS, _ADVANTAGES, _ROWS, _DATA, _AGENTS, _CALLS)
+        for binding in part
     ),
-    unbound=_UNBOUND,
+    unbound={f"openrlhf.{path}": reason for reason, paths in _LEFT_OUT.items() for path in paths.split()},
 )

@@ -13,14 +13,24 @@ from functools import partial
 from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, DriftError, PackageRoot, StandIn, Target
+from sentinel.contracts.conversations import chat
 from sentinel.contracts.normalisation import MASKED_STATISTICS, REWARD_NORMALISATION
 from sentinel.contracts.policy_loss import POLICY_LOSS
 from sentinel.contracts.updates import POLICY_UPDATE
 from sentinel.targets import Alias
+from sentinel.worker.families import microbatch_packing
 from sentinel.worker.kit import (
+    PROMPT,
+    Rows,
+    accepted,
+    answered,
+    both_sides,
+    built,
     group_size,
-    one_step,
-    own_randomness,
+    itself,
+    lengths_of,
+    prompted,
+    sequences,
     stand_in,
     swapped,
     table_tokenizer,
@@ -28,6 +38,7 @@ from sentinel.worker.kit import (
     token_table,
     token_words,
     trained,
+    unbuilt,
     with_gradient,
 )
 
@@ -72,20 +83,11 @@ def _of_configuration(self: Any, name: str) -> Any:
     raise DriftError(f"the code reads an attribute {name!r} of the trainer, which neither its options nor _OFF have")
 
 
-def _config(boundary: Any, name: str, options: Mapping[str, Any]) -> Any:
-    """One of TRL's own configuration classes, which has these options in this version."""
-    found = getattr(boundary.module, name)
-    for option in options:
-        if option not in found.__dataclass_fields__:
-            raise AbsentError(f"not in this version: {name} has no option {option!r}")
-    return found
-
-
 def _options(boundary: Any, name: str, given: Mapping[str, Any]) -> Any:
-    """A configuration with these options, of which it checks none."""
-    made = _config(boundary, name, given)
-    made = made(output_dir="unused", use_cpu=boundary.device == "cpu", bf16=False, report_to="none")
-    for option, value in given.items():
+    """A configuration of one of TRL's own classes with these options, of which it checks none."""
+    kind = getattr(boundary.module, name)
+    made = kind(output_dir="unused", use_cpu=boundary.device == "cpu", bf16=False, report_to="none")
+    for option, value in accepted(kind, given).items():
         setattr(made, option, value)
     return made
 
@@ -98,17 +100,13 @@ def _trainer(boundary: Any, args: Any, **attributes: Any) -> Any:
 
     made = object.__new__(type(boundary.owner.__name__, (boundary.owner,), {"__getattr__": _of_configuration}))
     accelerator = stand_in(
-        gather=_itself, gather_for_metrics=_itself, reduce=_itself, unwrap_model=_itself, num_processes=1,
+        gather=itself, gather_for_metrics=itself, reduce=itself, unwrap_model=itself, num_processes=1,
         process_index=0, is_main_process=True, sync_gradients=True, device=torch.device(boundary.device),
     )  # fmt: skip
     metrics = {"train": defaultdict(list), "eval": defaultdict(list)}
     defaults = {"accelerator": accelerator, "_metrics": metrics, "model": stand_in(training=True)}
     vars(made).update({"args": args, **defaults, **attributes})
     return made
-
-
-def _itself(value: Any, *_: Any, **__: Any) -> Any:
-    return value
 
 
 _ONE_PROCESS = StandIn("accelerator", "one process: what is gathered or reduced over ranks is what it was")
@@ -144,8 +142,8 @@ def _saying(boundary: Any, log_probs: Any) -> dict[str, Any]:
     arity = 3 if "compute_aux_loss" in inspect.signature(method).parameters else 2
     several = (log_probs, log_probs.detach() * 0, None)[:arity]
     return {
-        "_get_per_token_logps_and_entropies": partial(_itself, several),
-        "_get_per_token_logps": partial(_itself, log_probs),
+        "_get_per_token_logps_and_entropies": partial(itself, several),
+        "_get_per_token_logps": partial(itself, log_probs),
     }
 
 
@@ -296,30 +294,14 @@ LOSSES = tuple(
 
 # -- losses of models: what a model says of a token stands in a table --------------------------------------------------
 
-#: Prompt tokens before each response.
-_PROMPT = 2
-
-
-def _sequences(mask: Any) -> dict[str, Any]:
-    """A batch of _PROMPT prompt tokens and the response, as a collator hands it to a trainer."""
-    import torch
-
-    mask = mask.long()
-    prompt = torch.ones(len(mask), _PROMPT, dtype=torch.long, device=mask.device)
-    ids = torch.tensor(token_ids(mask * 0 + 1), device=mask.device)
-    ids = torch.cat([2 * prompt[:, 1:], ids], dim=1)
-    whole, attention = torch.cat([prompt * 0, mask], dim=1), torch.cat([prompt, mask], dim=1)
-    return {"input_ids": ids, "attention_mask": attention, "labels": ids.masked_fill(whole == 0, -100),
-            "completion_mask": whole, "prompts": ids[:, :_PROMPT], "prompt_attention_mask": prompt}  # fmt: skip
-
 
 def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     student = token_table(inputs["logits"], trains=False)
     teacher = token_table(inputs["teacher_logits"])
-    batch = _sequences(inputs["response_mask"])
-    prompt, completion = batch["prompts"], batch["input_ids"][:, _PROMPT:]
+    batch = sequences(inputs["response_mask"])
+    prompt, completion = batch["prompts"], batch["input_ids"][:, PROMPT:]
     batch.update(prompt_ids=prompt, prompt_mask=batch["prompt_attention_mask"], completion_ids=completion,
                  completion_mask=inputs["response_mask"].long())  # fmt: skip
     trainer = _trainer(
@@ -340,15 +322,15 @@ def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         raise AbsentError("not in this version: the model says the entropy of each token")
     values = inputs["values"]
     model = token_table(values[..., None].expand(*values.shape, 2))
-    batch = _sequences(inputs["response_mask"])
+    batch = sequences(inputs["response_mask"])
     args = stand_in(use_liger_kernel=False, loss_type="nll")
 
-    def answered(_: Any, model: Any, inputs: Any, return_outputs: bool = False, **__: Any) -> Any:
+    def told(_: Any, model: Any, inputs: Any, return_outputs: bool = False, **__: Any) -> Any:
         outputs = model(**inputs)
         return (outputs.loss, outputs) if return_outputs else outputs.loss
 
     with (
-        swapped(transformers.Trainer, "compute_loss", answered),
+        swapped(transformers.Trainer, "compute_loss", told),
         swapped(boundary.module, "entropy_from_logits", lambda logits, *_, **__: logits[..., 0].clone()),
     ):
         trainer = _trainer(boundary, args, num_virtual_tokens=0, _total_train_tokens=0, model=model)
@@ -361,10 +343,7 @@ _SIDES = ("chosen", "rejected")
 
 def _of_pairs(inputs: Mapping[str, Any]) -> tuple[Any, ...]:
     """Log-probs, those of the reference, and masks: of the chosen responses, then of the rejected ones."""
-    import torch
-
-    names = ("log_probs", "ref_log_probs", "mask")
-    return tuple(torch.cat([inputs[f"{side}_{name}"] for side in _SIDES]) for name in names)
+    return tuple(both_sides(inputs, name) for name in ("log_probs", "ref_log_probs", "mask"))
 
 
 def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -373,7 +352,7 @@ def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if hasattr(boundary.module, "add_fused_lm_head"):  # which constructors call
         boundary.module.add_fused_lm_head(model, outputs=("log_probs", "entropy", "mean_logits", "is_top1"))
         boundary.module.add_fused_lm_head(other)
-    batch = _sequences(mask)
+    batch = sequences(mask)
     given = {name: inputs[name] for name in ("beta", "ld_alpha") if inputs[name] is not None}
     former = not hasattr(boundary.module, "DPOConfig")
     args = stand_in(**given) if former else _options(boundary, "DPOConfig", given)
@@ -395,7 +374,7 @@ _PADDED: dict[str, Any] = {"pad_token_id": 0, "padding_value": 0, "label_pad_tok
 def _former_pairs(boundary: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
     """The pairs of a batch as they were collated until February 2026, and until October 2024."""
     whole = "chosen_labels" in boundary.owner.concatenated_forward.__code__.co_consts
-    rows, start = len(batch["labels"]) // 2, 0 if whole else _PROMPT
+    rows, start = len(batch["labels"]) // 2, 0 if whole else PROMPT
     found = {
         "prompt_input_ids": batch["prompts"][:rows],
         "prompt_attention_mask": batch["prompt_attention_mask"][:rows],
@@ -481,51 +460,86 @@ _MEAN = {"statistic": "mean", **MASKED_STATISTICS.lacking()}
 
 MODELS = (
     Binding(
-        f"{DPO}.DPOTrainer._compute_loss",
-        "preference_loss",
-        formerly=(f"{DPO}.DPOTrainer.get_batch_loss_metrics",),
-        call=_dpo_loss,
-        stand_ins=(_SELF, _ONE_PROCESS, _TABLE),
+        f"{DPO}.DPOTrainer._compute_loss", "preference_loss", call=_dpo_loss,
+        formerly=(f"{DPO}.DPOTrainer.get_batch_loss_metrics",), stand_ins=(_SELF, _ONE_PROCESS, _TABLE),
         accepts={"chosen_mask": _COUNTED, "rejected_mask": _COUNTED},
     ),
     Binding(
-        f"{DPO}.DataCollatorForVisionPreference.torch_call",
-        "collation",
-        call=_collated,
+        f"{DPO}.DataCollatorForVisionPreference.torch_call", "collation", call=_collated,
         stand_ins=(StandIn("processor", "of a vision model: makes numbers of texts, and types beside them"),),
         fixed={"layouts": {name: {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]} for name in _TYPED}},
     ),
     *(
         Binding(
-            f"{owner}.log",
-            "masked_statistics",
-            call=partial(_logged, owner in _WITHOUT_A_NUMBER),
-            stand_ins=(_SELF, StandIn("Trainer.log", "of transformers: it writes what it is handed")),
-            fixed=_MEAN,
+            f"{owner}.log", "masked_statistics", call=partial(_logged, owner in _WITHOUT_A_NUMBER),
+            stand_ins=(_SELF, StandIn("Trainer.log", "of transformers: it writes what it is handed")), fixed=_MEAN,
         )
         for owner in (*_WITHOUT_A_NUMBER, *_LOGGING)
     ),
     Binding(
-        f"{SFT}.SFTTrainer.compute_loss",
-        "masked_statistics",
-        call=_entropy_told,
-        stand_ins=(_SELF, _ONE_PROCESS, _TABLE, _AT_THE_TABLE, _OF_HF),
-        fixed=_MEAN,
-        accepts={"response_mask": _COUNTED},
-        dialects=(_FINITE,),
-        dtypes=("float32",),
+        f"{SFT}.SFTTrainer.compute_loss", "masked_statistics", call=_entropy_told,
+        stand_ins=(_SELF, _ONE_PROCESS, _TABLE, _AT_THE_TABLE, _OF_HF), fixed=_MEAN,
+        accepts={"response_mask": _COUNTED}, dialects=(_FINITE,), dtypes=("float32",),
     ),
     *(
         Binding(
-            f"{trainer}.compute_loss",
-            "distillation_loss",
-            call=_distilled,
-            stand_ins=(_SELF, _ONE_PROCESS, _TABLE),
+            f"{trainer}.compute_loss", "distillation_loss", call=_distilled, stand_ins=(_SELF, _ONE_PROCESS, _TABLE),
             # The temperature of GKD is that of its sampling alone.
             accepts={"response_mask": _COUNTED, **({"temperature": (1.0,)} if trainer == _DISTILLING[1] else {})},
         )
         for trainer in _DISTILLING
     ),
+)  # fmt: skip
+
+# -- rows of data: chats, pairs and packs ------------------------------------------------------------------------------
+
+
+def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A chat of which all that the assistant said is learned, or its last answer to what stands before."""
+    tokenizer, messages = chat(inputs)
+    last = inputs["trains"] == "last"
+    row = {"prompt": messages[:-1], "completion": messages[-1:]} if last else {"messages": messages}
+    given = {"assistant_only_loss": not last, "completion_only_loss": last, "max_length": inputs["max_tokens"]}
+    args = _options(boundary, "SFTConfig", given)
+    trainer = _trainer(boundary, args, _tokenizer=tokenizer, chat_template=None)
+    made = boundary.function(trainer, Rows([row]), tokenizer, args, False, None, "chats")
+    if not made:
+        return {"token_ids": None}
+    return {"token_ids": made[0]["input_ids"], "loss_mask": [label != -100 for label in made[0]["labels"]]}
+
+
+def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The chosen answer to a chat, beside another one."""
+    tokenizer, messages = chat(inputs)
+    row = {"chosen": messages, "rejected": [*messages[:-1], {"role": "assistant", "content": "w9.9"}]}
+    args, trainers = _options(boundary, "DPOConfig", {"max_length": inputs["max_tokens"]}), boundary.module.DPOTrainer
+    trainer = unbuilt(trainers, args=args, _tokenizer=tokenizer)
+    rows = trainers._prepare_dataset(trainer, Rows([row]), tokenizer, args, "pairs")
+    if not rows:
+        return {"token_ids": None}
+    batch = boundary.function(boundary.owner(pad_token_id=0, max_length=inputs["max_tokens"]), rows)
+    count = int(batch["attention_mask"][0].sum())
+    return {"token_ids": batch["input_ids"][0][:count], "loss_mask": batch["completion_mask"][0][:count]}
+
+
+def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Rows whose tokens are their number."""
+    from datasets import Dataset, disable_progress_bars
+
+    disable_progress_bars()
+    rows = Dataset.from_list([{"input_ids": [row] * length} for row, length in enumerate(lengths_of(inputs))])
+    made = boundary.function(rows, inputs["max_tokens_per_microbatch"])
+    return {"parts": [list(dict.fromkeys(row)) for row in made["input_ids"]]}
+
+
+_WORDS = StandIn("tokenizer", "of words: a word is a token")
+ROWS = (
+    Binding(f"{SFT}.SFTTrainer._prepare_dataset", "trained_tokens", call=_of_a_chat, stand_ins=(_SELF, _WORDS)),
+    Binding(
+        f"{DPO}.DataCollatorForPreference.torch_call", "trained_tokens", call=_of_a_pair, stand_ins=(_SELF, _WORDS),
+        fixed={"trains": "last"},
+    ),
+    microbatch_packing("trl.data_utils.pack_dataset", _packed),
 )  # fmt: skip
 
 # -- single faults: a contract of their own would have one boundary each -----------------------------------------------
@@ -539,7 +553,7 @@ def _reported(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     chosen, rejected = (torch.tensor(given[side]) for side in _SIDES)
     said = (chosen, rejected, chosen, rejected, torch.cat([chosen, rejected]))
     trainer = _trainer(
-        boundary, stand_in(), forward=partial(_itself, said), ref_model=stand_in(), beta=0.1, loss_type="kto",
+        boundary, stand_in(), forward=partial(itself, said), ref_model=stand_in(), beta=0.1, loss_type="kto",
         desirable_weight=1.0, undesirable_weight=1.0, kl=None,
     )  # fmt: skip
     told = boundary.function(trainer, stand_in(), {})[1]
@@ -611,7 +625,6 @@ def _rendered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"returned": {"same": texts[0] == original, "trained": trained_on}}
 
 
-_WORDS = StandIn("tokenizer", "of transformers, for words that are numbers")
 SINGLE = tuple(
     Binding(boundary, "call", call=call, stand_ins=stand_ins)
     for boundary, call, stand_ins in (
@@ -626,33 +639,12 @@ SINGLE = tuple(
 # -- whole steps: trainers that are built for real train a model that is a table ---------------------------------------
 
 
-def _built(
-    boundary: Any, table: Any, config: str, micro: int | None, rows: list[dict[str, Any]], options: Mapping[str, Any],
-    after: Any = None, scores: bool = False, **parts: Any,
-) -> tuple[Any, Any]:  # fmt: skip
-    """A trainer of these rows, and the model that it trains."""
-    from datasets import Dataset, disable_progress_bars
-
-    disable_progress_bars()
-    made = _config(boundary, config, options)
-    args = made(**{**one_step(len(rows), micro), **options})
-    model = token_table(table, after, scores=scores)
-    tokenizer = table_tokenizer(model)
-    by_name = stand_in(from_pretrained=partial(_itself, tokenizer))
-    silent = swapped(boundary.owner, "_send_telemetry", lambda *_: None)
-    with silent, swapped(boundary.module, "AutoTokenizer", by_name), own_randomness():
-        trainer = boundary.owner(
-            model=model, args=args, train_dataset=Dataset.from_list(rows), processing_class=tokenizer, **parts
-        )
-    return trainer, model
-
-
 def _learned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Rows of token ids, of which a completion mask says what is learned; the first token's is of no consequence."""
     mask, first = inputs["response_mask"], int(inputs["first_counts"])
     ids = token_ids(mask * 0 + 1)
     rows = [{"input_ids": row, "completion_mask": [first, *kept]} for row, kept in zip(ids, mask.long().tolist())]
-    trainer, model = _built(
+    trainer, model = built(
         boundary, inputs["log_probs"], "SFTConfig", inputs["micro_batch_size"], rows,
         {"completion_only_loss": True}, after=inputs["output_after"],
     )  # fmt: skip
@@ -673,12 +665,12 @@ def _optimised(which: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str
     if which == "GRPO":
         options["loss_type"] = _LOSS_TYPES["ppo", inputs["loss_agg_mode"]].replace("bnpo", "dapo")
     prompts = [{"prompt": token_words(row[:1])} for row in ids.tolist()]
-    trainer, model = _built(
+    trainer, model = built(
         boundary, inputs["log_probs"], f"{which}Config", inputs["micro_batch_size"], prompts, options,
-        reward_funcs=_itself,
+        reward_funcs=itself,
     )  # fmt: skip
     scored = _completions(inputs, prompt_ids=ids[:, :1], completion_ids=ids[:, 1:])
-    trainer._generate_and_score_completions = partial(_itself, scored)
+    trainer._generate_and_score_completions = partial(itself, scored)
     loss, arrived = trained(trainer, model)
     return {"gradient": arrived[:, 1:-1], "pg_loss": loss}
 
@@ -716,22 +708,10 @@ def _preferred(
     if given.get("loss_type") == "apo_zero":
         given["loss_type"] = "apo_zero_unpaired"
     config = boundary.owner.__name__.replace("Trainer", "Config")
-    trainer, model = _built(boundary, table, config, size, made, {**options, **given}, scores=rows == "texts", **parts)
-    model.generate = partial(_answers, {pair[0][0]: pair for pair in pairs})
+    trainer, model = built(boundary, table, config, size, made, {**options, **given}, scores=rows == "texts", **parts)
+    model.generate = partial(answered, {pair[0][0]: pair for pair in pairs})
     loss, arrived = trained(trainer, model)
     return {"loss": with_gradient(loss, table, arrived[:, 1:-1])}
-
-
-def _answers(known: Mapping[int, Any], input_ids: Any, *_: Any, **options: Any) -> Any:
-    """What a model generates: to a prompt that is given for the first time its first answer, then its second."""
-    import torch
-
-    left = {prompt: list(answers) for prompt, answers in known.items()}
-    answers = [left[prompt].pop(0) for prompt in input_ids[:, -1].tolist()]
-    width = max(map(len, answers))
-    padded = torch.tensor([answer + [0] * (width - len(answer)) for answer in answers])
-    whole = torch.cat([input_ids, padded.to(input_ids)], dim=1)
-    return stand_in(sequences=whole) if options.get("return_dict_in_generate") else whole
 
 
 def _taught(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -748,26 +728,14 @@ def _taught(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
              "dataset_kwargs": {"skip_prepare_dataset": True}, "remove_unused_columns": False,
              "distillation_objective": "jsd", "loss_top_k": 0}  # fmt: skip
     rows = [{"first": row[0], "rest": row[1 : 2 if generated else None]} for row in ids]
-    trainer, model = _built(
+    trainer, model = built(
         boundary, inputs["logits"], config, inputs["micro_batch_size"], rows,
         {name: value for name, value in known.items() if name in fields},
-        teacher_model=token_table(inputs["teacher_logits"]), data_collator=_prompted,
+        teacher_model=token_table(inputs["teacher_logits"]), data_collator=prompted,
     )  # fmt: skip
-    model.generate = partial(_answers, {row[0]: (row[1:],) for row in ids})
+    model.generate = partial(answered, {row[0]: (row[1:],) for row in ids})
     loss, arrived = trained(trainer, model)
     return {"loss": with_gradient(loss, inputs["logits"], arrived[:, 1:-1])}
-
-
-def _prompted(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """A batch of prompts of one token, each with a completion."""
-    import torch
-
-    prompts = torch.tensor([[row["first"]] for row in rows])
-    completions = torch.nn.utils.rnn.pad_sequence([torch.tensor(row["rest"]) for row in rows], batch_first=True)
-    counts, ones = (completions != 0).long(), torch.ones_like(prompts)
-    labels = torch.cat([ones * -100, completions.masked_fill(counts == 0, -100)], dim=1)
-    return {"input_ids": torch.cat([prompts, completions], dim=1), "attention_mask": torch.cat([ones, counts], dim=1),
-            "labels": labels, "prompts": prompts, "prompt_attention_mask": ones}  # fmt: skip
 
 
 _SIGMOID = ("sigmoid",)
@@ -791,8 +759,8 @@ def _scored(which: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, A
         options["scale_rewards"] = level or "none"
     elif level == "batch":
         options["normalize_advantages"] = True
-    batch = [{"prompt": f"w{_PROMPT + sorted(set(inputs['group'])).index(label)}"} for label in inputs["group"]]
-    trainer, model = _built(
+    batch = [{"prompt": f"w{PROMPT + sorted(set(inputs['group'])).index(label)}"} for label in inputs["group"]]
+    trainer, model = built(
         boundary, -torch.ones(2 * len(batch), 1), f"{which}Config", None, batch * 2, options,
         reward_funcs=lambda completions, **_: rewards.tolist(),
     )  # fmt: skip
@@ -918,7 +886,7 @@ TARGET = Target(
     repository="https://github.com/huggingface/trl",
     roots=(PackageRoot("trl"),),
     pypi="trl",
-    preload=("transformers", "accelerate", "datasets", "huggingface_hub"),
+    preload=("transformers", "accelerate", "datasets", "huggingface_hub", "pyarrow"),
     moved=MOVED,
     at_import={  # names that transformers 5 has no more, and what came after them; no boundary uses them
         "transformers.top_k_top_p_filtering": Alias("transformers.TopKLogitsWarper"),
@@ -931,5 +899,5 @@ TARGET = Target(
         **{f"{GRPO}.GRPOTrainer.{name}": _IN_A_STEP for name in _METHODS.split()},
         **{f"{RLOO}.RLOOTrainer.{name}": _IN_A_STEP for name in _METHODS.split()},
     },
-    bindings=(*LOSSES, *ADVANTAGES, *MODELS, *SINGLE, *STEPS),
+    bindings=(*LOSSES, *ADVANTAGES, *MODELS, *ROWS, *SINGLE, *STEPS),
 )

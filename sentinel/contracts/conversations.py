@@ -97,7 +97,21 @@ class ChatTokenizer:
         ids = self.encode(text)
         if options.get("truncation") and options.get("max_length") is not None:
             ids = ids[: options["max_length"]]
-        return self._handed(ids, return_dict, **options)
+        handed = self._handed(ids, return_dict, **options)
+        if options.get("return_assistant_tokens_mask"):
+            said = self.said(conversation)
+            handed["assistant_masks"] = [int(place in said) for place in range(len(ids))]
+        return handed
+
+    def said(self, messages: Sequence[Message], last: bool = False, after_the_end: bool = False) -> list[int]:
+        """The places of what the assistant said: its words, and the end of each of its turns."""
+        turns = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+        found: list[int] = []
+        for turn in turns[-1:] if last else turns:
+            start = len(self.encode(self.written(messages[:turn], add_generation_prompt=True)))
+            end = len(self.encode(self.written(messages[: turn + 1])))
+            found += range(start, end if after_the_end else end - 1)
+        return found
 
     def _handed(self, ids: list[int], as_mapping: bool, return_tensors: str | None = None, **_: Any) -> Any:
         given: Any = ids
@@ -149,12 +163,7 @@ def _oracle_trained_tokens(inputs: Mapping[str, Any]) -> dict[str, Any]:
     template writes around them is not."""
     tokenizer, messages = chat(inputs)
     ids = tokenizer.encode(tokenizer.written(messages))
-    turns = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
-    trained = []
-    for turn in turns if inputs["trains"] == "all" else turns[-1:]:
-        start = len(tokenizer.encode(tokenizer.written(messages[:turn], add_generation_prompt=True)))
-        end = len(tokenizer.encode(tokenizer.written(messages[: turn + 1])))
-        trained += list(range(start, end if inputs["after_the_end"] == "counted" else end - 1))
+    trained = tokenizer.said(messages, inputs["trains"] == "last", inputs["after_the_end"] == "counted")
     room = inputs["max_tokens"]
     ids = ids if room is None else ids[:room]
     mask = [int(place in trained) for place in range(len(ids))]

@@ -12,7 +12,7 @@ from typing import Any
 
 from sentinel.contracts.aggregation import aggregated
 from sentinel.contracts.group_advantage import GROUP_ADVANTAGE
-from sentinel.contracts.normalisation import MASKED_STATISTICS
+from sentinel.contracts.normalisation import MASKED_STATISTICS, REWARD_NORMALISATION
 from sentinel.contracts.policy_loss import POLICY_LOSS
 from sentinel.targets import Binding, BoundaryCall, Dialect
 from sentinel.worker.kit import (
@@ -72,6 +72,16 @@ def group_advantage(
     fixed = {"estimator": estimator, **GROUP_ADVANTAGE.lacking(*knobs), **more.pop("fixed", {})}
     outputs = ("advantages", "returns")
     return Binding(path, "group_advantage", outputs=outputs, call=call, fixed=fixed, dialects=dialects, **more)
+
+
+def normalised_rewards(path: str, call: BoundaryCall, *knobs: str, **more: Any) -> Binding:
+    """Bind what makes rewards relative to those of their group.
+
+    :param knobs: what it can be told; it lacks the others.
+    """
+    fixed = {"mean_level": "group", **more.pop("fixed", {})}
+    kept = {**REWARD_NORMALISATION.lacking(*knobs), **fixed}
+    return Binding(path, "reward_normalisation", call=call, fixed=kept, **more)
 
 
 def masked_statistic(path: str, statistic: str, *knobs: str, **more: Any) -> Binding:

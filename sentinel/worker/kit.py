@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -16,6 +18,55 @@ from sentinel.worker.drift import AbsentError, StandInNamespace
 def stand_in(**attributes: Any) -> Any:
     """Make a namespace in the place of an object; it says what the boundary reads and it lacks."""
     return StandInNamespace(**attributes)
+
+
+def unbuilt(owner: Any, **attributes: Any) -> Any:
+    """Make an instance of a class without what its constructor sets up; it has these attributes alone."""
+    made = object.__new__(owner)
+    vars(made).update(attributes)
+    return made
+
+
+class Named(dict[str, Any]):
+    """A mapping whose keys are attributes, too, as models of transformers return it."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+def nested(options: Mapping[str, Any]) -> Any:
+    """Make a stand-in of options, in which a dot in a name leads from a group into it."""
+    made, groups = stand_in(), dict[str, dict[str, Any]]()
+    for name, value in options.items():
+        group, dot, rest = name.partition(".")
+        if dot:
+            groups.setdefault(group, {})[rest] = value
+        else:
+            setattr(made, name, value)
+    for group, inside in groups.items():
+        setattr(made, group, nested(inside))
+    return made
+
+
+def accepted(kind: Any, options: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Keep the options that a class has in this version.
+
+    :param usual: what it did before it had an option.
+    :raises AbsentError: for an option that it does not have, where another value than the usual is asked for.
+    """
+    known = {*inspect.signature(kind).parameters}
+    known.update(name for base in kind.__mro__ for name in getattr(base, "__annotations__", {}))
+    for name, value in options.items():
+        if name not in known and (usual is None or value != usual.get(name)):
+            raise AbsentError(f"not in this version: {kind.__name__} has no option {name!r}")
+    return {name: value for name, value in options.items() if name in known}
+
+
+def itself(value: Any, *_: Any, **__: Any) -> Any:
+    return value
 
 
 def swapped(owner: Any, name: str, value: Any) -> AbstractContextManager[Any]:
@@ -30,6 +81,15 @@ def taken(inputs: Mapping[str, Any], *names: str) -> dict[str, Any]:
 def group_size(inputs: Mapping[str, Any]) -> int:
     """Count the rows of a group, where all groups have as many."""
     return len(inputs["group"]) // len(set(inputs["group"]))
+
+
+def both_sides(inputs: Mapping[str, Any], name: str, value: float = 0.0) -> Any:
+    """Join a column of the chosen rows and that of the rejected ones, the shorter filled up with a value."""
+    import torch
+
+    sides = [inputs[f"{side}_{name}"] for side in ("chosen", "rejected")]
+    longest = max(side.shape[1] for side in sides)
+    return torch.cat([torch.nn.functional.pad(side, (0, longest - side.shape[1]), value=value) for side in sides])
 
 
 def rows_of_groups(labels: Sequence[Any]) -> list[list[int]]:
@@ -276,6 +336,34 @@ def dealt(data: Any, parts: int) -> dict[str, Any]:
     return {"parts": [[row for row in rows[rank * size :][:size] if row >= 0] for rank in range(parts)]}
 
 
+class Rows(list[dict[str, Any]]):
+    """Rows of a data set, asked as that of Hugging Face is."""
+
+    @property
+    def column_names(self) -> list[str]:
+        return [*self[0]]
+
+    def map(
+        self,
+        made: Callable[..., dict[str, Any]],
+        fn_kwargs: Mapping[str, Any] | None = None,
+        remove_columns: Any = None,
+        **_: Any,
+    ) -> Rows:
+        gone = {remove_columns} if isinstance(remove_columns, str) else {*(remove_columns or ())}
+        found = Rows()
+        for row in self:
+            kept = {name: value for name, value in row.items() if name not in gone}
+            found.append({**kept, **made(dict(row), **(fn_kwargs or {}))})
+        return found
+
+    def filter(self, keeps: Callable[..., bool], **_: Any) -> Rows:
+        return Rows(row for row in self if keeps(row))
+
+    def __getitem__(self, key: Any) -> Any:
+        return [row[key] for row in self] if isinstance(key, str) else super().__getitem__(key)
+
+
 # -- ranks -------------------------------------------------------------------------------------------------------------
 
 
@@ -499,6 +587,37 @@ def trained(trainer: Any, model: Any) -> tuple[float, Any]:
         return trainer.train().training_loss, arrived
 
 
+def built(
+    boundary: Any,
+    table: Any,
+    config: str,
+    micro: int | None,
+    rows: list[dict[str, Any]],
+    options: Mapping[str, Any],
+    after: Any = None,
+    scores: bool = False,
+    **parts: Any,
+) -> tuple[Any, Any]:
+    """Make a trainer of transformers, of these rows, and the :func:`token_table` that it trains.
+
+    :param config: its configuration's class, in the boundary's module.
+    """
+    datasets: Any = importlib.import_module("datasets")
+
+    datasets.disable_progress_bars()
+    made = getattr(boundary.module, config)
+    args = made(**{**one_step(len(rows), micro), **accepted(made, options)})
+    model = token_table(table, after, scores=scores)
+    tokenizer = table_tokenizer(model)
+    by_name = stand_in(from_pretrained=partial(itself, tokenizer))
+    silent = swapped(boundary.owner, "_send_telemetry", lambda *_: None)
+    with silent, swapped(boundary.module, "AutoTokenizer", by_name), own_randomness():
+        trainer = boundary.owner(
+            model=model, args=args, train_dataset=datasets.Dataset.from_list(rows), processing_class=tokenizer, **parts
+        )
+    return trainer, model
+
+
 @contextmanager
 def own_randomness() -> Iterator[None]:
     """Give the global generators back what they had: trainers seed them."""
@@ -519,3 +638,44 @@ def own_randomness() -> Iterator[None]:
 def with_gradient(loss: float, table: Any, gradient: Any) -> Any:
     """Give a number the gradient that was seen, so that a contract can take it."""
     return loss + (gradient * (table - table.detach())).sum()
+
+
+#: Prompt tokens before each response of :func:`sequences`.
+PROMPT = 2
+
+
+def sequences(mask: Any) -> dict[str, Any]:
+    """A batch of PROMPT prompt tokens and the response, as a collator hands it to a trainer."""
+    import torch
+
+    mask = mask.long()
+    prompt = torch.ones(len(mask), PROMPT, dtype=torch.long, device=mask.device)
+    ids = torch.tensor(token_ids(mask * 0 + 1), device=mask.device)
+    ids = torch.cat([2 * prompt[:, 1:], ids], dim=1)
+    whole, attention = torch.cat([prompt * 0, mask], dim=1), torch.cat([prompt, mask], dim=1)
+    return {"input_ids": ids, "attention_mask": attention, "labels": ids.masked_fill(whole == 0, -100),
+            "completion_mask": whole, "prompts": ids[:, :PROMPT], "prompt_attention_mask": prompt}  # fmt: skip
+
+
+def answered(known: Mapping[int, Any], input_ids: Any, *_: Any, **options: Any) -> Any:
+    """What a model generates: to a prompt that is given for the first time its first answer, then its second."""
+    import torch
+
+    left = {prompt: list(answers) for prompt, answers in known.items()}
+    answers = [left[prompt].pop(0) for prompt in input_ids[:, -1].tolist()]
+    width = max(map(len, answers))
+    padded = torch.tensor([answer + [0] * (width - len(answer)) for answer in answers])
+    whole = torch.cat([input_ids, padded.to(input_ids)], dim=1)
+    return stand_in(sequences=whole) if options.get("return_dict_in_generate") else whole
+
+
+def prompted(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """A batch of prompts of one token, each with a completion."""
+    import torch
+
+    prompts = torch.tensor([[row["first"]] for row in rows])
+    completions = torch.nn.utils.rnn.pad_sequence([torch.tensor(row["rest"]) for row in rows], batch_first=True)
+    counts, ones = (completions != 0).long(), torch.ones_like(prompts)
+    labels = torch.cat([ones * -100, completions.masked_fill(counts == 0, -100)], dim=1)
+    return {"input_ids": torch.cat([prompts, completions], dim=1), "attention_mask": torch.cat([ones, counts], dim=1),
+            "labels": labels, "prompts": prompts, "prompt_attention_mask": ones}  # fmt: skip
