@@ -116,7 +116,8 @@ class Code:
         self.target = target
         self.definitions = Definitions(trees, target.roots, lambda blob: self.module(blob).names)
         self._walked: dict[tuple[str, str], deque[tuple[Mapping[str, str], Reached]]] = {}
-        self.files = lru_cache(maxsize=4)(self._files)
+        self.files = lru_cache(maxsize=8)(self._files)
+        self.module_of = lru_cache(maxsize=None)(target.module_of)
 
     def module(self, blob: str) -> Module:
         if blob not in self._modules:
@@ -154,7 +155,7 @@ class Code:
 
 
 #: Walks of one boundary that are kept.
-_WALKS = 8
+_WALKS = 16
 
 #: Modules that are kept, some 100 kB each.
 _REMEMBERED = 3000
@@ -301,11 +302,11 @@ class _Walk:
             self._decorate(place, decorator)
         for first, attribute in unit.chains:
             for path in self._code.module(blob).imports.get(first, ()):
-                self._lead(f"{absolute(path, self._code.target.module_of(file), file)}.{attribute}", _FAR)
+                self._lead(f"{absolute(path, self._code.module_of(file), file)}.{attribute}", _FAR)
 
     def _decorate(self, place: tuple[str, str], name: str) -> None:
         """Include a decorator alone: who is registered does not reach who else is."""
-        here = self._code.target.module_of(place[0])
+        here = self._code.module_of(place[0])
         paths = [f"{here}.{name}"]
         paths += [absolute(path, here, place[0]) for path in self._code.module(place[1]).imports.get(name, ())]
         for found in filter(None, map(self._module_of, paths)):
@@ -323,7 +324,7 @@ class _Walk:
         if name in module.units:
             self._add(place, name)
             return
-        here = self._code.target.module_of(file)
+        here = self._code.module_of(file)
         for path in module.imports.get(name, ()):
             self._lead(absolute(path, here, file), far)
         if name not in module.imports:
