@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -174,6 +176,7 @@ class Comparison:
     :param whatever: whether boundaries are asked that reach no changed code, too.
     :param shared: what other comparisons have in common with it, where both refs are commits of one mirror.
     :param trees: of these commits.
+    :param until: when no more is drawn, by ``time.monotonic``: what hangs would be asked for each scenario else.
     """
 
     def __init__(
@@ -190,7 +193,9 @@ class Comparison:
         whatever: bool = False,
         shared: Shared | None = None,
         trees: tuple[str, str] = ("", ""),
+        until: float = math.inf,
     ) -> None:
+        self._until = until
         self._whatever, self._shared, self.trees = whatever, shared, dict(zip(SIDES, trees))
         self._runs = {} if shared is None else shared.runs
         self.target, self.refs = target, dict(zip(SIDES, refs))
@@ -368,9 +373,13 @@ class Comparison:
     def _draw(self, search: BoundarySearch, enough: Callable[[], bool]) -> None:
         outcome = search.outcomes[NUMBERS_STAY]
         search.try_recipes(self._recipes)
-        while not enough() and outcome.spoken < self._examples and search.tried < _REFUSED * self._examples:
+
+        def over() -> bool:
+            return time.monotonic() > self._until or enough()
+
+        while not over() and outcome.spoken < self._examples and search.tried < _REFUSED * self._examples:
             tried = search.tried
-            search.run(self._examples - outcome.spoken, enough=enough)
+            search.run(self._examples - outcome.spoken, enough=over)
             if search.tried == tried:
                 break
 

@@ -225,6 +225,7 @@ class Radar:
                 tell=lambda line: self._tell(f"pull request {number}: {line}"),
                 shared=self._shared,
                 trees=(base.tree, head.tree),
+                until=began + _LONGEST,
             )
             over = False
             for compared in comparison.run():

@@ -81,8 +81,8 @@ def _code(text: str) -> str:
 
 def escaped(text: str) -> str:
     """Every character that Markdown or HTML could obey, as an entity; what acts unseen is shown, or else would act as
-    an entity too."""
-    return unlinked("".join(c if c.isalnum() or c in " -.:,;≤…" else f"&#{ord(c)};" for c in visible(text)))
+    an entity too. A parenthesis is obeyed behind a bracket alone, which is an entity."""
+    return unlinked("".join(c if c.isalnum() or c in " -.:,;≤…()/'%" else f"&#{ord(c)};" for c in visible(text)))
 
 
 def unlinked(text: str) -> str:

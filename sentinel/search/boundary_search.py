@@ -388,12 +388,13 @@ class BoundarySearch:
                 batch.append({law: drawn.variants(law) for law in self._laws})
                 plans.append([(law, each) for law, each in batch[-1].items() if not isinstance(each, str)])
             trials = self._law_session.try_(self.subject, [plan for several in plans for plan in several])
-            if len(batch) > 1 and any(trial.refusal == "crash" for trial in trials):  # it takes the others along
-                trials = [trial for several in plans for trial in self._law_session.try_(self.subject, several)]
+            together = 1 if any(trial.refusal == "crash" for trial in trials) else _TOGETHER
             for variants, several in zip(batch, plans):
-                yield variants, trials[: len(several)]
-                del trials[: len(several)]
-            together = _TOGETHER
+                if together == 1 < len(batch):  # one call's end has taken the others' answers along
+                    yield variants, self._law_session.try_(self.subject, several)
+                else:
+                    yield variants, trials[: len(several)]
+                    del trials[: len(several)]
 
     def _drawn(self, skip: int, count: int) -> Sequence[Drawn]:
         if self._round == 0 and skip + count <= len(self._ahead):

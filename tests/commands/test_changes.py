@@ -51,7 +51,7 @@ def test_a_branch_is_compared_with_its_base_and_only_what_is_worse_fails(run_sen
     text = run_sentinel(
         "report", "changes", "--from", "recorded", "--baseline", "tonight", *GATE, "--format", "markdown"
     )
-    assert re.search("<br><code>tiny&#47;losses.py:[0-9]+</code><br><code>loss: 26.0, right 1.0</code><br>", text.out)
+    assert re.search("<br><code>tiny/losses.py:[0-9]+</code><br><code>loss: 26.0, right 1.0</code><br>", text.out)
     assert "{" not in text.out, "no JSON for people"
 
 

@@ -112,8 +112,8 @@ def test_all_writes_the_page_and_the_data_with_a_batch_in_numbers(
     assert (one != 0, other) == (True, pytest.approx(2 * one, rel=1e-3))
     assert row["alike"]["tiny agg_loss"] == row["alike"]["the definition"]
     assert "2 functions of 2 frameworks mean 2 things; 1 as it is defined |  | 1 |" in page
-    assert "| tiny agg&#95;loss tiny&#47;losses.py:2 | as defined |" in page
-    assert "| other agg&#95;loss other&#47;losses.py:1 | A |" in page
+    assert "| tiny agg&#95;loss tiny/losses.py:2 | as defined |" in page
+    assert "| other agg&#95;loss other/losses.py:1 | A |" in page
 
 
 def test_another_precision_is_a_twin(compare: Compare) -> None:
