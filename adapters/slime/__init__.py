@@ -13,6 +13,7 @@ from typing import Any
 
 from sentinel.contracts.normalisation import REWARD_NORMALISATION
 from sentinel.targets import Binding, Dialect, PackageRoot, Target
+from sentinel.worker.drift import AbsentError
 from sentinel.worker.families import policy_loss
 from sentinel.worker.kit import passed, stand_in, takes_input
 
@@ -93,7 +94,7 @@ _ALGORITHMS = {"ppo": "grpo", "gspo": "gspo", "cispo": "cispo"}
 def _policy_loss_function(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     algorithm = _ALGORITHMS[inputs["algorithm"]]
     if algorithm == "cispo" and not hasattr(boundary.module, "compute_cispo_loss"):
-        raise ValueError("the arguments of this revision know no cispo")
+        raise AbsentError("not in this version: the arguments know no cispo")
     with one_rank():
         reducer = _reducer(boundary, inputs)
     loss, _ = policy_microbatch(boundary, inputs, reducer, {}, advantage_estimator=algorithm)

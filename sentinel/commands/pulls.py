@@ -19,7 +19,7 @@ from sentinel.reports.escaping import message
 from sentinel.sources import MirrorStore
 
 _EXAMPLE = """\
-  sentinel pulls verl                        every open pull request, the newest first
+  sentinel pulls verl                        every open pull request
   sentinel pulls verl --since 7400 --json    those from this number on
   sentinel pulls verl --comment 7022         the text for one of them, for a person to post
 
@@ -62,7 +62,7 @@ def _pulls(arguments: argparse.Namespace) -> int:
             catalog, runner, target, store, find_recipes(catalog, (target.name,), ()), arguments.examples, tell
         )
         try:
-            for number, head in heads:
+            for number, head in radar.ordered(heads):
                 tell(f"{len(pulls)} of {len(heads)}: pull request {number}")
                 pulls.append(radar.look(number, head))
         except KeyboardInterrupt:
@@ -71,6 +71,7 @@ def _pulls(arguments: argparse.Namespace) -> int:
         finally:
             runner.close()
             radar.close()
+    pulls.sort(key=lambda pull: pull.number, reverse=True)
     said = brief(pulls, len(heads), branch)
     if arguments.save is not None:
         report.save(arguments.save, "pulls", target.name, said)

@@ -113,7 +113,7 @@ class Processes:
             return loaded
 
     def hold(self, target: str, ref: Ref) -> None:
-        """Keep the process of a target at a ref to the end: a search has sessions in it."""
+        """Keep the process of a target at a ref until it is released: a search has sessions in it."""
         with self._lock:
             self._held.add((target, ref))
 
@@ -123,6 +123,12 @@ class Processes:
             loaded = None if (target, ref) in self._held else self._loaded.pop((target, ref), None)
         if loaded is not None:
             loaded.process.close()
+
+    def release(self, target: str, ref: Ref) -> None:
+        """End the process of a target at a ref; nobody searches there any more."""
+        with self._lock:
+            self._held.discard((target, ref))
+        self.discard(target, ref)
 
     def references(self, target: str) -> References:
         """Where a target's contracts' references answer."""

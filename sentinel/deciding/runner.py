@@ -245,8 +245,9 @@ class Runner:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
     def discard(self, target: str, ref: Ref) -> None:
-        """End the process of a target at a ref; the next job starts another one, which has imported nothing yet."""
-        self._processes.discard(target, ref)
+        """End the process of a target at a ref, though a search had it; the next job starts another one, which has
+        imported nothing yet."""
+        self._processes.release(target, ref)
 
     def checkout(self, target: str, ref: Ref) -> Checkout:
         """A target's code at a ref.

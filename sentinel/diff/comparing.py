@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -129,6 +131,34 @@ class Runs:
     scenarios: int
 
 
+@dataclass
+class Shared:
+    """What comparisons of one target in one mirror have in common.
+
+    A boundary of which a revision reaches the same code as another one's answers there as it does here: a process that
+    has one of them will do for both. So most heads need no process for the revision they come from.
+
+    :ivar code: of every revision's tree.
+    :ivar runs: which functions run, by boundary.
+    :ivar places: the processes that are there, the one that was used last at the end.
+    """
+
+    code: Code
+    runs: dict[str, list[Runs]] = field(default_factory=dict)
+    places: list[tuple[str, OpenTarget]] = field(default_factory=list)
+
+    def like(self, reached: Reached, binding: Binding) -> tuple[str, OpenTarget] | None:
+        """A process of a revision in which a boundary reaches just this."""
+        for place in self.places[::-1]:
+            here = self.code.reached(place[0], binding)
+            seen = sighting(self.code.definitions, place[0], binding)
+            if here is not None and not seen.lacks and (here is reached or not here.changed(reached)):
+                self.places.remove(place)
+                self.places.append(place)
+                return place
+        return None
+
+
 #: A definition that is not the same at both revisions: where it is, and what it is at each.
 Change = tuple[Place, Unit | None, Unit | None]
 
@@ -144,8 +174,9 @@ class Comparison:
     :param boundaries: globs over dotted paths; empty for all.
     :param tell: told what is being compared.
     :param whatever: whether boundaries are asked that reach no changed code, too.
-    :param modules: what was parsed already, by blob id.
-    :param runs: what is known already of which functions run, by boundary.
+    :param shared: what other comparisons have in common with it, where both refs are commits of one mirror.
+    :param trees: of these commits.
+    :param until: when no more is drawn, by ``time.monotonic``: what hangs would be asked for each scenario else.
     """
 
     def __init__(
@@ -160,19 +191,24 @@ class Comparison:
         boundaries: Sequence[str] = (),
         tell: Callable[[str], None] = lambda line: None,
         whatever: bool = False,
-        modules: dict[str, Module] | None = None,
-        runs: dict[str, list[Runs]] | None = None,
+        shared: Shared | None = None,
+        trees: tuple[str, str] = ("", ""),
+        until: float = math.inf,
     ) -> None:
-        self._whatever = whatever
-        self._runs = {} if runs is None else runs
+        self._until = until
+        self._whatever, self._shared, self.trees = whatever, shared, dict(zip(SIDES, trees))
+        self._runs = {} if shared is None else shared.runs
         self.target, self.refs = target, dict(zip(SIDES, refs))
         self.catalog, self._runner, self._recipes = catalog, runner, recipes
         self._examples, self._seed, self._tell = examples, seed, tell
         self.checkouts: dict[str, Checkout] = {
             side: runner.checkout(target.name, ref) for side, ref in self.refs.items()
         }
-        modules = {} if modules is None else modules
-        self.codes = {side: Code(target, CheckoutTrees(checkout), modules) for side, checkout in self.checkouts.items()}
+        modules: dict[str, Module] = {}
+        self.codes = {
+            side: Code(target, CheckoutTrees(checkout), modules) if shared is None else shared.code
+            for side, checkout in self.checkouts.items()
+        }
         found: dict[str, Subject] = {}
         self.left_out: dict[str, str] = {}
         for checkout in self.checkouts.values():
@@ -180,14 +216,16 @@ class Comparison:
             found |= {subject.name: subject for subject in subjects_}
             self.left_out |= {item.boundary: item.reason for item in omitted if not item.law}
         self.subjects = list(found.values())
-        self._opened: dict[str, OpenTarget] = {}
+        self._places: dict[tuple[str, str], OpenTarget] = {}
 
     def static(self) -> list[Known]:
         """Every boundary of either revision, as its code tells, with what has changed of what it reaches. Those whose
         state is empty are to be asked."""
         bindings = [subject.binding for subject in self.subjects]
-        codes = self.codes
-        seen = {side: [sighting(code.definitions, "", binding) for binding in bindings] for side, code in codes.items()}
+        seen = {
+            side: [sighting(code.definitions, self.trees[side], binding) for binding in bindings]
+            for side, code in self.codes.items()
+        }
         found: list[Known] = []
         identical = self.checkouts[BEFORE].tree == self.checkouts[AFTER].tree
         for place, subject in enumerate(self.subjects):
@@ -203,7 +241,7 @@ class Comparison:
                 continue
             changed: list[Change] = []
             if not identical:
-                one, other = (codes[side].reached("", subject.binding) for side in SIDES)
+                one, other = (self.reached(side, subject) for side in SIDES)
                 changed = one.changed(other) if one is not None and other is not None else []
             if not changed and not self._whatever:
                 found.append((subject, replace(compared, state="same code"), []))
@@ -211,24 +249,28 @@ class Comparison:
                 found.append((subject, replace(compared, changed=_named(changed)), changed))
         return found
 
+    def reached(self, side: str, subject: Subject) -> Reached | None:
+        return self.codes[side].reached(self.trees[side], subject.binding)
+
     def _alike(self, subject: Subject, side: str) -> Iterator[str]:
         """What may be a boundary under another name: a function that is in the other revision alone, and has half its
         lines in common with it."""
         own, other = self.codes[side], self.codes[_OTHER[side]]
-        found = next(filter(None, (own.definitions.find("", path) for path in subject.binding.paths)), None)
+        here, there = self.trees[side], self.trees[_OTHER[side]]
+        found = next(filter(None, (own.definitions.find(here, path) for path in subject.binding.paths)), None)
         if found is None:
             return
-        before = dict(own.definitions.sources(""))
+        before = dict(own.definitions.sources(here))
         sought = _lines(next((u for u in own.module(found.blob).units.values() if u.span == found.name.span), None))
-        for file, blob in sorted(other.definitions.sources("")):
+        for file, blob in sorted(other.definitions.sources(there)):
             if before.get(file) == blob:
                 continue
-            there = own.module(before[file]).units if file in before else {}
+            known = own.module(before[file]).units if file in before else {}
             for name, unit in other.module(blob).units.items():
                 common = sought & _lines(unit)
                 if (
                     unit.kind == "function"
-                    and name not in there
+                    and name not in known
                     and len(common) >= ALIKE * max(len(sought), len(_lines(unit)), 2)
                 ):
                     yield f"{self.target.module_of(file)}.{name} ({file}:{unit.span[0]})"
@@ -259,14 +301,25 @@ class Comparison:
             return self._new(subject, compared)
         return compared if compared.state else self._asked(subject, compared, changed)
 
-    def _open(self, side: str) -> OpenTarget:
-        """A side's processes, which import what will be asked about."""
-        if side not in self._opened:
+    def _open(self, side: str, subject: Subject) -> OpenTarget:
+        """Where a boundary can be asked: processes that import what will be, or such of another revision in which it
+        reaches the same code."""
+        key = side, subject.name
+        if key not in self._places:
             self._runner.start([self.target.name])
             asked = {"", "new"} if side == AFTER else {""}
-            bindings = [subject.binding for subject, compared, _ in self.known.values() if compared.state in asked]
-            self._opened[side] = self._runner.open_target(self.target.name, self.refs[side], bindings)
-        return self._opened[side]
+            wanted = {name: each[0] for name, each in self.known.items() if each[1].state in asked}
+            reached = self.reached(side, subject)
+            like = self._shared.like(reached, subject.binding) if self._shared and reached else None
+            if like is not None:
+                wanted = {subject.name: subject}
+            ref = like[1].ref if like is not None else self.refs[side]
+            place = self._runner.open_target(self.target.name, ref, [each.binding for each in wanted.values()])
+            if self._shared is not None and like is None:
+                self._shared.places.append((self.trees[side], place))
+            for name in wanted:
+                self._places.setdefault((side, name), place)
+        return self._places[key]
 
     # -- one boundary -------------------------------------------------------------------------------------------------
 
@@ -274,7 +327,7 @@ class Comparison:
         runs = None if self._whatever else self._passing_by(subject)
         if runs is not None:
             return replace(compared, state="same numbers", scenarios=runs.scenarios, unreached=_named(changed))
-        sessions = {side: self._open(side).law_session.fresh() for side in SIDES}
+        sessions = {side: self._open(side, subject).law_session.fresh() for side in SIDES}
         pair = Pair(sessions[BEFORE], sessions[AFTER])
         laws = numbers_stay_for(subject.laws)
         search = BoundarySearch(pair, subject, self._seed, laws, _SHRINKING, shrink_further=False, glimpse=True)
@@ -308,7 +361,7 @@ class Comparison:
             compared,
             state=state,
             reason="" if differs else undecided,
-            places={**compared.places, **self._proven(seen)},
+            places={**compared.places, **self._proven(subject, seen)},
             unreached=self._unreached(seen, changed),
             scenarios=max(outcome.spoken, len(differences)),
             rounding=seen.rounding,
@@ -320,17 +373,20 @@ class Comparison:
     def _draw(self, search: BoundarySearch, enough: Callable[[], bool]) -> None:
         outcome = search.outcomes[NUMBERS_STAY]
         search.try_recipes(self._recipes)
-        while not enough() and outcome.spoken < self._examples and search.tried < _REFUSED * self._examples:
+
+        def over() -> bool:
+            return time.monotonic() > self._until or enough()
+
+        while not over() and outcome.spoken < self._examples and search.tried < _REFUSED * self._examples:
             tried = search.tried
-            search.run(self._examples - outcome.spoken, enough=enough)
+            search.run(self._examples - outcome.spoken, enough=over)
             if search.tried == tried:
                 break
 
     def _passing_by(self, subject: Subject) -> Runs | None:
         """What runs in the scenarios, where that passes by all that has changed; None where it does not, or the code
         does not tell. One revision alone is asked then, and none where it is known already."""
-        reached = {side: self.codes[side].reached("", subject.binding) for side in SIDES}
-        one, other = reached[BEFORE], reached[AFTER]
+        one, other = (self.reached(side, subject) for side in SIDES)
         if one is None or other is None:
             return None
         known = self._runs.setdefault(subject.name, [])
@@ -339,7 +395,7 @@ class Comparison:
                 return runs
         if not one.apart_from(other, _names_of(subject.binding)):
             return None
-        alone = Alone(self._open(BEFORE).law_session.fresh())
+        alone = Alone(self._open(BEFORE, subject).law_session.fresh())
         search = BoundarySearch(alone, subject, self._seed, numbers_stay_for(subject.laws), _SHRINKING, glimpse=True)
 
         def ran() -> frozenset[str]:
@@ -360,7 +416,7 @@ class Comparison:
 
     def _new(self, subject: Subject, compared: Compared) -> Compared:
         """A boundary that has nothing to be compared with answers for its laws."""
-        session = self._open(AFTER).law_session.fresh()
+        session = self._open(AFTER, subject).law_session.fresh()
         try:
             search = self._searched(session, subject, subject.laws)
         except Undecidable as error:
@@ -424,17 +480,23 @@ class Comparison:
         for recipe in self._recipes:
             if recipe.contract != subject.contract.name or recipe.boundary not in subject.binding.paths:
                 continue
-            verdicts = {side: self._runner.decide(Job(recipe, self.refs[side])).verdict.name for side in SIDES}
+            verdicts = {side: self._decided(recipe, side, subject) for side in SIDES}
             for side, other in _OTHER.items():
                 if verdicts[side] == "reproduced" and verdicts[other] == "fixed":
                     found[side].append(recipe.bug_id)
         return {side: tuple(bugs) for side, bugs in found.items()}
 
-    def _proven(self, seen: Seen) -> dict[str, str]:
+    def _decided(self, recipe: Recipe, side: str, subject: Subject) -> str:
+        return self._runner.decide(Job(recipe, self._open(side, subject).ref)).verdict.name
+
+    def _proven(self, subject: Subject, seen: Seen) -> dict[str, str]:
         places = {}
         for side, claim in seen.claims.items():
+            place = self._open(side, subject)
+            if place.ref != self.refs[side]:  # of the same code in another revision the line may be another
+                continue
             with suppress(NotProvenError, SentinelError):
-                told = prove(claim, self.checkouts[side], self._open(side).sources)
+                told = prove(claim, place.checkout, place.sources)
                 places[side] = f"{told.boundary} ({told.file}:{told.line})"
         return places
 

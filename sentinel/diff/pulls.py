@@ -16,9 +16,9 @@ from typing import Any, Literal, get_args
 import sentinel
 from sentinel.deciding.runner import Runner
 from sentinel.diff import report
-from sentinel.diff.comparing import Compared, Comparison, Runs
+from sentinel.diff.comparing import Compared, Comparison, Shared
 from sentinel.diff.pairs import AFTER, BEFORE
-from sentinel.diff.reached import Code, Module
+from sentinel.diff.reached import Code
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.history import commits
 from sentinel.history.basis import deciding
@@ -41,6 +41,9 @@ ANSWERS: tuple[Answer, ...] = get_args(Answer)
 
 #: Seconds for one head; what is left of it then is not compared.
 _LONGEST = 600.0
+
+#: Revisions of the branch whose processes are kept, for the next head; some 500 MB each, most of it in common.
+_PLACES = 6
 
 _STOPPED = f"stopped after {_LONGEST:.0f} seconds"
 
@@ -121,9 +124,8 @@ class Radar:
         self._mirror = store.path(target.name)
         self._branch = store.resolve(target, target.branch)
         self._trees = GitTrees(self._mirror)
-        self._modules: dict[str, Module] = {}
-        self._runs: dict[str, list[Runs]] = {}
-        self._code = Code(target, self._trees, self._modules)
+        self._shared = Shared(Code(target, self._trees))
+        self._code = self._shared.code
         self._store = ClosureVerdictStore(store.home)
         basis = f"{sentinel.__version__} {catalog.adapters[target.name].digest} {examples}"
         name = f"{hashlib.sha256(basis.encode()).hexdigest()[:12]}.jsonl"
@@ -131,9 +133,25 @@ class Radar:
         self._basis = {"basis": basis}
         self._by = deciding(catalog, target.name, recipes)
         self.known = {pull.head: pull for pull in self._kept() if pull.by in ("", self._by)}
+        self._bases: dict[str, str | None] = {}
 
     def close(self) -> None:
         self._trees.close()
+
+    def ordered(self, heads: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
+        """In which order it costs least: what is known, then those that left the branch last, each beside those that
+        left it where it did."""
+
+        def place(head: tuple[int, str]) -> tuple[bool, str]:
+            base = None if head[1] in self.known else self._base(head[1])
+            return head[1] in self.known, commits.commit(self._mirror, base).date if base else ""
+
+        return sorted(heads, key=place, reverse=True)
+
+    def _base(self, head: str) -> str | None:
+        if head not in self._bases:
+            self._bases[head] = commits.merge_base(self._mirror, self._branch, head)
+        return self._bases[head]
 
     def look(self, number: int, head: str) -> Pull:
         """What a pull request changes, from an earlier run where its head is the same. A kept answer costs nothing.
@@ -162,7 +180,7 @@ class Radar:
                     yield pull
 
     def _decided(self, number: int, head: Commit, began: float) -> Pull:
-        sha = commits.merge_base(self._mirror, self._branch, head.sha)
+        sha = self._base(head.sha)
         if sha is None:
             shallow = ", which is shallow" if read_shallow(self._mirror) else ""
             raise Unavailable(f"no history joins {head.sha[:9]} and {self._target.branch} in this mirror{shallow}")
@@ -205,8 +223,9 @@ class Radar:
                 self._recipes,
                 self._examples,
                 tell=lambda line: self._tell(f"pull request {number}: {line}"),
-                modules=self._modules,
-                runs=self._runs,
+                shared=self._shared,
+                trees=(base.tree, head.tree),
+                until=began + _LONGEST,
             )
             over = False
             for compared in comparison.run():
@@ -215,8 +234,11 @@ class Radar:
                 if over:
                     break
         finally:
-            for ref in refs:
-                self._runner.discard(self._target.name, ref)
+            kept = [place for place in self._shared.places if place[1].ref != refs[1]][-_PLACES:]
+            for place in self._shared.places:
+                if place not in kept:
+                    self._runner.discard(self._target.name, place[1].ref)
+            self._shared.places[:] = kept
         answer = answered(found)
         said = [f"{item.name}: {report.sentence(item)}" for item in found if item.judgement]
         said += [f"{item.name}: {item.reason}" for item in found if item.state == "not compared"]

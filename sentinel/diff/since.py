@@ -75,7 +75,7 @@ class Since:
         return found.found, ""
 
     def _decider(self, subject: Subject, compared: Compared) -> Callable[[Commit], ClosureVerdict] | None:
-        reached = {side: self._comparison.codes[side].reached("", subject.binding) for side in SIDES}
+        reached = {side: self._comparison.reached(side, subject) for side in SIDES}
         state = self._state(subject, compared)
         if state is None:
             return None

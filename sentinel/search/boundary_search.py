@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -32,6 +32,9 @@ from sentinel.worker import protocol
 
 #: Scenarios of one Hypothesis run.
 ROUND = 100
+
+#: Calls that a session is asked for at once.
+_TOGETHER = 32
 
 #: Draws of shrinking for each call that it may take; most draws repeat a scenario that was tried.
 _ATTEMPTS = 2
@@ -151,6 +154,9 @@ GLIMPSES, _CHOICES = 12, 4096
 
 
 Scenarios = st.SearchStrategy[Drawn]
+
+#: A scenario as each law varies it; or why the law has nothing to say about it.
+_Varied = Mapping[Law, Mapping[str, Inputs] | str]
 
 
 class _BrokenError(Exception):
@@ -358,14 +364,37 @@ class BoundarySearch:
         """Try scenarios ``skip`` to ``skip + count`` of this round: how many, and where each symptom showed first."""
         tried = 0
         broken: dict[tuple[Law, str], tuple[int, _Suspect]] = {}
-        for drawn in self._drawn(skip, count):
+        for variants, trials in self._asked(self._drawn(skip, count)):
             if tried and (enough() or self._narrowed()):
                 break
             tried += 1
-            for suspect in self._try(drawn):
+            for suspect in self._judged(variants, trials):
                 broken.setdefault((suspect.law, suspect.violations[0].symptom), (skip + tried, suspect))
             tick()
         return tried, broken
+
+    def _asked(self, scenarios: Sequence[Drawn]) -> Iterator[tuple[_Varied, list[Trial]]]:
+        """Each scenario as each law varies it, and a trial for each law that does.
+
+        Several go to the session at once: a busy machine takes longer over the way there than over the calls. The first
+        goes alone: it tells what the boundary does not take.
+        """
+        left, together = deque(scenarios), 1
+        while left:
+            batch: list[_Varied] = []
+            plans: list[list[Plan]] = []
+            while left and sum(map(len, plans)) < together:
+                drawn = left.popleft()
+                batch.append({law: drawn.variants(law) for law in self._laws})
+                plans.append([(law, each) for law, each in batch[-1].items() if not isinstance(each, str)])
+            trials = self._law_session.try_(self.subject, [plan for several in plans for plan in several])
+            together = 1 if any(trial.refusal == "crash" for trial in trials) else _TOGETHER
+            for variants, several in zip(batch, plans):
+                if together == 1 < len(batch):  # one call's end has taken the others' answers along
+                    yield variants, self._law_session.try_(self.subject, several)
+                else:
+                    yield variants, trials[: len(several)]
+                    del trials[: len(several)]
 
     def _drawn(self, skip: int, count: int) -> Sequence[Drawn]:
         if self._round == 0 and skip + count <= len(self._ahead):
@@ -438,17 +467,13 @@ class BoundarySearch:
 
     # -- one scenario -------------------------------------------------------------------------------------------------
 
-    def _try(self, drawn: Drawn) -> list[_Suspect]:
-        """Let every law look at a scenario; what counts, each symptom of each law by itself."""
-        wanted: list[Plan] = []
-        for law in self._laws:
-            variants = drawn.variants(law)
-            if isinstance(variants, str):
-                self.outcomes[law].silent[variants] += 1
-            else:
-                wanted.append((law, variants))
+    def _judged(self, variants: _Varied, trials: Sequence[Trial]) -> list[_Suspect]:
+        """What every law says of a scenario; what counts, each symptom of each law by itself."""
+        for law, why in variants.items():
+            if isinstance(why, str):
+                self.outcomes[law].silent[why] += 1
         broken: list[_Suspect] = []
-        for (law, _), trial in zip(wanted, self._law_session.try_(self.subject, wanted)):
+        for law, trial in zip((law for law, each in variants.items() if not isinstance(each, str)), trials):
             outcome = self.outcomes[law]
             if trial.silent:
                 outcome.silent[trial.silent] += 1
@@ -539,8 +564,20 @@ class BoundarySearch:
         return confirmed
 
 
+#: What was drawn already, by boundary, seed and round: of which subject, and how many were asked for.
+_DRAWN: dict[tuple[str, int, int], tuple[Subject, int, list[Drawn]]] = {}
+
+#: Rounds of it that are kept, some 100 kB each.
+_REMEMBERED = 200
+
+
 def drawn_scenarios(subject: Subject, seed: int, round_: int, count: int) -> list[Drawn]:
-    """The first scenarios of a round; fewer where no more are to be had."""
+    """The first scenarios of a round; fewer where no more are to be had. Whoever asks for the same again (the other
+    side of a comparison, the next pull request) has them at once."""
+    key = subject.name, seed, round_
+    known = _DRAWN.get(key)
+    if known is not None and known[1] >= count and known[0] == subject:
+        return known[2][:count]
     found: list[Drawn] = []
 
     def body(drawn: Drawn) -> None:
@@ -549,7 +586,10 @@ def drawn_scenarios(subject: Subject, seed: int, round_: int, count: int) -> lis
         found.append(drawn)
 
     _hypothesis(subject, seed, round_, body, (Phase.generate,))
-    return found
+    if len(_DRAWN) >= _REMEMBERED:
+        _DRAWN.clear()
+    _DRAWN[key] = subject, count, found
+    return found[:]
 
 
 def glimpses(subject: Subject, seed: int, laws: Sequence[Law]) -> list[Plan]:

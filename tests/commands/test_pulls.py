@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from demo_kit import git
 
+from sentinel.deciding.runner import Runner
 from sentinel.diff.pulls import Radar, open_heads
 
 pytestmark = pytest.mark.usefixtures("warm_runs")
@@ -150,6 +151,49 @@ def test_after_ctrl_c_the_next_run_goes_on(run_sentinel, tiny, git, pull, mirror
     assert run_sentinel("pulls", "tiny").status == 0
     assert len(looked) == 4
     assert [json.loads(line).get("number") for line in file.read_text().splitlines()[1:4]] == [3, 2, 1]
+
+
+def test_heads_of_one_base_share_its_process_and_no_heads_process_stays(
+    run_sentinel, tiny, git, pull, mirror, monkeypatch
+):
+    fixed, base = git("show", f"{tiny.fixed}:{LOSSES}"), tiny.fixed
+    for number, name in enumerate(("lost", "found", "gone"), 1):  # each of another base, whose code is the same
+        base = pull(10 + number, base, {"notes.txt": name})
+        git("reset", "-q", "--hard", base)
+        git("update-ref", "-d", f"refs/pull/{10 + number}/merge")
+        pull(number, base, {LOSSES: fixed.replace("loss_mat * loss_mask", f"loss_mat * {number}")})
+    mirror()
+    opened, ended = [], []
+    open_target, discard = Runner.open_target, Runner.discard
+
+    def opening(self: Any, target: str, ref: Any, *rest: Any) -> Any:
+        opened.append(ref)
+        return open_target(self, target, ref, *rest)
+
+    def ending(self: Any, target: str, ref: Any) -> None:
+        ended.append(ref)
+        discard(self, target, ref)
+        assert (target, ref) not in self._processes._loaded
+
+    monkeypatch.setattr(Runner, "open_target", opening)
+    monkeypatch.setattr(Runner, "discard", ending)
+    found = run_sentinel("pulls", "tiny", "--json", "--examples", "5").json()
+    assert [each["answer"] for each in found] == ["brings"] * 3
+    assert len({each["base"] for each in found}) == 3
+    assert len({*opened}) == 4  # three heads, and one for all of their bases
+    assert {ref.name for ref in ended} == {each["head"] for each in found}
+
+
+def test_a_head_that_hangs_costs_its_own_time_and_no_more(run_sentinel, tiny, git, pull, mirror, monkeypatch):
+    fixed = git("show", f"{tiny.fixed}:{LOSSES}")
+    hanging = fixed.replace("    return", "    while True:\n        pass\n    return", 1)
+    pull(1, tiny.fixed, {LOSSES: fixed.replace("loss_mat * loss_mask", "loss_mat")})
+    pull(2, tiny.fixed, {LOSSES: hanging})
+    mirror()
+    monkeypatch.setattr("sentinel.diff.pulls._LONGEST", 3.0)
+    found = run_sentinel("pulls", "tiny", "--json", "--examples", "50", "--timeout", "1").json()
+    assert [each["answer"] for each in found] == ["cannot be decided", "brings"]
+    assert found[0]["seconds"] < 50
 
 
 def test_a_merge_base_that_a_shallow_mirror_lacks_is_owned_up_to(run_sentinel, tiny, git, pull, mirror):

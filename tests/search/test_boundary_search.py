@@ -242,7 +242,7 @@ def test_a_hunt_in_parts_is_the_hunt_at_once(parts, open_toys):
         asked = law_session.try_
 
         def record(subject: object, plans: Sequence[Plan], asked=asked, calls=calls, **more: object) -> object:  # type: ignore[no-untyped-def]
-            calls.append([variants for _, variants in plans])
+            calls.extend(variants for _, variants in plans)
             return asked(subject, plans, **more)
 
         law_session.try_ = record  # type: ignore[method-assign]
