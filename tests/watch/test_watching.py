@@ -155,6 +155,35 @@ def test_the_command_stops_a_run(tmp_path: Path) -> None:
     assert "sentinel-events.jsonl" in ran.stdout
 
 
+def test_the_processes_of_a_run_have_one_checker(tmp_path: Path) -> None:
+    """As a launcher starts them, each with its rank; what they find comes together, with the rank where it was seen."""
+    rank = (
+        "import sys, time, torch\nfrom pathlib import Path\nfrom demo_rl.advantages import group_advantage\n"
+        "until = time.monotonic() + 200\n"
+        "while time.monotonic() < until and not Path('sentinel-events.jsonl').exists():\n"
+        "    group_advantage(torch.rand(2, 2), torch.tensor([[1, 1], [0, 0]]), ['p', 'p'])\n"
+    )
+    (tmp_path / "rank.py").write_text(rank, encoding="utf-8")
+    launcher = (
+        "import os, subprocess, sys\n"
+        "ranks = [subprocess.Popen([sys.executable, 'rank.py'], env={**os.environ, 'RANK': str(n)}) for n in (0, 1)]\n"
+        "sys.exit(sum(rank.wait() for rank in ranks))\n"
+    )
+    words = ["--target", "demo", "--every", "1", "--", sys.executable, "-c", launcher]
+    ran = _command(tmp_path, *words, PYTHONPATH=str(FRAMEWORK / "broken"))
+    assert ran.returncode == 0, ran.stderr
+    lines = (tmp_path / "sentinel-events.jsonl").read_text(encoding="utf-8").splitlines()
+    *events, end = [json.loads(line) for line in lines]
+    assert len({event["run"] for event in (*events, end)}) == 1
+    assert sorted(end["processes"].values()) == [0, 1]
+    assert {event["process_rank"] for event in events} <= {0, 1}
+    assert "does not hold: demo_rl.advantages.group_advantage, call 1, step 0, rank " in ran.stderr
+    assert ran.stderr.count("in 2 processes, ") == 1
+    schema = json.loads((Path(sentinel.__file__).parent / "schemas" / "events.schema.json").read_text(encoding="utf-8"))
+    for event in (*events, end):
+        jsonschema.validate(event, schema)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
