@@ -24,6 +24,11 @@ from sentinel.watch.wrapping import Budget, Call, Watcher
 
 #: Seconds that the end of a run waits for what was copied to be checked.
 PATIENCE = 20.0
+#: What launchers tell a process of a training, beside what tells it to watch: code that finds these would join it.
+_OF_RANKS = (
+    *("SENTINEL_WATCH", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "NODE_RANK", "MASTER_", "TORCHELASTIC_"),
+    *("ACCELERATE_", "FSDP_", "DEEPSPEED_", "OMPI_", "PMI_", "PMIX_", "MPI_", "SLURM_", "RAY_"),
+)
 
 
 class Watching:
@@ -67,7 +72,7 @@ class Watching:
 
         def launch(listening: socket.socket) -> None:
             """With the run's own copy of the framework, and no accelerator."""
-            environment = {name: value for name, value in os.environ.items() if name != "SENTINEL_WATCH"}
+            environment = {name: value for name, value in os.environ.items() if not name.startswith(_OF_RANKS)}
             environment |= {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
             environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
             self._checker = subprocess.Popen(

@@ -12,8 +12,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-import sentinel
+import sentinel.watch
 from sentinel.recipes.yamldoc import read
+from sentinel.watch import link, meeting
 from tests.demo_kit import FRAMEWORK
 
 #: Trains on the framework's advantages until a call was copied, and the same number of steps where nothing is watched.
@@ -132,6 +133,28 @@ def test_a_checker_that_is_killed_costs_its_checks_alone(tmp_path: Path) -> None
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, cwd=tmp_path)
     assert ran.stdout == "trained {}\n"
     assert ran.stderr == ""
+
+
+def test_the_checker_is_no_rank_of_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code of the framework that it tries out would listen at the run's own address."""
+    launched: list[dict[str, str]] = []
+    for name in (
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "TORCHELASTIC_RUN_ID",
+        "SLURM_PROCID",
+    ):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setattr(link.subprocess, "Popen", lambda *_, env, **__: launched.append(env))
+    monkeypatch.setattr(meeting.tempfile, "gettempdir", lambda: str(tmp_path))
+    watching = sentinel.watch.start("demo", tmp_path / "events.jsonl")
+    watching.stop()
+    kept = [name for name in launched[0] if name.startswith(("RANK", "WORLD", "LOCAL_", "MASTER", "TORCHE", "SLURM"))]
+    assert kept == []
+    assert launched[0]["CUDA_VISIBLE_DEVICES"] == ""
 
 
 def _command(tmp_path: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
