@@ -21,12 +21,10 @@ import inspect
 import io
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -294,7 +292,7 @@ class Prepared:
 
         warnings.simplefilter("ignore")
         self._catalog = bundled_catalog()
-        self.checker = Checker(_Deaf(), self._catalog, "trl", Path("unused"))  # type: ignore[arg-type]
+        self.checker = Checker(self._catalog, "trl", Path("unused"))
         with contextlib.redirect_stdout(io.StringIO()):  # adapters try functions out, and some of these print
             self.checker.prepare([name for name in sys.modules if name.partition(".")[0] == "trl"])
 
@@ -320,28 +318,23 @@ class Prepared:
         return dict(json.loads(said)) if said else {"name": name, "named": [], "logs": [], "parameters": ""}
 
 
-class _Deaf:
-    """Takes the plans of a checker that has no run yet."""
-
-    def send(self, _: Any) -> None:
-        """Nobody is there."""
-
-
 def _trained(name: str, steps: int, checker: Any) -> dict[str, Any]:
     from sentinel.watch.link import Watching
     from sentinel.watch.wrapping import Budget
 
     class Forked(Watching):
-        def _launched(self, theirs: Any, words: Any) -> Any:
-            pid = os.fork()
-            if pid == 0:
-                checker.attach(theirs, Path(words[1]))
-                with contextlib.suppress(EOFError, OSError):
-                    checker.serve()
+        def _met(self, words: Any) -> Any:
+            ours, theirs = Pipe()
+            if os.fork() == 0:
+                ours.close()
+                checker.events = Path(words[1])
+                checker.attach(theirs)
+                checker.serve()
                 os._exit(0)
+            theirs.close()
             if name in BEFORE:  # the checker has what is on disk
                 BEFORE[name]()
-            return _Process(pid)
+            return ours
 
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         events = Path(folder) / "events.jsonl"
@@ -360,23 +353,6 @@ def _trained(name: str, steps: int, checker: Any) -> dict[str, Any]:
             "parameters": hashlib.sha256(parameters).hexdigest()[:16],
             "logs": [{key: row.get(key) for key in ("loss", "reward")} for row in trainer.state.log_history],
         }  # fmt: skip
-
-
-class _Process:
-    """A forked process, as :class:`subprocess.Popen` would have it."""
-
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-
-    def wait(self, timeout: float | None = None) -> None:
-        until = time.monotonic() + (timeout or 0.0)
-        while os.waitpid(self._pid, os.WNOHANG) == (0, 0):
-            if timeout is not None and time.monotonic() > until:
-                raise subprocess.TimeoutExpired("checker", timeout)
-            time.sleep(0.01)
-
-    def kill(self) -> None:
-        os.kill(self._pid, signal.SIGKILL)
 
 
 def _mean(logs: list[dict[str, Any]], key: str) -> float | None:

@@ -23,8 +23,8 @@ _EXAMPLE = """\
   sentinel watch replay sentinel-events.jsonl --save recipes/mine
 
 The functions that an adapter binds are watched in every process of the command that imports the framework. A call in so
-many is copied, and checked in a process beside it; none is changed. What breaks a law is said at once, and goes to the
-events' file: a line of JSON each, and one that counts at the end.
+many is copied, and checked in one process beside them; none is changed. What breaks a law is said at once, and goes to
+the events' file: a line of JSON each, and one that counts at the end.
 exit status: that of the command; 1 where --fail-after stopped it; 2 it could not be watched
 """
 
@@ -83,6 +83,7 @@ def _watch(arguments: argparse.Namespace) -> int:
     environment = {
         **os.environ,
         "SENTINEL_WATCH": f"{target.name}:{events}",
+        "SENTINEL_WATCH_RUN": str(os.getpid()),
         "SENTINEL_WATCH_EVERY": str(arguments.every),
         "SENTINEL_WATCH_CAPTURE": arguments.capture,
         "SENTINEL_WATCH_WITHOUT": " ".join(arguments.without),

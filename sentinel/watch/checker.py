@@ -1,4 +1,4 @@
-"""The process beside a watched run: reads its calls as scenarios, and lets the laws look at them.
+"""The process beside a watched run: reads the calls of its processes as scenarios, and lets the laws look at them.
 
 It has the run's own copy of the framework, imports what the run has imported, and touches no accelerator. What it finds
 goes to the events' file and to standard error; that it ends, hangs or fails costs its checks and nothing else.
@@ -7,17 +7,19 @@ goes to the events' file and to standard error; that it ends, hangs or fails cos
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import faulthandler
 import json
 import math
 import os
+import socket
 import sys
 import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import metadata
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,7 @@ from sentinel.search.examples import Example
 from sentinel.search.scenarios import cut_to, sizes_of
 from sentinel.targets import Target
 from sentinel.values.literals import Tensor, typed
+from sentinel.watch import meeting
 from sentinel.watch.invariants import Invariant, Memory
 from sentinel.watch.reading import Reading, Unreadable, case_of, reading_of
 from sentinel.watch.values import unpacked
@@ -51,6 +54,8 @@ _VARIED = 20
 _MOST_WRITTEN = 4096
 #: Bytes of the events' file before it begins again.
 _LARGEST = 16 << 20
+#: Seconds that one look or one function may take; then the checker ends, and the run goes on without.
+_LONGEST = 600.0
 
 
 class OwnSession(LawSession):
@@ -78,24 +83,39 @@ class OwnSession(LawSession):
         return answer, reference  # type: ignore[return-value]
 
 
-class Checker:
-    """:param connection: to the run.
-    :param whole: whether calls are written however large they are.
+@dataclass
+class Process:
+    """A process of the run.
+
+    :ivar rank: in the training, where it has one.
+    :ivar modules: of the framework, that it has imported.
+    :ivar planned: the numbers of the boundaries that it was told to watch.
+    :ivar waits: whether it was not yet told that all of its functions are read.
     """
 
+    connection: Connection
+    memory: Memory
+    pid: int = 0
+    rank: int | None = None
+    modules: set[str] = field(default_factory=set)
+    planned: set[int] = field(default_factory=set)
+    waits: bool = False
+
+    def send(self, *said: Any) -> None:
+        with contextlib.suppress(OSError):  # one that is gone is heard of soon
+            self.connection.send(said)
+
+
+class Checker:
+    """:param whole: whether calls are written however large they are."""
+
     def __init__(
-        self,
-        connection: Connection,
-        catalog: Catalog,
-        target: str,
-        events: Path,
-        whole: bool = False,
-        without: Sequence[str] = (),
+        self, catalog: Catalog, target: str, events: Path, whole: bool = False, without: Sequence[str] = ()
     ) -> None:
-        self._connection, self._events, self._whole = connection, events, whole
+        self.events, self._whole, self._without = events, whole, without
         self._target = catalog.targets[target]
         self._subjects = subjects(catalog, target)[0]
-        self._roots = tuple(_roots(self._target.packages))
+        self._roots = tuple(meeting.roots(self._target.packages))
         self._version = _version(self._target)
         self._session = OwnSession(self._roots)
         self._modules = [
@@ -105,110 +125,171 @@ class Checker:
             (_named(recipe), {recipe.boundary, *_paths(catalog, target, recipe.boundary)}, recipe.laws)
             for recipe in find_recipes(catalog, (target,), ())
         ]
+        self._processes: dict[Connection, Process] = {}
+        self._ranks: dict[int, int | None] = {}
         self._readings: dict[int, Reading] = {}
         self._waiting: list[tuple[int, Subject]] = []
-        self._loaded: set[str] = set()
         self._seen: set[str] = set()
         self._varied: Counter[int] = Counter()
         self._counts: Counter[str] = Counter()
-        self._not: dict[str, Counter[str]] = {"watched": Counter(), "read": Counter(), "checked": Counter()}
-        self._memory = Memory(without)
+        self._not: dict[str, Counter[str]] = {name: Counter() for name in ("watched", "read", "checked", "copied")}
+        self._together: dict[str, Any] = {}
+        self._invariants: Counter[str] = Counter()
         self._looks: Counter[tuple[str, str]] = Counter()
-        self._kinds: dict[tuple[str, str, str], int] = {}
+        self._kinds: Counter[tuple[str, str, str]] = Counter()
+        self._where: dict[tuple[str, str, str], set[int]] = {}
         self._found, self._found_at = {"sentinel/violations": 0, "sentinel/checked": 0}, 0.0
         self._configured: Path | None = None
 
     def prepare(self, modules: Sequence[str]) -> None:
         """Read the functions of these modules before there is a run."""
-        self._take(("modules", modules))
+        self._await(modules)
         while self._waiting:
             self._plan(*self._waiting.pop(0))
 
-    def attach(self, connection: Connection, events: Path) -> None:
-        """Serve another run, which has the same functions."""
-        self._connection, self._events = connection, events
+    def attach(self, connection: Connection) -> None:
+        """Listen to a process of the run."""
+        memory = Memory(self._without, self._together, self._invariants)
+        self._processes[connection] = Process(connection, memory)
 
-    def serve(self) -> None:
-        """Answer the run until it ends, or goes away."""
-        for reading in self._readings.values():  # of what was loaded before there was a run
-            self._connection.send(("plan", reading.plan))
+    def serve(self, listening: socket.socket | None = None, place: Path | None = None) -> None:
+        """Answer the run's processes until the last of them has gone.
+
+        :param listening: where others come, at this place.
+        """
         while True:
-            if not self._waiting or self._connection.poll(0):
-                said = self._connection.recv()
-                if said[0] == "end":
-                    break
-                self._take(said)
+            faulthandler.dump_traceback_later(_LONGEST, exit=True, file=sys.stderr)
+            sources: list[Any] = [*self._processes, *([listening] if listening is not None else ())]
+            heard = wait(sources, 0.0 if self._waiting else None)
+            for one in heard:
+                if isinstance(one, socket.socket):
+                    self.attach(meeting.accepted(one))
+                else:
+                    self._hear(one)  # type: ignore[arg-type]
+            if self._processes:
                 self._tell_found()
-            else:
-                self._plan(*self._waiting.pop(0))
-                if not self._waiting:
-                    self._connection.send(("ready", self._producers()))
-        counts = self._summary(said[1])
-        self._write({"event": "end", **counts})
-        self._connection.send(("end", counts))
+                if not heard:
+                    self._plan(*self._waiting.pop(0))
+                self._offer()
+                continue
+            later = meeting.last_call(listening, place) if listening is not None and place is not None else None
+            if later is None:
+                break
+            self.attach(later)
+        faulthandler.cancel_dump_traceback_later()
 
-    def _take(self, said: Sequence[Any]) -> None:
-        if said[0] == "modules":
-            self._loaded |= set(said[1])
-            for number, subject in enumerate(self._subjects):
-                if subject.name not in self._seen and self._modules[number] & self._loaded:
-                    self._seen.add(subject.name)
-                    self._waiting.append((number, subject))
+    def _hear(self, connection: Connection) -> None:
+        process = self._processes[connection]
+        try:
+            said = connection.recv()
+        except (EOFError, OSError):
+            said = ("end", {})
+        if said[0] == "end":
+            self._end(process, said[1])
+        else:
+            self._take(process, said)
+
+    def _end(self, process: Process, told: Mapping[str, Any]) -> None:
+        """Let a process go, with what is known by now; after the last one that is written."""
+        del self._processes[process.connection]
+        self._counts["calls"] += sum(told.get("calls", {}).values())
+        self._not["copied"].update(told.get("failed", {}))
+        for name in ("held_back", "seconds"):
+            self._counts[name] += told.get(name, 0)
+        if told.get("lost"):
+            self._not["copied"]["no room"] += told["lost"]
+        counts = self._summary()
+        if not self._processes:
+            self._tell_summary(counts)
+            self._write({"event": "end", "processes": {str(pid): rank for pid, rank in self._ranks.items()}, **counts})
+        process.send("end", counts)
+        process.connection.close()
+
+    def _await(self, modules: Sequence[str]) -> None:
+        for number, subject in enumerate(self._subjects):
+            if subject.name not in self._seen and self._modules[number] & set(modules):
+                self._seen.add(subject.name)
+                self._waiting.append((number, subject))
+
+    def _offer(self) -> None:
+        """Have processes copy the calls of what was read by now, and tell those of which all was."""
+        for process in self._processes.values():
+            if not process.waits:
+                continue
+            for number, reading in self._readings.items():
+                if number not in process.planned and reading.plan.function[0] in process.modules:
+                    process.planned.add(number)
+                    process.send("plan", reading.plan)
             if not self._waiting:
-                self._connection.send(("ready", self._producers()))
+                process.waits = False
+                process.send("ready", self._producers(process.modules))
+
+    def _take(self, process: Process, said: Sequence[Any]) -> None:
+        if said[0] == "process":
+            process.pid, process.rank = said[1:]
+            self._ranks[process.pid] = process.rank
+        elif said[0] == "modules":
+            process.modules |= set(said[1])
+            process.waits = True
+            self._await(said[1])
         elif said[0] == "watched":
             if said[2]:
-                self._readings.pop(said[1], None)
                 self._not["watched"][said[2]] += 1
         elif said[0] == "seen" and said[1].kind == "configuration":
-            self._configured = self._events.with_suffix(".config.json")
+            self._configured = self.events.with_suffix(".config.json")
             with contextlib.suppress(OSError):
                 self._configured.write_text(json.dumps(said[1].values, indent=1, sort_keys=True), encoding="utf-8")
         elif said[0] == "seen":
-            self._look(said[1].kind, said[1].step, {**unpacked(said[1].values), "moment": said[1].moment})
+            self._look(process, said[1].kind, said[1].step, {**unpacked(said[1].values), "moment": said[1].moment})
         else:
-            self._check(*said[1:])
+            self._check(process, *said[1:])
 
     def _tell_found(self) -> None:
         """Have the run's logger told, at most once a second, of what is new."""
         found = {"sentinel/violations": sum(self._kinds.values()), "sentinel/checked": self._counts["laws"]}
         if found != self._found and time.monotonic() - self._found_at >= 1.0:
             self._found, self._found_at = found, time.monotonic()
-            self._connection.send(("found", found))
+            for process in self._processes.values():
+                process.send("found", found)
 
-    def _producers(self) -> tuple[tuple[str, str], ...]:
+    def _producers(self, modules: set[str]) -> tuple[tuple[str, str], ...]:
         """The functions that give rows their advantages."""
         found = []
-        for number, subject in enumerate(self._subjects):
+        for subject in self._subjects:
             makes = any(item.key in ("advantages", "normalised") for item in subject.contract.observes)
             for path in subject.binding.paths if makes else ():
                 module = boundaries.module_of(path, self._roots)
-                if module in self._loaded and subject.name in self._seen and number is not None:
+                if module in modules:
                     found.append((module, path.removeprefix(f"{module}.")))
         return tuple(found)
 
-    def _look(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+    def _look(self, process: Process, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """Let invariants of the training look."""
         try:
-            for one, how in self._memory.look(kind, values):
+            for one, how in process.memory.look(kind, {**values, "step": step, "process": process.pid}):
                 self._counts["laws"] += 1
-                self._tell_of(one, how, step)
+                self._tell_of(process, one, how, step)
         except Exception as error:
             self._not["checked"][f"{kind}: {type(error).__name__}: {error}"[:200]] += 1
 
-    def _tell_of(self, one: Invariant, how: str, step: int) -> None:
-        kind = ("", one.name, "training")
-        self._kinds[kind] = self._kinds.get(kind, 0) + 1
-        if self._kinds[kind] > 1:
+    def _tell_of(self, process: Process, one: Invariant, how: str, step: int) -> None:
+        if not self._first(process, ("", one.name, "training")):
             return
-        _say(f"{one.name} does not hold, step {step}: {how} ({one.reason})")
+        _say(f"{one.name} does not hold, step {step}{_rank_of(process)}: {how} ({one.reason})")
         self._write(
             {
                 "event": "violation", "target": self._target.name, "version": self._version, "law": one.name,
                 "rank": 2, "statement": one.reason, "boundary": "", "symptom": "training", "step": step,
                 "seen": "run", "key": "", "detail": how, "known": [], "variants": None,
-            }
+            },
+            process,
         )  # fmt: skip
+
+    def _first(self, process: Process, kind: tuple[str, str, str]) -> bool:
+        """Count a violation; whether it is the first of its kind in this run."""
+        self._kinds[kind] += 1
+        self._where.setdefault(kind, set()).add(process.pid)
+        return self._kinds[kind] == 1
 
     def _plan(self, number: int, subject: Subject) -> None:
         """Find out how a boundary's calls are read, and have the run copy them."""
@@ -220,9 +301,8 @@ class Checker:
             self._not["watched"][reason[:120]] += 1
             return
         self._readings[number] = reading
-        self._connection.send(("plan", reading.plan))
 
-    def _check(self, call: Call) -> None:
+    def _check(self, process: Process, call: Call) -> None:
         reading = self._readings.get(call.number)
         if reading is None:
             return
@@ -240,18 +320,18 @@ class Checker:
             self._not["read"][f"{reading.subject.name}: {type(error).__name__}: {error}"[:200]] += 1
             return
         self._counts["read"] += 1
-        self._look_at_log_probs(reading, call)
+        self._look_at_log_probs(process, reading, call)
         try:
             told: set[tuple[str, str]] = set()
             for law, violation, variants, where in self._violations(call.number, reading, inputs, observed):
                 if (law.name, violation.symptom) in told:
                     continue
                 told.add((law.name, violation.symptom))
-                self._tell(reading, law, violation, call, variants, where)
+                self._tell(process, reading, law, violation, call, variants, where)
         except Exception as error:
             self._not["checked"][f"{reading.subject.name}: {type(error).__name__}: {error}"[:200]] += 1
 
-    def _look_at_log_probs(self, reading: Reading, call: Call) -> None:
+    def _look_at_log_probs(self, process: Process, reading: Reading, call: Call) -> None:
         names = ("log_probs", "old_log_probs", "response_mask")
         if not all(reading.sources.get(name, ("", ""))[1] == "same" for name in (names[0], names[2])):
             return
@@ -261,9 +341,9 @@ class Checker:
         if not isinstance(told, torch.Tensor) or not isinstance(mask, torch.Tensor):
             return
         if call.moment:
-            self._look("call", call.step, {**read, "moment": call.moment})
+            self._look(process, "call", call.step, {**read, "moment": call.moment})
         if call.fresh and isinstance(old, torch.Tensor) and old.shape == told.shape:
-            self._look("fresh", call.step, read)
+            self._look(process, "fresh", call.step, read)
 
     def _violations(
         self, number: int, reading: Reading, inputs: Mapping[str, Any], observed: Mapping[str, Any]
@@ -301,18 +381,24 @@ class Checker:
                 self._looks[reading.boundary.path, law.name] += 1
 
     def _tell(
-        self, reading: Reading, law: Law, violation: Violation, call: Call, variants: Mapping[str, Inputs], where: str
+        self,
+        process: Process,
+        reading: Reading,
+        law: Law,
+        violation: Violation,
+        call: Call,
+        variants: Mapping[str, Inputs],
+        where: str,
     ) -> None:
         boundary = reading.boundary.path
-        kind = (boundary, law.name, violation.symptom)
-        self._kinds[kind] = self._kinds.get(kind, 0) + 1
-        if self._kinds[kind] > 1:
+        if not self._first(process, (boundary, law.name, violation.symptom)):
             return
         names = [bug for bug, paths, laws in self._known if law.name in laws and boundary in paths]
         known = f" (compare {', '.join(names[:3])})" if names else ""
         how = "" if where == "run" else ", the run's own function on a few rows of it"
         _say(
-            f"{law.name} does not hold: {boundary}, call {call.call}, step {call.step}{how}: {violation.key}: "
+            f"{law.name} does not hold: {boundary}, call {call.call}, step {call.step}{_rank_of(process)}{how}: "
+            f"{violation.key}: "
             f"{violation.detail}{known}"
         )
         small = self._whole or all(_elements(inputs) <= _MOST_WRITTEN for inputs in variants.values())
@@ -336,29 +422,34 @@ class Checker:
                 "detail": violation.detail,
                 "known": names,
                 "variants": typed(variants) if small else None,
-            }
+            },
+            process,
         )
 
-    def _summary(self, told: Mapping[str, Any]) -> dict[str, Any]:
+    def _summary(self) -> dict[str, Any]:
         kinds = [
-            {"boundary": b, "law": law, "symptom": s, "count": n, "of": self._looks[b, law]}
+            {
+                "boundary": b, "law": law, "symptom": s, "count": n, "of": self._looks[b, law],
+                "processes": sorted(self._where[b, law, s]),
+            }
             for (b, law, s), n in self._kinds.items()
-        ]
-        counts = {
+        ]  # fmt: skip
+        return {
             "violations": kinds,
-            "invariants": dict(self._memory.looks),
+            "invariants": dict(self._invariants),
             "boundaries": sorted(reading.boundary.path for reading in self._readings.values()),
-            "calls": sum(told["calls"].values()),
-            **{name: self._counts[name] for name in ("copied", "read", "laws")},
+            **{name: self._counts[name] for name in ("calls", "copied", "read", "laws", "held_back")},
             **{f"not_{name}": dict(why.most_common()) for name, why in self._not.items()},
-            "not_copied": {**told["failed"], **({"no room": told["lost"]} if told["lost"] else {})},
-            "held_back": told["held_back"],
-            "seconds": round(told["seconds"], 3),
+            "seconds": round(self._counts["seconds"], 3),
         }
+
+    def _tell_summary(self, counts: Mapping[str, Any]) -> None:
+        several = f" in {len(self._ranks)} processes" if len(self._ranks) > 1 else ""
+        kinds = counts["violations"]
         _say(
-            f"{len(self._readings)} boundaries watched, {counts['copied']} calls copied in {counts['seconds']:.2f} s, "
-            f"{counts['read']} read, {counts['laws']} looks of laws at them: {len(kinds)} kinds of violation; "
-            f"{self._events}"
+            f"{len(self._readings)} boundaries watched{several}, {counts['copied']} calls copied in "
+            f"{counts['seconds']:.2f} s, {counts['read']} read, {counts['laws']} looks of laws at them: {len(kinds)} "
+            f"kinds of violation; {self.events}"
         )
         if kinds:
             written = (
@@ -369,15 +460,15 @@ class Checker:
             _say(f"written there: {written}")
         if self._configured is not None:
             _say(f"its settings: sentinel audit {self._target.name} --config {self._configured}")
-        return counts
 
-    def _write(self, event: Mapping[str, Any]) -> None:
+    def _write(self, event: Mapping[str, Any], process: Process | None = None) -> None:
         """A line at once, whoever else writes; a disk that is full ends the writing."""
-        line = json.dumps({"pid": os.getppid(), "time": round(time.time(), 3), **event}) + "\n"
+        where = {} if process is None else {"pid": process.pid, "process_rank": process.rank}
+        line = json.dumps({"run": os.getpid(), "time": round(time.time(), 3), **where, **event}) + "\n"
         with contextlib.suppress(OSError):
-            if self._events.exists() and self._events.stat().st_size > _LARGEST:
-                self._events.replace(self._events.with_suffix(".1"))
-            with self._events.open("a", encoding="utf-8") as file:
+            if self.events.exists() and self.events.stat().st_size > _LARGEST:
+                self.events.replace(self.events.with_suffix(".1"))
+            with self.events.open("a", encoding="utf-8") as file:
                 file.write(line)
 
 
@@ -410,15 +501,6 @@ def _elements(inputs: Mapping[str, Any]) -> int:
     return max((math.prod(value.shape) for value in inputs.values() if isinstance(value, Tensor)), default=0)
 
 
-def _roots(packages: Sequence[str]) -> Iterator[str]:
-    """The folders that the target's packages are imported from here."""
-    for package in packages:
-        with contextlib.suppress(ImportError, ValueError):
-            spec = importlib.util.find_spec(package)
-            for place in (spec.submodule_search_locations or ()) if spec is not None else ():
-                yield str(Path(place).parent)
-
-
 def _named(recipe: Recipe) -> str:
     """A known bug, with the settings that avoid it."""
     until = recipe.document.get("until") or {}
@@ -445,16 +527,22 @@ def _say(text: str) -> None:
     print(f"sentinel watch: {visible(text)}", file=sys.stderr, flush=True)
 
 
+def _rank_of(process: Process) -> str:
+    return "" if process.rank is None else f", rank {process.rank}"
+
+
 def main(arguments: Sequence[str]) -> None:
-    """:param arguments: the number of the open connection, the target, the events' file, what is written,
+    """:param arguments: the number of the open socket, its place, the target, the events' file, what is written,
     and the invariants that are not looked at."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     with contextlib.suppress(OSError):
         os.nice(10)
-    with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
-        connection, (target, events, capture, *without) = Connection(int(arguments[0])), arguments[1:]
-        Checker(connection, bundled_catalog(), target, Path(events), capture == "full", without).serve()
+    number, place, target, events, capture, *without = arguments
+    with contextlib.suppress(OSError, KeyboardInterrupt), socket.socket(fileno=int(number)) as listening:
+        checker = Checker(bundled_catalog(), target, Path(events), capture == "full", without)
+        checker.attach(meeting.accepted(listening))
+        checker.serve(listening, Path(place))
 
 
 if __name__ == "__main__":

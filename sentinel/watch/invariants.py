@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ class Invariant:
     :ivar reason: why it must be so.
     :ivar needs: what must be there for it to see anything.
     :ivar broken: how it is broken; empty where it is kept. It may keep something for the next look.
+    :ivar across: whether it compares processes of one run, and keeps what it keeps for all of them.
     """
 
     name: str
@@ -26,25 +28,29 @@ class Invariant:
     reason: str
     needs: str
     broken: Callable[[str, Mapping[str, Any], dict[str, Any]], str]
+    across: bool = False
 
 
 @dataclass
 class Memory:
-    """What invariants keep between looks, each for itself; and how often each has looked.
+    """What invariants keep between looks at one process, each for itself; and how often each has looked.
 
     :param without: names of those that are switched off.
+    :param together: what is kept for all processes.
     """
 
     without: Sequence[str] = ()
+    together: dict[str, Any] = field(default_factory=dict)
+    looks: Counter[str] = field(default_factory=Counter)
     kept: dict[str, dict[str, Any]] = field(default_factory=dict)
-    looks: dict[str, int] = field(default_factory=dict)
 
     def look(self, kind: str, values: Mapping[str, Any]) -> list[tuple[Invariant, str]]:
         found = []
         for one in INVARIANTS:
             if kind in one.of and one.name not in self.without:
-                self.looks[one.name] = self.looks.get(one.name, 0) + 1
-                found.append((one, one.broken(kind, values, self.kept.setdefault(one.name, {}))))
+                self.looks[one.name] += 1
+                kept = self.together if one.across else self.kept
+                found.append((one, one.broken(kind, values, kept.setdefault(one.name, {}))))
         return [(one, how) for one, how in found if how]
 
 
@@ -57,7 +63,11 @@ def _near(one: Any, other: Any, relative: float = 1e-3, absolute: float = 1e-5) 
 def _trimmed(row: torch.Tensor) -> bytes:
     """A row's numbers without the zeros around them, which padding adds and cuts."""
     places = row.reshape(-1).nonzero()
-    return row.reshape(-1)[int(places.min()) : int(places.max()) + 1].numpy().tobytes() if len(places) else b""
+    return _bits(row.reshape(-1)[int(places.min()) : int(places.max()) + 1]) if len(places) else b""
+
+
+def _bits(tensor: torch.Tensor) -> bytes:
+    return tensor.contiguous().view(torch.uint8).numpy().tobytes()
 
 
 def _rows_stay(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
@@ -140,7 +150,8 @@ def _mean_of_labels(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) 
     total = -float(values["log_probs"][learned].sum())
     items = float(values["items"]) if values["items"] is not None else float(learned.sum())
     kept["total"], kept["count"] = kept.get("total", 0.0) + total, kept.get("count", 0) + int(learned.sum())
-    expected = total / max(items, 1.0)
+    shared = values["items"] is not None and values.get("world", 1)  # counted over all ranks, of which it is one's
+    expected = total / max(items, 1.0) * (shared or 1)
     if values.get("loss_type") not in (None, "nll", "chunked_nll"):
         return ""
     told = float(values["loss"])
@@ -179,6 +190,8 @@ def _steps_add_up(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) ->
         return ""
     total, count, calls, plain = (kept.pop(name, 0) for name in ("total", "count", "calls", "plain"))
     told = sum(map(float, values["losses"]))
+    if values.get("world", 1) > 1:  # each rank has its part of a step's tokens
+        return ""
     if not count or not plain or calls != len(values["losses"]) or _near(told, total / count, 1e-2, 1e-4):
         return ""
     mean = total / count
@@ -230,6 +243,32 @@ def _reference_stays(kind: str, values: Mapping[str, Any], kept: dict[str, Any])
     return ""
 
 
+def _ranks_agree(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
+    if not values.get("replicated"):
+        return ""
+    told: dict[str, Any]
+    if kind == "answers":
+        told = {"its rows": _bits(values["ids"])}
+    elif kind == "stepping":
+        told = {"its learning rate": values["rates"]}
+    else:
+        told = {name: _bits(after) for name, (_, after, _) in values["parameters"].items()}
+    others = kept.setdefault(f"{kind} {values['moment' if kind == 'answers' else 'step']}", {})
+    apart = [name for other in others.values() for name in told.keys() & other.keys() if told[name] != other[name]]
+    compared, same = bool(others), told in others.values()
+    others[values["process"]] = told
+    while len(kept) > _KEPT:
+        kept.pop(next(iter(kept)))
+    if kind != "answers":
+        return f"{min(apart)} is not what it is in another process" if apart else ""
+    alike = kept.pop("alike", 0)
+    kept["alike"] = alike if not compared else alike + 1 if same else 0  # once may be the end of a data set
+    return "two processes train on the same rows" if same and kept["alike"] > 1 else ""
+
+
+#: Looks that are kept for the other processes.
+_KEPT = 64
+
 INVARIANTS = (
     Invariant(
         "rows_stay_together", ("produced", "consumed"),
@@ -278,5 +317,9 @@ INVARIANTS = (
     Invariant(
         "the_reference_stays", ("stepping",), "the policy is held to what it was", f"{_TRAINER} with a reference",
         _reference_stays,
+    ),
+    Invariant(
+        "ranks_agree", ("answers", "stepping", "stepped"), "replicas are one model, which learns from rows of each",
+        f"{_TRAINER} in several processes that have the whole model each", _ranks_agree, across=True,
     ),
 )  # fmt: skip

@@ -6,22 +6,29 @@ import atexit
 import contextlib
 import os
 import queue
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
+from sentinel.watch import meeting
 from sentinel.watch.training import Seen, Training
 from sentinel.watch.values import packed
 from sentinel.watch.wrapping import Budget, Call, Watcher
 
 #: Seconds that the end of a run waits for what was copied to be checked.
 PATIENCE = 20.0
+#: What launchers tell a process of a training, beside what tells it to watch: code that finds these would join it.
+_OF_RANKS = (
+    *("SENTINEL_WATCH", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "NODE_RANK", "MASTER_", "TORCHELASTIC_"),
+    *("ACCELERATE_", "FSDP_", "DEEPSPEED_", "OMPI_", "PMI_", "PMIX_", "MPI_", "SLURM_", "RAY_"),
+)
 
 
 class Watching:
@@ -47,25 +54,37 @@ class Watching:
         self._pid = os.getpid()
         self._ending, self._ready = threading.Event(), threading.Event()
         self._told: set[str] = set()
-        self._connection, theirs = Pipe()
-        self._checker = self._launched(theirs, [target, str(events.absolute()), capture, *without])
-        theirs.close()
+        self._rank: int | None = -1
+        self._checker: subprocess.Popen[bytes] | None = None
+        try:
+            self._connection = self._met([target, str(events.absolute()), capture, *without])
+        except OSError as error:
+            print(f"sentinel watch: this run is not watched: {error}", file=sys.stderr)
+            self._ending.set()
+            return
         self._thread = threading.Thread(target=self._talk, name="sentinel-watch", daemon=True)
         self._thread.start()
         atexit.register(self.stop)
 
-    def _launched(self, theirs: Connection, words: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Start the process that checks, with the run's own copy of the framework and no accelerator."""
-        environment = {name: value for name, value in os.environ.items() if name != "SENTINEL_WATCH"}
-        environment |= {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-        environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-        return subprocess.Popen(
-            [sys.executable, "-m", "sentinel.watch.checker", str(theirs.fileno()), *words],
-            pass_fds=[theirs.fileno()],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-        )
+    def _met(self, words: Sequence[str]) -> Connection:
+        """The checker of this run; the first of its processes starts one."""
+        place = meeting.address(words, self._packages)
+
+        def launch(listening: socket.socket) -> None:
+            """With the run's own copy of the framework, and no accelerator."""
+            environment = {name: value for name, value in os.environ.items() if not name.startswith(_OF_RANKS)}
+            environment |= {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+            environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+            self._checker = subprocess.Popen(
+                [sys.executable, "-m", "sentinel.watch.checker", str(listening.fileno()), str(place), *words],
+                pass_fds=[listening.fileno()],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,  # what ends this process is no reason to leave the others
+            )
+
+        return meeting.joined(place, launch)
 
     def __enter__(self) -> Watching:
         return self
@@ -77,7 +96,7 @@ class Watching:
 
     def ready(self, seconds: float = 120.0) -> bool:
         """Wait until the functions that are loaded have been read, for a run that is short; whether they have."""
-        return self._ready.wait(seconds)
+        return not self._ending.is_set() and self._ready.wait(seconds)
 
     def stop(self) -> None:
         """Give every function its own code back, and wait a little for what was copied to be checked."""
@@ -88,16 +107,15 @@ class Watching:
         self._ending.set()
         self._thread.join(PATIENCE)
         self._connection.close()
-        try:
-            self._checker.wait(1.0)
-        except subprocess.TimeoutExpired:
-            self._checker.kill()
-            self._checker.wait()
+        if self._checker is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._checker.wait(0.2)  # it stays for other processes of the run
 
     def _talk(self) -> None:
         """Whatever happens to the checker ends this thread, and nothing else."""
         try:
             while not self._ending.is_set():
+                self._tell_rank()
                 self._tell_modules()
                 self._training.attach(self._producers)
                 self._hear(0.0)
@@ -140,6 +158,18 @@ class Watching:
             self.watcher.note(error)
         else:
             self._connection.send(("call", plain))
+
+    def _tell_rank(self) -> None:
+        """Say which process of the training this is, as soon as it is known."""
+        distributed: Any = sys.modules.get("torch.distributed")
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            rank: int | None = int(distributed.get_rank())
+        else:
+            said = os.environ.get("RANK", "")
+            rank = int(said) if said.isdigit() else None
+        if rank != self._rank:
+            self._rank = rank
+            self._connection.send(("process", self._pid, rank))
 
     def _tell_modules(self) -> None:
         loaded = {name for name in list(sys.modules) if name.partition(".")[0] in self._packages} - self._told

@@ -55,9 +55,9 @@ def violations(file: Path) -> list[dict[str, Any]]:
         except (ValueError, TypeError, KeyError):
             raise SentinelError(f"{file}:{number}:1: not a line that sentinel watch wrote") from None
         if kind == "violation":
-            found.setdefault((event["pid"], event["boundary"], event["law"], event["symptom"]), dict(event))
+            found.setdefault((event["run"], event["boundary"], event["law"], event["symptom"]), dict(event))
         for one in event["violations"] if kind == "end" else ():
-            same = found.get((event["pid"], one["boundary"], one["law"], one["symptom"]))
+            same = found.get((event["run"], one["boundary"], one["law"], one["symptom"]))
             if same is not None:
                 same.update(count=one["count"], of=one["of"])
     return list(found.values())

@@ -174,6 +174,7 @@ class Training:
             said["ref_log_probs"] = answers["reference"][0]
         masks = ("labels", "completion_mask", "attention_mask")
         said |= {name: batch[name] for name in masks if batch.get(name) is not None}
+        said |= _ranks(trainer)
         knobs = {name: getattr(trainer.args, name, None) for name in _KNOBS}
         said |= {
             name: "+".join(map(str, one)) if isinstance(one, (list, tuple)) else one for name, one in knobs.items()
@@ -254,6 +255,7 @@ class Training:
                 "scheduled": _scheduled(trainer, self._watcher.steps),
                 "losses": list(self._micro),
                 "wanted": getattr(trainer, "current_gradient_accumulation_steps", None),
+                **_ranks(trainer),
             },
         )
         self._watcher.budget.spent += time.perf_counter() - began
@@ -262,7 +264,7 @@ class Training:
         began = time.perf_counter()
         if self._before:
             changed = {name: (old, _piece(one), gradient) for name, one, old, gradient in self._before}
-            self._send("stepped", {"parameters": changed})
+            self._send("stepped", {"parameters": changed, **_ranks(self._trainer())})
         self._before, self._micro = [], []
         self._watcher.steps += 1
         if self._watcher.found != self._told:
@@ -321,6 +323,14 @@ def _plain_options(options: Any) -> dict[str, Any]:
         and isinstance(getattr(value, "value", value), (bool, int, float, str, type(None)))
         and not any(mark in str(getattr(value, "value", value)) for mark in "/\\@: ")
     }
+
+
+def _ranks(trainer: Any) -> dict[str, Any]:
+    """How many processes train, and whether each of them has the whole model."""
+    accelerator = getattr(trainer, "accelerator", None)
+    kind = str(getattr(getattr(accelerator, "distributed_type", None), "value", ""))
+    whole = kind.startswith("MULTI_") and getattr(accelerator, "parallelism_config", None) is None
+    return {"world": getattr(accelerator, "num_processes", 1), "replicated": whole}
 
 
 def _references(trainer: Any) -> list[tuple[str, Any]]:

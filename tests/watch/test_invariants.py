@@ -39,8 +39,12 @@ def _pairs(**changed: Any) -> tuple[str, dict[str, Any]]:
 
 def _stepping(**changed: Any) -> tuple[str, dict[str, Any]]:
     weight = torch.ones(2)
-    said = {"left": [], "reference": {"w": (weight, weight, False)}, "rates": [0.1], "scheduled": 0.1}
+    said = {"left": [], "reference": {"w": (weight, weight, False)}, "rates": [0.1], "scheduled": 0.1, "step": 3}
     return "stepping", {"losses": [torch.tensor(_MEAN)], "wanted": 1, **said, **changed}
+
+
+def _of_rank(rank: int, seen: tuple[str, dict[str, Any]], **changed: Any) -> tuple[str, dict[str, Any]]:
+    return seen[0], {**seen[1], "process": rank, "step": 3, "world": 2, "replicated": True, **changed}
 
 
 def _stepped(before: Any, after: Any, gradient: Any) -> tuple[str, dict[str, Any]]:
@@ -66,6 +70,7 @@ _BROKEN = {
     "samples_are_used_as_often_as_configured": [_stepping(wanted=2)],
     "the_rate_is_the_schedules": [_stepping(rates=[0.2])],
     "parameters_follow_gradients": [_stepped([1.0], [1.0], torch.tensor([1.0]))],
+    "ranks_agree": [_of_rank(rank, _stepping(rates=[0.1 + rank])) for rank in range(2)],
     "the_reference_stays": [_stepping(reference={"w": (torch.ones(2), torch.zeros(2), False)})],
 }
 
@@ -93,11 +98,30 @@ def test_what_is_broken_is_said_and_can_be_switched_off(name: str) -> None:
         ([_stepping(left=["head"])], "no optimiser holds head"),
         ([_stepped([1.0], [0.5], None)], "w has no gradient, and was changed"),
         ([_stepping(reference={"w": (torch.ones(1), torch.ones(1), True)})], "its w is held by the optimiser"),
+        (
+            [_of_rank(rank, _stepped([1.0], [0.5 + rank], torch.ones(1))) for rank in range(2)],
+            "w is not what it is in another process",
+        ),
+        (
+            [_of_rank(rank, _answers(), moment=moment, ids=_IDS + moment) for moment in range(2) for rank in range(2)],
+            "two processes train on the same rows",
+        ),
     ],
 )
 def test_how_it_is_broken(seen: list[tuple[str, dict[str, Any]]], how: str) -> None:
     memory = Memory()
     assert how in "; ".join(said for one in seen for _, said in memory.look(*one))
+
+
+def test_processes_that_keep_step_are_not_said_to_differ() -> None:
+    together: dict[str, Any] = {}
+    ranks = [Memory(together=together), Memory(together=together)]
+    for rank, memory in enumerate(ranks):
+        mean = {"loss": 2 * _MEAN, "world": 2}  # DDP divides the sum of the ranks' losses by two
+        for seen in (_answers(ids=_IDS + rank, labels=_LABELS, attention_mask=None, items=4, **mean), _stepping(),
+                     _stepped([1.0], [0.5], torch.ones(1))):  # fmt: skip
+            said = memory.look(*_of_rank(rank, seen))
+            assert [one.name for one, _ in said if one.name in ("ranks_agree", "the_loss_is_that_of_the_labels")] == []
 
 
 def test_a_step_of_an_optimiser_is_seen_and_changes_nothing() -> None:

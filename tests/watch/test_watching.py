@@ -12,8 +12,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-import sentinel
+import sentinel.watch
 from sentinel.recipes.yamldoc import read
+from sentinel.watch import link, meeting
 from tests.demo_kit import FRAMEWORK
 
 #: Trains on the framework's advantages until a call was copied, and the same number of steps where nothing is watched.
@@ -134,6 +135,28 @@ def test_a_checker_that_is_killed_costs_its_checks_alone(tmp_path: Path) -> None
     assert ran.stderr == ""
 
 
+def test_the_checker_is_no_rank_of_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code of the framework that it tries out would listen at the run's own address."""
+    launched: list[dict[str, str]] = []
+    for name in (
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "TORCHELASTIC_RUN_ID",
+        "SLURM_PROCID",
+    ):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setattr(link.subprocess, "Popen", lambda *_, env, **__: launched.append(env))
+    monkeypatch.setattr(meeting.tempfile, "gettempdir", lambda: str(tmp_path))
+    watching = sentinel.watch.start("demo", tmp_path / "events.jsonl")
+    watching.stop()
+    kept = [name for name in launched[0] if name.startswith(("RANK", "WORLD", "LOCAL_", "MASTER", "TORCHE", "SLURM"))]
+    assert kept == []
+    assert launched[0]["CUDA_VISIBLE_DEVICES"] == ""
+
+
 def _command(tmp_path: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [Path(sys.executable).parent / "sentinel", "watch", *arguments],
@@ -153,6 +176,35 @@ def test_the_command_stops_a_run(tmp_path: Path) -> None:
     assert ran.returncode == 1, ran.stderr
     assert "the run is stopped" in ran.stderr
     assert "sentinel-events.jsonl" in ran.stdout
+
+
+def test_the_processes_of_a_run_have_one_checker(tmp_path: Path) -> None:
+    """As a launcher starts them, each with its rank; what they find comes together, with the rank where it was seen."""
+    rank = (
+        "import sys, time, torch\nfrom pathlib import Path\nfrom demo_rl.advantages import group_advantage\n"
+        "until = time.monotonic() + 200\n"
+        "while time.monotonic() < until and not Path('sentinel-events.jsonl').exists():\n"
+        "    group_advantage(torch.rand(2, 2), torch.tensor([[1, 1], [0, 0]]), ['p', 'p'])\n"
+    )
+    (tmp_path / "rank.py").write_text(rank, encoding="utf-8")
+    launcher = (
+        "import os, subprocess, sys\n"
+        "ranks = [subprocess.Popen([sys.executable, 'rank.py'], env={**os.environ, 'RANK': str(n)}) for n in (0, 1)]\n"
+        "sys.exit(sum(rank.wait() for rank in ranks))\n"
+    )
+    words = ["--target", "demo", "--every", "1", "--", sys.executable, "-c", launcher]
+    ran = _command(tmp_path, *words, PYTHONPATH=str(FRAMEWORK / "broken"))
+    assert ran.returncode == 0, ran.stderr
+    lines = (tmp_path / "sentinel-events.jsonl").read_text(encoding="utf-8").splitlines()
+    *events, end = [json.loads(line) for line in lines]
+    assert len({event["run"] for event in (*events, end)}) == 1
+    assert sorted(end["processes"].values()) == [0, 1]
+    assert {event["process_rank"] for event in events} <= {0, 1}
+    assert "does not hold: demo_rl.advantages.group_advantage, call 1, step 0, rank " in ran.stderr
+    assert ran.stderr.count("in 2 processes, ") == 1
+    schema = json.loads((Path(sentinel.__file__).parent / "schemas" / "events.schema.json").read_text(encoding="utf-8"))
+    for event in (*events, end):
+        jsonschema.validate(event, schema)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,94 @@
+"""Where the processes of one run meet their checker: the first of them opens a socket for it, and it removes that."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import os
+import socket
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+#: Seconds that a process waits for another one that is meeting the checker.
+_PATIENCE = 5.0
+
+
+def address(words: Sequence[str], packages: Sequence[str]) -> Path:
+    """The socket of a run on this machine: of what it is asked to do, and the copy of the framework that it has.
+
+    :raises OSError: where there is no folder that is this user's alone.
+    """
+    folder = Path(tempfile.gettempdir()) / f"sentinel-watch-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{folder} is not this user's alone")  # what comes through the socket is believed
+    run = [*words, os.environ.get("SENTINEL_WATCH_RUN", ""), *roots(packages)]
+    return folder / hashlib.sha256(repr(run).encode()).hexdigest()[:24]
+
+
+def roots(packages: Sequence[str]) -> Iterator[str]:
+    """The folders that packages are imported from here."""
+    for package in packages:
+        with contextlib.suppress(ImportError, ValueError):
+            spec = importlib.util.find_spec(package)
+            for place in (spec.submodule_search_locations or ()) if spec is not None else ():
+                yield str(Path(place).parent)
+
+
+def joined(place: Path, launch: Callable[[socket.socket], None]) -> Connection:
+    """A connection to the checker of a run, which is launched where there is none.
+
+    :param launch: starts a process that has the socket.
+    """
+    ours = socket.socket(socket.AF_UNIX)
+    with _alone(place):
+        try:
+            ours.connect(str(place))
+        except OSError:  # nobody is there, or no longer
+            place.unlink(missing_ok=True)
+            with socket.socket(socket.AF_UNIX) as listening:
+                listening.bind(str(place))
+                listening.listen(128)
+                ours.connect(str(place))
+                launch(listening)
+    return Connection(ours.detach())
+
+
+def accepted(listening: socket.socket) -> Connection:
+    return Connection(listening.accept()[0].detach())
+
+
+def last_call(listening: socket.socket, place: Path) -> Connection | None:
+    """Whoever still waits at a socket; where nobody does, it is gone after that."""
+    with _alone(place):
+        listening.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            return accepted(listening)
+        place.unlink(missing_ok=True)
+    return None
+
+
+@contextlib.contextmanager
+def _alone(place: Path) -> Iterator[None]:
+    """Be the only one of this user's processes that opens, joins or leaves a socket."""
+    folder = os.open(place.parent, os.O_RDONLY)
+    until = time.monotonic() + _PATIENCE
+    try:
+        while True:
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.02)
+        yield
+    finally:
+        os.close(folder)
