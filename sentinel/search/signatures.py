@@ -75,7 +75,6 @@ def signature(node: _Def, methods: Mapping[str, _Def] | None = None) -> Signatur
     if own:
         uses.follow(own, methods or {})
     odd = "it is a setter" if _decorated(node, ("setter", "cached_property")) else ""
-    odd = "it is a kernel" if _decorated(node, ("jit", "autotune", "heuristics")) else odd
     odd = "it is abstract" if _decorated(node, ("abstractmethod", "overload")) else odd
     maker = (methods or {}).get("__init__")
     built = signature(maker).parameters[1:] if own and maker is not None and maker is not node else ()
@@ -94,13 +93,20 @@ def _parameter(argument: ast.arg, required: bool, uses: _Uses) -> Parameter:
     )
 
 
+def is_kernel(node: _Def) -> bool:
+    """Whether a function is compiled for a GPU: whoever launches it is what a framework calls."""
+    return _decorated(
+        node, ("triton.jit", "triton.autotune", "triton.heuristics", "cute.jit", "cute.kernel", "T.prim_func")
+    )
+
+
 def _is_static(node: _Def) -> bool:
     return _decorated(node, ("staticmethod",))
 
 
 def _decorated(node: _Def, names: Collection[str]) -> bool:
     decorators = (each.func if isinstance(each, ast.Call) else each for each in node.decorator_list)
-    return any(ast.unparse(each).rpartition(".")[2] in names for each in decorators)
+    return any(f".{ast.unparse(each)}".endswith(tuple(f".{name}" for name in names)) for each in decorators)
 
 
 class _Uses:
