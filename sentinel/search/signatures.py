@@ -1,6 +1,7 @@
 """Read from a function's syntax what it takes: its parameters, and what its body reads of each of them.
 
-A path says what is read: ``.actor.clip_ratio`` is an attribute of an attribute, ``.batch[advantages]`` a key of one.
+A path says what is read: ``.actor.clip_ratio`` is an attribute of an attribute, ``.batch[advantages]`` a key of one,
+``[][input_ids]`` a key of each of several.
 """
 
 from __future__ import annotations
@@ -127,6 +128,13 @@ class _Uses:
                 found, name = self._path(each.value), each.targets[0].id
                 if found is not None and found[1] and name not in self.paths:
                     self.paths[name] = found  # another name of a part: what is read of it is read of the parameter
+            elif isinstance(each, (ast.For, ast.AsyncFor, ast.comprehension)):
+                target, over = each.target, each.iter
+                if isinstance(over, ast.Call) and getattr(over.func, "id", "") == "enumerate" and over.args:
+                    target, over = getattr(target, "elts", [target])[-1], over.args[0]
+                found = self._path(over)
+                if found is not None and not found[1] and isinstance(target, ast.Name) and target.id not in self.paths:
+                    self.paths[target.id] = found[0], "[]"  # one of several
         for statement in node.body:
             self._visit(statement)
 
