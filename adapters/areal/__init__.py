@@ -400,6 +400,23 @@ def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+#: What carries no training signal, or runs on what is not there: reason -> paths.
+_ASIDE = {
+    "layers and attention of a model, and where they stand": "areal.experimental.models.* *.lightning_attention.* "
+    "areal.models.transformers.* *.tree_attn.module_* *.triton_kernel.* *.mcore.hf_* *.vocab_parallel_head.*inear*",
+    "a kernel of Triton's, which wants a GPU": "*.vocab_parallel_kernels.* *.vocab_parallel.*nplace*",
+    "servers, what is said to them, and weights on their way to them": "*.agent_service.* *.v2.cli.* "
+    "*.data_proxy.app.* *_service.*controller.* *_service.*bridge.* *.openai.proxy.* *.client.*create* "
+    "*WithReward.__init__ *.client.*_build_* *.camel.* *.infra.rpc.* *.data_service.* *.weight_update.*",
+    "it asks workers and engines, and hands on what they answer": "*.infra.controller.* *.dist_rollout.* "
+    "*.rollout_batch *.prepare_batch *Trainer.train *.RemoteInfEngine.* *._create_workflow_task "
+    "*.BatchTaskDispatcher.* *.core.distributed.*",
+    "a tool beside a training, or an example of an agent": "areal.tools.* *.testing_utils.* *.stats_logger.* "
+    "*_executor.*dump* *.workflow.anthropic.* *.workflow.langchain.* *.workflow.openai.*",
+    "Megatron's engine: that package is not installed": "*.MegatronEngine.*batch *._rebuild_index* "
+    "*.MegatronEngine.optimizer_step *.megatron_engine._float16* *.megatron_engine._warn*",
+}
+
 TARGET = Target(
     name="areal",
     arguments={"response_mask": ("response_mask", "loss_mask", "mask")},
@@ -545,5 +562,6 @@ TARGET = Target(
         f"{_DATA}.*": "containers, devices and collectives under the packing of microbatches",
         f"{_FUNCTIONAL}.dpo_pair_logratios": "a part of compute_dpo_loss, which is bound",
         f"{_FUNCTIONAL}.dpo_preference_loss": "a part of compute_dpo_loss, which is bound",
+        **{path: reason for reason, paths in _ASIDE.items() for path in paths.split()},
     },
 )

@@ -619,6 +619,25 @@ def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"values": values}
 
 
+#: What carries no training signal, or runs on what is not there: reason -> paths.
+_ASIDE = {
+    "a game or a sandbox, whose rewards are its own": "*.agentic.env.*",
+    "kernels, patches and states of Megatron's, CuTe's and vLLM's": "*.fused_entropy.* *.compile_warmup.* "
+    "*.mtp_patcher.* *.offload_states_patch.* *.megatron.optimizer.* *.third_party.vllm.* roll.models.* "
+    "*.context_managers.* *.send_recv_utils.* *.fsdp_utils.* *.context_parallel.*attention*",
+    "Megatron's engine: that package is not installed": "*.megatron_strategy.*op_* *.megatron_strategy.*step "
+    "*.megatron.tensor_parallel.*",
+    "it runs a response's program": "*.local_code.*",
+    "images, sounds and videos": "*.vlm_dataset_utils.* *.qwen_vl_utils.* *.distill_vlm_pipeline.*",
+    "it asks workers of Ray and engines, step by step": "*Pipeline.run *Pipeline.val *Pipeline.__init__ "
+    "*Pipeline.save_metrics *.scheduler.router.* *.reward_scheduler.* *SamplingScheduler.__init__ *.RolloutScheduler.* "
+    "*.environment_worker.* *.agentic.proxy.* *.llm_proxy.* *.agent_runner.* *.SgLangStrategy.* "
+    "*.logits_transfer_group.*",
+    "rollouts that are kept and read again, and what is logged of them": "*.rollout_mock_mixin.* *.log_monitor.* "
+    "*.otel_receiver.* *.utils.tracking.* *.EnvActivityMonitor.* *.rlvr.utils.*",
+    "a package of its own loads the files": "*.datasets.dataset.* *.datasets.loader.*",
+}
+
 TARGET = Target(
     name="roll",
     arguments={
@@ -908,5 +927,6 @@ TARGET = Target(
         "roll.datasets.collator.*": "images, sounds and videos before the collator, which is bound",
         "roll.distributed.strategy.vllm_strategy.*": "answers of vLLM as tensors",
         "roll.utils.train_infer_corrections.*": "it hands a batch to the corrections, which are bound",
+        **{path: reason for reason, paths in _ASIDE.items() for path in paths.split()},
     },
 )

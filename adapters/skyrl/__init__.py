@@ -38,6 +38,20 @@ _UNBOUND = {
     "skyrl.train.utils.utils.*": "beside validate_cfg it sets up processes and devices",
 }
 
+#: What carries no training signal, or runs on what is not there: reason -> paths.
+_ASIDE = {
+    "another backend, in JAX, which is not installed": "skyrl.tx.* *.backends.jax.* *.ray_jax.* *.tinker.loss_fns.*",
+    "what a service and its clients say to each other": "*.tinker.api.* *.tinker.extra.* *.proto_serialization.* "
+    "*.backends.renderer.* *.remote_inference_client.*",
+    "kernels and attention of a model, and slots of its adapters": "*.fused_linear_logprob_triton.* "
+    "*.skyrl_train.patches.* *.ulysses.monkey_patch.* *.adapter_store.* *.weight_sync.*",
+    "what is measured, logged and shown": "*.benchmarks.* *.trajectory_logging.* *.vllm_metrics_scraper.* *.tracking.* "
+    "skyrl.utils.log.*",
+    "it sets a training up, or goes through its steps": "*Trainer.train *Trainer._run_training *Trainer.eval "
+    "*Trainer.build_models *Trainer.__init__ *.train.evaluate.* *Trainer._run_generate* *Trainer.load_dataset "
+    "*Trainer._load_and_tokenize *.WorkerDispatch.*",
+}
+
 TARGET = Target(
     name="skyrl",
     arguments={
@@ -81,5 +95,5 @@ TARGET = Target(
         *rewards.BINDINGS,
         *(replace(binding, dtypes=_DTYPES) for binding in tensors.BINDINGS),
     ),
-    unbound=_UNBOUND,
+    unbound={**_UNBOUND, **{path: reason for reason, paths in _ASIDE.items() for path in paths.split()}},
 )

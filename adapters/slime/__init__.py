@@ -300,6 +300,19 @@ def _advantages(function: str, twin: str) -> Binding:
     )
 
 
+#: What carries no training signal, or runs on what is not there: reason -> paths.
+_ASIDE = {
+    "kernels and layers of a model": "*.megatron_utils.alignment.* *.megatron_patch.* *plugins.models.*.*ward *.glm5.* "
+    "*vision_embeddings *.model_provider.* *able_forward_pre_hook",
+    "it hands weights to engines, or to a disk": "*.update_weight.* *.hf_checkpoint_saver.* *.hf_to_megatron.* "
+    "*.disk_delta.* *.update_from_disk",
+    "what is logged, timed and kept to be looked at": "*.observability.*trace* *.logging_utils.* *.train_data_utils.* "
+    "*.observability.*debug* *.observability.*perf* *.observability.*sglang* *.ci_utils.* *._wrap_* *.health_monitor.*",
+    "a server, and what it and a client say to each other": "*.rollout_buffer.* *.agent.adapters.*_render_stream "
+    "*.BaseAdapter.* *.call_sglang_generate *.sglang_streaming_rollout.* *.sleep_rollout.* *.forge_load.* "
+    "*.actor_group.*",
+}
+
 TARGET = Target(
     name="slime",
     arguments={
@@ -501,5 +514,6 @@ TARGET = Target(
             "_post_process_rewards is bound"
         ),
         f"{PPO}.chunked_discounted_returns": "vanilla_gae and chunked_gae, which it is the parts of, are bound",
+        **{path: reason for reason, paths in _ASIDE.items() for path in paths.split()},
     },
 )

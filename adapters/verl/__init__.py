@@ -569,6 +569,25 @@ def _as_verl_has_them(*bindings: Binding) -> tuple[Binding, ...]:
     return tuple(replace(binding, dtypes=("float32", "bfloat16", "float16")) for binding in bindings)
 
 
+#: What carries no training signal, or runs on what is not there: reason -> paths.
+_ASIDE = {
+    "layers and attention of a model": "*transformers.*attn* *transformers.*flash_att* *_get_input_embeds "
+    "*.*base_forward* *.prepare_fa2* *.process_position_ids *.qwen3_5._[ps]* *.qwen3_5.*_forward *.qwen2_vl_forward "
+    "*.npu_* *.mtp_patch.* *.torchtitan.utils.* *.activation_offload.* *.modelopt.* *.mcore.util.*attn_mask*",
+    "an engine on a package that is not installed": "*.engine.automodel.* *.engine.torchtitan.* *.engine.veomni.* "
+    "*.engine.megatron.* *.mcore.model_forward* *.fsdp_turbo_impl.* *.prefix_grouper_utils.* verl.utils.kernel.*",
+    "rollouts that are kept, shown, and read again to skip them": "verl.utils.skip.* verl.utils.tracking.* "
+    "*.rollout_trace.* *.trajectory_tracker.* *._log_rollout_data *._dump_generations *._write_generations "
+    "*._maybe_log_val_generations",
+    "it sets a training up, or goes through its steps": "verl.experimental.separation.* *.one_step_off_policy.* "
+    "*.fully_async_trainer.* *.fully_async_rollouter.* *Trainer.fit *Trainer._validate *PPOTrainer.step "
+    "*PPOTrainer._step_once *Trainer.__init__ *Trainer._build_* *Trainer._create_dataloader",
+    "it starts servers and workers, or hands on what they send": "*.reward_loop.reward_model.* *.reward_loop.*_init* "
+    "*.init_model *.update_weights verl.checkpoint_engine.* *.main_ppo_v0.* *.message_queue.* *.unittest.* "
+    "*.engine_workers_tinker.* *.dynamic_schedule.* *.main_eval.* *.main_generation_server.*",
+    "which tool a text calls": "*.tool_parser.* verl.tools.*",
+}
+
 TARGET = Target(
     name="verl",
     arguments={
@@ -725,5 +744,6 @@ TARGET = Target(
         f"{_TORCH}.post_process_logits": "nothing calls it",
         f"{_TORCH}.tokenize_and_postprocess_data": "a tokenizer, and postprocess_data, which is bound",
         f"{_TORCH}.*": "collectives, devices and attention kernels",
+        **{path: reason for reason, paths in _ASIDE.items() for path in paths.split()},
     },
 )

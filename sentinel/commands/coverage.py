@@ -30,6 +30,7 @@ _EXAMPLE = """\
   sentinel coverage verl --ref path:~/src/verl -v    and every function, with file and line
   sentinel coverage verl --call                      and call what no adapter names
   sentinel coverage verl --run -v                    and which lines of them never ran while laws were searched
+  sentinel coverage verl --run deep                  in a long search
   sentinel coverage verl --history                   at every release tag of the mirror, a line each
 
 A function carries training signal where its parameters, name, class and body speak of it: docs/coverage.md has the
@@ -52,9 +53,11 @@ def declare(commands: Commands, text: str) -> None:
     )
     parser.add_argument(
         "--run",
-        action="store_true",
+        choices=("quick", "deep"),
+        nargs="?",
+        const="quick",
         dest="lines",
-        help="say which lines of them run in a quick search; it runs the code",
+        help="say which lines and branches of them run in a search (default: quick); it runs the code",
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="name every function, with file and line")
     settings_options(parser, "repo-url", "python")
@@ -78,9 +81,11 @@ def _coverage(arguments: argparse.Namespace) -> int:
 def _at(catalog: Catalog, target: Target, written: str, settings: Settings, arguments: argparse.Namespace) -> int:
     with progress() as tell:
         checkout = opener(settings, tell)(target, Ref.parse(written), None)
-    found = coverage(target, CheckoutTrees(checkout))
+    trees = CheckoutTrees(checkout)
+    found = coverage(target, trees)
     if arguments.lines:
-        return _run(_asked(target, settings, catalog, checkout.ref, partial(lines, found)), arguments)
+        ask = partial(lines, found, trees.content, arguments.lines)
+        return _run(_asked(target, settings, catalog, checkout.ref, ask), arguments)
     if arguments.call:
         found = _asked(
             target, settings, catalog, checkout.ref, partial(called, catalog.adapters[target.name], found, catalog.laws)
@@ -154,12 +159,7 @@ def _asked(target: Target, settings: Settings, catalog: Catalog, ref: Ref, ask: 
 def _run(told: Sequence[Lines], arguments: argparse.Namespace) -> int:
     """Say what ran, by module, and of each function which lines did not."""
     if arguments.json:
-        say_json(
-            [
-                {"path": each.function.path, "file": each.function.file, "ran": each.ran, "idle": each.idle}
-                for each in told
-            ]
-        )
+        say_json([{"path": each.function.path, "file": each.function.file, **_marks(each)} for each in told])
         return 0
     if arguments.verbose:
         rows = [
@@ -177,14 +177,20 @@ def _run(told: Sequence[Lines], arguments: argparse.Namespace) -> int:
     for each in told:
         modules.setdefault(each.function.module, []).append(each)
     table = [(module, *_shares(part)) for module, part in sorted(modules.items())]
-    say_table(("module", "functions", "never ran", "lines", "ran"), [*table, ("total", *_shares(told))])
+    headings = ("module", "functions", "never ran", "lines", "ran", "branches", "gone")
+    say_table(headings, [*table, ("total", *_shares(told))])
     return 0
 
 
+def _marks(lines: Lines) -> dict[str, Sequence[int]]:
+    return {"ran": lines.ran, "idle": lines.idle, "ways": lines.ways}
+
+
 def _shares(told: Sequence[Lines]) -> tuple[str, ...]:
-    ran, idle = sum(len(each.ran) for each in told), sum(len(each.idle) for each in told)
-    share = f"{ran / (ran + idle):.0%}" if ran + idle else ""
-    return str(len(told)), str(sum(not each.ran for each in told)), str(ran + idle), share
+    ran, lines = sum(len(each.ran) for each in told), sum(len(each.ran) + len(each.idle) for each in told)
+    gone, ways = sum(sum(each.ways) for each in told), sum(2 * len(each.ways) for each in told)
+    shares = (f"{part / whole:.0%}" if whole else "" for part, whole in ((ran, lines), (gone, ways)))
+    return str(len(told)), str(sum(not each.ran for each in told)), str(lines), next(shares), str(ways), next(shares)
 
 
 def _spans(numbers: Sequence[int]) -> str:

@@ -3,15 +3,16 @@ nobody has looked at it."""
 
 from __future__ import annotations
 
+import ast
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Literal
 
 from sentinel.deciding.law_session import LawSession, LineSession, Subject, Undecidable
-from sentinel.history.bindings import Definitions, Trees, sighting
+from sentinel.history.bindings import Definitions, Trees, sighting, syntax_of
 from sentinel.history.gittrees import TREE, Folder
 from sentinel.history.inventory import Source, read
 from sentinel.laws.law import Law
@@ -190,35 +191,64 @@ class Lines:
 
     :ivar ran: those that ran while laws were searched; none where it never was called.
     :ivar idle: those of a function that ran, which did not.
+    :ivar ways: of each condition and loop of a function that ran, how many of its two ways were gone.
     """
 
     function: Looked
     ran: tuple[int, ...]
     idle: tuple[int, ...]
+    ways: tuple[int, ...] = ()
 
 
-def lines(found: Coverage, session: LawSession, bound: Iterable[Subject], seed: int = 0) -> list[Lines]:
-    """The lines of each function that a contract looks at, or that ran beside one, which ran in a quick search."""
+def lines(
+    found: Coverage, sources: Callable[[str], bytes], level: str, session: LawSession, bound: Iterable[Subject]
+) -> list[Lines]:
+    """The lines and branches of each function that a contract looks at, or that ran beside one, which ran in a search.
+
+    :param sources: the content of a file.
+    :param level: ``quick`` or ``deep``.
+    """
     from sentinel.search.boundary_search import BoundarySearch  # Hypothesis takes its time
     from sentinel.search.survey import LEVELS
 
-    examples, shrinking = LEVELS["quick"]
+    examples, shrinking = LEVELS[level]
     watched = LineSession(session)
     try:
         for boundary in bound:
             with suppress(Undecidable):
-                BoundarySearch(watched, boundary, seed, None, shrinking, False, glimpse=True).run(examples)
+                BoundarySearch(watched, boundary, 0, None, shrinking, False, glimpse=True).run(examples)
     finally:
         watched.close()
     by_file = {f"/{each.file}": each.file for each in found.functions}
-    there = {by_file[end]: marks for path, marks in watched.lines.items() for end in by_file if path.endswith(end)}
+    paths = {by_file[end]: path for path in watched.lines for end in by_file if path.endswith(end)}
+    there = {file: watched.lines[path] for file, path in paths.items()}
+    gone = {file: _ways(syntax_of(sources(file)), watched.jumps.get(path, set())) for file, path in paths.items()}
     told = []
     for each in found.functions:
         marks = {line: ran for line, ran in there.get(each.file, {}).items() if each.line <= line <= each.end_line}
         if marks or each.state == "by contract":
             ran = tuple(sorted(line for line, did in marks.items() if did))
-            told.append(Lines(each, ran, tuple(sorted(line for line, did in marks.items() if not did))))
+            idle = tuple(sorted(line for line, did in marks.items() if not did))
+            ways = (many for line, many in gone.get(each.file, ()) if each.line <= line <= each.end_line)
+            told.append(Lines(each, ran, idle, tuple(ways) if ran else ()))
     return told
+
+
+def _ways(tree: ast.Module, jumps: set[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The line of each condition and loop of a file, and how many of its two ways were gone: into it, and past it."""
+    said = []
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.If, ast.While, ast.For, ast.AsyncFor)):
+            continue
+        asked = node.test if isinstance(node, (ast.If, ast.While)) else node.iter
+        if isinstance(asked, ast.Constant):
+            continue
+        head = range(node.lineno, (asked.end_lineno or 0) + 1)
+        body = range(head.stop, (node.body[-1].end_lineno or 0) + 1)
+        if body:  # not all on one line
+            after = {then in body for first, then in jumps if first in head and then not in head}
+            said.append((node.lineno, len(after)))
+    return said
 
 
 #: Scenarios of a boundary, to see what runs when it is called.
@@ -249,5 +279,8 @@ class CheckoutTrees:
         return self._folders.get(tree, {})
 
     def blob(self, name: str) -> bytes:
+        return self.content(self._files[name])
+
+    def content(self, file: str) -> bytes:
         # One byte more: what is longer than a source may be is not read as a part of it.
-        return read_source(str(self._base / self._files[name]), LARGEST_SOURCE + 1)
+        return read_source(str(self._base / file), LARGEST_SOURCE + 1)

@@ -23,7 +23,7 @@ from multiprocessing import get_context
 
 from sentinel.errors import SentinelError
 from sentinel.history.bindings import Name, names_of, span_of, syntax_of
-from sentinel.search.signatures import Signature, signature
+from sentinel.search.signatures import Signature, is_kernel, signature
 from sentinel.worker.codes import LARGEST_SOURCE
 
 #: Subject -> (words that are of training signal wherever they stand, words that are so beside others). Each is a
@@ -70,6 +70,7 @@ ASIDE = (
     r"|process_group|parallel_group|worker_group|device\w*|memory|cache|kv|lock(ed)?|controller|scheduling|callback"
     r"|scraper|registry|plot\w*|checkpoint\w*|ckpt|(de)?serialize\w*|convert\w*|weights?_(update|sync|transfer)|lora"
     r"|quant\w*|qat|fp8|kernels?|deepgemm\w*|moe|mla|mlp|indexer|layers?|rotary|transformers|attn|attention(?!_mask)"
+    r"|benchmarks?|flops\w*|visuali[sz]e\w*|health|tracking|logging"
 )
 
 #: Where a word stands -> what it counts, of itself and beside others. A class stands for the parameter ``self``.
@@ -180,7 +181,7 @@ def signal_functions(body: Sequence[ast.stmt], module: str) -> list[Function]:
     return [
         Function(name, span_of(node), score, said, signature(node, _beside(name, functions)))
         for name, node, score, said in judged
-        if score >= ENOUGH
+        if score >= ENOUGH and not is_kernel(node)
     ]
 
 

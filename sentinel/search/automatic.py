@@ -15,7 +15,7 @@ from sentinel.contracts.contract import REQUIRED, TOKENS, Input, Observed
 from sentinel.contracts.unbound import AUTOMATIC
 from sentinel.deciding.law_session import Subject
 from sentinel.laws.law import Law
-from sentinel.search.lexicon import OBJECTS, PLAIN, USUAL, Term, meaning
+from sentinel.search.lexicon import OBJECTS, PLAIN, TENSOR, USUAL, Term, meaning
 from sentinel.search.scenarios import MASK_STYLES
 from sentinel.search.signatures import Parameter, Signature
 from sentinel.targets import Binding, Target
@@ -36,7 +36,10 @@ LAWS = (
 
 #: What an annotation says of the form of a value that stands on rows or tokens.
 _FORMS = (
-    (r"(Optional\[)?(torch\.)?(Long|Float|Bool|Int)?Tensor\]?( \| None)?", "tensor"),
+    (
+        r"(Optional\[)?((Float|Int|Integer|Bool)\[)?(torch\.)?(Long|Float|Bool|Int)?Tensor(, .*)?\]*( \| None)?",
+        "tensor",
+    ),
     (r"(Optional\[)?([Ll]ist|Sequence|Iterable|tuple|Tuple)\[(Optional\[)?(torch\.)?(Long|Float)?Tensor.*", "tensors"),
     (r"(Optional\[)?([Ll]ist|Sequence|Iterable)(\[.*(int|float|bool|str|Any|Hashable).*)?(\])?( \| None)?", "list"),
     (r"(Optional\[)?(np|numpy)\.(nd)?array.*", "array"),
@@ -70,8 +73,11 @@ class _Reading:
 
     # -- one value -----------------------------------------------------------------------------------------------------
 
-    def value(self, name: str, annotation: str = "", choices: Sequence[str] = ()) -> dict[str, Any] | None:
-        """How a parameter, key or attribute of a name is made; None where that is not known."""
+    def value(
+        self, name: str, annotation: str = "", choices: Sequence[str] = (), optional: bool = False
+    ) -> dict[str, Any] | None:
+        """How a parameter, key or attribute of a name is made; None where that is not known, or not well enough for
+        what may be left out."""
         self.names.add(name)
         annotation = "" if annotation in ("Any", "object") else annotation
         literal = re.search(r"Literal\[(.*?)\]", annotation)
@@ -81,14 +87,16 @@ class _Reading:
             return self._scalar(name, tuple(choices))
         if re.fullmatch(r"bool|Optional\[bool\]|bool \| None", annotation):
             return self._scalar(name, (False, True))
-        term = meaning(name, self.target.spellings)
+        term = meaning(name, self.target.spellings, whole=optional)
         plain = next((small for pattern, small in PLAIN.items() if re.fullmatch(pattern, annotation)), None)
+        form = next((form for pattern, form in _FORMS if re.fullmatch(pattern, annotation)), "")
+        if (term is None or not term.form) and "ensor" in annotation and form and not optional:
+            term = TENSOR  # whatever it is called
         if term is None or (plain and term.derived in OBJECTS):
             return self._scalar(name, plain) if plain else None
         if not term.form:
             fits = term.derived in OBJECTS or _SCALAR.fullmatch(annotation)
             return self._of_scalar(name, term, annotation) if fits else None
-        form = next((form for pattern, form in _FORMS if re.fullmatch(pattern, annotation)), "")
         if annotation and not form:
             return None
         return self._of_many(name, term, form or term.form)
@@ -139,6 +147,8 @@ class _Reading:
     def parameter(self, parameter: Parameter, own: bool) -> dict[str, Any] | None:
         """How an argument is made; None where it is left out, or not known."""
         known = dict(parameter.choices)
+        items = [path for path in parameter.reads if path.startswith("[]")]
+        parameter = replace(parameter, reads=tuple(path for path in parameter.reads if path not in items))
         keys = [path for path in parameter.reads if "[" in path]
         annotated = next((name for name in self.target.batches if _names(parameter.annotation, name)), "")
         if own:
@@ -146,15 +156,17 @@ class _Reading:
         if (rows := self._rows(parameter)) is not None:
             return rows
         if (keys and not _CONFIGURATION.fullmatch(parameter.name)) or annotated:
-            return self._container(parameter, annotated)
+            return self._container(parameter, annotated, known)
         settings = [path for path in parameter.reads if path.startswith(".")]
         if (settings and (not parameter.annotation or self._is_setting(parameter.name))) or _CONFIGURATION.fullmatch(
             parameter.name
         ):
             return self._object(parameter, self._class(parameter.annotation), known)
-        found = self.value(parameter.name, parameter.annotation, known.get("", ()))
+        found = self.value(parameter.name, parameter.annotation, known.get("", ()), not parameter.required)
         if found is None and settings:
             found = self._object(parameter, self._class(parameter.annotation), known)
+        if found is None and len(items) > items.count("[]"):
+            return self._items(parameter.name, items)
         if found is None and _BATCH.fullmatch(parameter.name):
             return self._batch(parameter.annotation)
         if found is None and parameter.required:
@@ -195,6 +207,13 @@ class _Reading:
         self._need_mask()
         form = "".join(re.findall(r"[Ll]ist|[Ss]equence|[Ii]terable", annotation)[:2]).lower()
         return {"rows": path, "fields": made, "nested": len(form) > len("sequence"), "one": not form}
+
+    def _items(self, name: str, reads: Sequence[str]) -> dict[str, Any]:
+        """Rows of which the body reads parts, one row after the other."""
+        self._need_mask()
+        parts = {match[1]: path for path in reads if (match := re.match(r"\[\][.\[]([\w/-]+)", path))}
+        made = {part: self.value(part) or self._unknown(f"{name}{path}") for part, path in parts.items()}
+        return {"rows": "", "fields": made, "nested": False, "one": False}
 
     def _unknown(self, name: str) -> dict[str, Any]:
         self.missing.append(name)
@@ -240,7 +259,9 @@ class _Reading:
         term = meaning(name, self.target.spellings)
         return term is not None and term.derived in OBJECTS
 
-    def _container(self, parameter: Parameter, annotated: str) -> dict[str, Any] | None:
+    def _container(
+        self, parameter: Parameter, annotated: str, known: Mapping[str, Sequence[str]]
+    ) -> dict[str, Any] | None:
         """A batch, with the columns that are read."""
         if not parameter.required and not annotated and not parameter.reads:
             return None
@@ -253,6 +274,10 @@ class _Reading:
             if match is None:
                 continue
             found = self.value(match[2])
+            if found is None and match[4].startswith("["):
+                below = tuple(other.partition(f"[{match[2]}]")[2].lstrip("?") for other in parameter.reads)
+                inner = replace(parameter, name=match[2], required=True, reads=tuple(filter(None, below)))
+                found = self._object(inner, "", known)
             if found is None and not match[3]:
                 found = self._unknown(f"{parameter.name}{path}")
             if found is not None:

@@ -67,7 +67,7 @@ TERMS: tuple[Term, ...] = (
     _per(TOKENS, "attention_mask", r"(attention|attn)_masks?", "mask", dtype="int64", choices=("full", "right")),
     # numbers of tokens
     _per(TOKENS, "log_probs", _WHOSE + r"(log_?probs?|logps?)[12]?(_(gt|list|tensor|target))?", "log_prob"),
-    _per(TOKENS, "log_ratio", r"(negative_approx_kl|log_?ratios?|log_importance_weights?)", "log_ratio"),
+    _per(TOKENS, "log_ratio", r"(negative_approx_kl|log_?ratios?|log_importance_weights?|log_p|log_q)", "log_ratio"),
     _per(TOKENS, "advantages", r"(token_level_|raw_)?(advantages?|adv|advs)", "advantage"),
     _per(TOKENS, "returns", r"returns?", "value"),
     _per(TOKENS, "values", _WHOSE + r"(values|vpreds?|value_preds)|vpred_clipped", "value"),
@@ -105,6 +105,7 @@ TERMS: tuple[Term, ...] = (
         dtype="int64",
     ),
     _per(TOKENS, "prompts", r"prompts|prompt_(token_)?ids", "token_id", dtype="int64"),
+    _per(TOKENS, "turn_ids", r"(turn|step|segment)_ids|versions", "token_id", dtype="int64"),
     _per(TOKENS, "position_ids", r"position_ids|positions", dtype="int64", derived="positions"),
     # numbers of rows
     _per(
@@ -116,7 +117,7 @@ TERMS: tuple[Term, ...] = (
     _per(
         ROWS,
         "lengths",
-        r"(responses?|completion|sequence|total|seq|sample|valid|output)_?(lens?|lengths?)|seqlens?(_list)?|lengths|seq_?len_list|batch_seqlens|input_lens",
+        r"(responses?|completion|sequence|total|seq|sample|valid|output)_?(lens?|lengths?)|seqlens?(_list)?|lengths|seq_?len_list|batch_seqlens|input_lens|(timestep|effective_token)_lengths|turn_counts",
         dtype="int64",
         derived="lengths",
     ),
@@ -163,6 +164,8 @@ TERMS: tuple[Term, ...] = (
             "optimizer": r"_?(actor_|critic_|policy_)?(optimizer|optim)",
             "scheduler": r"_?(actor_|critic_)?(lr_)?scheduler",
             "device": r"_?(device|torch_device|target_device)",
+            "dataset": r"_?(train_|eval_|val_|raw_)?(dataset|dataframe|ds)",
+            "reward_function": r"_?(custom_|async_)?(reward|score)_f(n|unc|unction)|compute_score",
             "dtype": r"(torch_|model_|param_|params_|compute_|logits_)?dtype",
         }.items()
     ),
@@ -260,11 +263,12 @@ TERMS: tuple[Term, ...] = (
     ),
     _any_of(
         "estimator",
-        r"adv_estimator|advantage_estimator|kl_(type|estimator|penalty_type|estimator_type)|kl_penalty",
+        r"adv_estimator|advantage_estimator",
         "grpo",
-        "k1",
-        "kl",
-        "low_var_kl",
+        "gae",
+    ),
+    _any_of(
+        "kl_estimator", r"kl_(type|estimator|penalty_type|estimator_type)|kl_penalty", "k1", "kl", "k3", "low_var_kl"
     ),
     _any_of("reduction", r"reduction|reduce(_op)?|agg|aggregation", "mean", "sum", "none"),
     # text
@@ -309,12 +313,15 @@ TERMS: tuple[Term, ...] = (
     ),
     _any_of(
         "nothing",
-        r"tools|images?|videos?|multi_modal_(inputs|data)|extra_info|processor|logger|timeout|video_fps|multimodal_\w+|image_data|mm_\w+|lora_\w+|tracker|routed_experts|prefix|suffix|non_tensor_\w+|device_mesh|reward_fn|callback",
+        r"tools|images?|videos?|multi_modal_(inputs|data)|extra_info|processor|logger|timeout|video_fps|multimodal_\w+|image_data|mm_\w+|lora_\w+|tracker|routed_experts|prefix|suffix|non_tensor_\w+|device_mesh|callback",
         None,
     ),
     _any_of("timing", r"(timing|timings|time|timing_raw|timing_dict|metric_timing)_?(raw|dict)?", {}),
     _any_of("name", r"name|key|prefix_name|metric_name|split|tag|partition_id|request_id|model_id", "train", "val"),
 )
+
+#: A tensor of which nothing is known but that it is one.
+TENSOR = next(term for term in TERMS if term.input.name == "tensor")
 
 #: What an annotation says of a name that the table does not have: any small one.
 PLAIN: Mapping[str, tuple[Any, ...]] = {
@@ -330,7 +337,17 @@ PLAIN: Mapping[str, tuple[Any, ...]] = {
 }
 
 #: What is made in the worker, and is nobody's value.
-OBJECTS = ("tokenizer", "process_group", "model", "optimizer", "scheduler", "device", "dtype")
+OBJECTS = (
+    "tokenizer",
+    "process_group",
+    "model",
+    "optimizer",
+    "scheduler",
+    "dataset",
+    "reward_function",
+    "device",
+    "dtype",
+)
 
 #: What every batch has, whatever a body says that it reads.
 USUAL = (
@@ -353,7 +370,25 @@ USUAL = (
 )
 
 
-def meaning(name: str, spellings: Mapping[str, str]) -> Term | None:
-    """What a name means; None where neither the field's table nor the framework's own has it."""
+#: What a name says of how a value lies in memory, and not of what it is.
+_LIES = re.compile(r"_(rmpad|unpad|unpadded|padded|packed|local|cpu|np|tensors?|list)$")
+
+
+def meaning(name: str, spellings: Mapping[str, str], whole: bool = False) -> Term | None:
+    """What a name means; None where neither the field's table nor the framework's own has it. What stands before a name
+    of numbers on rows or tokens says which of them they are: ``draft_logits`` are logits.
+
+    :param whole: only the whole name counts.
+    """
     plain = spellings.get(name, name).lower().strip("_")
-    return next((term for term in TERMS if term.names.fullmatch(plain)), None)
+    last = _LIES.sub("", plain)
+    term = _named(plain) or (None if whole else _named(last))
+    while term is None and "_" in last and not whole:
+        last = last.partition("_")[2]
+        found = _named(last)
+        term = found if found is not None and found.form and len(last) > 3 else None
+    return term
+
+
+def _named(name: str) -> Term | None:
+    return next((term for term in TERMS if term.names.fullmatch(name)), None)

@@ -1,6 +1,7 @@
 """Read from a function's syntax what it takes: its parameters, and what its body reads of each of them.
 
-A path says what is read: ``.actor.clip_ratio`` is an attribute of an attribute, ``.batch[advantages]`` a key of one.
+A path says what is read: ``.actor.clip_ratio`` is an attribute of an attribute, ``.batch[advantages]`` a key of one,
+``[][input_ids]`` a key of each of several.
 """
 
 from __future__ import annotations
@@ -75,7 +76,6 @@ def signature(node: _Def, methods: Mapping[str, _Def] | None = None) -> Signatur
     if own:
         uses.follow(own, methods or {})
     odd = "it is a setter" if _decorated(node, ("setter", "cached_property")) else ""
-    odd = "it is a kernel" if _decorated(node, ("jit", "autotune", "heuristics")) else odd
     odd = "it is abstract" if _decorated(node, ("abstractmethod", "overload")) else odd
     maker = (methods or {}).get("__init__")
     built = signature(maker).parameters[1:] if own and maker is not None and maker is not node else ()
@@ -94,13 +94,20 @@ def _parameter(argument: ast.arg, required: bool, uses: _Uses) -> Parameter:
     )
 
 
+def is_kernel(node: _Def) -> bool:
+    """Whether a function is compiled for a GPU: whoever launches it is what a framework calls."""
+    return _decorated(
+        node, ("triton.jit", "triton.autotune", "triton.heuristics", "cute.jit", "cute.kernel", "T.prim_func")
+    )
+
+
 def _is_static(node: _Def) -> bool:
     return _decorated(node, ("staticmethod",))
 
 
 def _decorated(node: _Def, names: Collection[str]) -> bool:
     decorators = (each.func if isinstance(each, ast.Call) else each for each in node.decorator_list)
-    return any(ast.unparse(each).rpartition(".")[2] in names for each in decorators)
+    return any(f".{ast.unparse(each)}".endswith(tuple(f".{name}" for name in names)) for each in decorators)
 
 
 class _Uses:
@@ -121,6 +128,13 @@ class _Uses:
                 found, name = self._path(each.value), each.targets[0].id
                 if found is not None and found[1] and name not in self.paths:
                     self.paths[name] = found  # another name of a part: what is read of it is read of the parameter
+            elif isinstance(each, (ast.For, ast.AsyncFor, ast.comprehension)):
+                target, over = each.target, each.iter
+                if isinstance(over, ast.Call) and getattr(over.func, "id", "") == "enumerate" and over.args:
+                    target, over = getattr(target, "elts", [target])[-1], over.args[0]
+                found = self._path(over)
+                if found is not None and not found[1] and isinstance(target, ast.Name) and target.id not in self.paths:
+                    self.paths[target.id] = found[0], "[]"  # one of several
         for statement in node.body:
             self._visit(statement)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any
@@ -202,8 +203,8 @@ class Target:
         mean: each the name that the lexicon has for it of all rows.
     :ivar defaults: where its configuration has its defaults, whole: dotted paths of dataclasses or of functions that
         give what adds arguments to a parser, or YAML files below an import root.
-    :ivar unbound: dotted path of a function that carries training signal and is not bound -> why not. A path that ends
-        in ``.*`` speaks of a whole module.
+    :ivar unbound: dotted path of a function that carries training signal and is not bound -> why not. A path with
+        ``*`` speaks of all that it matches; of several, the first.
     """
 
     name: str
@@ -242,11 +243,10 @@ class Target:
         return next(chain(today, before, alike), None)
 
     def reason_against(self, path: str) -> str:
-        """Why a function is not bound, where the adapter says so of it or of its whole module; empty otherwise."""
-        if path in self.unbound:
-            return self.unbound[path]
-        whole = (entry for entry in self.unbound if entry.endswith(".*") and path.startswith(entry[:-1]))
-        return next((self.unbound[entry] for entry in whole), "")
+        """Why a function is not bound, where the adapter says so of it or of all that are like it; empty otherwise."""
+        return self.unbound.get(path) or next(
+            (reason for entry, reason in self.unbound.items() if "*" in entry and fnmatchcase(path, entry)), ""
+        )
 
     def module_of(self, file: str) -> str:
         """The dotted name of a file of the package roots, given by its repository path."""

@@ -23,6 +23,7 @@ def assembled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """
     how = inputs["how"]
     objects.ASKED.clear()
+    objects.without_gpu()
     state = ghosts.state()
     state.answer, answer = objects.answer, state.answer
     try:
@@ -39,7 +40,12 @@ def _called(boundary: Any, inputs: Mapping[str, Any], how: Mapping[str, Any]) ->
     before = {name: dict(_state(value)) for name, value in made.items()}
     arguments = {**made}
     leading = [arguments.pop(how["own"])] if how["own"] else []
-    returned = _complete(boundary.function(*leading, **arguments))
+    applied = getattr(boundary.owner, "apply", None) if isinstance(made.get("ctx"), objects.Context) else None
+    if applied is not None and boundary.path.endswith(".forward"):  # as torch calls it, and its backward
+        taken = list(boundary.parameters.items())[1:]
+        returned = applied(*(made.get(name, parameter.default) for name, parameter in taken))
+    else:
+        returned = _complete(boundary.function(*leading, **arguments))
     if objects.ASKED:
         raise DriftError(f"the code uses {objects.ASKED[0]}, which the lexicon does not know")
     if returned is not None:
@@ -177,6 +183,10 @@ class _Maker:
             return objects.WordTokenizer()
         if what == "process_group":
             return objects.alone()
+        if what == "dataset":
+            return objects.Table()
+        if what == "reward_function":
+            return objects.reward
         if what == "device":
             return torch.device("cpu")
         if what == "dtype":
@@ -217,12 +227,16 @@ class _Maker:
         columns = {name: self.made(part) for name, part in spec["fields"].items()}
         width, made, groups = self._mask().shape[1], [], list(self._inputs.get("group", ()))
         for place, length in enumerate(self._derived("lengths").tolist()):
-            one = objects.default(spec["rows"])
+            one = objects.default(spec["rows"]) if spec["rows"] else objects.Settings()
             for name, column in columns.items():
-                value = column[place].tolist() if isinstance(column, torch.Tensor) else column[place]
+                if isinstance(column, torch.Tensor) and column.dim():
+                    value = column[place].tolist()
+                else:
+                    value = column[place] if isinstance(column, (list, tuple)) and place < len(column) else column
                 if isinstance(value, list):
                     value = value[: length + len(value) - width]
-                object.__setattr__(one, name, groups.index(value) if value in groups else value)
+                given = groups.index(value) if value in groups else value
+                one.update({name: given}) if isinstance(one, dict) else object.__setattr__(one, name, given)
             made.append(one)
         if spec["nested"]:
             labels = dict.fromkeys(groups or range(len(made)))

@@ -122,13 +122,16 @@ class WordTokenizer:
         self,
         conversation: Any,
         tools: Any = None,
-        tokenize: bool = True,
+        documents: Any = None,
+        chat_template: Any = None,
         add_generation_prompt: bool = False,
+        continue_final_message: bool = False,
+        tokenize: bool = True,
         **more: Any,
     ) -> Any:
-        messages = conversation
+        messages, said = conversation, {"add_generation_prompt": add_generation_prompt, "tokenize": tokenize}
         if messages and isinstance(messages[0], (list, tuple)):
-            return [self.apply_chat_template(one, tools, tokenize, add_generation_prompt, **more) for one in messages]
+            return [self.apply_chat_template(one, tools, **said, **more) for one in messages]
         text = "".join(f"<|{one['role']}|> {one['content']} {self.eos_token}" for one in messages)
         text += "<|assistant|>" * add_generation_prompt
         if not tokenize:
@@ -137,6 +140,61 @@ class WordTokenizer:
         if more.get("return_dict"):
             return self(text, return_tensors=as_tensors or "")
         return self([text], return_tensors="pt")["input_ids"] if as_tensors else self.encode(text)
+
+
+class Table(list[dict[str, Any]]):
+    """A data set of two rows, with what the rows of most have, in the place of one that would be downloaded."""
+
+    def __init__(self, rows: Any = None) -> None:
+        given = ({"question": "two plus two", "answer": "it is #### 4"}, {"question": "hi", "answer": "ho #### b"})
+        super().__init__([_row(**one) for one in given] if rows is None else rows)
+
+    @property
+    def column_names(self) -> list[str]:
+        return list(self[0]) if self else []
+
+    features = column_names
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str):  # a split, or a column
+            return self if key not in self.column_names else [one[key] for one in self]
+        return super().__getitem__(key)
+
+    def map(self, function: Any, batched: bool = False, with_indices: bool = False, **more: Any) -> Table:
+        wanted = more.get("fn_kwargs") or {}
+        dropped = more.get("remove_columns") or ()
+        if batched:
+            made = function({name: self[name] for name in self.column_names}, **wanted)
+            rows = [dict(zip(made, values)) for values in zip(*made.values())]
+        else:
+            rows = [function(dict(one), *[n] * with_indices, **wanted) for n, one in enumerate(self)]
+        kept = [{name: value for name, value in one.items() if name not in dropped} for one in self]
+        return Table([{**before, **after} for before, after in zip(kept, rows)] if len(kept) == len(rows) else rows)
+
+    def filter(self, function: Any, **more: Any) -> Table:
+        return Table([one for one in self if function(dict(one), **more.get("fn_kwargs") or {})])
+
+    def select(self, places: Any) -> Table:
+        return Table([self[place] for place in places])
+
+    def remove_columns(self, names: Any) -> Table:
+        return Table([{name: value for name, value in one.items() if name not in names} for one in self])
+
+    def shuffle(self, *_: Any, **__: Any) -> Table:
+        return self
+
+
+def _row(question: str, answer: str) -> dict[str, Any]:
+    asked, said = ({"role": role, "content": text} for role, text in (("user", question), ("assistant", answer)))
+    texts = {"prompt": question, "problem": question, "solution": answer, "response": answer, "text": question + answer}
+    pair = {"chosen": question + answer, "rejected": question, "ground_truth": answer, "data_source": "openai/gsm8k"}
+    return {"question": question, "answer": answer, **texts, **pair, "messages": [asked, said], "images": []}
+
+
+def reward(*texts: Any, **more: Any) -> float:
+    """A reward function, in the place of the user's: another number for other texts."""
+    said = [text for text in (*texts, *more.values()) if isinstance(text, (str, int, float))]
+    return zlib.crc32(repr(said).encode()) % 8 / 4
 
 
 def alone() -> Any:
@@ -163,6 +221,8 @@ WORLD: tuple[tuple[str, Any], ...] = (
     (r"megatron\..*\.get_\w*group", alone),
     (r"megatron\..*\.is_pipeline_(first|last)_stage", True),
     (r"transformers\.(\w+\.)*AutoTokenizer\.from_pretrained", WordTokenizer),
+    (r"transformers\..*\.is_\w+_available", False),
+    (r"datasets\.(\w+\.)*(load_dataset|load_from_disk)", Table),
 )
 
 
@@ -172,6 +232,15 @@ def answer(name: str) -> tuple[Any] | None:
         if re.fullmatch(pattern, name):
             return (value() if callable(value) else value,)
     return None
+
+
+def without_gpu() -> None:
+    """Let code that asks torch for its GPU have the CPU."""
+    import torch
+
+    torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
+    torch.cuda.synchronize = torch.cuda.empty_cache = lambda *_: None  # type: ignore[assignment]
+    torch.Tensor.cuda = torch.Tensor.pin_memory = lambda self, *_, **__: self  # type: ignore[method-assign,assignment]
 
 
 class Context:
@@ -312,6 +381,8 @@ def _run(statement: ast.stmt, file: str, space: dict[str, Any], own: str, made: 
     with suppress(Exception, SystemExit):
         exec(compile(ast.Module([statement], []), file, "exec"), space)
         if len(ghosts.state().used) == used and len(ASKED) == asked:
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Attribute):
+                _fill(made, statement.target.attr, statement.annotation, space)
             return
     del ghosts.state().used[used:], ASKED[asked:]
     lost = {name for name, value in vars(made).items() if name not in before or before[name] is not value}
@@ -322,6 +393,16 @@ def _run(statement: ast.stmt, file: str, space: dict[str, Any], own: str, made: 
             lost.add(node.attr)
     for name in lost:
         object.__setattr__(made, name, Unknown(f"self.{name}"))
+
+
+def _fill(made: Any, name: str, annotation: ast.expr, space: Mapping[str, Any]) -> None:
+    """Make what an attribute will be where it is None until somebody sets it: one of the framework's own classes."""
+    words = (word.id for word in ast.walk(annotation) if isinstance(word, ast.Name))
+    own = (space.get(word) for word in words)
+    top = type(made).__module__.partition(".")[0]
+    of = next((each for each in own if isinstance(each, type) and each.__module__.partition(".")[0] == top), None)
+    if getattr(made, name, 0) is None and of is not None:
+        object.__setattr__(made, name, default(f"{of.__module__}.{of.__qualname__}"))
 
 
 # -- the framework's own configuration ---------------------------------------------------------------------------------

@@ -193,12 +193,15 @@ class _LineTracer(_Tracer):
         super().__init__(roots)
         self._lines: dict[str, dict[int, bool]] = {}
         self._seen: set[Any] = set()
+        self._last: dict[Any, int] = {}
+        self._jumps: set[str] = set()
 
     def functions(self) -> list[str]:
-        """``file line`` of each line that ran, and ``file -line`` of each that did not."""
+        """``file line`` of each line that ran, ``file -line`` of each that did not, and ``file line>line`` of each two
+        of which one ran after the other; 0 is the end of the function."""
         return [
             f"{file} {line if ran else -line}" for file, lines in self._lines.items() for line, ran in lines.items()
-        ]
+        ] + sorted(self._jumps)
 
     def around(self, call: Any) -> Any:
         @functools.wraps(call)
@@ -223,6 +226,11 @@ class _LineTracer(_Tracer):
                 for line in _lines_of(code):
                     there.setdefault(line, False)
         self._lines[code.co_filename][frame.f_lineno] = True
+        last = self._last.pop(frame, 0)
+        if last:
+            self._jumps.add(f"{code.co_filename} {last}>{0 if event == 'return' else frame.f_lineno}")
+        if event != "return":
+            self._last[frame] = frame.f_lineno
         return self._step
 
 

@@ -83,9 +83,10 @@ def test_which_lines_a_quick_search_runs(run_sentinel: Any, work: Path) -> None:
     assert answer.status == 0, answer.err
     words = " ".join(answer.out.split())
     assert "tiny.losses.agg_loss tiny/losses.py:1 3 module" in words
-    assert "tiny.losses 2 0 6 83%" in words
+    assert "tiny.losses 2 0 6 83% 2 50%" in words  # it went past the condition, and never into it
     told, beside = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--run", "--json").json()
     assert (told["path"], told["ran"], told["idle"]) == ("tiny.losses.agg_loss", [1, 2, 4], [3])
+    assert told["ways"] == [1]
     assert (beside["ran"], beside["idle"]) == ([6, 7], [])
 
 

@@ -59,6 +59,8 @@ def test_what_carries_signal(text: str) -> None:
         "def agg_loss(loss_mat, loss_mask):\n    return other(loss_mat, loss_mask)",
         # Words within words: a mask is not a task, a loss no blossom.
         "def blossom(tasks, unique_lossless):\n    return tasks[0] + 1",
+        # What runs on a GPU alone: whoever launches it is counted.
+        "@triton.autotune([])\n@triton.jit\ndef agg_loss(loss_mat, loss_mask):\n    return loss_mat * loss_mask",
         # A layer of a model, whatever it is called with.
         "class AttentionLayer:\n    def forward(self, hidden_states, x):\n        return hidden_states * x",
     ],
@@ -129,7 +131,7 @@ FILES = {
 
 
 def seen(history: History, catalog: Catalog) -> list[Coverage]:
-    moved = replace(catalog.targets["tiny"], unbound={"tiny.rows.*": "it moves rows"}, moved={"tiny": ("old",)})
+    moved = replace(catalog.targets["tiny"], unbound={"*.rows.p*": "it moves rows"}, moved={"tiny": ("old",)})
     target = replace(moved, roots=(*moved.roots, replace(moved.roots[0], path="old")))
     trees = GitTrees(history.path / ".git")
     try:

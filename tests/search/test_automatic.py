@@ -90,6 +90,13 @@ def test_a_method_is_read_with_what_it_calls_on_itself() -> None:
             ("config.unheard",),
         ),
         ("def f(rewards):\n    yield rewards", ()),  # what it gives is looked at
+        ("def f(draft_logits, padded_cu_seqlens, input_ids_rmpad): return draft_logits", ()),  # the last word says it
+        ("def f(unheard: torch.Tensor, beside: 'Float[torch.Tensor, \"rows\"]'): return unheard", ()),
+        ("def f(unheard: torch.Tensor | None = None): return unheard", ()),  # and is left out
+        ("def f(rows):\n    return [row['input_ids'] for row in rows]", ()),
+        ("def f(rows):\n    for row in rows:\n        row['unheard']", ("rows[][unheard]",)),
+        ("def f(data): return data['meta']['temperature'] * data['rewards']", ()),
+        ("def f(data): return data['meta']['unheard'] * data['rewards']", ("meta[unheard]",)),
     ],
 )
 def test_evidence_is_use_then_annotation_then_name(text: str, missing: tuple[str, ...]) -> None:
