@@ -8,7 +8,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.families import rule_reward
+from sentinel.worker.families import rule_reward, sampling_request
 from sentinel.worker.kit import swapped
 
 _CODE = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
@@ -16,6 +16,15 @@ _CODE = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82
 _SAMPLING = "https://github.com/areal-project/AReaL/blob/66372e468ad5131573a1e6558e59283754423c7f/areal"
 _FUNCTIONAL = "areal.utils.functional"
 _REWARD = "areal.reward"
+
+_RECORDS = "areal.api.io_struct"
+
+#: Options of a rollout: fields of the same name.
+_OPTIONS = {
+    name: name
+    for name in ("temperature", "top_p", "top_k", "max_new_tokens", "min_new_tokens", "frequency_penalty", "stop",
+                 "stop_token_ids", "ignore_eos", "seed", "greedy")
+}  # fmt: skip
 
 _GRADER = StandIn(
     "get_math_verify_worker",
@@ -79,7 +88,24 @@ def _moments(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"kept": kept}
 
 
+def _request(boundary: Any, config: Any) -> Any:
+    """What the backend's server is sent."""
+    request = boundary.imported[_RECORDS].ModelRequest(input_ids=[1], gconfig=config)
+    payload = boundary.function(boundary.owner(), request, False, 0).payload
+    return payload.get("sampling_params", payload)
+
+
 BINDINGS = (
+    *(
+        sampling_request(
+            f"areal.engine.{engine}_remote.{name}Backend.build_generation_request",
+            "areal.api.cli_args.GenerationHyperparameters",
+            _request,
+            _OPTIONS,
+            imports=(_RECORDS,),
+        )
+        for engine, name in (("sglang", "SGLang"), ("vllm", "VLLM"))
+    ),
     rule_reward(
         f"{_REWARD}.clevr_count_70k.clevr_count_70k_reward_fn",
         "[{answer}]",

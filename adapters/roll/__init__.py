@@ -900,8 +900,8 @@ TARGET = Target(
         *rewards.BINDINGS,
     ),
     at_import={"roll.utils.network_utils.get_node_ip": "127.0.0.1"},
-    # Its wrapper of vLLM raises beside a version that it does not know.
-    ghost_versions={"vllm": "0.8.4"},
+    # Its wrappers of engines raise beside a version that they do not know.
+    ghost_versions={"vllm": "0.8.4", "sglang": "0.5.7"},
     unbound={
         **containers.UNBOUND,
         f"{_FUNCTIONALS}.response_level_masked_whiten": (

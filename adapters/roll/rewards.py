@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
-from sentinel.worker.families import rule_reward
+from sentinel.worker.families import rule_reward, sampling_request
 from sentinel.worker.kit import coefficients, group_size, stand_in, swapped
 
 from .containers import PROTOCOL
@@ -15,7 +15,6 @@ from .data import MAIN
 _FUNCTIONALS = "roll.utils.functionals"
 _CONTROLLERS = "roll.utils.kl_controller"
 _RULES = "roll.pipeline.rlvr.rewards"
-_VLLM = "roll.distributed.strategy.vllm_strategy"
 
 _CONFIG = StandIn("pipeline_config", "the options that the function reads; the real one looks for checkpoints")
 _SAMPLING = StandIn(
@@ -94,15 +93,17 @@ def _not_cut_off(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"kept": _masked(boundary, mask, torch.zeros(len(mask)), max_len_mask=True)}
 
 
-def _request(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """vLLM calls the length of a response ``max_tokens``."""
-    names = ("max_new_tokens", "temperature", "top_p", "top_k", "repetition_penalty")
-    given = {name: inputs[name] for name in names}
+#: Options of a rollout that are no field of the same name.
+_OPTIONS = {name: name for name in ("temperature", "top_p", "top_k", "max_new_tokens", "repetition_penalty")} | {
+    "stop": "stop_strings", "greedy": ("do_sample", {True: False, False: True}),
+}  # fmt: skip
+
+
+def _request(boundary: Any, config: Any) -> Mapping[str, Any]:
+    """The pipeline hands the configuration on as a mapping; the worker adds what ends a text."""
     with swapped(boundary.module, "SamplingParams", dict):
-        asked = boundary.function(
-            {**given, "eos_token_id": [2], "num_return_sequences": 1, "num_beams": 1, "stop_strings": None}
-        )
-    return {**asked, "max_new_tokens": asked["max_tokens"]}
+        asked = boundary.function({**config.to_dict(), "eos_token_id": []})
+    return dict(asked)
 
 
 def _seen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,13 +186,15 @@ _REWARDS = (
         "<think>6 times 7</think> <answer> {answer} </answer>",
         call=_seen,
     ),
-    Binding(
-        f"{_VLLM}.create_sampling_params_for_vllm",
-        "sampling_request",
-        call=_request,
-        stand_ins=(_SAMPLING,),
-        # vLLM's record has every field.
-        accepts={"top_p": (1.0, 0.9), "top_k": (50, 20), "max_new_tokens": (8, 4), "repetition_penalty": (1.0, 1.1)},
+    *(
+        sampling_request(
+            f"roll.distributed.strategy.{engine}_strategy.create_sampling_params_for_{engine}",
+            "roll.configs.generating_args.GeneratingArguments",
+            _request,
+            _OPTIONS,
+            _SAMPLING,
+        )
+        for engine in ("vllm", "sglang")
     ),
 )
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from sentinel.contracts.conversations import chat
 from sentinel.targets import Binding, Dialect, StandIn
+from sentinel.worker.families import sampling_request
 from sentinel.worker.kit import stand_in, swapped
 
 from .shared import CODE
@@ -193,7 +194,18 @@ _STAND_INS = (
     StandIn("skyrl_gym", "makes an environment that answers as the scenario says"),
 )
 
+#: Options of a rollout. repetition_penalty is documented to have no effect.
+_OPTIONS = {name: name for name in ("temperature", "top_p", "top_k", "min_p", "stop")} | {
+    "max_new_tokens": "max_generate_length"
+}
+
 BINDINGS = (
+    sampling_request(
+        "skyrl.backends.skyrl_train.inference_servers.engine_utils.get_sampling_params_for_backend",
+        "skyrl.train.config.config.SamplingParams",
+        lambda boundary, config: {**boundary.function("vllm", config), "min_tokens": 0},  # it says 1, of no option
+        _OPTIONS,
+    ),
     Binding(
         f"{_SFT}.tokenize_chat_example",
         "trained_tokens",

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.contracts.conversations import chat
+from sentinel.contracts.rollouts import SAMPLING_REQUEST
 from sentinel.targets import Binding, Dialect, StandIn
-from sentinel.worker.drift import AbsentError
+from sentinel.worker.drift import AbsentError, DriftError
+from sentinel.worker.families import sampling_request
 from sentinel.worker.kit import stand_in, swapped
 
 from .shared import ARGS, MAIN, TYPES
@@ -55,7 +57,39 @@ def _request(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     sample = boundary.imported[TYPES].Sample(tokens=[5, 6, 7], response_length=1)
     with swapped(boundary.module, "aiohttp", stand_in(ClientSession=_Session)):
         request = asyncio.run(boundary.function(args, sample))
-    return dict(request["sampling_params"])
+    return {"request": request["sampling_params"], "configured": {}}
+
+
+#: Options of a rollout.
+_OPTIONS = {name: f"rollout_{name}" for name in ("temperature", "top_p", "top_k", "stop", "stop_token_ids")} | {
+    "max_new_tokens": "rollout_max_response_len"
+}
+
+
+class _Asked(Exception):
+    """Ends the way to the engine: what it is asked for."""
+
+
+def _asked(boundary: Any, args: Any) -> Any:
+    """Of the state that all requests share, and the function that makes one."""
+    module = boundary.module
+
+    async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
+        told = "custom_params"  # what a top_p asks to be told of changes no sample
+        raise _Asked({name: value for name, value in payload["sampling_params"].items() if name != told})
+
+    without = {"load_tokenizer": None, "load_processor": None, "AutoTokenizer": None, "_prepare_prompt_ids": [5]}
+    with contextlib.ExitStack() as alone:
+        for name, answer in {**without, "get_rollout_num_engines": 1}.items():
+            alone.enter_context(swapped(module, name, lambda *_, _answer=answer, **__: _answer))
+        alone.enter_context(swapped(module, "post", post))
+        type(module.GenerateState)._instances.clear()
+        sample = boundary.imported[TYPES].Sample(prompt="a", tokens=[5])
+        try:
+            asyncio.run(boundary.function(args, sample, module.GenerateState(args).sampling_params.copy()))
+        except _Asked as found:
+            return found.args[0]
+    raise DriftError("no request is made")
 
 
 def _teacher_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,6 +177,23 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 _MASKS = "slime.utils.mask_utils.MultiTurnLossMaskGenerator"
 
 BINDINGS = (
+    sampling_request(
+        "slime.rollout.sglang_rollout.generate",
+        "slime.utils.arguments.get_slime_extra_args_provider",
+        _asked,
+        _OPTIONS,
+        StandIn("post", "there is no engine; the request is kept, which is what is observed"),
+        StandIn("tokenizer", "a prompt is a token"),
+        imports=(TYPES,),
+        parsed=True,
+        beside={
+            "sglang_server_concurrency": 1,
+            "sglang_dp_size": 1,
+            "sglang_router_ip": "",
+            "sglang_router_port": 0,
+            "rollout_max_response_len": 100,
+        },
+    ),
     *(
         Binding(
             f"{_MASKS}.gen_multi_turn_loss_mask_{kind}",
@@ -173,7 +224,7 @@ BINDINGS = (
         call=_request,
         imports=(TYPES,),
         stand_ins=(ARGS, _SESSION),
-        accepts=dict.fromkeys(("top_p", "top_k", "max_new_tokens", "repetition_penalty"), (None,)),
+        fixed=SAMPLING_REQUEST.lacking("temperature"),
     ),
     Binding(
         f"{_DISTILLATION}.post_process_rewards",

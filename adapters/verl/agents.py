@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding, StandIn
+from sentinel.worker.drift import DriftError
+from sentinel.worker.families import sampling_request
 from sentinel.worker.kit import stand_in, swapped
 
 _LOOP = "verl.experimental.agent_loop.tool_agent_loop"
@@ -133,42 +135,68 @@ _AGENTS = (
 
 _WORKERS = "verl.experimental.agent_loop.agent_loop"
 _PROTOCOL = "verl.protocol"
+_SERVER = "verl.workers.rollout.sglang_rollout.async_sglang_server"
 
 _WORKER = StandIn("self", "the real worker holds a client of an engine; the method reads its configuration alone")
-_RUN = StandIn("_run_agent_loop", "keeps the sampling parameters that it is given; no response is sampled")
+_RUN = StandIn("_run_agent_loop", "hands the sampling parameters to the server; no response is sampled")
+_ENGINE = StandIn("GenerateReqInput", "there is no engine; its record of a request is kept, which is what is observed")
+
+#: Options of a rollout. Validation has some of its own.
+_OPTIONS = {name: name for name in ("temperature", "top_p", "top_k", "repetition_penalty", "ignore_eos")} | {
+    "max_new_tokens": "response_length",
+    "greedy": ("do_sample", {True: False, False: True}),
+}
 
 
-def _asked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The sampling parameters that an agent's loop gets for one prompt, with the options of a rollout."""
+def _asked(boundary: Any, config: Any) -> Any:
+    """Through the agents' worker and SGLang's server, for one prompt."""
     import torch
 
-    names = ("temperature", "top_p", "top_k", "repetition_penalty")
-    agent = stand_in(default_agent_loop="single_turn_agent")
-    config = {**{name: inputs[name] for name in names}, "calculate_log_probs": False, "agent": agent}
     asked: dict[str, Any] = {}
 
     async def run(sampling_params: Mapping[str, Any], *_: Any, **__: Any) -> None:
         asked.update(sampling_params)
 
     worker = object.__new__(boundary.owner)
-    worker.rollout_config = stand_in(**config)
-    worker.config = stand_in(actor_rollout_ref=stand_in(rollout=worker.rollout_config))  # older ones'
+    worker.rollout_config = config
+    worker.config = stand_in(actor_rollout_ref=stand_in(rollout=config))  # older ones'
     worker._run_agent_loop = run
     worker._postprocess = lambda outputs, **_: outputs
     batch = boundary.imported[_PROTOCOL].DataProto.from_dict(tensors={"prompts": torch.zeros(1, 1)})
     asyncio.run(boundary.function(worker, batch))
-    return asked
+    return _served(boundary.imported[_SERVER], config, asked)
+
+
+class _Asked(Exception):
+    """Ends the way to the engine: what it is asked for."""
+
+
+def _served(module: Any, config: Any, asked: Mapping[str, Any]) -> Any:
+    """What SGLang's server asks its engine for."""
+
+    def request(**fields: Any) -> Any:
+        raise _Asked(fields["sampling_params"])
+
+    server = object.__new__(module.SGLangHttpServer)
+    vars(server).update(config=config, replica_rank=0, _disaggregation_role=None, _pd_decode_peers=None)
+    with swapped(module, "GenerateReqInput", request):
+        try:
+            asyncio.run(server.generate([1], dict(asked), "request"))
+        except _Asked as found:
+            return found.args[0]
+    raise DriftError("the server makes no request")
 
 
 _REQUESTS = (
-    Binding(
+    sampling_request(
         f"{_WORKERS}.AgentLoopWorker.generate_sequences",
-        "sampling_request",
-        call=_asked,
-        imports=(_PROTOCOL,),
-        stand_ins=(_WORKER, _RUN),
+        "verl.workers.config.rollout.RolloutConfig",
+        _asked,
+        _OPTIONS,
+        *(_WORKER, _RUN, _ENGINE),
+        imports=(_PROTOCOL, _SERVER),
+        beside={"name": "sglang", "prompt_length": 1, "max_model_len": 10000},
         requires=(f"{_WORKERS}.AgentLoopWorker.generate_sequences",),  # workers have a method of this name
-        accepts={"max_new_tokens": (None,), "top_p": (1.0, 0.9), "top_k": (50, 20), "repetition_penalty": (1.0, 1.1)},
     ),
 )
 

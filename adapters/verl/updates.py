@@ -6,12 +6,15 @@ import contextlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
+from sentinel.contracts.updates import POLICY_UPDATE
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import swapped
+from sentinel.worker.kit import columns, on_ranks, stand_in, swapped
 
+from .containers import CONTAINER
 from .shared import CONFIG, CPU, MAIN, MEMORY, MODEL, OPTIMIZER, SELF, Recorder, make_model
 
 #: What its losses can be aggregated by.
@@ -253,6 +256,15 @@ def forward_backward(boundary: Any, data: Any, tokens: int, ranks: int, step: Ca
     import torch
 
     module = boundary.imported[_ENGINE]
+    with (
+        swapped(module, "get_device_id", lambda: "cpu"),
+        swapped(torch.distributed, "all_reduce", lambda value, **_: value.fill_(tokens)),
+    ):
+        return _engine(module, ranks, step).forward_backward_batch(data, loss_function=None, forward_only=False)
+
+
+def _engine(module: Any, ranks: int, step: Callable[[Any], Any], **more: Any) -> Any:
+    """The engine without its model: ``step(microbatch)`` is its forward pass and its loss."""
     engine = object.__new__(module.FSDPEngine)
 
     def forward_step(micro_batch: Any, loss_function: Any = None, forward_only: bool = False) -> Any:
@@ -266,14 +278,11 @@ def forward_backward(boundary: Any, data: Any, tokens: int, ranks: int, step: Ca
         "get_data_parallel_size": lambda: ranks,
         "_gradient_sync_context": lambda **_: contextlib.nullcontext(),
         "forward_step": forward_step,
+        **more,
     }
     for name, value in attributes.items():
         setattr(engine, name, value)
-    with (
-        swapped(module, "get_device_id", lambda: "cpu"),
-        swapped(torch.distributed, "all_reduce", lambda value, **_: value.fill_(tokens)),
-    ):
-        return module.FSDPEngine.forward_backward_batch(engine, data, loss_function=None, forward_only=False)
+    return engine
 
 
 def _tensordict(boundary: Any, tensors: Mapping[str, Any], **plain: Any) -> Any:
@@ -458,4 +467,129 @@ _ENGINES = (
 )
 
 
-BINDINGS = (*_UPDATES, *_ENGINES)
+# -- the whole step of its driver --------------------------------------------------------------------------------------
+
+_DRIVER = "verl.trainer.ppo.ray_trainer"
+_WORKER = "verl.workers.engine_workers"
+_DISPATCH = "verl.single_controller.base.decorator"
+_PADDING = "verl.workers.utils.padding"
+
+_GROUP = StandIn("actor_rollout_wg", "the real group sends each rank its part; here ranks are threads of one process")
+_UNPAD = StandIn("unpad_input", "flash-attn, which is not installed; tokens that are attended to, one after the other")
+
+
+def _unpadded(values: Any, mask: Any) -> Any:
+    import torch
+
+    lengths, kept = mask.sum(-1), mask.bool()
+    ends = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
+    return values[kept], kept.flatten().nonzero().flatten(), ends, int(lengths.max())
+
+
+#: What a row has that stays one thing in the workers' form of a batch.
+_NAMED = ("number", "prompts", "responses", "attention_mask", "response_mask", "old_log_probs", "uid", "label")
+
+
+def _columns(data: Any) -> dict[str, Any]:
+    found = {name: data[name] for name in _NAMED if name in data}
+    return {name: value if hasattr(value, "dtype") else list(value) for name, value in found.items()}
+
+
+def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, stages: Any, data: Any) -> Any:
+    """What the ranks do with the batch that they are sent."""
+    import torch
+
+    [parts], _ = boundary.imported[_DISPATCH]._split_args_kwargs_data_proto(len(models), data)
+    parts = [part.unlock_() for part in parts]  # as what has been sent is
+    cuts: list[Any] = []
+    stages += [("dispatch", [_columns(part) for part in parts]), ("prepare_micro_batches", cuts)]
+    budget = inputs["max_tokens_per_microbatch"]
+    cut = {
+        "use_dynamic_bsz": budget is not None,
+        "max_token_len_per_gpu": budget,
+        "micro_batch_size_per_gpu": inputs["micro_batch_size"] or len(parts[0]),
+    }
+
+    def work(rank: int) -> None:
+        def step(micro_batch: Any) -> Any:
+            cuts.append(_columns(micro_batch))
+            table = torch.nn.functional.pad(models[rank].table, (1, 0)).flatten()
+            said = [torch.cat((table[row[1:]], table.new_zeros(1))) for row in micro_batch["input_ids"].unbind()]
+            output = {"log_probs": _jagged(said)}
+            return boundary.imported[_LOSSES].ppo_loss(config=actor, model_output=output, data=micro_batch)
+
+        def train_batch(mini_batch: Any) -> Any:
+            boundary.imported[_TENSORDICT].assign_non_tensor(mini_batch, **cut)
+            engine.train_batch(mini_batch, None)
+            return _tensordict(boundary, {}, metrics={})
+
+        engine = _engine(
+            boundary.imported[_ENGINE], len(models), step, get_data_parallel_rank=lambda: rank,
+            optimizer_zero_grad=lambda: None, optimizer_step=lambda: 0.0, is_mp_src_rank_with_outputs=lambda: True,
+            train_mode=lambda **_: contextlib.nullcontext(),
+        )  # fmt: skip
+        worker = stand_in(engine=engine, train_batch=train_batch, profiler=stand_in(step=lambda: None))
+        inspect.unwrap(boundary.imported[_WORKER].TrainingWorker.train_mini_batch)(worker, parts[rank])
+
+    with (
+        swapped(boundary.imported[_ENGINE], "get_device_id", lambda: "cpu"),
+        swapped(boundary.imported[_WORKER], "Timer", lambda **_: contextlib.nullcontext()),
+    ):
+        on_ranks(len(models), work)
+    return _tensordict(boundary, {}, metrics={"mfu": 0.0})
+
+
+def _driven(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The driver's own order of things. A token is known by its id."""
+    import omegaconf
+    import torch
+
+    inputs = {**{item.name: item.default for item in POLICY_UPDATE.inputs}, **inputs}
+    mask, ranks = inputs["response_mask"], inputs["dp_size"]
+    rows, width = mask.shape
+    last = (mask * torch.arange(1, width + 1)).amax(-1, keepdim=True)
+    ids = torch.arange(rows * (width + 1)).reshape(rows, width + 1)
+    attended = torch.cat((torch.ones_like(mask[:, :1]), torch.arange(width)[None] < last), -1)
+    given = {
+        "number": torch.arange(rows), "input_ids": ids, "prompts": ids[:, :1], "responses": ids[:, 1:],
+        "attention_mask": attended, "position_ids": torch.arange(width + 1).repeat(rows, 1), "response_mask": mask,
+        "old_log_probs": inputs["old_log_probs"],
+        "token_level_rewards": torch.zeros(rows, width).scatter(1, last - 1, inputs["rewards"][:, None].float()),
+        "uid": inputs["group"], "label": [f"row {row}" for row in range(rows)],
+    }  # fmt: skip
+    batch = CONTAINER(boundary, given, {})
+    actor = options(inputs)
+    actor.update({"data_loader_seed": 1, "ppo_epochs": 1})
+    rollout = {"multi_turn": {"enable": False}, "temperature": 1.0, "n": 1}
+    models = [make_model(inputs["log_probs"]) for _ in range(ranks)]
+    stages: list[Any] = []
+    update = partial(_sent, boundary, inputs, actor, models, stages)
+    driver = stand_in(
+        _get_dp_size=lambda *_: ranks, actor_rollout_wg=stand_in(world_size=ranks, update_actor=update),
+        config=omegaconf.OmegaConf.create({"actor_rollout_ref": {"actor": actor, "rollout": rollout}}),
+        use_prefix_grouper=False,
+    )  # fmt: skip
+    boundary.owner._balance_batch(driver, batch, {})
+    stages.append(("_balance_batch", [columns(batch)]))
+    batch = boundary.module.compute_advantage(batch, adv_estimator="grpo", norm_adv_by_std_in_grpo=False)
+    stages.append(("compute_advantage", [columns(batch)]))
+    with swapped(boundary.imported[_PADDING], "unpad_input", _unpadded):
+        boundary.function(driver, batch)
+    gradients = [torch.zeros_like(model.table) if model.table.grad is None else model.table.grad for model in models]
+    return {"gradient": sum(gradients) / ranks, "stages": stages, "rows": given}
+
+
+_DRIVERS = (
+    Binding(
+        f"{_DRIVER}.RayPPOTrainer._update_actor",
+        "training_step",
+        requires=(f"{_WORKER}.TrainingWorker.train_mini_batch",),
+        call=_driven,
+        imports=(_PROTOCOL, _ENGINE, _TENSORDICT, _LOSSES, _WORKER, _DISPATCH, _PADDING),
+        stand_ins=(SELF, _GROUP, ENGINE, MODEL, OPTIMIZER, CPU, _UNPAD),
+        accepts={"loss_agg_mode": ("token-sum", *AGGREGATIONS)},
+        dialects=_ENGINES[-1].dialects,
+    ),
+)
+
+BINDINGS = (*_UPDATES, *_ENGINES, *_DRIVERS)

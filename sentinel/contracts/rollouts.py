@@ -274,45 +274,125 @@ TRUNCATION = rule(
 # -- sampling requests -------------------------------------------------------------------------------------------------
 
 
-_PARAMETERS = {
-    "temperature": ("divisor of the logits", (1.0, 0.7, 1.5)),
-    "top_p": ("probability of the tokens that are sampled from", (1.0, 0.9)),
-    "top_k": ("number of the tokens that are sampled from", (50, 20)),
-    "max_new_tokens": ("most tokens of a response", (8, 4)),
-    "repetition_penalty": ("divisor of the logits of tokens that were there already", (1.0, 1.1)),
+#: Option -> what it is, two values of it, what a request without it means, and what engines call it.
+_PARAMETERS: Mapping[str, tuple[str, tuple[Any, Any], Any, tuple[str, ...]]] = {
+    "temperature": ("divisor of the logits", (0.7, 1.5), 1.0, ()),
+    "top_p": ("probability of the tokens that are sampled from", (0.9, 0.5), 1.0, ()),
+    "top_k": ("number of the tokens that are sampled from", (50, 20), -1, ()),
+    "min_p": ("probability of a token that is sampled, by the likeliest one's", (0.1, 0.2), 0.0, ()),
+    "max_new_tokens": ("most tokens of a response", (8, 4), None, ("max_tokens", "max_completion_tokens")),
+    "min_new_tokens": ("fewest tokens of a response", (2, 3), 0, ("min_tokens",)),
+    "repetition_penalty": ("divisor of the logits of tokens that were there already", (1.1, 1.5), 1.0, ()),
+    "presence_penalty": ("taken off the logits of tokens that were said", (0.5, 1.5), 0.0, ()),
+    "frequency_penalty": ("taken off the logits of tokens each time that they were said", (0.5, 1.5), 0.0, ()),
+    "stop": ("texts that end a response, of one letter each", (["a"], ["b", "c"]), [], ("stop_strings",)),
+    "stop_token_ids": ("tokens that end a response", ([5], [6, 7]), [], ()),
+    "ignore_eos": ("whether a response goes on behind its end", (True, False), False, ()),
+    "seed": ("of the samples", (1, 2), None, ("sampling_seed",)),
+    "greedy": ("whether the likeliest token is taken, whatever else is said", (True, False), False, ()),
 }
+_LISTS = ("stop", "stop_token_ids")
 
 
 def _measure_sampling_request(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What a boundary has no option for is not looked at."""
-    outputs = call(**inputs)
-    return {name: None if inputs[name] is None else outputs.get(name) for name in _PARAMETERS}
+    """``call`` returns the ``request``, in an engine's words, and what the framework's configuration says of each
+    option (``configured``). It is called twice: an option that is turned turns nothing else."""
+    outputs, untouched = call(**inputs), call(**dict.fromkeys(inputs))
+    found, configured = _asked(outputs["request"]), outputs["configured"]
+    alone = [name for name in configured if inputs[name] is None and name != "greedy"]
+    if configured.get("greedy"):
+        alone.remove("temperature")
+    unlike = [name for name in alone if _plain(name, configured[name]) != _plain(name, found[name])]
+    beside = [_beside(answer["request"]) for answer in (outputs, untouched)]
+    changed = [name for name in {**beside[0], **beside[1]} if beside[0].get(name) != beside[1].get(name)]
+    return {
+        **{name: None if inputs[name] is None else _number(name, found[name]) for name in _PARAMETERS},
+        "unlike_configured": len(unlike),
+        "changed_beside": len(changed),
+        "which": sorted([*unlike, *changed]),
+    }
+
+
+def _asked(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Each option as an engine understands the request."""
+    found = {}
+    for name, (_, _, without, words) in _PARAMETERS.items():
+        said = [request[word] for word in (name, *words) if request.get(word) is not None]
+        found[name] = said[0] if said else without
+    found["greedy"] = found["temperature"] == 0 or found["top_k"] == 1 or request.get("do_sample") is False
+    return {**found, "temperature": 0.0} if found["greedy"] else found
+
+
+def _plain(name: str, value: Any) -> Any:
+    """The value in one form of those that mean the same."""
+    value = _PARAMETERS[name][2] if value is None else value
+    if name == "top_k":
+        return value if 0 < value < 10**6 else -1
+    return [value] if name in _LISTS and not isinstance(value, (list, tuple)) else value
+
+
+def _number(name: str, value: Any) -> Any:
+    import torch
+
+    value = _plain(name, value)
+    if name not in _LISTS:
+        return -1 if value is None else value
+    return torch.tensor([ord(item) if isinstance(item, str) else int(item) for item in value], dtype=torch.int64)
+
+
+def _beside(request: Mapping[str, Any]) -> dict[str, str]:
+    known = {"do_sample", *(word for name, (*_, words) in _PARAMETERS.items() for word in (name, *words))}
+    return {name: repr(value) for name, value in request.items() if name not in known}
 
 
 def _oracle_sampling_request(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """As configured."""
-    return {name: inputs[name] for name in _PARAMETERS}
+    """As configured; what is greedy has the temperature 0. An option changes what it says, and nothing else."""
+    request = {name: value for name, value in inputs.items() if value is not None}
+    if inputs["greedy"]:
+        request["temperature"] = 0.0
+    return {"request": request, "configured": {}}
+
+
+def _arrange_sampling_request(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """One option that is given, or two; the others are what the framework's configuration has by default."""
+    given = [name for name in _PARAMETERS if inputs[name] is not None]
+    kept = [choose.one_of(given) for _ in range(choose.integer(1, 2))]
+    return {name: value if name in kept else None for name, value in inputs.items()}
 
 
 SAMPLING_REQUEST = rule(
     name="sampling_request",
-    summary="the sampling parameters of a request to an inference engine",
-    source="log-probs and samples are of the distribution that the configuration names, whoever is asked for them",
+    summary="what an inference engine is asked for, by the options of a configuration",
+    source=(
+        "log-probs and samples are of the distribution that the configuration names, whoever is asked for them: an "
+        "option changes what it says, and nothing else"
+    ),
     inputs=tuple(
         knob(
             name,
-            f"{meaning}; null where the boundary has no such option",
+            f"{meaning}; null: what the framework's configuration has by default",
             values,
             REQUIRED if name == "temperature" else None,
-            kind="number",
+            kind="any",
         )
-        for name, (meaning, values) in _PARAMETERS.items()
+        for name, (meaning, values, *_) in _PARAMETERS.items()
     ),
-    observes=tuple(Observed(name, f"the request's {meaning}") for name, (meaning, _) in _PARAMETERS.items()),
+    observes=(
+        *(
+            Observed(name, f"the request's: {meaning}", (name,) if name in _LISTS else ())
+            for name, (meaning, *_) in _PARAMETERS.items()
+        ),
+        Observed(
+            "unlike_configured", "options left alone that are asked for otherwise than the configuration has them"
+        ),
+        Observed("changed_beside", "what else the request has otherwise for the options that are given"),
+        Observed("which", "these", role="other"),
+    ),
     measure=_measure_sampling_request,
     oracle=_oracle_sampling_request,
     law="every_knob_counts",
     laws=("the_oracle_agrees", "every_knob_counts", "nothing_else_is_touched"),
+    arrange=_arrange_sampling_request,
 )
 
 

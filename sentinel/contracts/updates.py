@@ -30,6 +30,7 @@ from sentinel.contracts.aggregation import (
     leaf,
     replaced,
     spread,
+    with_a_token,
 )
 from sentinel.contracts.contract import (
     AS_DEFINED,
@@ -380,4 +381,95 @@ SUPERVISED_UPDATE = Contract(
     ),
     arrange=_arrange_supervised_update,
     parts=cut_otherwise,
+)
+
+
+# -- from scored rollouts to the optimiser -----------------------------------------------------------------------------
+
+
+def _measure_training_step(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``call`` returns the ``gradient``, and ``stages``: a name of each boundary that the batch went through, and the
+    parts that came out of it, each a mapping from a field to its column. Rows are known by their ``number``, and what
+    else of ``rows`` (the fields that went in) a part has must be that row's."""
+    outputs = call(**{**inputs, "log_probs": leaf(inputs["log_probs"])})
+    rows, every = outputs["rows"], list(range(len(inputs["response_mask"])))
+    lost = [
+        place
+        for place, (_, parts) in enumerate(outputs["stages"], start=1)
+        if sorted(number for part in parts for number in _whole(part, rows)) != every
+    ]
+    where = outputs["stages"][lost[0] - 1][0] if lost else ""
+    return {"gradient": detached(outputs["gradient"]), "lost_at": lost[0] if lost else 0, "lost_by": where}
+
+
+def _whole(part: Mapping[str, Any], rows: Mapping[str, Any]) -> list[int]:
+    """The rows of a part that are one row of the batch in all that there is of it."""
+    names = [name for name in rows if name in part]
+    numbers = [int(number) for number in part["number"]]
+    return [
+        number
+        for place, number in enumerate(numbers)
+        if all(_equal(rows[name][number], part[name][place]) for name in names)
+    ]
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if not hasattr(one, "shape") or not one.shape:
+        return bool(one == other)
+    width = min(one.shape[0], other.shape[0])  # padding may come and go
+    return bool((one[:width] == other[:width]).all()) and not (one[width:].any() or other[width:].any())
+
+
+def _oracle_training_step(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A response's advantage is its reward above the mean of its prompt's (Dr. GRPO, arXiv:2503.20783, section 3.2),
+    and the step is that of an update of the policy with these advantages."""
+    import torch
+
+    rewards, labels = inputs["rewards"], inputs["group"]
+    groups = torch.tensor([[one == other for other in labels] for one in labels]).to(rewards)
+    above = rewards - groups @ rewards / groups.sum(-1)
+    step = {item.name: item.default for item in POLICY_UPDATE.inputs}
+    advantages = above[:, None] * (inputs["response_mask"] != 0)
+    found = _oracle_policy_update({**step, **inputs, "advantages": advantages})
+    return {"gradient": found["gradient"], "stages": [], "rows": {}}
+
+
+def _arrange_training_step(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """Every response has a token, and every prompt two responses at least, which need not stand together."""
+    spread(inputs, "log_probs", "old_log_probs")
+    with_a_token(inputs, choose)
+    rows = inputs["response_mask"].shape[0]
+    if rows < 2:
+        raise DoesNotApply("a prompt has several responses")
+    prompts = choose.integer(1, rows // 2)
+    order = choose.permutation(rows)
+    inputs["group"] = [f"prompt {order[row] % prompts}" for row in range(rows)]
+    return fitting(inputs)
+
+
+_OF_A_STEP = """
+    log_probs old_log_probs response_mask loss_agg_mode eps_clip_low eps_clip_high dual_clip dp_size micro_batch_size
+    max_tokens_per_microbatch empty_rows log_ratio_clamp old_policy
+"""
+
+TRAINING_STEP = replace(
+    POLICY_UPDATE,
+    name="training_step",
+    summary="a step of the whole driver: from scored responses, through advantages and cuts, to the optimiser",
+    inputs=(
+        *_as_in(POLICY_UPDATE, *_OF_A_STEP.split()),
+        per_row("rewards", "score of each response", "reward"),
+        Input("group", "labels", "the prompt that each row answers", shape=("batch",)),
+    ),
+    observes=(
+        POLICY_UPDATE.observes[0],
+        Observed("lost_at", "the first boundary of the way behind which a row is not whole any more; 0: none"),
+        Observed("lost_by", "its name", role="other"),
+    ),
+    measure=_measure_training_step,
+    oracle=_oracle_training_step,
+    aliases={},
+    laws=("order_does_not_matter", "parts_add_up", "padding_is_invisible", *AS_DEFINED),
+    group="group",
+    arrange=_arrange_training_step,
 )

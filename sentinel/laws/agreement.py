@@ -392,7 +392,9 @@ def disagreements(case: Case, roles: Roles) -> list[Violation]:
         found = answer.difference
         if found is not None:
             values = (literal(answer.observed, answer.dtype), literal(answer.demanded, "float64"))
-            violations.append(Violation(address(variant, item.key), *values, found.text, found.symptom))
+            option = case.contract.input(item.key) if case.contract is not None else None
+            symptom = item.key if option is not None and option.knob else found.symptom  # each option by itself
+            violations.append(Violation(address(variant, item.key), *values, found.text, symptom))
     if not looked:
         raise DoesNotApply("the observation has nothing that the oracle has too")
     return violations

@@ -23,7 +23,7 @@ from sentinel.search.boundary_search import EXAMPLE_CHOICES, BoundarySearch, Dra
 from sentinel.search.checks import Omitted
 from sentinel.search.decisions import stale_dialects
 from sentinel.targets import Dialect, Target
-from sentinel.values.literals import Tensor
+from sentinel.values.literals import Tensor, plain
 from sentinel.worker import protocol
 
 #: Scenarios of one boundary before it is the next one's turn.
@@ -346,11 +346,20 @@ def is_about(recipe: Recipe, finding: Finding, target: Target, laws: Sequence[st
         return False
     if finding.symptom == "value" and recipe.bug_id not in finding.examples and _makes_no_wrong_number(recipe):
         return False
+    if finding.subject.contract.input(finding.symptom) is not None and finding.symptom not in _wrong_keys(recipe):
+        return False
     binding = finding.subject.binding
     ran = finding.trial.answer.functions if finding.trial.answer else ()
     places = {*binding.paths, *(binding.twins if finding.law.twin else ()), *ran}
     named = [item for item in target.bindings if item.contract == recipe.contract and recipe.boundary in item.paths]
     return recipe.boundary in places or any(not places.isdisjoint(item.paths) for item in named)
+
+
+def _wrong_keys(recipe: Recipe) -> set[str]:
+    """The keys of which a recipe says that they come out wrong."""
+    right = {key: plain(expected.value) for key, expected in recipe.expected_fixed.items()}
+    wrong = {key: plain(expected.value) for key, expected in recipe.expected_unpatched.items()}
+    return {key.rpartition(".")[2] for key, value in wrong.items() if value != right.get(key)}
 
 
 def _makes_no_wrong_number(recipe: Recipe) -> bool:

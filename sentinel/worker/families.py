@@ -5,7 +5,7 @@ A family makes a :class:`~sentinel.targets.Binding`. ``more`` are further fields
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -14,7 +14,8 @@ from sentinel.contracts.aggregation import aggregated
 from sentinel.contracts.group_advantage import GROUP_ADVANTAGE
 from sentinel.contracts.normalisation import MASKED_STATISTICS, REWARD_NORMALISATION
 from sentinel.contracts.policy_loss import POLICY_LOSS
-from sentinel.targets import Binding, BoundaryCall, Dialect
+from sentinel.contracts.rollouts import SAMPLING_REQUEST
+from sentinel.targets import Binding, BoundaryCall, Dialect, StandIn
 from sentinel.worker.kit import (
     AXIS,
     Make,
@@ -27,11 +28,13 @@ from sentinel.worker.kit import (
     filled,
     iterated,
     joined,
+    of_parser,
     operated,
     packed,
     passed,
     reordered,
     ruled,
+    with_options,
 )
 
 
@@ -104,6 +107,38 @@ def rule_reward(
     """Bind a rule that scores a response; ``wordings`` are the answers that it understands, all where there is none."""
     said: dict[str, tuple[Any, ...]] = {"wording": wordings} if wordings else {}
     return Binding(path, "rule_reward", call=call, accepts={**said, **(accepts or {})}, **more)
+
+
+def sampling_request(
+    path: str,
+    made_by: str,
+    ask: Callable[[Any, Any], Mapping[str, Any]],
+    fields: Mapping[str, Any],
+    *stand_ins: StandIn,
+    imports: Sequence[str] = (),
+    beside: Mapping[str, Any] | None = None,
+    parsed: bool = False,
+    **more: Any,
+) -> Binding:
+    """Bind the way from a framework's own configuration to what an engine is asked for.
+
+    :param made_by: the dotted path of the configuration's class.
+    :param ask: ``ask(boundary, configuration) -> request``, in the engine's words.
+    :param fields: option -> its field, as :func:`~sentinel.worker.kit.with_options` takes them.
+    :param beside: further fields of the configuration.
+    :param parsed: whether ``made_by`` gives what adds arguments to a parser instead.
+    """
+    module, _, name = made_by.rpartition(".")
+
+    def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        make = getattr(boundary.imported[module], name)
+        make = of_parser(make(), **(beside or {})) if parsed else make
+        made, said = with_options(make, fields, inputs, **(beside or {}))
+        return {"request": ask(boundary, made), "configured": said}
+
+    lacks = SAMPLING_REQUEST.lacking(*fields)
+    modules = (module, *imports)
+    return Binding(path, "sampling_request", call=call, imports=modules, stand_ins=stand_ins, fixed=lacks, **more)
 
 
 def balanced_partition(path: str, *leading: str, **more: Any) -> Binding:

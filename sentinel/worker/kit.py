@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
+import copy
 import importlib
 import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -164,6 +166,56 @@ def estimated(
     if inputs["kl_estimator"] not in switches:
         raise AbsentError(f"not in this version: there is no estimator {inputs['kl_estimator']}")
     return boundary.invoke(taken(inputs, *names), **switches[inputs["kl_estimator"]])
+
+
+def with_options(
+    make: Callable[..., Any], fields: Mapping[str, Any], inputs: Mapping[str, Any], **beside: Any
+) -> tuple[Any, dict[str, Any]]:
+    """Make a framework's own configuration of the options that a scenario gives; the others are what it has by default.
+
+    :param make: its class, or what makes it, with a parameter for each field.
+    :param fields: option -> its field; or the field and what it calls the option's values.
+    :param beside: further fields, as far as this version has them.
+    :return: the configuration, and what it then says of each option that it has.
+    :raises AbsentError: where the scenario gives an option that it does not have.
+    """
+    known = inspect.signature(make).parameters
+    given, words = {name: value for name, value in beside.items() if name in known}, {}
+    for option, field in fields.items():
+        name, says = (field, None) if isinstance(field, str) else field
+        if name in known:
+            words[option] = (name, says)
+        if inputs[option] is not None:
+            if name not in known:
+                raise AbsentError(f"not in this version: there is no option {name}")
+            given[name] = says[inputs[option]] if says else inputs[option]
+    made = make(**given)
+    said = {}
+    for option, (name, says) in words.items():
+        value = getattr(made, name)
+        said[option] = next(word for word in says if says[word] == value) if says else value
+    return made, said
+
+
+def of_parser(adds: Callable[[Any], Any], **beside: Any) -> Callable[..., Any]:
+    """What makes the namespace of a framework's own command line: its defaults, and what else is given.
+
+    :param adds: adds the framework's arguments to a parser.
+    :param beside: arguments that another package adds, which is not installed.
+    """
+    parser = argparse.ArgumentParser()
+    with suppress(Exception):
+        adds(parser)
+    for action in parser._actions:
+        action.required = False
+    plain = {**beside, **vars(parser.parse_args([]))}
+
+    def make(**given: Any) -> Any:
+        return stand_in(**{**copy.deepcopy(plain), **given})
+
+    fields = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=plain[name]) for name in plain]
+    make.__signature__ = inspect.Signature(fields)  # type: ignore[attr-defined]
+    return make
 
 
 def part_of(found: Any, place: Any) -> Any:

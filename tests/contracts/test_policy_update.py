@@ -8,7 +8,10 @@ from functools import partial
 from typing import Any
 
 import pytest
-from contract_kit import Oracle
+import torch
+from contract_kit import Oracle, measured
+
+from sentinel.recipes.catalog import bundled_catalog
 
 Grid = list[list[float]]
 
@@ -128,3 +131,64 @@ def test_entropy_is_made_larger_however_the_batch_is_cut(mode, of_entropy, gradi
 
 def test_without_entropies_nothing_is_said_of_them(oracle):
     assert {"entropy", "entropy_gradient"}.isdisjoint(oracle(**UNEVEN))
+
+
+# -- the whole step of a driver ----------------------------------------------------------------------------------------
+
+#: Two prompts whose responses do not stand together.
+SCORED: dict[str, Any] = {
+    "log_probs": torch.full((4, 2), -1.0, dtype=torch.float64),
+    "old_log_probs": torch.full((4, 2), -1.0, dtype=torch.float64),
+    "response_mask": torch.tensor([[1, 1], [1, 0], [1, 1], [1, 1]]),
+    "rewards": torch.tensor([1.0, 0.0, 0.0, 4.0], dtype=torch.float64),
+    "group": ["p", "q", "p", "q"],
+}
+ROWS = {"number": torch.arange(4), "weights": torch.arange(12.0).reshape(4, 3), "label": list("abcd")}
+
+
+def stepped(*stages, **more):
+    """What is seen of a driver whose batch comes out of each boundary in these parts."""
+    by_definition = bundled_catalog().contracts["training_step"].oracle
+    return measured(
+        "training_step",
+        lambda **inputs: {**by_definition(inputs), "stages": stages, "rows": ROWS},
+        **SCORED,
+        **more,
+    )
+
+
+def part(*numbers, **fields):
+    rows = list(numbers)
+    columns = {
+        "number": torch.tensor(rows),
+        "weights": ROWS["weights"][rows],
+        "label": [ROWS["label"][n] for n in rows],
+    }
+    return {**columns, **fields}
+
+
+def test_a_response_is_trained_by_what_it_has_above_its_prompt():
+    seen = stepped()
+    assert seen["gradient"] == near([[-0.5 / 7] * 2, [2 / 7, 0], [0.5 / 7] * 2, [-2 / 7] * 2])
+    assert stepped(dp_size=2, micro_batch_size=1) == seen
+
+
+def test_rows_that_stay_whole_are_lost_nowhere():
+    assert stepped(("balance", [part(2, 0, 3, 1)]), ("cut", [part(2, 0), part(3, 1)]))["lost_at"] == 0
+    narrower = part(2, 0, 3, 1, weights=torch.nn.functional.pad(ROWS["weights"][[2, 0, 3, 1]], (0, 2)))
+    assert stepped(("padded", [narrower]))["lost_at"] == 0
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        [part(2, 0, 3, 1, label=list("abcd"))],
+        [part(2, 0, 3, 1, weights=ROWS["weights"])],
+        [part(2, 0, 3)],
+        [part(2, 0), part(0, 1)],
+    ],
+    ids=["labels stay", "weights stay", "a row is dropped", "a row comes twice"],
+)
+def test_the_first_boundary_that_loses_a_row_is_named(broken):
+    seen = stepped(("balance", [part(2, 0, 3, 1)]), ("cut", broken), ("loss", broken))
+    assert (seen["lost_at"], seen["lost_by"]) == (2, "cut")

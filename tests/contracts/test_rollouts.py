@@ -120,11 +120,43 @@ def test_an_empty_response_has_no_tail():
     assert measured("response_tail", minus_zero, **given)["lengths"] == [2, 1]
 
 
+def asked(request, configured=None, **given):
+    """What is seen of a boundary that asks for this, by a configuration that says this."""
+    return measured(
+        "sampling_request",
+        lambda **inputs: {"request": request(inputs), "configured": configured or {}},
+        **{"temperature": None, **given},
+    )
+
+
 def test_a_request_says_what_the_configuration_says():
-    given = {"temperature": 0.7, "top_p": 0.9}
-    assert measured("sampling_request", **given)["temperature"] == 0.7
-    seen = measured("sampling_request", lambda **_: {"temperature": 0, "top_k": 5}, **given)
-    assert (seen["temperature"], seen["top_p"], seen["top_k"]) == (0, None, None)
+    given = {"temperature": 0.7, "top_k": 20, "stop": ["a"]}
+    seen = measured("sampling_request", **given)
+    assert (seen["temperature"], seen["top_k"], seen["stop"]) == (0.7, 20, [97])
+    assert (seen["top_p"], seen["unlike_configured"], seen["changed_beside"]) == (None, 0, 0)
+
+
+def test_an_option_that_is_not_asked_for_means_what_an_engine_does_without_it():
+    seen = asked(lambda _: {"temperature": 0.7}, temperature=0.7, top_k=20, repetition_penalty=1.1, stop=["a"])
+    assert (seen["top_k"], seen["repetition_penalty"], seen["stop"]) == (-1, 1.0, [])
+
+
+@pytest.mark.parametrize("request_", [{"temperature": 0}, {"temperature": 0.7, "top_k": 1}, {"do_sample": False}])
+def test_greedy_in_all_its_words(request_):
+    seen = asked(lambda _: request_, greedy=True)
+    assert seen["greedy"] == 1
+    assert asked(lambda _: {"temperature": 0.7}, greedy=True)["greedy"] == 0
+
+
+def test_an_option_changes_nothing_else():
+    broken = lambda given: {"top_p": given["top_p"], "no_stop_trim": given["top_p"] is None}  # noqa: E731
+    seen = asked(broken, top_p=0.9)
+    assert (seen["changed_beside"], seen["which"]) == (1, ["no_stop_trim"])
+
+
+def test_an_option_that_is_left_alone_is_what_the_configuration_has():
+    seen = asked(lambda _: {"top_p": 1.0, "top_k": 0}, {"top_p": 0.7, "top_k": -1}, temperature=1.0)
+    assert (seen["unlike_configured"], seen["which"]) == (1, ["top_p"])
 
 
 def test_requests_are_alike_where_they_are_equal():

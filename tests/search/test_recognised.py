@@ -31,7 +31,7 @@ def finding(
 ) -> Any:
     return SimpleNamespace(
         symptom=symptom,
-        subject=SimpleNamespace(binding=binding),
+        subject=SimpleNamespace(binding=binding, contract=SimpleNamespace(input={"scale": "an option"}.get)),
         law=SimpleNamespace(name=law, twin=""),
         trial=SimpleNamespace(answer=SimpleNamespace(functions=ran)),
         examples=examples,
@@ -75,6 +75,13 @@ def test_a_bug_that_makes_nan_alone_explains_a_wrong_number_only_where_its_scena
     assert is_about(mean, finding(MEAN, symptom="value"), TARGET) == explains
     assert is_about(mean, finding(MEAN, symptom="value", examples=("OTHER", "BUG")), TARGET)
     assert is_about(mean, finding(MEAN), TARGET)
+
+
+def test_one_option_that_is_ignored_explains_no_other():
+    mean = recipe("pkg.statistics.mean", "statistics")
+    assert not is_about(mean, finding(MEAN, symptom="scale"), TARGET)
+    mean.expected_unpatched["baseline.scale"] = Expected(1.0)
+    assert is_about(mean, finding(MEAN, symptom="scale"), TARGET)
 
 
 @pytest.mark.parametrize("verdict", ["changed", "inconclusive", "unavailable"])

@@ -87,6 +87,13 @@ EDITS = """
 @@ verl.trainer.ppo.ray_trainer.RayPPOTrainer._balance_batch
 - global_idx = torch.tensor([j for partition in global_partition_lst for j in partition])
 + global_idx = torch.tensor([j for partition in global_partition_lst for j in partition]).clamp(min=1)
+@@ verl.trainer.ppo.ray_trainer.RayPPOTrainer._update_actor training_step
+- batch.meta_info["multi_turn"] = rollout_config.multi_turn.enable⏎        # TODO: Make
++ batch.batch["advantages"] = batch.batch["advantages"].flip(0)⏎        # TODO: Make
+--- verl/experimental/agent_loop/agent_loop.py
+@@ verl.experimental.agent_loop.agent_loop.AgentLoopWorker.generate_sequences sampling_request
+- temperature=config.temperature,⏎            top_p=config.top_p,
++ temperature=1.0,⏎            top_p=config.top_p,
 --- verl/trainer/ppo/core_algos.py
 @@ verl.trainer.ppo.core_algos.get_kl_controller
 - np.clip(current_kl / target - 1, -0.2, 0.2)
@@ -228,6 +235,10 @@ EDITS = """
 @@ roll.distributed.strategy.vllm_strategy.create_sampling_params_for_vllm sampling_request
 - top_p=gen_kwargs["top_p"],
 + top_p=1.0,
+--- areal/engine/sglang_remote.py
+@@ areal.engine.sglang_remote.SGLangBackend.build_generation_request sampling_request
+- "top_k": gconfig.top_k,
++ "top_k": -1,
 --- areal/engine/fsdp_utils/__init__.py
 @@ areal.engine.fsdp_utils.get_cosine_schedule_with_warmup
 - max(1, num_training_steps - num_warmup_steps)

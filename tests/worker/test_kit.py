@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -210,3 +211,32 @@ def test_what_a_framework_calls_a_thing_is_said_once() -> None:
         "pkg", "", (), bindings=(own, Binding("pkg.b", "kl_estimate")), arguments={"log_probs": ("logprobs",)}
     )
     assert [binding.arguments["log_probs"] for binding in target.bindings] == [("logp",), ("logprobs",)]
+
+
+@dataclass
+class Options:
+    """A framework's own configuration."""
+
+    top_p: float = 0.7
+    do_sample: bool = True
+
+
+def test_a_configuration_is_made_of_the_options_that_are_given_and_says_the_others() -> None:
+    fields = {"top_p": "top_p", "greedy": ("do_sample", {True: False, False: True}), "seed": "seed"}
+    given = {"top_p": None, "greedy": True, "seed": None}
+    made, said = kit.with_options(Options, fields, given, max_length=3)
+    assert (made, said) == (Options(0.7, False), {"top_p": 0.7, "greedy": True})
+    with pytest.raises(AbsentError, match="seed"):
+        kit.with_options(Options, fields, {**given, "seed": 1})
+
+
+def test_a_command_line_is_a_configuration_too() -> None:
+    def adds(parser: Any) -> None:
+        parser.add_argument("--top-p", type=float, default=0.7)
+        parser.add_argument("--seed", type=int, required=True)
+        raise ImportError("an engine, which adds more")
+
+    make = kit.of_parser(adds, port=1)
+    made, said = kit.with_options(make, {"top_p": "top_p", "seed": "seed"}, {"top_p": None, "seed": 5})
+    assert (made.top_p, made.seed, made.port) == (0.7, 5, 1)
+    assert said == {"top_p": 0.7, "seed": 5}
