@@ -134,7 +134,7 @@ def related(ledger: Ledger, recipe: Recipe, fix: Fix) -> list[dict[str, Any]]:
 
     A head at which it is ``fixed`` is a report of the bug, whatever its words are, if the bug was where it began.
     """
-    said = {"mends": "fixed", "fixed": "older than the bug"}
+    said = {"mends": "fixed", "older": "older than the bug"}
     return [
         {"pull": head.pull, "commit": head.commit, "verdict": said.get(head.verdict, head.verdict)}
         for head in heads(ledger, [recipe], MOST_HEADS)

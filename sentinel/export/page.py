@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from sentinel.export.contribution import Contribution
+from sentinel.export.trying import elsewhere
 from sentinel.reports.escaping import message, visible
 from sentinel.reports.explain import scenario_lines
 from sentinel.reports.markdown import unlinked
@@ -194,11 +195,13 @@ def checks(made: Contribution) -> Iterator[str]:
     related = made.document["related"]
     if related:
         fixed = [f"#{item['pull']}" for item in related if item["verdict"] == "fixed"]
-        older = sum(item["verdict"] not in ("fixed", "reproduced") for item in related)
+        older = sum(item["verdict"] == "older than the bug" for item in related)
+        undecided = sum(item["verdict"] not in ("fixed", "reproduced", "older than the bug") for item in related)
         several = "heads of pull requests that change lines of this function were"
         one = "head of a pull request that changes lines of this function was"
         said = f"{len(related)} {several if len(related) > 1 else one} run"
         said += f", {older} of them from before the bug" if older else ""
+        said += f", {undecided} of them could not be decided" if undecided else ""
         yield f"{said}: {'fixed at ' + ', '.join(fixed) if fixed else 'the bug is fixed at none'}."
     elif made.fix:
         yield "No pull request in the mirror changes lines of this function."
@@ -231,11 +234,8 @@ def _tried(made: Contribution, tried: Mapping[str, Any]) -> Iterator[str]:
         for bug in sorted(set(said.get("uncovered", {}).values())):
             yield f"{name}: on some the fix lets {code(bug)} show, another bug that is there without it too."
     yield from (f"Against it: {prose(problem)}." for problem in tried["problems"])
-    rest = tried["elsewhere"]
-    yield (
-        f"{rest['scenarios']} drawn inputs of {rest['boundaries']} other functions: the largest difference of any "
-        f"output is {float(rest['largest_difference']):g}."
-    )
+    drawn, functions, most = elsewhere(tried)
+    yield f"{drawn} drawn inputs of {functions} other functions: the largest difference of any output is {most:g}."
     for test, said in tried["regression"].items():
         name = code(test.rpartition("::")[2])
         if said["without"] == "did not run":
@@ -244,13 +244,18 @@ def _tried(made: Contribution, tried: Mapping[str, Any]) -> Iterator[str]:
             how = f", run with {code(said['option'])}" if "option" in said else ""
             yield f"The regression test {name} {said['without']} without the fix and {said['with']} with it{how}."
     for file, said in tried["tests"].items():
-        if "not_runnable" in said:
-            yield f"{code(file)} cannot run here: {code(said['not_runnable'])}."
-        else:
+        if "outcomes" in said:
             counts = [f"{b} {name}" if a == b else f"{b} {name} ({a} with the fix)" for name, (b, a) in
                       sorted(said["outcomes"].items())]  # fmt: skip
             same = all(b == a for b, a in said["outcomes"].values())
-            yield f"{code(file)}: {', '.join(counts)}{', the same with the fix' if same else ''}."
+            how = f", run with {code(said['option'])}" if "option" in said else ""
+            yield f"{code(file)}: {', '.join(counts)}{', the same with the fix' if same else ''}{how}."
+    idle: dict[str, list[str]] = {}
+    for file, said in tried["tests"].items():
+        if "not_runnable" in said:
+            idle.setdefault(said["not_runnable"], []).append(code(file))
+    for why, files in idle.items():
+        yield f"{_and(files)} could not run where this was tried: {code(why)}."
 
 
 def _limits(made: Contribution) -> Iterable[str]:
