@@ -86,9 +86,9 @@ def _run(arguments: argparse.Namespace) -> int:
             rows = [(bug, str(count), open_, verdict, reason) for (bug, open_, verdict, reason), count in why.items()]
             say_table(("bug", "heads", "", "verdict", "why it could not be decided"), rows)
         heads_ = counted(len({(head.bug_id.partition("-")[0], head.pull) for head in seen}), "head")
-        older = sum(head.verdict == "older" for head in seen)
+        absent = sum(head.verdict == "absent" for head in seen)
         say(
-            f"{counted(len(recipes), 'recipe')} at {heads_}: {len(mend)} mended, {older} older than the bug, "
+            f"{counted(len(recipes), 'recipe')} at {heads_}: {len(mend)} mended, {absent} began without it, "
             f"{len(undecided)} could not be decided"
         )
     return 1 if mend else 0

@@ -193,7 +193,9 @@ class FixTrial:
                 self._judge_bug(tried, bug)
                 continue
             names = tried.others[bug] = before.verdict.name, after.verdict.name
-            if names[0] != names[1] and names not in (("reproduced", "fixed"), ("unavailable", "fixed")):
+            if names == ("unavailable", "reproduced"):
+                tried.problems.append(f"its new code has the bug {bug}: {before.recipe.title}")
+            elif names[0] != names[1] and names not in (("reproduced", "fixed"), ("unavailable", "fixed")):
                 tried.problems.append(f"{bug} was {names[0]} and is {names[1]}: {after.verdict.reason}")
 
     @staticmethod

@@ -22,8 +22,8 @@ class Head:
     """A recipe at the head of a pull request that changes lines of its function, or of another's of the same search.
 
     :ivar verdict: what the recipe says there. Where it is not ``reproduced`` the commit is asked that the pull request
-        began from: ``mends`` where it is ``fixed`` at the head and was ``reproduced`` there, ``older`` where the bug,
-        or the function, was not there yet.
+        began from: ``mends`` where it is ``fixed`` at the head and was ``reproduced`` there, ``absent`` where the bug,
+        or the function, was not there.
     :ivar open: whether the mirror has the merge that GitHub keeps ready for pull requests that are open.
     :ivar reason: why it could not be decided.
     """
@@ -38,7 +38,7 @@ class Head:
 
     @property
     def undecided(self) -> bool:
-        return self.verdict not in ("reproduced", "mends", "older")
+        return self.verdict not in ("reproduced", "mends", "absent")
 
 
 def pulls(mirror: Path, target: Target, recipe: Recipe) -> list[int]:
@@ -86,7 +86,7 @@ def told_at(unit: ClosureVerdict, before: ClosureVerdict | None) -> tuple[str, s
         return ("mends", "") if unit.verdict == "fixed" else (unit.verdict, message(unit.reason))
     absent = before.kind == "not-in-this-version" or (before.kind == "drift" and not before.boundary)
     if before.verdict == "fixed" or absent:
-        return "older", ""
+        return "absent", ""
     return before.verdict, f"where it began: {message(before.reason)}"
 
 
