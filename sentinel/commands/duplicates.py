@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
@@ -73,13 +74,21 @@ def _run(arguments: argparse.Namespace) -> int:
                 seen.append(head)
                 tell(f"{name}: #{head.pull}")
     mend = [head for head in seen if head.verdict == "mends"]
+    undecided = [head for head in seen if head.undecided]
     if arguments.json:
         say_json([asdict(head) for head in seen])
     else:
         if mend:
             rows = [(h.bug_id, f"#{h.pull}", "open" if h.open else "", h.commit[:12], h.subject) for h in mend]
             say_table(("bug", "mended by", "", "head", "subject"), rows)
-        open_ = sum(head.verdict in ("inconclusive", "unavailable", "changed") for head in seen)
+        why = Counter((head.bug_id, "open" if head.open else "", head.verdict, head.reason) for head in undecided)
+        if why:
+            rows = [(bug, str(count), open_, verdict, reason) for (bug, open_, verdict, reason), count in why.items()]
+            say_table(("bug", "heads", "", "verdict", "why it could not be decided"), rows)
         heads_ = counted(len({(head.bug_id.partition("-")[0], head.pull) for head in seen}), "head")
-        say(f"{counted(len(recipes), 'recipe')} at {heads_}: {len(mend)} mended, {open_} could not be decided")
+        absent = sum(head.verdict == "absent" for head in seen)
+        say(
+            f"{counted(len(recipes), 'recipe')} at {heads_}: {len(mend)} mended, {absent} began without it, "
+            f"{len(undecided)} could not be decided"
+        )
     return 1 if mend else 0

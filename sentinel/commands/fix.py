@@ -10,7 +10,7 @@ from sentinel.commands.console import Commands, command, counted, group, json_op
 from sentinel.commands.known import known, settings_options
 from sentinel.deciding.runner import opener, options_of
 from sentinel.errors import SentinelError
-from sentinel.export.trying import FixTrial, diff_of
+from sentinel.export.trying import FixTrial, diff_of, elsewhere
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.fixes import SUFFIX, Fix, fix_of
@@ -104,11 +104,8 @@ def told(document: Mapping[str, Any]) -> list[str]:
             f"{said['unjudged']} differ where no law tells, {said['refused']} are refused; on the other "
             f"{said['outside']} the largest difference is {float(said['largest_difference']):g}"
         )
-    rest = document["elsewhere"]
-    lines.append(
-        f"  {rest['boundaries']} other functions: {rest['scenarios']} drawn scenarios, the largest difference is "
-        f"{float(rest['largest_difference']):g}"
-    )
+    scenarios, functions, largest = elsewhere(document)
+    lines.append(f"  {functions} other functions: {scenarios} drawn scenarios, the largest difference is {largest:g}")
     for file, said in document["tests"].items():
         counts = ", ".join(f"{b} {name}" if b == a else f"{b} {name} (with the fix {a})" for name, (b, a) in
                            said.get("outcomes", {}).items())  # fmt: skip

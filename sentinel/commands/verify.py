@@ -40,6 +40,9 @@ The recipe is the one that the evidence names where this Sentinel has it, byte f
 exit status: 0 every number comes out the same, 1 something is different, 2 it could not be run
 """
 
+#: Of the trial of a fix, what another machine may not be able to run.
+_TESTS = ("tests", "regression")
+
 #: Kinds of reason that lie in this machine, not in the code that was to be measured.
 _OF_THIS_MACHINE = ("ref", "python", "ghost", "timeout", "memory", "harness")
 
@@ -207,12 +210,18 @@ class _Verifier:
             now = trial.run(fix, tests=not no_tests).document()
         finally:
             trial.close()
-        left = [name for name in ("tests", "regression") if not (recorded[name] and _runs_here(now[name]))]
-        wrong = [name for name in recorded if name not in left and now.get(name) != recorded[name]]
+        # What was learnt to look at since, another recipe or another function, is not in the evidence.
+        looked = {name: {key: now[name].get(key) for key in recorded[name]} for name in ("others", "elsewhere")}
+        wrong = [name for name in recorded if name not in _TESTS and {**now, **looked}[name] != recorded[name]]
+        left = 0
+        for name in _TESTS:
+            then, here = _ran(recorded[name]), _ran(now[name])
+            left += len(recorded[name].keys() - (then.keys() & here.keys()))
+            wrong += [name] * any(then[test] != here[test] for test in then.keys() & here.keys())
         if wrong:
-            told = "; ".join(f"{name}: {recorded[name]} recorded, {now.get(name)} now" for name in wrong)
+            told = "; ".join(f"{name}: {_apart(recorded[name], now[name])}" for name in wrong)
             return Outcome(file, "different", "the trial of the fix", reason=told)
-        missing = "; upstream's tests were not run, then or here" if left else ""
+        missing = f"; {left} of upstream's tests did not run, then or here" if left else ""
         return Outcome(file, "same", "the trial of the fix", reason=f"the same: every count and difference{missing}")
 
     def _heads_again(self, file: Path, recipe: Recipe, fix: Fix, recorded: Sequence[dict[str, Any]]) -> Outcome:
@@ -283,9 +292,19 @@ class _Verifier:
         return self._runners[device]
 
 
-def _runs_here(tests: dict[str, Any]) -> bool:
-    """Whether every one of upstream's tests that were tried could run."""
-    return bool(tests) and not any("not_runnable" in told or "reason" in told for told in tests.values())
+def _apart(recorded: Any, now: Any) -> str:
+    """What is not the same, entry by entry."""
+    if isinstance(recorded, Mapping):
+        return ", ".join(
+            f"{key} {_apart(said, now.get(key))}" for key, said in recorded.items() if said != now.get(key)
+        )
+    return f"{recorded} recorded, {now} now"
+
+
+def _ran(tests: dict[str, Any]) -> dict[str, Any]:
+    """What those of upstream's tests gave that could run, with whichever option they did."""
+    ran = {name: told for name, told in tests.items() if "not_runnable" not in told and "reason" not in told}
+    return {name: {key: told[key] for key in told if key != "option"} for name, told in ran.items()}
 
 
 def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:

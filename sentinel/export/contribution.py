@@ -26,6 +26,9 @@ VERSION = 1
 #: Heads of pull requests at which a recipe is run, the newest first.
 MOST_HEADS = 6
 
+#: What is said of a pull request that began where the bug was not.
+ABSENT = "not there where it began"
+
 
 @dataclass(frozen=True)
 class Contribution:
@@ -135,7 +138,7 @@ def related(ledger: Ledger, recipe: Recipe, fix: Fix) -> list[dict[str, Any]]:
 
     A head at which it is ``fixed`` is a report of the bug, whatever its words are, if the bug was where it began.
     """
-    said = {"mends": "fixed", "fixed": "older than the bug"}
+    said = {"mends": "fixed", "absent": ABSENT}
     return [
         {"pull": head.pull, "commit": head.commit, "verdict": said.get(head.verdict, head.verdict)}
         for head in heads(ledger, [recipe], MOST_HEADS)

@@ -6,12 +6,15 @@ the document again can hold the page to it.
 
 from __future__ import annotations
 
+import math
 import re
 import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from sentinel.export.contribution import Contribution
+from sentinel.errors import REPOSITORY
+from sentinel.export.contribution import ABSENT, MOST_HEADS, Contribution
+from sentinel.export.trying import elsewhere
 from sentinel.reports.escaping import message, visible
 from sentinel.reports.explain import scenario_lines
 from sentinel.reports.markdown import unlinked
@@ -174,6 +177,8 @@ def _reproduction(made: Contribution) -> Iterable[str]:
 
 def _checked(made: Contribution) -> Iterable[str]:
     yield "## What was checked\n"
+    where = f"[Sentinel]({REPOSITORY})" if REPOSITORY else "Sentinel"
+    yield f"Measured with {where}, which calls the functions of a commit on small inputs and keeps what they return.\n"
     yield from (f"* {line}" for line in checks(made))
     yield ""
 
@@ -187,19 +192,32 @@ def checks(made: Contribution) -> Iterator[str]:
         yield f"{_and(map(code, bugs))}: {said}."
     runner = made.document["runner"]
     if runner and runner["sides"]:
-        said = ", ".join(f"{code(status)} at {name}" for name, status in runner["sides"].items())
+        names = {"base": "without the fix", "head": "with it"} if made.fix else {}
+        said = ", ".join(f"{code(status)} {names.get(name, f'at {name}')}" for name, status in runner["sides"].items())
         yield f"`run_validation.py`, tried in an environment of {_and(runner['packages'])}: {said}."
     if made.document["tried"]:
         yield from _tried(made, made.document["tried"])
     related = made.document["related"]
     if related:
-        fixed = [f"#{item['pull']}" for item in related if item["verdict"] == "fixed"]
-        older = sum(item["verdict"] not in ("fixed", "reproduced") for item in related)
-        several = "heads of pull requests that change lines of this function were"
-        one = "head of a pull request that changes lines of this function was"
-        said = f"{len(related)} {several if len(related) > 1 else one} run"
-        said += f", {older} of them from before the bug" if older else ""
-        yield f"{said}: {'fixed at ' + ', '.join(fixed) if fixed else 'the bug is fixed at none'}."
+        pulls: dict[str, list[str]] = {}
+        for item in related:
+            known = item["verdict"] in ("fixed", "reproduced", ABSENT)
+            pulls.setdefault(item["verdict"] if known else "undecided", []).append(f"#{item['pull']}")
+        newest = "newest " if len(related) == MOST_HEADS else ""
+        several = f"The {len(related)} {newest}pull requests that change lines of this function were run at their heads"
+        one = "The one pull request that changes lines of this function was run at its head"
+        at = [
+            f"{words} {_and(pulls[name])}"
+            for name, words in (
+                ("fixed", "the bug is fixed at"),
+                ("reproduced", "the bug is there at"),
+                (ABSENT, "the bug was not there where these began:"),
+                ("undecided", "not decided at"),
+            )
+            if name in pulls
+        ]
+        none = "" if "fixed" in pulls else "fixed at none; "
+        yield f"{several if len(related) > 1 else one}: {none}{'; '.join(at)}."
     elif made.fix:
         yield "No pull request in the mirror changes lines of this function."
     for text in made.fix.related if made.fix else ():
@@ -212,30 +230,26 @@ def _tried(made: Contribution, tried: Mapping[str, Any]) -> Iterator[str]:
     also = ""
     for before, after, told in (
         ("reproduced", "fixed", "fixed too"),
-        ("unavailable", "fixed", "of its new code, not there"),
-        ("unavailable", "reproduced", "of its new code, there"),
+        ("unavailable", "fixed", "its new code does not have"),
     ):
         if bugs := [bug for bug, names in others.items() if tuple(names) == (before, after)]:
             also += f"; {told}: {', '.join(map(code, bugs))}"
-    yield f"{len(others)} other known bugs of {made.target.name}: each as before{also}."
+    yield f"Recipes of {len(others)} other bugs of {made.target.name}: each says what it said before{also}."
     for boundary, said in tried["boundaries"].items():
         name = _short(boundary)
-        parts = [f"{said['mended']} show{'s' if said['mended'] == 1 else ''} the bug"]
+        parts = [f"on {said['mended'] or 'none'} the bug shows without the fix"]
         if said["unjudged"]:
-            parts.append(f"on {said['unjudged']} more only values differ that the bug spoils")
+            parts.append(f"on {said['unjudged']} more nothing differs but outputs that the bug makes wrong")
         if said["refused"]:
             parts.append(f"{said['refused']} are refused, with the fix as without")
-        largest = f"{float(said['largest_difference']):g}"
-        parts.append(f"on the other {said['outside']} the largest difference of any output is {largest}")
+        rest = "all of them" if said["outside"] == said["scenarios"] else f"the other {said['outside']}"
+        parts.append(f"on {rest} {_same(float(said['largest_difference']))}")
         yield f"{said['scenarios']} drawn inputs of {name}: {'; '.join(parts)}."
         for bug in sorted(set(said.get("uncovered", {}).values())):
             yield f"{name}: on some the fix lets {code(bug)} show, another bug that is there without it too."
     yield from (f"Against it: {prose(problem)}." for problem in tried["problems"])
-    rest = tried["elsewhere"]
-    yield (
-        f"{rest['scenarios']} drawn inputs of {rest['boundaries']} other functions: the largest difference of any "
-        f"output is {float(rest['largest_difference']):g}."
-    )
+    drawn, functions, most = elsewhere(tried)
+    yield f"{drawn} drawn inputs of {functions} other functions: {_same(most)}."
     for test, said in tried["regression"].items():
         name = code(test.rpartition("::")[2])
         if said["without"] == "did not run":
@@ -244,13 +258,26 @@ def _tried(made: Contribution, tried: Mapping[str, Any]) -> Iterator[str]:
             how = f", run with {code(said['option'])}" if "option" in said else ""
             yield f"The regression test {name} {said['without']} without the fix and {said['with']} with it{how}."
     for file, said in tried["tests"].items():
-        if "not_runnable" in said:
-            yield f"{code(file)} cannot run here: {code(said['not_runnable'])}."
-        else:
-            counts = [f"{b} {name}" if a == b else f"{b} {name} ({a} with the fix)" for name, (b, a) in
-                      sorted(said["outcomes"].items())]  # fmt: skip
+        if "outcomes" in said:
+            counts = [
+                f"{b} {name}" if a == b else f"{b} {name}, {a} with the fix{' and its tests' if a > b else ''}"
+                for name, (b, a) in sorted(said["outcomes"].items())
+            ]
             same = all(b == a for b, a in said["outcomes"].values())
-            yield f"{code(file)}: {', '.join(counts)}{', the same with the fix' if same else ''}."
+            how = f", run with {code(said['option'])}" if "option" in said else ""
+            yield f"{code(file)}: {', '.join(counts)}{', the same with the fix' if same else ''}{how}."
+    idle: dict[str, list[str]] = {}
+    for file, said in tried["tests"].items():
+        if "not_runnable" in said:
+            idle.setdefault(said["not_runnable"], []).append(code(file))
+    for why, files in idle.items():
+        yield f"{_and(files)} could not run where this was tried: {code(why)}."
+
+
+def _same(largest: float) -> str:
+    if math.isinf(largest):
+        return "every output is the same but for what speaks against the fix, above"
+    return f"no output differs by more than {largest:g}" if largest else "every output is the same"
 
 
 def _limits(made: Contribution) -> Iterable[str]:
@@ -262,7 +289,7 @@ def _limits(made: Contribution) -> Iterable[str]:
     yield f"* Measured on a CPU with Python {there['python']}, torch {there['torch']}, numpy {there['numpy']}."
     for item in there["stand_ins"]:
         yield f"* Stands in for {code(item['name'])}: {sentence(item['reason'])}"
-    yield "* `sentinel verify evidence.json` runs all of it again and holds this page to it.\n"
+    yield "* `sentinel verify evidence.json` runs all of this again and holds the page to it.\n"
 
 
 def _and(names: Iterable[str]) -> str:

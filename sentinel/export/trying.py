@@ -17,6 +17,7 @@ from sentinel.laws.agreement import gap_between
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.fixes import Fix, diff, edited
+from sentinel.reports.numbers import flat
 from sentinel.search.boundary_search import Drawn, drawn_scenarios
 from sentinel.search.checks import subjects
 from sentinel.sources import MirrorStore, checkouts
@@ -96,7 +97,7 @@ class Tried:
     :ivar bugs: bug id -> its decisions without the fix and with it.
     :ivar others: the target's other recipes, bug id -> verdicts without it and with it.
     :ivar boundaries: of the bugs' own, boundary -> what drawn scenarios said there.
-    :ivar elsewhere: the same of all others taken together.
+    :ivar elsewhere: of every other boundary, how many scenarios were drawn, and the largest difference.
     :ivar tests: file of upstream's tests -> what it gave, or why it cannot run here.
     :ivar regression: what the fix's own tests gave without it and with it.
     :ivar problems: what speaks against the fix; empty where nothing does.
@@ -105,9 +106,7 @@ class Tried:
     bugs: dict[str, tuple[Decision, Decision]] = field(default_factory=dict)
     others: dict[str, tuple[str, str]] = field(default_factory=dict)
     boundaries: dict[str, dict[str, Any]] = field(default_factory=dict)
-    elsewhere: dict[str, Any] = field(
-        default_factory=lambda: {"boundaries": 0, "scenarios": 0, "largest_difference": 0.0}
-    )
+    elsewhere: dict[str, dict[str, Any]] = field(default_factory=dict)
     tests: dict[str, dict[str, Any]] = field(default_factory=dict)
     regression: dict[str, dict[str, Any]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
@@ -120,9 +119,19 @@ class Tried:
             "others": {bug: list(pair) for bug, pair in self.others.items()},
             **{name: getattr(self, name) for name in told},
         } | {  # JSON has no infinity, which is how far apart two answers of unlike form are
-            "boundaries": {name: _finite(said) for name, said in self.boundaries.items()},
-            "elsewhere": _finite(self.elsewhere),
+            name: {boundary: _finite(said) for boundary, said in getattr(self, name).items()}
+            for name in ("boundaries", "elsewhere")
         }
+
+
+def elsewhere(document: Mapping[str, Any]) -> tuple[int, int, float]:
+    """(scenarios, functions, largest difference) of all functions but the bugs' own, in a :meth:`Tried.document`."""
+    said = document["elsewhere"]
+    if "scenarios" in said:
+        return said["scenarios"], said["boundaries"], float(said["largest_difference"])
+    said = said.values()
+    largest = max((float(one["largest_difference"]) for one in said), default=0.0)
+    return sum(one["scenarios"] for one in said), len(said), largest
 
 
 def _finite(said: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,7 +194,9 @@ class FixTrial:
                 self._judge_bug(tried, bug)
                 continue
             names = tried.others[bug] = before.verdict.name, after.verdict.name
-            if names[0] != names[1] and names not in (("reproduced", "fixed"), ("unavailable", "fixed")):
+            if names == ("unavailable", "reproduced"):
+                tried.problems.append(f"its new code has the bug {bug}: {before.recipe.title}")
+            elif names[0] != names[1] and names not in (("reproduced", "fixed"), ("unavailable", "fixed")):
                 tried.problems.append(f"{bug} was {names[0]} and is {names[1]}: {after.verdict.reason}")
 
     @staticmethod
@@ -215,25 +226,23 @@ class FixTrial:
             if about:
                 tried.boundaries[subject.name] = {name: value for name, value in told.items() if name != "keys"}
             else:
-                largest = max(tried.elsewhere["largest_difference"], told["largest_difference"])
-                counts = {key: tried.elsewhere[key] + told.get(key, 1) for key in ("boundaries", "scenarios")}
-                tried.elsewhere = {**counts, "largest_difference": largest}
+                tried.elsewhere[subject.name] = {key: told[key] for key in ("scenarios", "largest_difference")}
             if told["worse"]:
                 tried.problems.append(f"{subject.name}: with the fix {'; '.join(told['worse'])}")
             if told["changed"]:
+                by = told["otherwise"] or f"by up to {told['largest_difference']:g}"
                 tried.problems.append(
-                    f"{subject.name}: other values of {', '.join(told['keys'])} on {told['changed']} "
-                    f"drawn scenarios outside of the bug, by up to "
-                    f"{told['largest_difference']:g}"
+                    f"{subject.name}: other values of {', '.join(told['keys'])} on {told['changed']} drawn "
+                    f"{'scenario' if told['changed'] == 1 else 'scenarios'} outside of the bug, {by}"
                 )
 
     def _own(self, fix: Fix, tried: Tried, subject: Subject) -> dict[str, str]:
-        """Law -> the bug of its own that breaks it at a boundary, or at a twin, with a fix as without."""
+        """Law -> the bug of its own that breaks it at a boundary, or at a twin, with a fix."""
         boundaries = {*subject.binding.paths, *subject.binding.twins}
         return {
             law: recipe.bug_id
             for recipe in find_recipes(self._catalog, [fix.target])
-            if recipe.boundary in boundaries and tried.others.get(recipe.bug_id) == ("reproduced", "reproduced")
+            if recipe.boundary in boundaries and tried.others.get(recipe.bug_id, "")[1:] == ("reproduced",)
             for law in (recipe.invariant, *recipe.document.get("also_breaks", ()))
         }
 
@@ -278,6 +287,7 @@ def _compared(
     largest = 0.0
     quiet: list[tuple[bool, dict[str, float]]] = []
     changed: set[str] = set()
+    otherwise = ""
     for drawn in _drawn(subject, count):
         plans = _plans(drawn)
         if not plans:
@@ -300,6 +310,7 @@ def _compared(
             (one.case.observation, two.case.observation) for one, two in zip(before, after) if one.case and two.case
         ]
         apart = _differences(pairs)
+        otherwise = otherwise or next(filter(None, (_otherwise(*pair) for pair in pairs)), "")
         if broken != still:
             told["mended"] += 1
             mended |= dict.fromkeys(sorted({name for name, _, _ in broken - still}))
@@ -321,6 +332,7 @@ def _compared(
         "uncovered": uncovered,
         "worse": list(worse.values()),
         "keys": sorted(changed),
+        "otherwise": otherwise if largest == np.inf else "",
     }
 
 
@@ -334,6 +346,16 @@ def _differences(pairs: Iterable[tuple[Any, Any]]) -> dict[str, float]:
                 if difference > found.get(key, 0.0):
                     found[key] = difference
     return found
+
+
+def _otherwise(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """The first words of two observations that are not the same."""
+    before, after = (dict(flat(observation, "")) for observation in (one, other))
+    for place, value in before.items():
+        now = after.get(place)
+        if isinstance(value, str) and isinstance(now, str) and now != value:
+            return f"{place.lstrip('.')} was {value!r} and is {now!r}"
+    return ""
 
 
 def _drawn(subject: Subject, count: int) -> Iterator[Drawn]:

@@ -20,11 +20,11 @@ from sentinel.sources.trees import LINK, too_large
 TIMEOUT = 240.0
 
 #: Files of tests that are run, of those that import an edited module.
-MOST = 3
+MOST = 6
 
 _TEST = re.compile(r"(^|/)tests?/(.*/)?(test_\w+|\w+_test)\.py$")
 _OUTCOME = re.compile(
-    r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (?:\[\d+\] )?(\S+\.py(?:::\S+)?)(?: - (.*))?", re.MULTILINE
+    r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (?:\[\d+\] )?(\S+\.py(?:::\S+)?)(?:(?: - |:\d+: )(.*))?", re.MULTILINE
 )
 
 
@@ -39,6 +39,7 @@ class UpstreamTests:
         self._git_dir, self._fix, self._changes = git_dir, fix, changes
         self._python = python or sys.executable
         self._folder = tempfile.TemporaryDirectory(prefix="sentinel-", ignore_cleanup_errors=True)
+        self._option = ""  # set where a conftest.py was seen to wait for ever
 
     def __enter__(self) -> UpstreamTests:
         os.chmod(self._folder.name, 0o755)
@@ -49,7 +50,8 @@ class UpstreamTests:
 
     @cached_property
     def files(self) -> list[str]:
-        """The files of tests that import an edited module, those first whose paths are most like its own."""
+        """The files of tests that import an edited module, those first whose paths are most like its own; last those
+        whose paths say that they want what is not here."""
         listed, _ = objects.listing(self._git_dir, self._fix.commit, [])
         tests = {entry.path: entry.blob for entry in listed if _TEST.search(entry.path) and entry.mode != LINK}
         here = objects.sizes(self._git_dir, tests.values())
@@ -58,10 +60,10 @@ class UpstreamTests:
         texts = dict(objects.contents(self._git_dir, {blob for blob in tests.values() if here[blob] is not None}))
         for file, blob in tests.items():
             text = texts.get(blob, b"").decode("utf-8", "replace")
-            if any(pattern.search(text) for pattern in modules):
+            if re.search(r"(?m)^\s*(async )?def test", text) and any(pattern.search(text) for pattern in modules):
                 found.append(file)
         about = {word for path in self._changed for word in _words(path)}
-        found.sort(key=lambda file: (-len(about & _words(file)) / len(_words(file)), file))
+        found.sort(key=lambda file: ("gpu" in _words(file), -len(about & _words(file)) / len(_words(file)), file))
         return found[:MOST]
 
     @property
@@ -75,19 +77,19 @@ class UpstreamTests:
 
     def compared(self) -> dict[str, dict[str, Any]]:
         """Of each file how many tests passed, failed and so on without the fix and with it; or why none ran."""
-        sides = [self._run(side, self.files) for side in ("without", "with")]
-        told: dict[str, dict[str, Any]] = {}
-        for file in self.files:
-            (before, said, _), (after, _, _) = (side[file] for side in sides)
-            if "passed" not in before.values():  # what fails on both sides tells nothing
-                told[file] = {"not_runnable": said}
-                continue
-            counts: dict[str, list[int]] = {}
+        without = self._run("without", self.files)
+        # What fails without the fix tells nothing of it.
+        ran = [file for file, (outcomes, _, _) in without.items() if "passed" in outcomes.values()]
+        told: dict[str, dict[str, Any]] = {
+            file: {"not_runnable": said} for file, (_, said, _) in without.items() if file not in ran
+        }
+        for file, (after, _, option) in self._run("with", ran).items():
+            before, counts = without[file][0], dict[str, list[int]]()
             for side, outcomes in enumerate((before, after)):
                 for outcome in outcomes.values():
                     counts.setdefault(outcome, [0, 0])[side] += 1
             worse = sorted(name for name, outcome in before.items() if outcome == "passed" != after.get(name, "error"))
-            told[file] = {"outcomes": counts, "worse": worse}
+            told[file] = {"outcomes": counts, "worse": worse} | ({"option": option} if option else {})
         return told
 
     def regression(self) -> dict[str, dict[str, Any]]:
@@ -111,6 +113,7 @@ class UpstreamTests:
         option that it took: what a ``conftest.py`` starts for all tests, a cluster or a logger, may not start here."""
         if not tests:
             return {}
+        option = option or self._option
         tree = self._tree(side, own_tests)
         projects = [tree, *(file.parent for depth in ("*", "*/*") for file in tree.glob(f"{depth}/pyproject.toml"))]
         roots = [place for project in projects for place in (project, project / "src") if place.is_dir()]
@@ -120,7 +123,12 @@ class UpstreamTests:
         flags = {"TORCHDYNAMO_DISABLE": "1", "COLUMNS": "400", "PYTHONPATH": os.pathsep.join(map(str, roots))}
         with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
             out = said_by(command, Path(folder), [tree], flags, TIMEOUT)
-        if out is None and len(tests) > 1:  # one of them takes too long, or waits for what is not here
+        if out is None and not option:  # what a conftest.py starts does not start, or a test waits for what is not here
+            alone = self._run(side, tests, own_tests, "--noconftest")
+            if any(map(_ran, alone.values())):
+                self._option = "--noconftest"
+                return alone
+        if out is None and len(tests) > 1:
             return {test: self._run(side, [test], own_tests, option)[test] for test in tests}
         out = f"no end within {TIMEOUT:g} s" if out is None else out
         out = re.sub(r"\x1b\[[\d;]*m", "", out)  # some ask for colours whatever is said here
@@ -133,8 +141,12 @@ class UpstreamTests:
                 for outcome, name, said in lines
                 if re.match(rf"{re.escape(test)}\b", name)
             ]
-            said = next((said for _, name, said in own if said and "::" not in name), "") or _why(out)
-            found[test] = {name.partition(" ")[0]: outcome for outcome, name, _ in own}, said[:200], option
+            whole = sorted(
+                own, key=lambda line: "::" in line[1]
+            )  # that a file does not import, before that a test fails
+            said = next((said for _, _, said in whole if said), "") or _why(out)
+            ran = {name.partition(" ")[0]: outcome for outcome, name, _ in own if outcome != "skipped"}
+            found[test] = ran, said[:200], option
         if not option and not any(map(_ran, found.values())):
             alone = self._run(side, tests, own_tests, "--noconftest")
             return {test: alone[test] if _ran(alone[test]) else found[test] for test in tests}
@@ -190,4 +202,5 @@ def _import_of(file: str) -> re.Pattern[str]:
 def _why(out: str) -> str:
     """The line of pytest's output that says why nothing ran."""
     lines = [re.sub(r"^E? +", "", line) for line in out.splitlines() if re.search(r"Error\b|not available", line)]
-    return (lines or out.strip().splitlines() or ["it said nothing"])[-1][:200]
+    last = re.sub(r"^=* *| in [\d.]+s.*$", "", (out.strip().splitlines() or [""])[-1])
+    return (lines or [last or "it said nothing"])[-1][:200]

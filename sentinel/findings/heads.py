@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.errors import Unavailable
 from sentinel.findings.history import files_of, names_of, touching
+from sentinel.history.closure_verdicts import ClosureVerdict
 from sentinel.history.commits import merge_base
 from sentinel.history.ledger import Ledger
 from sentinel.recipes import Recipe
@@ -20,9 +21,11 @@ from sentinel.targets import Target
 class Head:
     """A recipe at the head of a pull request that changes lines of its function, or of another's of the same search.
 
-    :ivar verdict: what the recipe says there; ``mends`` where it is ``fixed`` there and ``reproduced`` at the commit
-        that the pull request began from: an old head may be from before the bug.
+    :ivar verdict: what the recipe says there. Where it is not ``reproduced`` the commit is asked that the pull request
+        began from: ``mends`` where it is ``fixed`` at the head and was ``reproduced`` there, ``absent`` where the bug,
+        or the function, was not there.
     :ivar open: whether the mirror has the merge that GitHub keeps ready for pull requests that are open.
+    :ivar reason: why it could not be decided.
     """
 
     bug_id: str
@@ -31,6 +34,11 @@ class Head:
     subject: str
     verdict: str
     open: bool
+    reason: str = ""
+
+    @property
+    def undecided(self) -> bool:
+        return self.verdict not in ("reproduced", "mends", "absent")
 
 
 def pulls(mirror: Path, target: Target, recipe: Recipe) -> list[int]:
@@ -50,25 +58,36 @@ def heads(ledger: Ledger, recipes: Sequence[Recipe], most: int | None = None) ->
         for number in sorted(numbers, reverse=True)[:most]:
             try:
                 head = ledger.commit(f"pull/{number}/head")
-                found = {bug: unit.verdict for bug, unit in decide(head).items()}
-                if "fixed" in found.values():
+                found = decide(head)
+                before: Mapping[str, ClosureVerdict] = {}
+                if any(unit.verdict != "reproduced" for unit in found.values()):
                     began = merge_base(ledger.mirror, head.sha, f"refs/heads/{ledger.target.branch}")
                     if began is None:
-                        raise Unavailable(f"{head.sha} has nothing in common with {ledger.target.branch}")
+                        raise Unavailable(f"the head has nothing in common with {ledger.target.branch}")
                     before = decide(ledger.commit(began))
-                    for bug, verdict in found.items():
-                        if verdict == "fixed" and before[bug].verdict == "reproduced":
-                            found[bug] = "mends"
-            except (
-                Unavailable,
-                gitbinary.GitError,
-            ) as error:  # the mirror has not all of it: what was not decided is told as such
+            except (Unavailable, gitbinary.GitError) as error:  # the mirror has not all of it
                 told = message(str(error))
-                yield from (Head(recipe.bug_id, number, "", told, "unavailable", False) for recipe in recipes)
+                yield from (Head(recipe.bug_id, number, "", "", "unavailable", False, told) for recipe in recipes)
                 continue
             ready = _open(ledger, number)
-            for bug, verdict in found.items():
-                yield Head(bug, number, head.sha, message(head.subject), verdict, ready)
+            for bug, unit in found.items():
+                verdict, reason = told_at(unit, before.get(bug))
+                yield Head(bug, number, head.sha, message(head.subject), verdict, ready, reason)
+
+
+def told_at(unit: ClosureVerdict, before: ClosureVerdict | None) -> tuple[str, str]:
+    """What a head says of a bug, and why it says nothing where it does not.
+
+    :param before: the commit where the pull request began.
+    """
+    if before is None or unit.verdict == "reproduced":
+        return unit.verdict, unit.reason
+    if before.verdict == "reproduced":
+        return ("mends", "") if unit.verdict == "fixed" else (unit.verdict, message(unit.reason))
+    absent = before.kind == "not-in-this-version" or (before.kind == "drift" and not before.boundary)
+    if before.verdict == "fixed" or absent:
+        return "absent", ""
+    return before.verdict, f"where it began: {message(before.reason)}"
 
 
 def _open(ledger: Ledger, number: int) -> bool:

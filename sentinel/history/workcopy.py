@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -83,8 +83,9 @@ class WorkCopy:
         self._unlink()
         self._visited = self._written = 0
         wanted = dict(roots)
-        for path in {*self._roots, *wanted}:
-            self._sync(path, self._roots.get(path), wanted.get(path))
+        before, after = _outermost(self._roots), _outermost(wanted)
+        for path in sorted({*before, *after}, key=lambda path: path in after):  # what goes may lie where another comes
+            self._sync(path, before.get(path), after.get(path))
         self._roots = wanted
         self._relink()
         self._stamp = stamp(self._top)
@@ -197,6 +198,11 @@ class WorkCopy:
 
 
 _LEADS_OUT = "a symbolic link that leads out of the checkout"
+
+
+def _outermost(roots: Mapping[str, str]) -> dict[str, str]:
+    """Those roots that lie inside no other: a package was once in a folder of its own name."""
+    return {path: tree for path, tree in roots.items() if not any(path.startswith(f"{other}/") for other in roots)}
 
 
 def _time(blob: str) -> int:

@@ -7,6 +7,8 @@ there afterwards; or the fix is a commit of upstream's own (``head``).
 from __future__ import annotations
 
 import difflib
+import hashlib
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -56,7 +58,7 @@ class Fix:
     :ivar wrong, cause, fix, reach, limits, related: what the page says, in prose.
     :ivar guilty: file, first and last line at :attr:`commit`.
     :ivar regression: pytest ids of the tests that come with it.
-    :ivar digest: ``sha256:<hex>`` of the file.
+    :ivar digest: ``sha256:<hex>`` of what is tried: the prose may be mended without trying it anew.
     """
 
     path: Path
@@ -126,9 +128,10 @@ def load_fix(path: Path) -> Fix:
             raise RecipeError(f"{place('edits', number, 'lines')}: lines {first} to {last} are no range")
         edits.append(Edit(edit["file"], edit.get("blob", ""), first, last, edit["new"], place("edits", number)))
     prose = {name: " ".join(data[name].split()) for name in ("wrong", "cause", "fix", "reach")}
+    tried = [data.get(name) for name in ("bugs", "commit", "head", "edits", "regression")]
     return Fix(
         path=path,
-        digest=document.digest,
+        digest=f"sha256:{hashlib.sha256(json.dumps(tried, sort_keys=True).encode()).hexdigest()}",
         target=path.parent.name,
         bugs=tuple(data["bugs"]),
         commit=data["commit"],

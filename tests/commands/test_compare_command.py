@@ -173,11 +173,15 @@ def test_a_family_of_packages_is_loaded_for_targets_that_name_it_alone(compare: 
     assert row["headline"].endswith(f"{1 if preload else 2} as it is defined")
 
 
-def test_a_package_that_a_target_wants_is_named_with_its_extra(compare: Compare, run_sentinel: Any) -> None:
+@pytest.mark.parametrize("preload", ["no_such_package", "torch._dynamo"])
+def test_a_package_that_a_target_wants_is_named_with_its_extra(compare: Compare, preload: str) -> None:
+    """What lies inside of a package is there with it."""
     wanting = f"{MEAN}\n\nfrom no_such_package import Base\n\nclass Config(Base):\n    pass\n\nNAMES = Config.fields\n"
-    answer = compare("loss_aggregation", other=wanting, preload="no_such_package")
+    answer = compare("loss_aggregation", other=wanting, preload=preload)
     [line] = [line for line in answer.out.splitlines() if "not compared: other" in line]
-    assert line.endswith("; other wants no_such_package, not installed here: " + INSTALL.format("targets"))
+    lacking = f"; other wants {preload}, not installed here: " + INSTALL.format("targets")
+    assert line.endswith(lacking) == ("." not in preload)
+    assert ("other wants" in line) == ("." not in preload)
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from demo_kit import git
+
+from sentinel.export import upstream_tests
+from sentinel.export.upstream_tests import UpstreamTests
+from sentinel.recipes.fixes import Fix
 
 FIX = """\
 fix_version: 1
@@ -113,6 +117,25 @@ regression: [tests/test_mean.py::test_mask]
     assert found == {"tests/test_mean.py::test_mask": {"without": "failed", "with": "passed", **option}}, answer.out
 
 
+def test_a_conftest_that_waits_for_ever_is_left_out_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of two files once with it, in one run, and without it on both sides."""
+    ran: list[bool] = []
+
+    def said_by(command: list[str], *_: Any) -> str | None:
+        ran.append("--noconftest" in command)
+        files = [Path(item).name for item in command if item.endswith(".py")]
+        return "\n".join(f"PASSED {file}::test" for file in files) if ran[-1] else None
+
+    monkeypatch.setattr(upstream_tests, "said_by", said_by)
+    monkeypatch.setattr(UpstreamTests, "_tree", lambda *_: Path("tree"))
+    monkeypatch.setattr(UpstreamTests, "files", ["a.py", "b.py"])
+    with UpstreamTests(Path(), cast(Fix, None), {}, None) as upstream:
+        found = upstream.compared()
+    assert ran == [False, True, True]
+    told = {"outcomes": {"passed": [1, 1]}, "worse": [], "option": "--noconftest"}
+    assert found == {"a.py": told, "b.py": told}
+
+
 @pytest.mark.parametrize(
     ("mended", "told"),
     [
@@ -184,7 +207,12 @@ def test_a_branch_holds_the_fix_and_the_pages_what_was_tried(
     page, comment = ((folder / name).read_text() for name in ("PULL_REQUEST.md", "COMMENT.md"))
     assert page.count("\n") <= 150
     assert comment.count("\n") <= 40
-    for told in ("| `loss` | `26.0` | `1.0` | `1.0` |", f"+    return {RIGHT}", "show the bug", "see #7"):
+    for told in (
+        "| `loss` | `26.0` | `1.0` | `1.0` |",
+        f"+    return {RIGHT}",
+        "the bug shows without the fix",
+        "see #7",
+    ):
         assert told in page, page
     again = run_sentinel("contribute", "TINY-MEAN", "--into", clone, "--no-check")
     assert (again.status, f"has a branch {branch} already" in again.err) == (2, True)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from demo_kit import MASKED_TOKENS
 
-from sentinel.export.contribution import Contribution, documented
-from sentinel.export.page import LONGEST, LONGEST_COMMENT, _tried, apart, code, comment, fenced, page, prose
+from sentinel.export.contribution import ABSENT, Contribution, documented
+from sentinel.export.page import LONGEST, LONGEST_COMMENT, _tried, apart, checks, code, comment, fenced, page, prose
 from sentinel.recipes.catalog import bundled_catalog
 
 SECTIONS = (
@@ -94,10 +94,46 @@ def test_a_comment_has_the_numbers_and_the_command(export, broken_tree, fixed_tr
     assert text.count("\n") <= LONGEST_COMMENT
 
 
+DEMO = SimpleNamespace(target=SimpleNamespace(name="demo"))
+NOTHING = {"others": {}, "boundaries": {}, "problems": [], "elsewhere": {}, "regression": {}, "tests": {}}
+
+
 def test_what_a_fix_mends_and_what_comes_with_it_are_told_apart():
     others = {"C": ["reproduced", "reproduced"], "B": ["unavailable", "reproduced"], "A": ["reproduced", "fixed"]}
-    rest = {"scenarios": 0, "boundaries": 0, "largest_difference": 0.0}
-    tried = {"others": others, "boundaries": {}, "problems": [], "elsewhere": rest, "regression": {}, "tests": {}}
-    made = SimpleNamespace(target=SimpleNamespace(name="demo"))
-    told = next(_tried(made, tried))
-    assert told == "3 other known bugs of demo: each as before; fixed too: `A`; of its new code, there: `B`."
+    tried = {**NOTHING, "others": others | {"D": ["unavailable", "fixed"]}}
+    told = next(_tried(DEMO, tried))
+    assert told == "Recipes of 4 other bugs of demo: each says what it said before; fixed too: `A`; " + (
+        "its new code does not have: `D`."
+    )
+
+
+@pytest.mark.parametrize(
+    ("differences", "told"),
+    [
+        ([0.0, 0.0], "every output is the same."),
+        ([0.0, 1e-7], "no output differs by more than 1e-07."),
+        (["inf", 1e-7], "every output is the same but for what speaks against the fix, above."),
+    ],
+)
+def test_what_other_functions_gave_is_said_once(differences, told):
+    rest = {f"m.f{n}": {"scenarios": 6, "largest_difference": value} for n, value in enumerate(differences)}
+    assert list(_tried(DEMO, {**NOTHING, "elsewhere": rest}))[1:] == [f"12 drawn inputs of 2 other functions: {told}"]
+
+
+def test_upstreams_tests_that_did_not_run_are_told_together():
+    ran = {"outcomes": {"passed": [2, 3], "failed": [1, 1]}, "worse": [], "option": "--noconftest"}
+    tests = {"tests/a.py": {"not_runnable": "no ray"}, "tests/b.py": ran, "tests/c.py": {"not_runnable": "no ray"}}
+    assert list(_tried(DEMO, {**NOTHING, "tests": tests}))[2:] == [
+        "`tests/b.py`: 1 failed, 2 passed, 3 with the fix and its tests, run with `--noconftest`.",
+        "`tests/a.py` and `tests/c.py` could not run where this was tried: `no ray`.",
+    ]
+
+
+def test_heads_of_pull_requests_are_told_apart_by_what_they_say():
+    said = {5: "reproduced", 4: ABSENT, 3: "inconclusive", 2: "reproduced"}
+    related = [{"pull": pull, "commit": "", "verdict": verdict} for pull, verdict in said.items()]
+    made = SimpleNamespace(document={"bugs": {}, "runner": None, "tried": None, "related": related}, fix=None)
+    assert list(checks(made)) == [
+        "The 4 pull requests that change lines of this function were run at their heads: fixed at none; the bug is "
+        "there at #5 and #2; the bug was not there where these began: #4; not decided at #3."
+    ]

@@ -15,7 +15,9 @@ import pytest
 from demo_kit import MASKED_TOKENS, REJECTED_ROW, Repository, write_recipe
 
 from sentinel.findings.duplicates import Source, duplicates, likeness, scenario
+from sentinel.findings.heads import told_at
 from sentinel.findings.history import files_of
+from sentinel.history.closure_verdicts import ClosureVerdict
 from sentinel.recipes import Recipe, load_recipe
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import Home, MirrorStore
@@ -168,3 +170,26 @@ def test_files_follow_the_package_roots_and_former_paths():
     assert "skyrl-gym/skyrl_gym/envs/x.py" in files_of(targets["skyrl"], "skyrl_gym.envs.x.f")
     files = files_of(targets["skyrl"], "skyrl.train.trainer.f")  # a package that has moved
     assert {"skyrl/train/trainer.py", "skyrl/skyrl/train/trainer.py"} <= set(files)
+
+
+REPRODUCED, FIXED = (ClosureVerdict("", "", verdict, boundary="m.f") for verdict in ("reproduced", "fixed"))
+ABSENT = ClosureVerdict("", "", "inconclusive", "drift", "m has no 'f' in this checkout")
+RAISED = ClosureVerdict("", "", "inconclusive", "raised", "the boundary raised KeyError: 'x'", boundary="m.f")
+
+
+@pytest.mark.parametrize(
+    ("head", "began", "verdict", "reason"),
+    [
+        (REPRODUCED, RAISED, "reproduced", ""),
+        (FIXED, REPRODUCED, "mends", ""),
+        (FIXED, FIXED, "absent", ""),
+        (RAISED, FIXED, "absent", ""),
+        (ABSENT, ABSENT, "absent", ""),
+        (RAISED, ABSENT, "absent", ""),
+        (RAISED, REPRODUCED, "inconclusive", "the boundary raised KeyError: 'x'"),
+        (ABSENT, REPRODUCED, "inconclusive", "m has no 'f' in this checkout"),
+        (FIXED, RAISED, "inconclusive", "where it began: the boundary raised KeyError: 'x'"),
+    ],
+)
+def test_a_head_says_something_of_a_bug_that_was_there_when_it_began(head, began, verdict, reason):
+    assert told_at(head, began) == (verdict, reason)

@@ -308,6 +308,21 @@ def test_a_folder_that_leads_out_is_neither_made_nor_removed(raw, code, move, tm
     assert not (tmp_path / "user" / "made").exists()
 
 
+def test_a_package_root_inside_another_is_written_once(raw, code, tmp_path):
+    """A package was for three days in a folder of its own name, and copies move there and back."""
+    trees = GitTrees(raw.path / ".git")
+    copy = WorkCopy(tmp_path / "user" / "copy", TARGET, trees)
+    inner = raw.tree((BLOB, "__init__.py", code))
+    outer = raw.tree((TREE, "inside", inner))
+    both, alone = {"demo_rl": outer, "demo_rl/inside": inner}, {"demo_rl": inner}
+    for roots in (both, alone, {"demo_rl/inside": inner}, both, alone, {"demo_rl/inside": inner}, alone):
+        made = copy.move("0" * 40, tuple(roots.items()))
+        expected = "demo_rl/__init__.py" if roots is alone else "demo_rl/inside/__init__.py"
+        assert _files(made) == [expected]
+        assert [str(file.relative_to(made.path)) for file in made.path.rglob("*.py")] == [expected]
+    trees.close()
+
+
 def test_a_sweep_meets_a_tree_of_trees(raw, move):
     tree = raw.tree()
     for _ in range(10):
