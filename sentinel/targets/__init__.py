@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any
@@ -242,11 +243,10 @@ class Target:
         return next(chain(today, before, alike), None)
 
     def reason_against(self, path: str) -> str:
-        """Why a function is not bound, where the adapter says so of it or of its whole module; empty otherwise."""
+        """Why a function is not bound, where the adapter says so of it or of all that a glob names; empty otherwise."""
         if path in self.unbound:
             return self.unbound[path]
-        whole = (entry for entry in self.unbound if entry.endswith(".*") and path.startswith(entry[:-1]))
-        return next((self.unbound[entry] for entry in whole), "")
+        return next((reason for names, reason in self.unbound.items() if fnmatchcase(path, names)), "")
 
     def module_of(self, file: str) -> str:
         """The dotted name of a file of the package roots, given by its repository path."""
