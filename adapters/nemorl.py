@@ -13,19 +13,21 @@ from functools import partial
 from typing import Any
 
 from sentinel.contracts.aggregation import aggregated
+from sentinel.contracts.conversations import chat
 from sentinel.contracts.importance_weight import IMPORTANCE_WEIGHT
-from sentinel.contracts.normalisation import REWARD_NORMALISATION
 from sentinel.targets import Alias, Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.worker.drift import AbsentError
 from sentinel.worker.families import (
     Container,
     group_advantage,
     masked_statistic,
+    normalised_rewards,
     policy_loss,
     rule_reward,
 )
 from sentinel.worker.kit import (
     accepted,
+    both_sides,
     counted,
     estimated,
     lengths_of,
@@ -44,6 +46,8 @@ _ESTIMATORS = f"{_ALGORITHMS}.advantage_estimator"
 _GRPO = f"{_ALGORITHMS}.grpo"
 _BATCHES = "nemo_rl.distributed.batched_data_dict"
 _BATCH = f"{_BATCHES}.BatchedDataDict"
+_PREPARED = f"{_ALGORITHMS}.loss.utils"
+_MESSAGES_OF = "nemo_rl.data.llm_message_utils"
 
 # -- losses -----------------------------------------------------------------------------------------------------------
 
@@ -51,24 +55,13 @@ _MODES = {"token-mean": True, "seq-mean-token-mean": False}
 
 #: What every version's configuration must say, and what a later one's says by default.
 _OPTIONS: Mapping[str, Any] = {
-    "reference_policy_kl_penalty": 0.0,
-    "reference_policy_kl_type": "k3",
-    "kl_input_clamp_value": 20.0,
-    "kl_output_clamp_value": 10.0,
-    "ratio_clip_min": 0.2,
-    "ratio_clip_max": 0.2,
-    "ratio_clip_c": None,
-    "use_on_policy_kl_approximation": False,
-    "use_importance_sampling_correction": False,
-    "truncated_importance_sampling_ratio": None,
-    "token_level_loss": True,
-    "disable_ppo_ratio": False,
-    "sequence_level_importance_ratios": False,
-    "use_cispo": False,
-    "truncated_importance_sampling_type": None,
-    "truncated_importance_sampling_ratio_min": None,
-    "positive_example_nll_weight": 0.0,
-}
+    "reference_policy_kl_penalty": 0.0, "reference_policy_kl_type": "k3", "kl_input_clamp_value": 20.0,
+    "kl_output_clamp_value": 10.0, "ratio_clip_min": 0.2, "ratio_clip_max": 0.2, "ratio_clip_c": None,
+    "use_on_policy_kl_approximation": False, "use_importance_sampling_correction": False,
+    "truncated_importance_sampling_ratio": None, "token_level_loss": True, "disable_ppo_ratio": False,
+    "sequence_level_importance_ratios": False, "use_cispo": False, "truncated_importance_sampling_type": None,
+    "truncated_importance_sampling_ratio_min": None, "positive_example_nll_weight": 0.0,
+}  # fmt: skip
 
 
 def _configured(kind: Any, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Any:
@@ -100,12 +93,34 @@ def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], i
     counts = {"global_valid_seqs": torch.tensor(float(sequences)), "global_valid_toks": torch.tensor(float(tokens))}
     given = {"input_ids": torch.ones(mask.shape, dtype=torch.int64), **data}
     batch = boundary.imported[_BATCHES].BatchedDataDict(given)
+    if boundary.owner.__name__ == "SequencePackingLossWrapper":
+        return _of_a_pack(boundary, loss, log_probs, batch, counts)
     if "next_token_logprobs" in boundary.parameters:
         return boundary.invoke({}, loss, next_token_logprobs=log_probs, data=batch, **counts)
     logits = two_token_logits(log_probs)
     with swapped(torch.Tensor, "cuda", lambda self: self):
         last = torch.zeros_like(logits[:, :1])
         return boundary.invoke({}, loss, next_token_logits=torch.cat([logits, last], 1), data=batch, **counts)
+
+
+def _of_a_pack(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mapping[str, Any]) -> Any:
+    """The logits of all sequences, one behind the other, without padding between them."""
+    import torch
+
+    said = torch.where(torch.isfinite(log_probs) & (log_probs < 0), log_probs, -1.0)  # a model is never certain
+    logits = two_token_logits(said)
+    rows, width = logits.shape[0], logits.shape[1] + 1
+    packed = torch.cat([logits, torch.zeros_like(logits[:, :1])], 1).flatten(0, 1)[None]
+    prepared = boundary.imported[_PREPARED].prepare_loss_input
+    with swapped(torch.Tensor, "cuda", lambda self: self):
+        return boundary.function(
+            boundary.owner(loss, prepared, torch.arange(rows + 1) * width), packed, batch, **counts
+        )
+
+
+def _losses(boundary: Any) -> Any:
+    """The module of the losses, which a wrapper's is not."""
+    return boundary.imported[_LOSSES] if "wrapper" in boundary.path else boundary.module
 
 
 def _clipped(
@@ -117,7 +132,9 @@ def _clipped(
     rollout = inputs.get("rollout_log_probs")
     data["generation_logprobs"] = data["prev_logprobs"] if rollout is None else _behind_a_prompt(rollout)
     data = {**data, "reference_policy_logprobs": data["prev_logprobs"], "sample_mask": _rows(inputs["response_mask"])}
-    loss = boundary.owner(_configured(boundary.module.ClippedPGLossConfig, options, _OPTIONS))
+    module = _losses(boundary)
+    kind = boundary.owner if module is boundary.module else module.ClippedPGLossFn
+    loss = kind(_configured(module.ClippedPGLossConfig, options, _OPTIONS))
     return _called(boundary, loss, inputs["log_probs"], {**data, **(more or {})}, inputs)
 
 
@@ -161,7 +178,7 @@ def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fields(boundary: Any) -> Sequence[str]:
-    return [*boundary.module.ClippedPGLossConfig.__annotations__]
+    return [*_losses(boundary).ClippedPGLossConfig.__annotations__]
 
 
 def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,12 +192,10 @@ def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if kind == "icepop" and inputs["threshold_low"] is None:
         raise AbsentError("its constructor wants both bounds")
     options = {
-        "use_importance_sampling_correction": True,
-        "truncated_importance_sampling_ratio": high,
+        "use_importance_sampling_correction": True, "truncated_importance_sampling_ratio": high,
         "truncated_importance_sampling_ratio_min": inputs["threshold_low"],
-        "sequence_level_importance_ratios": by_row,
-        "token_level_loss": not by_row,
-    }
+        "sequence_level_importance_ratios": by_row, "token_level_loss": not by_row,
+    }  # fmt: skip
     if "truncated_importance_sampling_type" in _fields(boundary):
         options["truncated_importance_sampling_type"] = kind
     elif kind == "icepop":
@@ -235,12 +250,9 @@ def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _DPO: Mapping[str, Any] = {
-    "reference_policy_kl_penalty": 0.05,
-    "preference_loss_weight": 1.0,
-    "sft_loss_weight": 0.0,
-    "preference_average_log_probs": False,
-    "sft_average_log_probs": False,
-}
+    "reference_policy_kl_penalty": 0.05, "preference_loss_weight": 1.0, "sft_loss_weight": 0.0,
+    "preference_average_log_probs": False, "sft_average_log_probs": False,
+}  # fmt: skip
 
 
 def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -248,10 +260,7 @@ def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     def both(name: str) -> Any:
-        sides = [inputs[f"{side}_{name}"] for side in ("chosen", "rejected")]
-        longest = max(side.shape[1] for side in sides)
-        filled = [torch.nn.functional.pad(side, (0, longest - side.shape[1])) for side in sides]
-        return torch.stack(filled, 1).flatten(0, 1)
+        return torch.stack(both_sides(inputs, name).chunk(2), 1).flatten(0, 1)
 
     mask = both("mask")
     log_probs = torch.where(mask != 0, both("log_probs"), -1.0)
@@ -285,14 +294,20 @@ def _value(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _LOSS_BINDINGS = (
-    policy_loss(
-        f"{_LOSSES}.ClippedPGLossFn.__call__",
-        _policy,
-        [*_BY_ALGORITHM],
-        ("eps_clip_low", "eps_clip_high", "dual_clip"),
-        imports=(_BATCHES,),
-        fixed={"dp_size": None, "loss_scale_factor": None},
-        accepts={"importance_weight_cap": (None, 2.0), "loss_agg_mode": tuple(_MODES)},
+    *(
+        policy_loss(
+            boundary,
+            _policy,
+            [*_BY_ALGORITHM],
+            ("eps_clip_low", "eps_clip_high", "dual_clip"),
+            imports=imports,
+            fixed={"dp_size": None, "loss_scale_factor": None},
+            accepts={"importance_weight_cap": (None, 2.0), "loss_agg_mode": tuple(_MODES)},
+        )
+        for boundary, imports in (
+            (f"{_LOSSES}.ClippedPGLossFn.__call__", (_BATCHES,)),
+            (f"{_ALGORITHMS}.loss.wrapper.SequencePackingLossWrapper.__call__", (_BATCHES, _LOSSES, _PREPARED)),
+        )
     ),
     Binding(
         f"{_LOSSES}.ClippedPGLossFn.__call__",
@@ -447,13 +462,9 @@ def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _critic(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     options = {
-        "gae_lambda": inputs["lam"],
-        "gae_gamma": inputs["gamma"],
-        "normalize_advantages": False,
-        "gae_lambda_value": None,
-        "gae_lambda_policy": None,
-        "length_adaptive_alpha": 0.0,
-    }
+        "gae_lambda": inputs["lam"], "gae_gamma": inputs["gamma"], "normalize_advantages": False,
+        "gae_lambda_value": None, "gae_lambda_policy": None, "length_adaptive_alpha": 0.0,
+    }  # fmt: skip
     names = taken(inputs, "token_level_rewards", "values", "response_mask")
     return boundary.invoke(names, _estimator(boundary, **options))
 
@@ -478,11 +489,6 @@ _COUNTED = (
     Dialect("masked_rewards", "counted", *_NUMBER),
     Dialect("masked_values_have_no_influence", None, *_NUMBER),
 )
-_RELATIVE: dict[str, Any] = {
-    **REWARD_NORMALISATION.lacking("leave_one_out"),
-    "mean_level": "group",
-    "std_level": None,
-}
 _ADVANTAGES = (
     group_advantage(
         f"{_ESTIMATORS}.GRPOAdvantageEstimator.compute_advantage",
@@ -494,18 +500,15 @@ _ADVANTAGES = (
         fixed={"reward_layout": "outcome"},
         accepts={"response_mask": ("full", "right")},
     ),
-    Binding(
+    normalised_rewards(
         f"{_ESTIMATORS}.GRPOAdvantageEstimator.compute_advantage",
-        "reward_normalisation",
-        call=_leave_one_out,
+        _leave_one_out,
+        "leave_one_out",
         stand_ins=(_OF_LOSS,),
-        fixed=_RELATIVE,
+        fixed={"std_level": None},
     ),
-    Binding(
-        f"{_UTILS}.calculate_baseline_and_std_per_prompt",
-        "reward_normalisation",
-        call=_baseline,
-        fixed=_RELATIVE,
+    normalised_rewards(
+        f"{_UTILS}.calculate_baseline_and_std_per_prompt", _baseline, "leave_one_out", fixed={"std_level": None}
     ),
     Binding(
         f"{_ESTIMATORS}.ReinforcePlusPlusAdvantageEstimator.compute_advantage",
@@ -607,7 +610,50 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss_mask": mask[4:] if not any(mask[:4]) else mask, "cut": False}
 
 
+def _flat(boundary: Any, log: Any, **options: Any) -> tuple[Any, Any]:
+    """The tokens of a log of messages, and their mask, as collators make them."""
+    data = boundary.imported[_MESSAGES_OF]
+    data.add_loss_mask_to_message_log([log], **options)
+    found, _ = data.batched_message_log_to_flat_message([log])
+    return found["token_ids"][0], found["token_loss_mask"][0]
+
+
+def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A chat whose assistant is asked by the template to begin."""
+    tokenizer, messages = chat(inputs)
+    row, task = {"messages": messages, "task_name": "chats"}, stand_in(prompt=None, system_prompt=None)
+    made = boundary.function(row, task, tokenizer, 1000, 0, add_generation_prompt=True)
+    ids, mask = _flat(boundary, made["message_log"], only_unmask_final=inputs["trains"] == "last")
+    return {"token_ids": ids, "loss_mask": mask}
+
+
+def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The chosen answer to a chat, beside another one. What both have before they differ is no part of their
+    difference."""
+    tokenizer, messages = chat(inputs)
+    other = {"role": "assistant", "content": "w9.9"}
+    answers = [{"rank": rank, "completion": [answer]} for rank, answer in enumerate((messages[-1], other))]
+    row, task = {"context": messages[:-1], "completions": answers}, stand_in(prompt=None, system_prompt=None)
+    made = boundary.function(row, task, tokenizer, 1000, 0)
+    ids, mask = _flat(boundary, made["message_log_chosen"], only_unmask_final=True)
+    against, _ = _flat(boundary, made["message_log_rejected"], only_unmask_final=True)
+    shared = next(place for place, pair in enumerate(zip(ids, against)) if pair[0] != pair[1])
+    return {"token_ids": ids, "loss_mask": [int(flag) * (place >= shared) for place, flag in enumerate(mask)]}
+
+
+_BEHIND = "the new line behind an answer's end is a part of the message"
+_CHATS: dict[str, Any] = {
+    "stand_ins": (StandIn("tokenizer", "a word is a token, in a template of ChatML's form"),),
+    "imports": (_MESSAGES_OF,),
+    "dialects": (Dialect("after_the_end", "counted", _BEHIND, f"{_MAIN}/data/llm_message_utils.py#L560"),),
+}
+_WHOLE = {"max_tokens": None}
+_PAIRS = {**_WHOLE, "trains": "last"}
 _MESSAGES = (
+    Binding("nemo_rl.data.processors.sft_processor", "trained_tokens", call=_of_a_chat, fixed=_WHOLE, **_CHATS),
+    Binding(
+        "nemo_rl.data.processors.preference_preprocessor", "trained_tokens", call=_of_a_pair, fixed=_PAIRS, **_CHATS
+    ),
     Binding(
         f"{_ALGORITHMS}.reward_functions.apply_reward_shaping",
         "overlong_penalty",
@@ -752,7 +798,7 @@ _CALLS = (
         stand_ins=(StandIn("tokenizer", "a word is a token, which is its number"),),
     ),
     Binding(
-        f"{_ALGORITHMS}.loss.utils.prepare_loss_input",
+        f"{_PREPARED}.prepare_loss_input",
         "call",
         call=_filtered,
         imports=(_LOSSES, _BATCHES, _SAMPLING),
@@ -760,83 +806,75 @@ _CALLS = (
 )
 
 
-def _for(reason: str, *paths: str) -> dict[str, str]:
-    return dict.fromkeys(paths, reason)
-
-
-_TRAINERS = ("dpo", "rm", "sft", "distillation", "xtoken_off_policy_distillation", "single_controller")
-_STEPS = ("setup", "validate", "grpo_train", "async_grpo_train", "ppo_train", "async_ppo_train")
-_UNBOUND: dict[str, str] = {
-    **_for(
-        "it starts Ray's workers and goes through the steps of a training; what it asks is bound",
-        *(f"{_ALGORITHMS}.{trainer}.*" for trainer in (*_TRAINERS, "single_controller_utils")),
-        *(f"{_ALGORITHMS}.{module}.{step}" for module in ("grpo", "ppo") for step in _STEPS),
-        f"{_ALGORITHMS}.grpo_sync.grpo_train_sync",
-        f"{_ALGORITHMS}.grpo_sync.validate_sync",
-    ),
-    **_for(
-        "metrics alone",
-        f"{_ALGORITHMS}.metric_utils.*",
-        f"{_ALGORITHMS}.ppo._compute_critic_metrics",
-        f"{_ALGORITHMS}.grpo_sync._compute_seq_logprob_error_metrics",
-        f"{_ESTIMATORS}.OPDAdvantageEstimator._compute_metrics",
-        f"{_GRPO}._log_mixed_rewards_and_advantages_information",
-        f"{_GRPO}.aggregate_rollout_metrics",
-        *(f"{_UTILS}.{name}" for name in ("print_performance_metrics", "log_generation_metrics")),
-        f"{_UTILS}.print_efficiency_summary",
-        "nemo_rl.environments.metrics.*",
-        "nemo_rl.experience.metric_utils.*",
-    ),
-    **_for(
-        "it looks a thing up by its options, or refuses some",
-        *(f"{_ALGORITHMS}.{module}._create_advantage_estimator" for module in ("grpo", "ppo")),
-        f"{_GRPO}._validate_use_kl_in_reward_compat",
-        f"{_GRPO}._raise_if_reward_penalties_enabled_without_nemo_gym",
-        f"{_ESTIMATORS}.GeneralizedAdvantageEstimator._resolve_lambda_value",
-        "nemo_rl.data.interfaces.*",
-        "nemo_rl.data.utils.*",
-    ),
-    **_for(
-        "the loss that asks it is bound",
-        *(f"{_LOSSES}.PreferenceLossFn.{name}" for name in ("split_output_tensor", "_preference_loss")),
-        f"{_LOSSES}.DPOLossFn._dpo_loss",
-    ),
-    **_for("when a training stops", f"{_GRPO}._validation_stop_value", f"{_GRPO}._validation_early_stop_message"),
-    f"{_GRPO}._save_async_replay_buffer_checkpoint": "a checkpoint",
-    f"{_GRPO}.refit_policy_generation": "it hands weights to engines",
-    f"{_ALGORITHMS}.opd.*": "which teacher answers, and how its batches are padded",
-    f"{_ALGORITHMS}.async_utils.*": "threads that ask engines, and which of their answers are fresh enough",
-    "nemo_rl.data.datasets.*": "columns of data sets, as messages",
-    "nemo_rl.data.packing.*": "packers behind get_packer, which is bound, and metrics",
-    "nemo_rl.data_plane.*": "fields on their way between workers, unchanged",
-    **_for("it needs the process group of its ranks", "nemo_rl.distributed.model_utils.*", "nemo_rl.models.dtensor.*"),
-    **_for("where Ray puts a worker", "nemo_rl.distributed.virtual_cluster.*", "nemo_rl.distributed.worker_groups.*"),
-    "nemo_rl.environments.code_environment.*": "it runs a response's program",
-    "nemo_rl.environments.dapo_math_verifier.*": "parts of the graders that are bound",
-    "nemo_rl.environments.games.*": "an example of a game",
-    "nemo_rl.environments.tools.*": "a search in documents",
-    "nemo_rl.environments.utils.*": "it deals rows out to workers",
-    **_for(
-        "images, sound and videos, as processors make them",
-        "nemo_rl.data.multimodal_utils.*",
-        "nemo_rl.environments.nemo_gym_video.*",
-        "nemo_rl.environments.nemotron_utils.*",
-    ),
-    "nemo_rl.environments.reward_model_environment.*": "a reward model on its own workers",
-    "nemo_rl.evals.*": "an evaluation: nothing is trained on it",
-    "nemo_rl.modelopt.*": "it calibrates a quantised model",
-    "nemo_rl.models.generation.*": "it asks an engine, starts its servers, and keeps them",
-    **_for(
-        "workers load models, and hand batches to them on their devices, and to losses that are bound",
-        *(f"nemo_rl.models.{name}.*" for name in ("huggingface", "policy", "value", "automodel.train")),
-        *(f"nemo_rl.models.megatron.{name}.*" for name in ("setup", "draft", "router_replay", "train", "common")),
-    ),
-    **_for(
-        "actors of Ray wait for engines and environments",
-        *(f"nemo_rl.experience.{name}.*" for name in ("rollout_manager", "sync_rollout_actor", "payload")),
-        "nemo_rl.environments.nemo_gym.*",
-    ),
-    "nemo_rl.utils.*": "logs, timers and traces, and weights on their way to engines",
+#: Reason -> what is left out for it.
+_LEFT_OUT = {
+    "metrics alone, or a log of them": """
+        algorithms.*metric* algorithms.grpo._log_mixed_rewards_and_advantages_information environments.*metrics*
+        algorithms.utils.print_efficiency_summary experience.*metric* models.*metrics*
+    """,
+    "which experts a router has chosen, for a replay on the same kernels": "*routed_experts* models.*_r3_trace_*",
+    "it starts Ray's workers and goes through the steps of a training; what it asks is bound": """
+        algorithms.dpo.* algorithms.rm.* algorithms.sft.* algorithms.distillation.* algorithms.single_controller*
+        algorithms.xtoken_off_policy_distillation.* algorithms.*.setup algorithms.*.validate algorithms.*_train
+        algorithms.grpo_sync.*_sync
+    """,
+    "it looks a thing up by its options, or refuses some": """
+        algorithms.*._create_advantage_estimator algorithms.*._validate_* algorithms.*._raise_if_*
+        algorithms.*._resolve_* algorithms.*Config.* algorithms.ppo._async_ppo_* data.interfaces.* data.utils.*
+        experience.rollouts.*reward_penalty_* experience.rollouts._infer_single_token_id
+        experience.rollouts.should_mask_flagged_samples
+        models.automodel.data.check_sequence_dim models.megatron.data.get_and_validate_seqlen
+    """,
+    "what is bound asks it, or its options are those of what is bound": """
+        algorithms.advantage_estimator.GRPOAdvantageEstimator.__init__ algorithms.*.MseValueLossFn.__init__
+        algorithms.advantage_estimator.ReinforcePlusPlusAdvantageEstimator.__init__ algorithms.*.NLLLossFn.__init__
+        algorithms.advantage_estimator.GeneralizedAdvantageEstimator.__init__ algorithms.*.ClippedPGLossFn.__init__
+        algorithms.*.DPOLossFn.* algorithms.*.PreferenceLossFn.split_output_tensor algorithms.*._preference_loss
+        algorithms.*.SequencePackingLossWrapper.__init__ distributed.batched_data_dict.BatchedDataDict.slice
+        data.llm_message_utils.* environments.dapo_math_verifier.* data.packing.*
+    """,
+    "distillation between two vocabularies, which no contract defines": """
+        algorithms.x_token.* data.cross_tokenizer_collate.* data.processors.kd_data_processor
+        algorithms.*.CrossTokenizerDistillationLossFn.*
+    """,
+    "when a training stops; a checkpoint; weights on their way to engines": """
+        algorithms.grpo._validation_* algorithms.*_checkpoint algorithms.grpo.refit_policy_generation
+    """,
+    "which teacher answers, and how its batches are padded": "algorithms.opd.* algorithms.grpo._pad_teacher_logprobs",
+    "images, sound and videos, as processors make them": """
+        data.multimodal_utils.* environments.nemo_gym_video.* environments.nemotron_utils.* data.*.vlm_* models.*_vlm_*
+        distributed.*multimodal* experience.rollouts.*multimodal* experience.rollouts.*image*
+    """,
+    "columns of data sets, as messages": """
+        data.datasets.* data.processors.math_* data.processors.*multichoice* data.processors.nemo_gym_data_processor
+    """,
+    "fields on their way between workers, unchanged": "data_plane.*",
+    "it needs the process group of its ranks": """
+        distributed.model_utils.* models.dtensor.* models.megatron.data.*pack_sequences_*_megatron
+    """,
+    "where Ray puts a worker": "distributed.virtual_cluster.* distributed.worker_groups.*",
+    "it runs a response's program, plays a game, or searches in documents": """
+        environments.code_environment.* environments.games.* environments.tools.*
+    """,
+    "it deals rows out to workers, or runs on one": """
+        environments.utils.* environments.reward_model_environment.* environments.*.step environments.vlm_environment.*
+    """,
+    "math_verify decides, a package that parses formulas": """
+        environments.math_environment.HF* environments.math_environment._select_extracted_answer
+        environments.rewards.math_expression_reward environments.rewards.geo3k_reward
+    """,
+    "an evaluation, or a quantised model: nothing is trained": "evals.* data.collate_fn.eval_collate_fn modelopt.*",
+    "it asks an engine or an environment, starts its servers, or waits for them": """
+        algorithms.async_utils.* models.generation.* experience.rollout_manager.* experience.sync_rollout_*
+        experience.payload.* environments.nemo_gym.* experience.rollouts.*nemo_gym_ro*
+        experience.rollouts.generate_responses* experience.rollouts.async_generate_response_for_sample_turn
+    """,
+    "workers load models, and hand batches to them on their devices, and to losses that are bound": """
+        models.huggingface.* models.policy.* models.value.* models.automodel.train.* models.automodel.setup.*
+        models.megatron.setup.* models.megatron.draft.* models.megatron.router_replay.* models.megatron.train.*
+        models.megatron.common.*
+    """,
+    "logs, timers and traces, and weights on their way to engines": "utils.*",
 }
 
 TARGET = Target(
@@ -855,5 +893,5 @@ TARGET = Target(
         replace(binding, dtypes=("float32", "bfloat16"))
         for binding in (*_LOSS_BINDINGS, *_NUMBERS, *_ADVANTAGES, *_MESSAGES, *_ROWS, *_RULES, *_CALLS)
     ),
-    unbound=_UNBOUND,
+    unbound={f"nemo_rl.{path}": reason for reason, paths in _LEFT_OUT.items() for path in paths.split()},
 )

@@ -411,6 +411,16 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"parts": [list(dict.fromkeys(one.input_ids)) for one in made]}
 
 
+def _prepared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """For two workers; what is added lest one has less to do has no token that counts."""
+    samples = [_fields(boundary, length, row) for row, length in enumerate(lengths_of(inputs))]
+    costs = {"bin_cost": boundary.module.build_bin_cost(None)} if "bin_cost" in boundary.parameters else {}
+    budget = inputs["max_tokens_per_microbatch"]
+    made = boundary.invoke({}, rollouts=samples, seq_len=budget, num_train_workers=2, **costs)
+    parts = [one for worker in made for one in worker if any(one.loss_mask)]
+    return {"parts": [list(dict.fromkeys(one.input_ids)) for one in parts]}
+
+
 def _dealt(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     if len(inputs["lengths"]) % inputs["parts"]:
         raise AbsentError("it is given a multiple of the parts")
@@ -427,6 +437,7 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _ROWS = (
     Binding(f"{_BATCH}.packed_samples_into_micro_bs", "microbatch_packing", call=_packed),
+    Binding(f"{_BATCH}.prepare_batch", "microbatch_packing", call=_prepared),
     balanced_partition(f"{_BATCH}.balanced_partition", call=_dealt, fixed={"equal_size": True}),
     Binding(
         f"{_BATCH}.prepare_sample",
@@ -559,14 +570,30 @@ _UNBOUND: dict[str, str] = {
         (
             f"{_BATCH}.{name}"
             for name in (
-                *(f"_MicroBatchBin.{part}" for part in ("first_sample", "can_add", "add", "workload")),
-                "_MicroBatchBin.split_by_workload",
+                "_MicroBatchBin.*",
                 "_materialize_bin",
                 "_expand_bins_by_splitting",
+                "_distribute_group",
+                "pad_micro_batch",
+                "_make_dummy_batch",
+                "_pad_group_for_distribution",
             )
         ),
-        "packed_samples_into_micro_bs, which is bound, asks it",
+        "prepare_batch, which is bound, asks it",
     ),
+    f"{_BATCH}.*_routed_experts": "which experts a router has chosen, for a replay",
+    f"{_BATCH}.*_mm": "images, as a processor makes them",
+    f"{_BATCH}.*multimodal*": "images, as a processor makes them",
+    "prime_rl.trainer.sft.data._truncate_mm_data": "images, as a processor makes them",
+    f"{_ORCHESTRATOR}.trajectories._loss_weights": "trace_to_samples, which is bound, asks it",
+    f"{_ORCHESTRATOR}.curriculum.samplers.*": "which task is asked next",
+    f"{_ORCHESTRATOR}.curriculum.base.Curriculum.metrics": "metrics alone",
+    "prime_rl.trainer.rl.data.DataLoader.*": "it waits for what another process has written, and makes tensors of it",
+    "prime_rl.trainer.sft.data.SFTDataset.*": "a package of its own renders chats, and says what of them is learned",
+    "prime_rl.utils.chat_template.*": "messages in other words, for the package that renders chats",
+    "prime_rl.trainer.sft.data.setup_*": "options, and the place from which a run goes on",
+    "prime_rl.trainer.sft.data.Stateful*": "options, and the place from which a run goes on",
+    "prime_rl.trainer.sft.data.*_state*": "options, and the place from which a run goes on",
     f"{_BATCH}._assert_token_arrays_aligned": "it refuses what does not fit",
     f"{_SCHEDULER}.setup_linear_scheduler": "torch's own schedules, one after the other; the others are bound",
     "prime_rl.evals.*": "an evaluation: nothing is trained on it",

@@ -22,6 +22,7 @@ from sentinel.worker.families import microbatch_packing
 from sentinel.worker.kit import (
     PROMPT,
     Rows,
+    TypedProcessor,
     accepted,
     answered,
     both_sides,
@@ -29,6 +30,7 @@ from sentinel.worker.kit import (
     group_size,
     itself,
     lengths_of,
+    one_process,
     prompted,
     sequences,
     stand_in,
@@ -83,11 +85,11 @@ def _of_configuration(self: Any, name: str) -> Any:
     raise DriftError(f"the code reads an attribute {name!r} of the trainer, which neither its options nor _OFF have")
 
 
-def _options(boundary: Any, name: str, given: Mapping[str, Any]) -> Any:
+def _options(boundary: Any, name: str, given: Mapping[str, Any], former: Mapping[str, Any] | None = None) -> Any:
     """A configuration of one of TRL's own classes with these options, of which it checks none."""
     kind = getattr(boundary.module, name)
     made = kind(output_dir="unused", use_cpu=boundary.device == "cpu", bf16=False, report_to="none")
-    for option, value in accepted(kind, given).items():
+    for option, value in accepted(kind, given, former).items():
         setattr(made, option, value)
     return made
 
@@ -96,15 +98,9 @@ def _trainer(boundary: Any, args: Any, **attributes: Any) -> Any:
     """A trainer whose constructor did not run: see _of_configuration."""
     from collections import defaultdict
 
-    import torch
-
     made = object.__new__(type(boundary.owner.__name__, (boundary.owner,), {"__getattr__": _of_configuration}))
-    accelerator = stand_in(
-        gather=itself, gather_for_metrics=itself, reduce=itself, unwrap_model=itself, num_processes=1,
-        process_index=0, is_main_process=True, sync_gradients=True, device=torch.device(boundary.device),
-    )  # fmt: skip
     metrics = {"train": defaultdict(list), "eval": defaultdict(list)}
-    defaults = {"accelerator": accelerator, "_metrics": metrics, "model": stand_in(training=True)}
+    defaults = {"accelerator": one_process(boundary.device), "_metrics": metrics, "model": stand_in(training=True)}
     vars(made).update({"args": args, **defaults, **attributes})
     return made
 
@@ -176,24 +172,17 @@ def _grpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     total = inputs["batch_num_tokens"]
     loss_type = "dapo" if loss_type == "bnpo" and total is not None else loss_type
     given = {
-        "loss_type": loss_type,
-        "epsilon": inputs["eps_clip_low"],
-        "epsilon_high": inputs["eps_clip_high"] + (algorithm == "cispo"),
-        "beta": 0.0,
-        "importance_sampling_level": "sequence" if algorithm == "gspo" else "token",
-        "delta": inputs["dual_clip"],
-        "sapo_temperature_pos": inputs["tau_pos"],
-        "sapo_temperature_neg": inputs["tau_neg"],
+        **_bounds(inputs), "epsilon_high": inputs["eps_clip_high"] + (algorithm == "cispo"), "loss_type": loss_type,
+        "importance_sampling_level": "sequence" if algorithm == "gspo" else "token", "delta": inputs["dual_clip"],
+        "sapo_temperature_pos": inputs["tau_pos"], "sapo_temperature_neg": inputs["tau_neg"],
         "max_completion_length": inputs["loss_scale_factor"] or mask.shape[1],
-    }
+    }  # fmt: skip
     former = {"delta": None, "importance_sampling_level": "token", "sapo_temperature_pos": 1.0,
               "sapo_temperature_neg": 1.05}  # fmt: skip
-    config = boundary.module.GRPOConfig
-    given = {name: value for name, value in given.items() if former.get(name, ...) != value or hasattr(config, name)}
     known = boundary.function.__code__.co_consts
     if not any(loss_type == one or (isinstance(one, tuple) and loss_type in one) for one in known):
         raise AbsentError(f"not in this version: there is no loss_type {loss_type!r}")
-    args = _options(boundary, "GRPOConfig", given)
+    args = _options(boundary, "GRPOConfig", given, former)
     weights = inputs["importance_weights"]
     trainer = _clipping(boundary, args, inputs, use_vllm=weights is not None, vllm_importance_sampling_correction=True)
     batch = _completions(inputs, **({} if weights is None else {"importance_sampling_ratio": weights}))
@@ -241,8 +230,6 @@ def _rloo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _KERNEL = StandIn("liger_loss", "of a package of its own: answers TRL's unfused loss of what it is handed")
 _EMPTY_ROWS = "a mean over responses is taken over the rows of the batch, those whose completion is masked included"
-
-
 _RESPONSES = {"loss_agg_mode": ("seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")}
 
 
@@ -388,26 +375,13 @@ def _former_pairs(boundary: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
 _TYPED = ("input_ids", "mm_token_type_ids")
 
 
-class _Processor:
-    """A processor of texts that are numbers, a token and its type, as a vision model has them."""
-
-    tokenizer = stand_in(pad_token_id=0, eos_token_id=0)
-
-    def __call__(self, text: Any, images: Any = None, padding_side: str = "right", **_: Any) -> Any:
-        import torch
-
-        rows = [torch.tensor([[*map(int, token.split(":")), 1] for token in one.split()]) for one in text]
-        padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_side=padding_side)
-        return dict(zip((*_TYPED, "attention_mask"), padded.unbind(-1)))
-
-
 def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Preference pairs of numbers, collated and read back: each token of a prompt, and its type."""
     samples = inputs["samples"]
     pairs = [zip(*(sample[name].tolist() for name in ("input_ids", "mm_token_type_ids"))) for sample in samples]
     prompts = [" ".join(f"{token}:{kind}" for token, kind in one) for one in pairs]
     rows = [{"images": ["i"], "prompt": prompt, "chosen": "3:0", "rejected": "5:0"} for prompt in prompts]
-    collator = boundary.owner(processor=_Processor())
+    collator = boundary.owner(processor=TypedProcessor())
     batch = boundary.function(collator, rows)
     found = []
     for row, sample in enumerate(samples):
@@ -532,12 +506,24 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"parts": [list(dict.fromkeys(row)) for row in made["input_ids"]]}
 
 
+def _overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What is added to a reward; the trainer adds up what its rules say."""
+    lengths = [int(length) for length in (inputs["response_mask"] != 0).sum(-1)]
+    rule = boundary.owner(inputs["max_length"], inputs["buffer"])
+    added = boundary.function(rule, completion_ids=[[1] * length for length in lengths])
+    return {"rewards": inputs["rewards"] + inputs["rewards"].new_tensor(added)}
+
+
 _WORDS = StandIn("tokenizer", "of words: a word is a token")
 ROWS = (
     Binding(f"{SFT}.SFTTrainer._prepare_dataset", "trained_tokens", call=_of_a_chat, stand_ins=(_SELF, _WORDS)),
     Binding(
         f"{DPO}.DataCollatorForPreference.torch_call", "trained_tokens", call=_of_a_pair, stand_ins=(_SELF, _WORDS),
         fixed={"trains": "last"},
+    ),
+    Binding(
+        "trl.rewards.other_rewards._SoftOverlongPunishment.__call__", "overlong_penalty", call=_overlong,
+        fixed={"factor": 1.0},
     ),
     microbatch_packing("trl.data_utils.pack_dataset", _packed),
 )  # fmt: skip
@@ -848,8 +834,6 @@ STEPS = (
 )  # fmt: skip
 
 _IN_A_STEP = "it runs in a whole step that is bound, or evaluates, or asks an engine or Liger"
-_METHODS = """__init__ get_train_dataloader get_eval_dataloader training_step prediction_step _prepare_inputs _generate
-    _tokenize_prompts _generate_single_turn _calculate_rewards _get_per_token_logps_and_entropies"""
 #: Reason -> what is left out for it.
 _LEFT_OUT = {
     "an experiment that release 1.16.0 has no more": """
@@ -864,17 +848,34 @@ _LEFT_OUT = {
         experimental.async_grpo.async_grpo_trainer.AsyncGRPOTrainer.get_train_dataloader experimental.openreward.*
         experimental.server_distillation.*
     """,
-    "its module imports beside peft alone, which nothing else here needs": "experimental.sdft.*",
     _IN_A_STEP: """
-        trainer.sft_trainer.DataCollatorForLanguageModeling.* trainer.utils.pad
-        trainer.dpo_trainer.DPOTrainer.* trainer.dpo_trainer.DataCollatorForPreference.* trainer.reward_trainer.*
+        trainer.sft_trainer.DataCollatorForLanguageModeling.* trainer.utils.pad trainer.grpo_trainer.GRPOTrainer.*
+        trainer.dpo_trainer.DPOTrainer.* trainer.reward_trainer.* trainer.rloo_trainer.RLOOTrainer.*
         trainer.kto_trainer.KTOTrainer.* trainer.kto_trainer.DataCollatorForUnpairedPreference.*
         trainer.utils.RepeatSampler.__iter__ trainer.utils.shuffle_sequence_dict trainer.utils.selective_log_softmax
         experimental.online_dpo.* experimental.gkd.* experimental.cpo.* experimental.tpo.* experimental.distillation.*
         experimental.iw_opd.* experimental.gold.gold_trainer.GOLDTrainer.* trainer.utils.entropy_from_logits
         trainer.sft_trainer._chunk trainer.sft_trainer._chunked_cross_entropy_loss trainer.sft_trainer.SFTTrainer.*
-        trainer.sft_trainer._patch_chunked_ce_lm_head trainer.grpo_trainer.GRPOTrainer._get_last_hidden_state
+        trainer.sft_trainer._patch_chunked_ce_lm_head experimental.utils.DPODataCollatorWithPadding.*
+        experimental.utils.truncate_right experimental.utils.add_bos_token_if_needed
+        experimental.utils.add_eos_token_if_needed experimental.utils.pad_to_length
     """,
+    "chats, pairs and packs are bound, and ask it; or it renames columns": "data_utils.* chat_template_utils.*",
+    "images, as a processor makes them": """
+        trainer.sft_trainer.DataCollatorForVisionLanguageModeling.* trainer.utils.split_pixel_values_by_grid
+        trainer.kto_trainer.DataCollatorForVisionUnpairedPreference.* trainer.utils.unsplit_pixel_values_by_grid
+        experimental.utils.DataCollatorForVisionLanguageChatML.*
+    """,
+    "an experiment with a loss of its own, which no contract defines": """
+        experimental.a2po.* experimental.orpo.* experimental.sdpo.* experimental.gold.gold_trainer.*
+        experimental.utils.pad_byte_offsets experimental.utils._split_repeated_byte_offsets
+        experimental.utils._normalize_byte_offsets experimental.utils.encode_with_byte_offsets
+    """,
+    "an option of a loss that is bound, off by default, which no contract has": """
+        trainer.grpo_trainer.GRPOTrainer.get_high_entropy_mask trainer.grpo_trainer.GRPOTrainer.get_off_policy_mask
+        trainer.grpo_trainer.GRPOTrainer.get_gamma_weights trainer.sft_trainer.dft_loss
+    """,
+    "a pattern of a text, or it needs a package for that alone: math_verify, peft": "rewards.* experimental.sdft.*",
     "it counts operations of the machine, or prints": """
         trainer.utils.compute_flops_per_token trainer.utils.compute_mfu trainer.utils.adjusted_mfu trainer.callbacks.*
         trainer.utils.print_prompt_completions_sample experimental.gold.gold_trainer.print_prompt_completions_sample_uld
@@ -894,10 +895,6 @@ TARGET = Target(
             "transformers.models.auto.modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES"
         ),
     },
-    unbound={
-        **{f"trl.{path}": reason for reason, paths in _LEFT_OUT.items() for path in paths.split()},
-        **{f"{GRPO}.GRPOTrainer.{name}": _IN_A_STEP for name in _METHODS.split()},
-        **{f"{RLOO}.RLOOTrainer.{name}": _IN_A_STEP for name in _METHODS.split()},
-    },
+    unbound={f"trl.{path}": reason for reason, paths in _LEFT_OUT.items() for path in paths.split()},
     bindings=(*LOSSES, *ADVANTAGES, *MODELS, *ROWS, *SINGLE, *STEPS),
 )

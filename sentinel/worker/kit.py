@@ -670,6 +670,28 @@ def built(
     return trainer, model
 
 
+class TypedProcessor:
+    """A processor of texts that are numbers, a token and its type, as a vision model has them."""
+
+    tokenizer = stand_in(pad_token_id=0, eos_token_id=0)
+
+    def __call__(self, text: Any, images: Any = None, padding_side: str = "right", **_: Any) -> Any:
+        import torch
+
+        rows = [torch.tensor([[*map(int, token.split(":")), 1] for token in one.split()]) for one in text]
+        padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_side=padding_side)
+        return dict(zip(("input_ids", "mm_token_type_ids", "attention_mask"), padded.unbind(-1)))
+
+
+def one_process(device: str) -> Any:
+    """Make an accelerator of one process: what is gathered or reduced over ranks is what it was."""
+    import torch
+
+    whole = dict.fromkeys(("gather", "gather_for_metrics", "reduce", "unwrap_model"), itself)
+    ranks = {"num_processes": 1, "process_index": 0, "is_main_process": True}
+    return stand_in(sync_gradients=True, device=torch.device(device), **ranks, **whole)
+
+
 @contextmanager
 def own_randomness() -> Iterator[None]:
     """Give the global generators back what they had: trainers seed them."""
