@@ -80,7 +80,7 @@ def _diff(arguments: argparse.Namespace) -> int:
                 interrupted = True
         finally:
             runner.close()
-    if arguments.save is not None and not interrupted:
+    if arguments.save is not None:
         name = "..".join(ref.short for ref in refs)
         report.save(arguments.save, "revisions", target.name, {name: report.brief(comparison, found, interrupted)})
     if arguments.json:

@@ -190,12 +190,24 @@ def test_wrong_input_is_one_sentence_and_status_2(run_sentinel, arguments, said)
     assert answer.err.count("\n") <= 2
 
 
-def test_ctrl_c_shows_what_was_compared_until_then(run_sentinel, tiny, monkeypatch):
+def test_ctrl_c_shows_and_saves_what_was_compared_until_then(run_sentinel, tiny, monkeypatch):
     def stopped(*_: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("sentinel.diff.since.bisect", stopped)
-    answer = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main", *FEW)
-    assert answer.status == 130
+    pair = f"git:{tiny.buggy}", "git:main", "--save", "changes.json", *FEW
+
+    def saved() -> bool:
+        [said] = json.loads(Path("changes.json").read_text())["revisions"]["tiny"].values()
+        assert len(said["rows"]) == 1
+        return "interrupted" in said["headline"]
+
+    answer = run_sentinel("diff", "tiny", *pair)
+    assert (answer.status, saved()) == (130, True)
     assert "1. tiny.losses.agg_loss: better" in answer.out
     assert "interrupted" in answer.out
+    # What came to its end is written over what did not, and is not written over by it.
+    run_sentinel("diff", "tiny", *pair, "--no-bisect")
+    assert not saved()
+    run_sentinel("diff", "tiny", *pair)
+    assert not saved()
