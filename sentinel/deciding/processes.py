@@ -92,7 +92,7 @@ class Processes:
 
     def _lacking(self, target: str, wanted: Sequence[str]) -> list[str]:
         there = self.environment(target).packages
-        return [name for name in wanted if name not in there]
+        return [name for name in wanted if "." not in name and name not in there]
 
     def loaded(self, target: Target, ref: Ref, checkout: Checkout) -> Loaded:
         """The process that has a target's modules at a ref."""

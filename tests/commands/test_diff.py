@@ -158,6 +158,23 @@ def test_markdown_has_a_row_for_each_boundary_that_differs(run_sentinel, tiny):
     assert tiny.fixed[:9] in text
 
 
+def test_of_several_revisions_each_is_compared_with_the_one_before_and_imported_once(run_sentinel, tiny, monkeypatch):
+    opened = []
+    open_target = Runner.open_target
+
+    def opening(self: Any, target: str, ref: Any, *rest: Any) -> Any:
+        opened.append(ref.name)
+        return open_target(self, target, ref, *rest)
+
+    monkeypatch.setattr(Runner, "open_target", opening)
+    refs = [f"git:{sha}" for sha in (tiny.buggy, tiny.fixed, tiny.buggy)]
+    answer = run_sentinel("diff", "tiny", *refs, "--json", "--no-bisect", *FEW)
+    assert [each["boundaries"][0]["judgement"] for each in answer.json()] == ["better", "worse"]
+    assert answer.status == 1
+    assert {*opened} == {tiny.buggy, tiny.fixed}
+    assert opened.count(tiny.fixed) == 1 + 1  # opened, and found again by its code
+
+
 def test_what_is_saved_stands_beside_what_was_and_no_other_file_is_written_over(run_sentinel, tiny, tmp_path):
     file = tmp_path / "reports" / "changes.json"
     for pair in ((f"git:{tiny.buggy}", "git:main"), ("git:main", "git:main")):
