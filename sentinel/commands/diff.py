@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from sentinel.commands.console import Commands, command, json_option, progress, say, say_json
 from sentinel.commands.known import known, settings_options, target_named
 from sentinel.deciding.runner import runner_of
 from sentinel.diff import report
-from sentinel.diff.comparing import Compared, Comparison
+from sentinel.diff.comparing import Compared, Comparison, Shared
+from sentinel.diff.reached import Code
 from sentinel.diff.since import with_commits
 from sentinel.errors import SentinelError, nearest
+from sentinel.history import commits
+from sentinel.history.gittrees import GitTrees
 from sentinel.recipes import find_recipes
 from sentinel.sources import MirrorStore
+from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
 _EXAMPLE = """\
   sentinel diff verl pypi:0.9.0 pypi:0.9.1                   what a release changes
   sentinel diff verl git:main path:~/src/verl                what a working tree changes
   sentinel diff slime git:main git:pull/1917/head --markdown
+  sentinel diff verl git:v0.7.0 git:v0.8.0 git:v0.9.0         each with the one before
   sentinel diff verl git:v0.8.0 git:main --boundary 'compute_grpo*' --examples 500
 
 The same scenarios go through each boundary at both revisions, where anything that it reaches has changed: those of
@@ -35,7 +44,7 @@ def declare(commands: Commands, text: str) -> None:
     parser = command(commands, "diff", _diff, text, _EXAMPLE)
     parser.add_argument("target", metavar="TARGET")
     parser.add_argument("before", metavar="A", help="a ref")
-    parser.add_argument("after", metavar="B", help="a ref")
+    parser.add_argument("after", metavar="B", nargs="+", help="a ref; of several each is compared with the one before")
     parser.add_argument(
         "--boundary", metavar="GLOB", action="append", default=[], help="only these (dotted path or its last part)"
     )
@@ -53,17 +62,27 @@ def declare(commands: Commands, text: str) -> None:
 def _diff(arguments: argparse.Namespace) -> int:
     catalog, settings = known(arguments)
     target = target_named(catalog, arguments.target)
-    refs = Ref.parse(arguments.before), Ref.parse(arguments.after)
+    refs = [Ref.parse(text) for text in (arguments.before, *arguments.after)]
     if arguments.examples < 1:
         raise SentinelError(f"--examples {arguments.examples}: at least one scenario has to be drawn")
-    store, interrupted = MirrorStore(), False
-    found: list[Compared] = []
-    with progress() as tell:
-        runner = runner_of(catalog, settings, tell, store)
-        try:
-            recipes = find_recipes(catalog, (target.name,), ())
+    store, recipes = MirrorStore(), find_recipes(catalog, (target.name,), ())
+    documents, statuses = [], []
+    with progress() as tell, ExitStack() as stack:
+        runner = stack.enter_context(closing(runner_of(catalog, settings, tell, store)))
+        shared = _shared(target, store, refs, stack) if len(refs) > 2 else None
+        for pair in pairwise(refs):
             comparison = Comparison(
-                catalog, runner, target, refs, recipes, arguments.examples, arguments.seed, arguments.boundary, tell
+                catalog,
+                runner,
+                target,
+                pair,
+                recipes,
+                arguments.examples,
+                arguments.seed,
+                arguments.boundary,
+                tell,
+                shared=shared and shared[0],
+                trees=(shared[1][pair[0]], shared[1][pair[1]]) if shared else ("", ""),
             )
             if arguments.boundary and not comparison.subjects:
                 bound = [binding.boundary.rpartition(".")[2] for binding in target.bindings]
@@ -71,6 +90,8 @@ def _diff(arguments: argparse.Namespace) -> int:
                 raise SentinelError(
                     f"no boundary of {target.name} matches {globs}{nearest(arguments.boundary[0], bound)}"
                 )
+            found: list[Compared] = []
+            interrupted = False
             try:
                 for compared in comparison.run():
                     found.append(compared)
@@ -78,20 +99,47 @@ def _diff(arguments: argparse.Namespace) -> int:
                     found = with_commits(comparison, found, runner, store, tell)
             except KeyboardInterrupt:
                 interrupted = True
-        finally:
-            runner.close()
-    if arguments.save is not None and not interrupted:
-        name = "..".join(ref.short for ref in refs)
-        report.save(arguments.save, "revisions", target.name, {name: report.brief(comparison, found, interrupted)})
+            documents.append(_told(arguments, comparison, found, interrupted))
+            statuses.append(_status(found, interrupted, arguments.worse))
+            if interrupted:
+                break
     if arguments.json:
-        say_json(report.document(comparison, found, interrupted))
-    elif arguments.markdown:
+        say_json(documents[0] if len(refs) == 2 else documents)
+    return next((status for status in (130, 1, 2) if status in statuses), 0)
+
+
+def _shared(
+    target: Target, store: MirrorStore, refs: Sequence[Ref], stack: ExitStack
+) -> tuple[Shared, dict[Ref, str]] | None:
+    """What comparisons of several commits of the mirror have in common; None where one of them is none."""
+    if any(ref.kind != "git" for ref in refs):
+        return None
+    mirror = store.path(target.name)
+    trees = {ref: commits.commit(mirror, store.resolve(target, ref.name)).tree for ref in refs}
+    return Shared(Code(target, stack.enter_context(closing(GitTrees(mirror))))), trees
+
+
+def _told(
+    arguments: argparse.Namespace, comparison: Comparison, found: list[Compared], interrupted: bool
+) -> dict[str, Any] | None:
+    """Print one comparison, and save it; as data, where that is asked for."""
+    if arguments.save is not None:
+        name = "..".join(ref.short for ref in comparison.refs.values())
+        said = {name: report.brief(comparison, found, interrupted)}
+        report.save(arguments.save, "revisions", comparison.target.name, said)
+    if arguments.json:
+        return report.document(comparison, found, interrupted)
+    if arguments.markdown:
         sys.stdout.write(report.markdown(comparison, found, interrupted))
     else:
         say("\n".join(report.lines(comparison, found, interrupted)))
+    return None
+
+
+def _status(found: Sequence[Compared], interrupted: bool, worse: bool) -> int:
     states = {item.state for item in found}
     if interrupted:
         return 130
-    if any(item.judgement in ("worse", "mixed") for item in found) if arguments.worse else "differs" in states:
+    if any(item.judgement in ("worse", "mixed") for item in found) if worse else "differs" in states:
         return 1
     return 0 if states & {"same code", "same numbers", "differs"} else 2

@@ -51,7 +51,8 @@ def _findings(arguments: argparse.Namespace) -> int:
         documents = [document for folder in sources for document in evidence_of(recipe, folder)]
         target = catalog.targets[recipe.target]
         state, because = life.state_of(recipe, documents, target.branch)
-        since = life.first_seen(recipe, _history_of(recipe, target.branch, sources))
+        history = _history_of(recipe, target.branch, sources[::-1])
+        since, because = life.first_seen(recipe, history), because + life.mended_with(state, history)
         main = life.at_main(documents, target.branch)
         finding = life.advanced(before, recipe, state, because, day, since=since, main=main)
         life.save(file, finding)

@@ -261,7 +261,8 @@ def brief(comparison: Comparison, found: Sequence[Compared], interrupted: bool =
                 "commit": message(f"{item.commit.sha[:9]} {item.commit.subject}" if item.commit else item.no_commit),
             }
         )
-    return {"headline": headline(comparison, found, interrupted), "rows": rows}
+    stopped = {"interrupted": True} if interrupted else {}
+    return {"headline": headline(comparison, found, interrupted), "rows": rows, **stopped}
 
 
 def markdown(comparison: Comparison, found: Sequence[Compared], interrupted: bool = False) -> str:
@@ -285,8 +286,14 @@ def save(file: Path, kind: str, target: str, said: Mapping[str, Any]) -> None:
         if known is None or not known.keys() <= set(KINDS):
             raise SentinelError(f"{file} holds something else; name another file")
         held = known
-    held.setdefault(kind, {}).setdefault(target, {}).update(said)
+    there = held.setdefault(kind, {}).setdefault(target, {})
+    # What was stopped says less than what stands there of the same pair and came to its end.
+    there.update({name: each for name, each in said.items() if name not in there or not _stopped(each)})
     write_atomically(file, json.dumps(held, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+def _stopped(said: Any) -> bool:
+    return isinstance(said, Mapping) and bool(said.get("interrupted"))
 
 
 #: What a file of :func:`save` holds.

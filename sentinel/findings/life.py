@@ -109,6 +109,16 @@ def first_seen(recipe: Recipe, record: Mapping[str, Any] | None) -> str:
     return told[0] if told else ""
 
 
+def mended_with(state: str, record: Mapping[str, Any] | None) -> str:
+    """The commit that mended a bug, where its history says so: ``, since 7e02052ee #2238``."""
+    last = record["changes"][-1] if record and record["changes"] else None
+    if last is None or last["what"] != "fixed" or state not in ("fixed upstream", "released"):
+        return ""
+    commit = last["commit"]
+    pull = f" #{commit['pull']}" if commit["pull"] else ""
+    return f", since {commit['sha'][:9]}{pull}"
+
+
 def advanced(finding: Finding | None, recipe: Recipe, state: str, because: str, day: str, **seen: Any) -> Finding:
     """The finding with a step more where its state is another than before.
 

@@ -158,6 +158,23 @@ def test_markdown_has_a_row_for_each_boundary_that_differs(run_sentinel, tiny):
     assert tiny.fixed[:9] in text
 
 
+def test_of_several_revisions_each_is_compared_with_the_one_before_and_imported_once(run_sentinel, tiny, monkeypatch):
+    opened = []
+    open_target = Runner.open_target
+
+    def opening(self: Any, target: str, ref: Any, *rest: Any) -> Any:
+        opened.append(ref.name)
+        return open_target(self, target, ref, *rest)
+
+    monkeypatch.setattr(Runner, "open_target", opening)
+    refs = [f"git:{sha}" for sha in (tiny.buggy, tiny.fixed, tiny.buggy)]
+    answer = run_sentinel("diff", "tiny", *refs, "--json", "--no-bisect", *FEW)
+    assert [each["boundaries"][0]["judgement"] for each in answer.json()] == ["better", "worse"]
+    assert answer.status == 1
+    assert {*opened} == {tiny.buggy, tiny.fixed}
+    assert opened.count(tiny.fixed) == 1 + 1  # opened, and found again by its code
+
+
 def test_what_is_saved_stands_beside_what_was_and_no_other_file_is_written_over(run_sentinel, tiny, tmp_path):
     file = tmp_path / "reports" / "changes.json"
     for pair in ((f"git:{tiny.buggy}", "git:main"), ("git:main", "git:main")):
@@ -190,12 +207,24 @@ def test_wrong_input_is_one_sentence_and_status_2(run_sentinel, arguments, said)
     assert answer.err.count("\n") <= 2
 
 
-def test_ctrl_c_shows_what_was_compared_until_then(run_sentinel, tiny, monkeypatch):
+def test_ctrl_c_shows_and_saves_what_was_compared_until_then(run_sentinel, tiny, monkeypatch):
     def stopped(*_: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("sentinel.diff.since.bisect", stopped)
-    answer = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main", *FEW)
-    assert answer.status == 130
+    pair = f"git:{tiny.buggy}", "git:main", "--save", "changes.json", *FEW
+
+    def saved() -> bool:
+        [said] = json.loads(Path("changes.json").read_text())["revisions"]["tiny"].values()
+        assert len(said["rows"]) == 1
+        return "interrupted" in said["headline"]
+
+    answer = run_sentinel("diff", "tiny", *pair)
+    assert (answer.status, saved()) == (130, True)
     assert "1. tiny.losses.agg_loss: better" in answer.out
     assert "interrupted" in answer.out
+    # What came to its end is written over what did not, and is not written over by it.
+    run_sentinel("diff", "tiny", *pair, "--no-bisect")
+    assert not saved()
+    run_sentinel("diff", "tiny", *pair)
+    assert not saved()

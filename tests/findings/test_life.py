@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import SentinelError
-from sentinel.findings.life import STATES, Finding, advanced, at_main, first_seen, load, place, save, state_of
+from sentinel.findings.life import STATES, Finding, advanced, at_main, first_seen, load, mended_with, place, save, state_of
 from sentinel.findings.page import Entry, page
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import bundled_catalog
@@ -34,6 +34,22 @@ def test_each_state_follows_from_a_fact(loaded_recipe):
     gone = replace(loaded_recipe, upstream={"status": "removed"})
     assert state_of(gone, [buggy]) == ("fixed upstream", "its code was removed")
     assert state_of(reported, [buggy, at("git:main", "reproduced"), release])[0] == "reported"
+
+
+@pytest.mark.parametrize(
+    ("state", "what", "pull", "said"),
+    [
+        ("fixed upstream", "fixed", 2238, ", since 7e02052ee #2238"),
+        ("released", "fixed", None, ", since 7e02052ee"),
+        ("reported", "fixed", 2238, ""),
+        ("released", "reproduced", 2238, ""),
+    ],
+)
+def test_what_mended_a_bug_is_told_from_its_history(state, what, pull, said):
+    commit = {"sha": "7e02052ee736454228464f2f167b0e889c44f10c", "pull": pull}
+    changes = [{"what": "present", "commit": {}}, {"what": what, "commit": commit}]
+    assert mended_with(state, {"changes": changes}) == said
+    assert mended_with(state, {"changes": []}) == mended_with(state, None) == ""
 
 
 def test_a_step_is_kept_once_and_a_bug_that_comes_back_goes_back(loaded_recipe, tmp_path):

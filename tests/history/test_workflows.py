@@ -167,7 +167,11 @@ def test_the_nightly_workflow_keeps_what_it_made_and_may_write_nothing(runner: R
     ]
     assert workflow["permissions"] == {"contents": "read"}
     assert ["mirrors" in told["path"] for name, told in uses if name == "actions/cache"] == [True]
-    assert [told["path"] for name, told in uses if name == "actions/upload-artifact"] == ["nightly", "findings"]
+    assert [told["path"] for name, told in uses if name == "actions/upload-artifact"] == [
+        "nightly",
+        "findings",
+        "drafts",
+    ]
 
 
 #: Which step of the action checks the branch; before it are namespaces and the installation.
