@@ -172,7 +172,11 @@ class Watching:
             self._connection.send(("process", self._pid, rank))
 
     def _tell_modules(self) -> None:
-        loaded = {name for name in list(sys.modules) if name.partition(".")[0] in self._packages} - self._told
+        loaded = {
+            name
+            for name, module in list(sys.modules.items())
+            if name.partition(".")[0] in self._packages and not getattr(module.__spec__, "_initializing", False)
+        } - self._told  # what is being imported has no functions yet
         if loaded:
             self._told |= loaded
             self._ready.clear()
