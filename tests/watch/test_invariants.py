@@ -64,9 +64,7 @@ _KEPT = [
 ]  # fmt: skip
 _BROKEN = {
     "rows_stay_together": [_KEPT[1], ("consumed", {"rows": {**_ROWS, "advantages": _ROWS["advantages"].flip(0)}})],
-    "advantages_are_of_one_prompt": [
-        ("produced", {"rows": {**_ROWS, **_PEERS, "advantages": _PEERS["unlike"]}, "peers": 2})
-    ],
+    "advantages_are_of_one_prompt": [("produced", {"rows": _UNLIKE, "peers": 2})],
     "prompts_are_not_learned": [_answers(labels=_IDS.masked_fill(_ATTENTION == 0, -100), partly=True)],
     "sampling_is_as_asked": [("generated", {"temperature": (0.7, 1.0)})],
     "the_first_ratio_is_one": [("fresh", {**_KEPT[-1][1], "old_log_probs": 0.5 * _LOG_PROBS})],
