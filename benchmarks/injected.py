@@ -23,13 +23,14 @@ import json
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
-#: Steps within which a bug is to be named; steps of a training that has none.
-_WITHIN, _CLEAN = 20, 200
+#: Steps within which a bug is to be named; steps of a training that has none; steps that are compared bit for bit.
+_WITHIN, _CLEAN, _SAME = 20, 200, 4
 
 
 def edited(owner: Any, name: str, *changes: str) -> None:
@@ -296,15 +297,18 @@ class Prepared:
         with contextlib.redirect_stdout(io.StringIO()):  # adapters try functions out, and some of these print
             self.checker.prepare([name for name in sys.modules if name.partition(".")[0] == "trl"])
 
-    def trained(self, name: str, steps: int) -> dict[str, Any]:
-        """Train with a bug (or, under a trainer's name, without one): what was named, and what the logs had."""
+    def trained(self, name: str, steps: int, **budget: float) -> dict[str, Any]:
+        """Train with a bug (or, under a trainer's name, without one): what was named, and what the logs had.
+
+        :param budget: of what watches; ``every=0``: nothing does.
+        """
         read, write = os.pipe()
         pid = os.fork()
         if pid == 0:
             status = 1
             try:
                 with open(write, "w", encoding="utf-8") as answer:
-                    json.dump(_trained(name, steps, self.checker), answer)
+                    json.dump(_trained(name, steps, self.checker, {**_EACH, **budget}), answer)
                 status = 0
             except BaseException as error:
                 print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
@@ -318,7 +322,25 @@ class Prepared:
         return dict(json.loads(said)) if said else {"name": name, "named": [], "logs": [], "parameters": ""}
 
 
-def _trained(name: str, steps: int, checker: Any) -> dict[str, Any]:
+#: Every step, and every call.
+_EACH: Mapping[str, Any] = {"every": 1, "share": 1.0}
+
+
+def _clocked(trainer: Any, took: list[float]) -> None:
+    """Have the time of each step noted: of this process, which other processes of the machine make no longer."""
+    from transformers import TrainerCallback
+
+    class Notes(TrainerCallback):  # type: ignore[misc, unused-ignore]
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            self.began = time.process_time()
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            took.append(time.process_time() - self.began)
+
+    trainer.add_callback(Notes())
+
+
+def _trained(name: str, steps: int, checker: Any, budget: Mapping[str, Any]) -> dict[str, Any]:
     from sentinel.watch.link import Watching
     from sentinel.watch.wrapping import Budget
 
@@ -338,18 +360,24 @@ def _trained(name: str, steps: int, checker: Any) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         events = Path(folder) / "events.jsonl"
-        watching = Forked("trl", ("trl",), events, Budget(every=1, share=1.0))
-        watching.ready(60.0)
+        watching = Forked("trl", ("trl",), events, Budget(**budget)) if budget["every"] else None
+        if watching:
+            watching.ready(60.0)
+            watching.watcher.budget.began = time.perf_counter()
         trainer = trainer_of(name.partition("-")[0], steps, folder, "-reference-" in name)
         if name in AFTER:
             AFTER[name](trainer)
+        took: list[float] = []
+        _clocked(trainer, took)
         trainer.train()
-        watching.stop()
-        found = [json.loads(line) for line in events.read_text(encoding="utf-8").splitlines()]
+        if watching:
+            watching.stop()
+        lines = events.read_text(encoding="utf-8").splitlines() if watching else []
+        found = [json.loads(line) for line in lines]
         parameters = b"".join(one.detach().numpy().tobytes() for one in trainer.model.parameters())
         named = [{key: one[key] for key in ("law", "step", "detail")} for one in found if one["event"] == "violation"]
         return {
-            "name": name, "named": named, "counts": watching.counts,
+            "name": name, "named": named, "counts": watching.counts if watching else {}, "took": took,
             "parameters": hashlib.sha256(parameters).hexdigest()[:16],
             "logs": [{key: row.get(key) for key in ("loss", "reward")} for row in trainer.state.log_history],
         }  # fmt: skip
@@ -382,6 +410,10 @@ def main() -> None:
     for kind, one in clean.items():
         alarms = "; ".join(f"{item['law']} at step {item['step']}: {item['detail']}" for item in one["named"])
         print(f"| {kind}, no bug, {arguments.clean_steps} steps | {alarms or 'nothing'} | | |", flush=True)
+        bare, same = (prepared.trained(kind, _SAME, every=every)["parameters"] for every in (0, 1))
+        print(
+            f"| {kind}, parameters after {_SAME} steps | {'the same' if bare == same else 'DIFFER'} | | |", flush=True
+        )
     right = 0
     for name in names:
         one, usual = prepared.trained(name, arguments.steps), clean[name.partition("-")[0]]

@@ -135,6 +135,7 @@ class Checker:
         self._not: dict[str, Counter[str]] = {name: Counter() for name in ("watched", "read", "checked", "copied")}
         self._together: dict[str, Any] = {}
         self._invariants: Counter[str] = Counter()
+        self._called: Counter[str] = Counter()
         self._looks: Counter[tuple[str, str]] = Counter()
         self._kinds: Counter[tuple[str, str, str]] = Counter()
         self._where: dict[tuple[str, str, str], set[int]] = {}
@@ -146,6 +147,10 @@ class Checker:
         self._await(modules)
         while self._waiting:
             self._plan(*self._waiting.pop(0))
+
+    @property
+    def readings(self) -> list[Reading]:
+        return list(self._readings.values())
 
     def attach(self, connection: Connection) -> None:
         """Listen to a process of the run."""
@@ -246,7 +251,7 @@ class Checker:
 
     def _tell_found(self) -> None:
         """Have the run's logger told, at most once a second, of what is new."""
-        found = {"sentinel/violations": sum(self._kinds.values()), "sentinel/checked": self._counts["laws"]}
+        found = {"sentinel/violations": sum(self._kinds.values()), "sentinel/checked": self._checked()}
         if found != self._found and time.monotonic() - self._found_at >= 1.0:
             self._found, self._found_at = found, time.monotonic()
             for process in self._processes.values():
@@ -267,7 +272,6 @@ class Checker:
         """Let invariants of the training look."""
         try:
             for one, how in process.memory.look(kind, {**values, "step": step, "process": process.pid}):
-                self._counts["laws"] += 1
                 self._tell_of(process, one, how, step)
         except Exception as error:
             self._not["checked"][f"{kind}: {type(error).__name__}: {error}"[:200]] += 1
@@ -320,6 +324,7 @@ class Checker:
             self._not["read"][f"{reading.subject.name}: {type(error).__name__}: {error}"[:200]] += 1
             return
         self._counts["read"] += 1
+        self._called[reading.boundary.path] += 1
         self._look_at_log_probs(process, reading, call)
         try:
             told: set[tuple[str, str]] = set()
@@ -426,6 +431,9 @@ class Checker:
             process,
         )
 
+    def _checked(self) -> int:
+        return self._counts["laws"] + sum(self._invariants.values())
+
     def _summary(self) -> dict[str, Any]:
         kinds = [
             {
@@ -438,7 +446,9 @@ class Checker:
             "violations": kinds,
             "invariants": dict(self._invariants),
             "boundaries": sorted(reading.boundary.path for reading in self._readings.values()),
-            **{name: self._counts[name] for name in ("calls", "copied", "read", "laws", "held_back")},
+            "called": dict(self._called),
+            **{name: self._counts[name] for name in ("calls", "copied", "read", "held_back")},
+            "laws": self._checked(),
             **{f"not_{name}": dict(why.most_common()) for name, why in self._not.items()},
             "seconds": round(self._counts["seconds"], 3),
         }
@@ -448,7 +458,7 @@ class Checker:
         kinds = counts["violations"]
         _say(
             f"{len(self._readings)} boundaries watched{several}, {counts['copied']} calls copied in "
-            f"{counts['seconds']:.2f} s, {counts['read']} read, {counts['laws']} looks of laws at them: {len(kinds)} "
+            f"{counts['seconds']:.2f} s, {counts['read']} read, {counts['laws']} looks of laws: {len(kinds)} "
             f"kinds of violation; {self.events}"
         )
         if kinds:

@@ -92,6 +92,20 @@ def _rows_stay(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> st
     return ""
 
 
+def _of_one_prompt(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
+    rows, size = values["rows"], values.get("peers") or 0
+    prompts, advantages = rows.get("prompt_ids"), rows.get("advantages")
+    if size < 2 or prompts is None or advantages.dim() != 1:
+        return ""
+    labels = [_trimmed(row) for row in prompts]
+    for label in dict.fromkeys(labels):
+        peers = advantages[[row for row, other in enumerate(labels) if other == label]].double()
+        apart = abs(float(peers.sum()))  # part of a group may be in another process
+        if len(peers) % size == 0 and apart > 1e-3 * float(peers.abs().sum()) + 1e-4:
+            return f"those of {len(peers)} responses to one prompt add up to {float(peers.sum()):.6g}"
+    return ""
+
+
 def _as_asked(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
     asked = [(name, pair) for name, pair in values.items() if isinstance(pair, tuple)]
     wrong = [f"{name} is {got}, not {wanted}" for name, (wanted, got) in asked if (wanted or None) != (got or None)]
@@ -141,6 +155,14 @@ def _labels_are_tokens(kind: str, values: Mapping[str, Any], kept: dict[str, Any
     if attention is not None and (attention[learned] == 0).any():
         return "padding is learned"
     return ""
+
+
+def _prompts_are_given(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
+    labels, attention = values.get("labels"), values.get("attention_mask")
+    if labels is None or attention is None or not values.get("partly") or labels.shape != attention.shape:
+        return ""
+    given = ((labels == -100) & (attention != 0)).any(-1)
+    return "" if given.any() or not len(given) else f"{len(given)} of {len(given)} rows learn all that they have"
 
 
 def _mean_of_labels(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
@@ -276,6 +298,10 @@ INVARIANTS = (
         f"{_TRAINER}, and an adapter's function that returns a batch with advantages", _rows_stay,
     ),
     Invariant(
+        "advantages_are_of_one_prompt", ("produced",), "a response is better or worse than others to the same prompt",
+        f"{_TRAINER} with several responses to a prompt", _of_one_prompt,
+    ),
+    Invariant(
         "sampling_is_as_asked", ("generated",), "another temperature samples from another policy than is trained",
         f"{_TRAINER} that generates with transformers", _as_asked,
     ),
@@ -290,6 +316,10 @@ INVARIANTS = (
     Invariant(
         "labels_are_tokens", ("answers",), "a model learns to say the token that stands there",
         f"{_TRAINER}, and labels", _labels_are_tokens,
+    ),
+    Invariant(
+        "prompts_are_not_learned", ("answers",), "the configuration says that completions alone are learned",
+        f"{_TRAINER}, labels", _prompts_are_given,
     ),
     Invariant(
         "the_loss_is_that_of_the_labels", ("answers",), "a supervised loss is the mean of what its labels cost",

@@ -126,7 +126,8 @@ class Watching:
             told = {"lost": watcher.lost, "failed": watcher.failed, "held_back": watcher.budget.held_back}
             self._connection.send(("end", {**told, "calls": watcher.calls, "seconds": watcher.budget.spent}))
             self._hear(PATIENCE)
-        except (OSError, EOFError, ValueError):
+        except Exception as error:
+            self.watcher.note(error)
             self.watcher.restore()
 
     def _send_all(self) -> bool:
@@ -162,17 +163,21 @@ class Watching:
     def _tell_rank(self) -> None:
         """Say which process of the training this is, as soon as it is known."""
         distributed: Any = sys.modules.get("torch.distributed")
-        if distributed is not None and distributed.is_available() and distributed.is_initialized():
-            rank: int | None = int(distributed.get_rank())
-        else:
-            said = os.environ.get("RANK", "")
-            rank = int(said) if said.isdigit() else None
+        said = os.environ.get("RANK", "")
+        rank = int(said) if said.isdigit() else None
+        with contextlib.suppress(Exception):  # it ends as it likes, and tests put others in its place
+            if distributed.is_available() and distributed.is_initialized():
+                rank = int(distributed.get_rank())
         if rank != self._rank:
             self._rank = rank
             self._connection.send(("process", self._pid, rank))
 
     def _tell_modules(self) -> None:
-        loaded = {name for name in list(sys.modules) if name.partition(".")[0] in self._packages} - self._told
+        loaded = {
+            name
+            for name, module in list(sys.modules.items())
+            if name.partition(".")[0] in self._packages and not getattr(module.__spec__, "_initializing", False)
+        } - self._told  # what is being imported has no functions yet
         if loaded:
             self._told |= loaded
             self._ready.clear()

@@ -175,6 +175,11 @@ class Training:
         masks = ("labels", "completion_mask", "attention_mask")
         said |= {name: batch[name] for name in masks if batch.get(name) is not None}
         said |= _ranks(trainer)
+        said["partly"] = any(
+            getattr(one, f"{part}_only_loss", None) is True
+            for one in (trainer, trainer.args)
+            for part in ("completion", "assistant")
+        )
         knobs = {name: getattr(trainer.args, name, None) for name in _KNOBS}
         said |= {
             name: "+".join(map(str, one)) if isinstance(one, (list, tuple)) else one for name, one in knobs.items()
@@ -188,7 +193,9 @@ class Training:
             result = original(*args, **kwargs)
             with self._guard():
                 if self._watcher.on:
-                    self._send("produced", {"rows": _rows(result)})
+                    options = getattr(args[0], "args", None) if args else None
+                    peers = getattr(options, "num_generations", None)
+                    self._send("produced", {"rows": _rows(result), "peers": peers})
             return result
 
         return called

@@ -52,14 +52,20 @@ def _stepped(before: Any, after: Any, gradient: Any) -> tuple[str, dict[str, Any
 
 
 _CALL = {"log_probs": _LOG_PROBS[:, 1:], "response_mask": torch.tensor([[1, 1], [1, 0]]), "moment": 1}
+_FLIPPED = {name: value.flip(0) for name, value in _ROWS.items()}
+_PROMPTS = {"prompt_ids": torch.tensor([[5, 6], [5, 6]])}
+_UNLIKE = {**_ROWS, **_PROMPTS, "advantages": torch.tensor([1.0, -0.5])}
 _KEPT = [
-    ("produced", {"rows": _ROWS}), ("consumed", {"rows": {name: value.flip(0) for name, value in _ROWS.items()}}),
+    ("produced", {"rows": {**_ROWS, **_PROMPTS}, "peers": 2}),
+    ("produced", {"rows": _ROWS}), _answers(partly=True), ("consumed", {"rows": _FLIPPED}),
     ("generated", {"temperature": (0.7, 0.7), "top_k": (0, None), "moment": 1}), ("call", _CALL), _answers(),
     _stepping(), _stepped([1.0], [0.9], torch.tensor([1.0])), _pairs(),
     ("fresh", {"log_probs": _LOG_PROBS, "old_log_probs": _LOG_PROBS + 0.01, "response_mask": _ATTENTION[:, 1:]}),
 ]  # fmt: skip
 _BROKEN = {
-    "rows_stay_together": [_KEPT[0], ("consumed", {"rows": {**_ROWS, "advantages": _ROWS["advantages"].flip(0)}})],
+    "rows_stay_together": [_KEPT[1], ("consumed", {"rows": {**_ROWS, "advantages": _ROWS["advantages"].flip(0)}})],
+    "advantages_are_of_one_prompt": [("produced", {"rows": _UNLIKE, "peers": 2})],
+    "prompts_are_not_learned": [_answers(labels=_IDS.masked_fill(_ATTENTION == 0, -100), partly=True)],
     "sampling_is_as_asked": [("generated", {"temperature": (0.7, 1.0)})],
     "the_first_ratio_is_one": [("fresh", {**_KEPT[-1][1], "old_log_probs": 0.5 * _LOG_PROBS})],
     "log_probs_are_the_models": [("call", {**_CALL, "log_probs": _LOG_PROBS[:, :2]}), _answers()],
@@ -92,7 +98,7 @@ def test_what_is_broken_is_said_and_can_be_switched_off(name: str) -> None:
 @pytest.mark.parametrize(
     ("seen", "how"),
     [
-        ([_KEPT[0], ("consumed", {"rows": {"advantages": _ROWS["advantages"]}})], "ids was computed for each row"),
+        ([_KEPT[1], ("consumed", {"rows": {"advantages": _ROWS["advantages"]}})], "ids was computed for each row"),
         ([("consumed", {"rows": _ROWS})] * 2, "two micro-batches of one step have the same rows"),
         ([_answers(labels=_LABELS.masked_fill(_ATTENTION == 0, 0))], "padding is learned"),
         ([_stepping(left=["head"])], "no optimiser holds head"),

@@ -1,0 +1,229 @@
+"""Real steps of frameworks' workers, watched: their policy learns, and then learns with a bug that is put into memory.
+
+    python benchmarks/workers.py                      every framework whose worker's step an adapter drives, at main
+    python benchmarks/workers.py verl skyrl --ref git:main --steps 20
+
+A step is the framework's own update of a policy (microbatches, loss, backward pass, and what it reports), with the
+adapter's stand-ins for what needs a cluster; a table of logits stands for the model. Its advantages are the framework's
+own too, where its GRPO is a function. The bug doubles what the loss inside of the step returns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sentinel.contracts.choices import Choices
+from sentinel.deciding.law_session import Subject
+from sentinel.recipes.catalog import bundled_catalog
+from sentinel.search.checks import subjects
+from sentinel.search.scenarios import draw
+from sentinel.sources import open_checkout
+from sentinel.targets.refs import Ref
+from sentinel.watch.checker import Checker
+from sentinel.watch.link import Watching
+from sentinel.watch.wrapping import Budget, Watcher
+from sentinel.worker import boundaries, ghosts, probe, tensors
+from sentinel.worker.boundaries import Boundary
+
+_WORDS, _DRAWN = 5, 600
+
+
+def imported(target: Any, ref: str) -> tuple[str, ...]:
+    """Have this process import a framework as a worker does; its import roots."""
+    checkout = open_checkout(target, Ref.parse(ref))
+    roots = tuple(str(root) for root in checkout.import_roots)
+    sys.path[:0] = roots
+    places = tuple(str(checkout.path / root) + os.sep for root in checkout.roots)
+    for name in target.preload:
+        with contextlib.suppress(ImportError):
+            __import__(name)
+    ghosts.ImportRecorder(places, target.packages, target.ghost_versions, target.preload).install()
+    return roots
+
+
+def called(subject: Subject, target: Any, roots: tuple[str, ...]) -> tuple[Boundary, dict[str, Any]] | None:
+    """A boundary, and a scenario of which its adapter makes a call; None where this revision has none."""
+    try:
+        boundaries.answer_at_import(target.at_import, roots)
+        boundary = probe.found(subject.binding, roots, frozenset(subject.given), "cpu")
+    except Exception:
+        return None
+    for number in range(_DRAWN):
+        with contextlib.suppress(Exception):  # what the code refuses, or makes no sense
+            inputs = draw(subject.contract, subject.binding, Choices(hashlib.shake_256(b"%d" % number).digest(4096)))
+            mask = inputs["response_mask"].array()
+            grpo = inputs.get("estimator", "grpo") == "grpo"
+            whole = not any(inputs.get(name) is not None for name in ("entropies", "ref_log_probs", "reward_baselines"))
+            alone = inputs.get("dp_size", 1) == 1
+            if grpo and whole and alone and mask.shape[0] >= 4 and mask.shape[1] >= 3 and mask.any(1).all():
+                live = built(inputs)
+                subject.contract.measure(boundary, live)
+                return boundary, inputs
+    return None
+
+
+def built(inputs: dict[str, Any], **changed: Any) -> dict[str, Any]:
+    def no_object(path: str) -> Any:
+        raise ValueError(path)
+
+    return {**{name: tensors.build(value, no_object) for name, value in inputs.items()}, **changed}
+
+
+class Training:
+    """A policy that is a table of logits, and learns to say one word."""
+
+    def __init__(self, update: tuple[Boundary, dict[str, Any]], advantage: tuple[Boundary, dict[str, Any]] | None):
+        self._update, self._advantage = update, advantage
+        self._mask = tensors.build(update[1]["response_mask"], str)
+        torch.manual_seed(0)
+        self.logits = torch.zeros(*self._mask.shape, _WORDS, requires_grad=True)
+        self._optimiser = torch.optim.SGD([self.logits], lr=20.0)
+
+    def step(self) -> float:
+        """One rollout, and an update on it; the mean reward."""
+        boundary, inputs = self._update
+        table = self.logits.log_softmax(-1)
+        tokens = torch.multinomial(table.detach().exp().flatten(0, 1), 1).reshape(self._mask.shape)
+        log_probs = table.gather(-1, tokens[..., None])[..., 0]
+        valid = (self._mask != 0).float()
+        rewards = ((tokens == 2) * valid).sum(-1) / valid.sum(-1)
+        leaf = log_probs.detach().clone().requires_grad_()
+        given = {
+            "old_log_probs": log_probs.detach() - 0.1 * torch.rand_like(leaf),
+            "advantages": self._of(rewards, valid),
+        }
+        outputs = boundary(**built(inputs, log_probs=leaf, **given))
+        self._optimiser.zero_grad()
+        torch.autograd.backward(log_probs, outputs["gradient"].to(log_probs))
+        self._optimiser.step()
+        return float(rewards.mean())
+
+    def _of(self, rewards: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+        if self._advantage is not None:
+            boundary, inputs = self._advantage
+            last = valid * (valid.cumsum(-1) == valid.sum(-1, keepdim=True))
+            with contextlib.suppress(Exception):  # it wants rows that this policy does not have
+                given = {"token_level_rewards": rewards[:, None] * last, "response_mask": self._mask}
+                made: torch.Tensor = boundary(**built(inputs, group=["p"] * len(rewards), **given))["advantages"]
+                return made.float() * valid
+        return (rewards - rewards.mean())[:, None] * valid
+
+
+def doubled(plans: list[Any]) -> None:
+    """Put the bug into the functions of these plans."""
+    watcher = Watcher(Budget())
+
+    def twice(original: Any) -> Any:
+        def called(args: Any, kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            first = result[0] if isinstance(result, tuple) else result
+            return (first * 2, *result[1:]) if isinstance(result, tuple) else first * 2
+
+        return called
+
+    for plan in plans:
+        watcher.replace(plan.function[0], plan.function[1], twice)
+
+
+def watched(checker: Checker, target: Any, training: Training, steps: int, bug: list[Any]) -> dict[str, Any]:
+    """Train beside a checker; what it has named, and how the reward went."""
+
+    class Forked(Watching):
+        def _met(self, words: Any) -> Any:
+            ours, theirs = Pipe()
+            if os.fork() == 0:
+                ours.close()
+                checker.events = Path(words[1])
+                checker.attach(theirs)
+                checker.serve()
+                os._exit(0)
+            theirs.close()
+            doubled(bug)
+            return ours
+
+    with tempfile.TemporaryDirectory() as folder:
+        events = Path(folder) / "events.jsonl"
+        watching = Forked(target.name, target.packages, events, Budget(every=1, share=1.0))
+        watching.ready(60.0)
+        rewards = [training.step() for _ in range(steps)]
+        watching.stop()
+        lines = [json.loads(line) for line in events.read_text(encoding="utf-8").splitlines()]
+    named = [
+        {key: one.get(key) for key in ("law", "boundary", "step", "known")} for one in lines if one["event"] != "end"
+    ]
+    return {"named": named, "counts": watching.counts, "rewards": rewards}
+
+
+def measured(target_name: str, ref: str, steps: int) -> Iterator[str]:
+    catalog = bundled_catalog()
+    target = catalog.targets[target_name]
+    roots = imported(target, ref)
+    every = subjects(catalog, target_name)[0]
+    advantage = next(
+        (found for one in every if one.contract.name == "group_advantage" if (found := called(one, target, roots))),
+        None,
+    )
+    updates = [
+        (one, found) for one in every if one.contract.name == "policy_update" if (found := called(one, target, roots))
+    ]
+    if not updates:
+        yield f"| {target_name} | no worker's step runs here at {ref} | | | |"
+    for subject, update in updates:
+        checker = Checker(catalog, target_name, Path("unused"))
+        with contextlib.redirect_stdout(io.StringIO()):
+            checker.prepare([name for name in sys.modules if name.partition(".")[0] in target.packages])
+        clean = watched(checker, target, Training(update, advantage), steps, [])
+        plans = {reading.boundary.path: reading.plan for reading in checker.readings}
+        called_ = [plan for path, plan in plans.items() if path in clean["counts"]["called"]]
+        losses = [plan for plan in called_ if "loss" in plan.function[1].lower()][:1]
+        broken = watched(checker, target, Training(update, advantage), steps, losses)
+        before = [(one["law"], one["boundary"]) for one in clean["named"]]
+        fresh = [one for one in broken["named"] if (one["law"], one["boundary"]) not in before]
+        first = next((f"`{one['law']}`, step {one['step']}" for one in fresh), "not named")
+        alarms = "; ".join(f"`{one['law']}`, {', '.join(one['known'][:1]) or 'no known bug'}" for one in clean["named"])
+        counts, rewards = clean["counts"], clean["rewards"]
+        yield (
+            f"| {target_name} | `{subject.name}` | {counts['read']} of {counts['copied']} calls of "
+            f"{', '.join(f'`{path}`' for path in counts['called'])} | {rewards[0]:.2f} -> {rewards[-1]:.2f} | "
+            f"{alarms or 'none'} | {first} |"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("targets", nargs="*")
+    parser.add_argument("--ref", default="git:main")
+    parser.add_argument("--steps", type=int, default=20)
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)  # threads do not survive a fork
+    if len(arguments.targets) == 1:
+        for line in measured(arguments.targets[0], arguments.ref, arguments.steps):
+            print(line, flush=True)
+        return
+    catalog = bundled_catalog()
+    bound = [name for name, one in catalog.targets.items() if any(b.contract == "policy_update" for b in one.bindings)]
+    print("| target | worker's step | read | reward | alarms | loss doubled |\n| --- | --- | --- | --- | --- | --- |")
+    for name in arguments.targets or bound:  # one process each: what one framework imports is no matter of another
+        subprocess.run(
+            [sys.executable, __file__, name, "--ref", arguments.ref, "--steps", str(arguments.steps)], check=False
+        )
+
+
+if __name__ == "__main__":
+    main()
