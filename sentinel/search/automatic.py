@@ -51,7 +51,7 @@ _CONFIGURATION = re.compile(r"(\w+_)?(config|cfg|args|conf|hps|arguments|options
 
 _WHOLE_CONFIGURATION = re.compile(r"(full_|trainer_)?(config|cfg|args)")
 _ROWS = re.compile(r"(\w+_)?samples|group")
-_BATCH = re.compile(r"(\w+_)?batch|data|micro_?batch|mini_?batch|data_proto")
+_BATCH = re.compile(r"(\w+_)?batch|(rollout_)?data|micro_?batch|mini_?batch|data_proto")
 
 #: Names that speak of the response alone, in a batch whose other columns have the prompt, too.
 _OF_RESPONSES = re.compile(r"response(s|_mask|_ids|_lengths?|_len)?|prompts?|prompt_length")
@@ -87,8 +87,8 @@ class _Reading:
             return self._scalar(name, tuple(choices))
         if re.fullmatch(r"bool|Optional\[bool\]|bool \| None", annotation):
             return self._scalar(name, (False, True))
-        term = meaning(name, self.target.spellings, whole=optional)
         plain = next((small for pattern, small in PLAIN.items() if re.fullmatch(pattern, annotation)), None)
+        term = meaning(name, self.target.spellings, whole=optional or plain is not None)
         form = next((form for pattern, form in _FORMS if re.fullmatch(pattern, annotation)), "")
         if (term is None or not term.form) and "ensor" in annotation and form and not optional:
             term = TENSOR  # whatever it is called
@@ -425,10 +425,9 @@ def laid_out(subject: Subject) -> Iterator[Subject]:
 
 
 def filled(subject: Subject) -> Subject | None:
-    """The subject, called on an object that others of its methods have filled; None where there are none."""
-    how = subject.contract.inputs[-1].default
-    fills = how["own"] and how["parameters"][how["own"]]["fills"]
-    return _called_so(subject, filled=True) if fills else None
+    """The subject, called on an object that others of its methods have filled, and that has what its constructor says
+    that it will have; None where it is no method."""
+    return _called_so(subject, filled=True) if subject.contract.inputs[-1].default["own"] else None
 
 
 def _called_so(subject: Subject, **how: Any) -> Subject:

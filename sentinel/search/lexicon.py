@@ -100,7 +100,7 @@ TERMS: tuple[Term, ...] = (
     _per(
         TOKENS,
         "token_ids",
-        r"(tokens|responses|labels|targets?|sequences|completions|output_tokens)",
+        r"(tokens|responses|labels(_for_loss)?|targets?|sequences|completions|output_tokens)",
         "token_id",
         dtype="int64",
     ),
@@ -117,7 +117,7 @@ TERMS: tuple[Term, ...] = (
     _per(
         ROWS,
         "lengths",
-        r"(responses?|completion|sequence|total|seq|sample|valid|output)_?(lens?|lengths?)|seqlens?(_list)?|lengths|seq_?len_list|batch_seqlens|input_lens|(timestep|effective_token)_lengths|turn_counts",
+        r"(responses?|completion|sequence|total|seq|sample|valid|output)_?(lens?|lengths?)|seqlens?(_list)?|lengths|seq_?len_list|batch_seqlens|input_lens|(timestep|effective_token)_lengths|turn_counts|prompt_id_lens",
         dtype="int64",
         derived="lengths",
     ),
@@ -317,7 +317,7 @@ TERMS: tuple[Term, ...] = (
         None,
     ),
     _any_of("timing", r"(timing|timings|time|timing_raw|timing_dict|metric_timing)_?(raw|dict)?", {}),
-    _any_of("name", r"name|key|prefix_name|metric_name|split|tag|partition_id|request_id|model_id", "train", "val"),
+    _any_of("name", r"(\w+_)?name|key|split|tag|partition_id|request_id|model_id", "train", "val"),
 )
 
 #: A tensor of which nothing is known but that it is one.
