@@ -10,6 +10,7 @@ import pytest
 from jsonschema import Draft4Validator
 
 from sentinel.reports.evidence import evidence
+from sentinel.reports.brief import brief
 from sentinel.reports.sarif import sarif
 
 SCHEMA = json.loads((Path(__file__).parent / "data" / "sarif-schema-2.1.0.json").read_text())
@@ -65,6 +66,7 @@ def test_a_broken_law_has_its_rank(decide: Any) -> None:
     document = {**evidence(decide("reproduced")), "bug_id": None, "law": "padding_is_invisible"}
     (run,) = json.loads(sarif([(document, "failed")], ranks={"padding_is_invisible": 2}))["runs"]
     assert run["results"][0]["properties"]["rank"] == 2
+    assert brief(document).grade == "rank 2"
 
 
 def test_older_evidence_does_not_say_where_the_boundary_ends(decide: Any) -> None:
