@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft4Validator
 
-from sentinel.reports.evidence import evidence
 from sentinel.reports.brief import brief
+from sentinel.reports.evidence import evidence
 from sentinel.reports.sarif import sarif
 
 SCHEMA = json.loads((Path(__file__).parent / "data" / "sarif-schema-2.1.0.json").read_text())
