@@ -184,9 +184,9 @@ class _Reading:
     def _batch(self, annotation: str) -> dict[str, Any] | None:
         """A batch that is handed on, with what every batch has; None where its annotation says that it is another."""
         plain = re.match(r"[dD]ict(\[str, (Any|torch.Tensor|Tensor)\])?$", annotation)
-        if not plain and (annotation not in ("", "Any") or not self.target.batches):
-            return self._unknown(annotation) if annotation else None
-        of = "" if plain else next(iter(self.target.batches.values()))
+        if not plain and annotation not in ("", "Any"):
+            return self._unknown(annotation)
+        of = "" if plain else next(iter(self.target.batches.values()), "")
         return {"of": of, "fields": self._usual(), "meta": {}}
 
     def _usual(self) -> dict[str, Any]:
@@ -344,6 +344,9 @@ def understood(target: Target, path: str, signature: Signature, is_method: bool)
             made["ctx"] = {"of": "context", "attributes": {}}
         elif (spec := reading.parameter(parameter, parameter.name == own)) is not None:
             made[parameter.name] = spec
+    row = path.rpartition(".")[0].rpartition(".")[2]
+    if own and row in target.rows:  # a row is whole, and not what its constructor makes of nothing
+        made[own] = reading._rows(Parameter(own, row, True)) or made[own]
     if own:
         known = ((each.name, reading.parameter(each, own=False)) for each in signature.built)
         made[own]["built"] = {name: spec for name, spec in known if spec is not None}

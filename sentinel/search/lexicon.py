@@ -128,6 +128,7 @@ TERMS: tuple[Term, ...] = (
         form="array",
         derived="group",
     ),
+    _per(ROWS, "places", r"idxs|indices|indexes|idx_list|perm|permutation", dtype="int64", derived="places"),
     _per(("edges",), "cu_seqlens", r"cu_seq_?lens?(_(q|k|kv|padded|rmpad))?", dtype="int32", derived="edges"),
     # counts of the batch
     Term(Input("batch_size", "any", ""), re.compile(r"batch_size|bsz|bs|num_(samples|sequences|seqs|rows)"), "rows"),
@@ -214,7 +215,7 @@ TERMS: tuple[Term, ...] = (
     ),
     _any_of(
         "many",
-        r"(global_|train_|rollout_|sample_)batch_size|max_tokens?(_len)?(_per_(gpu|device|microbatch|mb|rank))?|max_(prompt|new|total|model|context|response)_?(tokens|len|length)|max_tokens|token_budget|sequence_length_round|divisor|multiple(_of)?|pad_to_(multiple|length)(_of)?|size_divisor|target_length|truncate_length",
+        r"(global_|train_|rollout_|sample_)batch_size|max_tokens?(_len)?(_per_(gpu|device|microbatch|mb|rank))?|max_(prompt|new|total|model|context|response)_?(tokens|len|length)|max_tokens|token_budget|sequence_length_round|divisor|multiple(_of)?|pad_to_(multiple|length)(_of)?|size_divisor|(target_|truncate_|new_)?length|bin_capacity",
         8,
         4,
         16,

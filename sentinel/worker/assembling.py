@@ -216,6 +216,8 @@ class _Maker:
             return self._hull()[:, self._prompt :].sum(-1)
         if what == "edges":
             return torch.arange(len(mask) + 1, dtype=torch.int32) * (mask.shape[1] + self._prompt)
+        if what == "places":
+            return torch.arange(len(mask)).flip(0)
         if what == "rows":
             return len(mask)
         return int((mask != 0).sum()) if what == "valid" else mask.shape[1] + self._prompt

@@ -171,6 +171,10 @@ class Table(list[dict[str, Any]]):
         kept = [{name: value for name, value in one.items() if name not in dropped} for one in self]
         return Table([{**before, **after} for before, after in zip(kept, rows)] if len(kept) == len(rows) else rows)
 
+    @property
+    def iloc(self) -> Table:
+        return self
+
     def filter(self, function: Any, **more: Any) -> Table:
         return Table([one for one in self if function(dict(one), **more.get("fn_kwargs") or {})])
 
@@ -232,6 +236,7 @@ WORLD: tuple[tuple[str, Any], ...] = (
     (r"megatron\..*\.get_\w*group", alone),
     (r"megatron\..*\.is_pipeline_(first|last)_stage", True),
     (r"transformers\.(\w+\.)*AutoTokenizer\.from_pretrained", WordTokenizer),
+    (r"transformers\.(\w+\.)*AutoProcessor\.from_pretrained", None),
     (r"transformers\..*\.is_\w+_available", False),
     (r"opentelemetry\..*|codetiming\.Timer", Quiet),
     (r"datasets\.(\w+\.)*(load_dataset|load_from_disk)", Table),
@@ -513,6 +518,8 @@ def configured(
         if fit and (len(said) == 1 or fit[0] is _nodes(source)[0]):
             return copy.deepcopy(fit[0])
     roots = [nodes[0] for source in sources if whole and (nodes := _nodes(source))]
+    if len(roots) == 1 and not reads:  # whoever it is handed to reads it
+        return copy.deepcopy(roots[0])
     return next((copy.deepcopy(root) for root in roots if any(_has(root, [steps]) for steps in unknown)), None)
 
 
