@@ -325,6 +325,7 @@ TARGET = Target(
     },
     repository="https://github.com/THUDM/slime",
     roots=(PackageRoot("slime"), PackageRoot("slime_plugins")),
+    batches={"RolloutBatch": ""},
     rows={
         "Sample": (
             "slime.utils.types.Sample",

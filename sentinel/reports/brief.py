@@ -5,8 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.recipes.grades import grade, order
 from sentinel.reports.escaping import message
 from sentinel.reports.numbers import in_short
@@ -18,7 +20,7 @@ class Brief:
     """Every field is safe to show.
 
     :ivar rank: 0 for the highest severity; what has none comes behind.
-    :ivar grade: severity and realism, as far as the recipe says them: ``high, default``.
+    :ivar grade: severity and realism, as far as the recipe says them: ``high, default``; of a law, its rank.
     :ivar where: ``<file>:<line>`` of the boundary.
     :ivar number: one number that is wrong beside the right one; empty where none is.
     :ivar command: what runs it alone.
@@ -42,11 +44,21 @@ def brief(document: Mapping[str, Any]) -> Brief:
     return Brief(
         order(recipe)[0],
         message(document["title"]),
-        message(grade(recipe)),
+        message(grade(recipe) or _rank(document)),
         message(f"{boundary['file']}:{boundary['line']}" if boundary["file"] else boundary["written"]),
         in_short(document) if document["verdict"] == "reproduced" else "",
         message(command(document)),
     )
+
+
+def _rank(document: Mapping[str, Any]) -> str:
+    law = "" if document["bug_id"] else str(document["law"])
+    return f"rank {_ranks()[law]}" if law in _ranks() else ""
+
+
+@cache
+def _ranks() -> Mapping[str, int]:
+    return {law.name: law.rank for law in bundled_catalog().laws.values()}
 
 
 def command(document: Mapping[str, Any]) -> str:

@@ -51,7 +51,7 @@ _CONFIGURATION = re.compile(r"(\w+_)?(config|cfg|args|conf|hps|arguments|options
 
 _WHOLE_CONFIGURATION = re.compile(r"(full_|trainer_)?(config|cfg|args)")
 _ROWS = re.compile(r"(\w+_)?samples|group")
-_BATCH = re.compile(r"(\w+_)?batch|data|micro_?batch|mini_?batch|data_proto")
+_BATCH = re.compile(r"(\w+_)?batch|(rollout_)?data|micro_?batch|mini_?batch|data_proto")
 
 #: Names that speak of the response alone, in a batch whose other columns have the prompt, too.
 _OF_RESPONSES = re.compile(r"response(s|_mask|_ids|_lengths?|_len)?|prompts?|prompt_length")
@@ -87,8 +87,8 @@ class _Reading:
             return self._scalar(name, tuple(choices))
         if re.fullmatch(r"bool|Optional\[bool\]|bool \| None", annotation):
             return self._scalar(name, (False, True))
-        term = meaning(name, self.target.spellings, whole=optional)
         plain = next((small for pattern, small in PLAIN.items() if re.fullmatch(pattern, annotation)), None)
+        term = meaning(name, self.target.spellings, whole=optional or plain is not None)
         form = next((form for pattern, form in _FORMS if re.fullmatch(pattern, annotation)), "")
         if (term is None or not term.form) and "ensor" in annotation and form and not optional:
             term = TENSOR  # whatever it is called
@@ -184,9 +184,9 @@ class _Reading:
     def _batch(self, annotation: str) -> dict[str, Any] | None:
         """A batch that is handed on, with what every batch has; None where its annotation says that it is another."""
         plain = re.match(r"[dD]ict(\[str, (Any|torch.Tensor|Tensor)\])?$", annotation)
-        if not plain and (annotation not in ("", "Any") or not self.target.batches):
-            return self._unknown(annotation) if annotation else None
-        of = "" if plain else next(iter(self.target.batches.values()))
+        if not plain and annotation not in ("", "Any"):
+            return self._unknown(annotation)
+        of = "" if plain else next(iter(self.target.batches.values()), "")
         return {"of": of, "fields": self._usual(), "meta": {}}
 
     def _usual(self) -> dict[str, Any]:
@@ -344,6 +344,9 @@ def understood(target: Target, path: str, signature: Signature, is_method: bool)
             made["ctx"] = {"of": "context", "attributes": {}}
         elif (spec := reading.parameter(parameter, parameter.name == own)) is not None:
             made[parameter.name] = spec
+    row = path.rpartition(".")[0].rpartition(".")[2]
+    if own and row in target.rows:  # a row is whole, and not what its constructor makes of nothing
+        made[own] = reading._rows(Parameter(own, row, True)) or made[own]
     if own:
         known = ((each.name, reading.parameter(each, own=False)) for each in signature.built)
         made[own]["built"] = {name: spec for name, spec in known if spec is not None}
@@ -425,10 +428,9 @@ def laid_out(subject: Subject) -> Iterator[Subject]:
 
 
 def filled(subject: Subject) -> Subject | None:
-    """The subject, called on an object that others of its methods have filled; None where there are none."""
-    how = subject.contract.inputs[-1].default
-    fills = how["own"] and how["parameters"][how["own"]]["fills"]
-    return _called_so(subject, filled=True) if fills else None
+    """The subject, called on an object that others of its methods have filled, and that has what its constructor says
+    that it will have; None where it is no method."""
+    return _called_so(subject, filled=True) if subject.contract.inputs[-1].default["own"] else None
 
 
 def _called_so(subject: Subject, **how: Any) -> Subject:

@@ -100,7 +100,7 @@ TERMS: tuple[Term, ...] = (
     _per(
         TOKENS,
         "token_ids",
-        r"(tokens|responses|labels|targets?|sequences|completions|output_tokens)",
+        r"(tokens|responses|labels(_for_loss)?|targets?|sequences|completions|output_tokens)",
         "token_id",
         dtype="int64",
     ),
@@ -117,7 +117,7 @@ TERMS: tuple[Term, ...] = (
     _per(
         ROWS,
         "lengths",
-        r"(responses?|completion|sequence|total|seq|sample|valid|output)_?(lens?|lengths?)|seqlens?(_list)?|lengths|seq_?len_list|batch_seqlens|input_lens|(timestep|effective_token)_lengths|turn_counts",
+        r"(responses?|completion|sequence|total|seq|sample|valid|output)_?(lens?|lengths?)|seqlens?(_list)?|lengths|seq_?len_list|batch_seqlens|input_lens|(timestep|effective_token)_lengths|turn_counts|prompt_id_lens",
         dtype="int64",
         derived="lengths",
     ),
@@ -128,6 +128,7 @@ TERMS: tuple[Term, ...] = (
         form="array",
         derived="group",
     ),
+    _per(ROWS, "places", r"idxs|indices|indexes|idx_list|perm|permutation", dtype="int64", derived="places"),
     _per(("edges",), "cu_seqlens", r"cu_seq_?lens?(_(q|k|kv|padded|rmpad))?", dtype="int32", derived="edges"),
     # counts of the batch
     Term(Input("batch_size", "any", ""), re.compile(r"batch_size|bsz|bs|num_(samples|sequences|seqs|rows)"), "rows"),
@@ -214,7 +215,7 @@ TERMS: tuple[Term, ...] = (
     ),
     _any_of(
         "many",
-        r"(global_|train_|rollout_|sample_)batch_size|max_tokens?(_len)?(_per_(gpu|device|microbatch|mb|rank))?|max_(prompt|new|total|model|context|response)_?(tokens|len|length)|max_tokens|token_budget|sequence_length_round|divisor|multiple(_of)?|pad_to_(multiple|length)(_of)?|size_divisor|target_length|truncate_length",
+        r"(global_|train_|rollout_|sample_)batch_size|max_tokens?(_len)?(_per_(gpu|device|microbatch|mb|rank))?|max_(prompt|new|total|model|context|response)_?(tokens|len|length)|max_tokens|token_budget|sequence_length_round|divisor|multiple(_of)?|pad_to_(multiple|length)(_of)?|size_divisor|(target_|truncate_|new_)?length|bin_capacity",
         8,
         4,
         16,
@@ -317,7 +318,7 @@ TERMS: tuple[Term, ...] = (
         None,
     ),
     _any_of("timing", r"(timing|timings|time|timing_raw|timing_dict|metric_timing)_?(raw|dict)?", {}),
-    _any_of("name", r"name|key|prefix_name|metric_name|split|tag|partition_id|request_id|model_id", "train", "val"),
+    _any_of("name", r"(\w+_)?name|key|split|tag|partition_id|request_id|model_id", "train", "val"),
 )
 
 #: A tensor of which nothing is known but that it is one.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -40,18 +40,29 @@ def _called(boundary: Any, inputs: Mapping[str, Any], how: Mapping[str, Any]) ->
     before = {name: dict(_state(value)) for name, value in made.items()}
     arguments = {**made}
     leading = [arguments.pop(how["own"])] if how["own"] else []
-    applied = getattr(boundary.owner, "apply", None) if isinstance(made.get("ctx"), objects.Context) else None
-    if applied is not None and boundary.path.endswith(".forward"):  # as torch calls it, and its backward
-        taken = list(boundary.parameters.items())[1:]
-        returned = applied(*(made.get(name, parameter.default) for name, parameter in taken))
-    else:
-        returned = _complete(boundary.function(*leading, **arguments))
+    function = boundary.function
+    if isinstance(made.get("ctx"), objects.Context) and boundary.path.endswith(".forward"):
+        function = _with_backward(boundary)
+    returned = _complete(function(*leading, **arguments))
     if objects.ASKED:
         raise DriftError(f"the code uses {objects.ASKED[0]}, which the lexicon does not know")
     if returned is not None:
         return {"returned": returned}
     after = {name: dict(_state(value)) for name, value in made.items()}
     return {"left": {name: _changed(before[name], after[name]) for name in made}}
+
+
+def _with_backward(boundary: Any) -> Callable[..., Any]:
+    """A function of torch's own as torch calls it, so that its gradient is its own; by itself where it cannot be."""
+
+    def called(ctx: Any, **arguments: Any) -> Any:
+        taken = list(boundary.parameters.items())[1:]
+        try:
+            return boundary.owner.apply(*(arguments.get(name, parameter.default) for name, parameter in taken))
+        except RuntimeError:
+            return boundary.function(ctx, **arguments)
+
+    return called
 
 
 def _complete(returned: Any) -> Any:
@@ -205,6 +216,8 @@ class _Maker:
             return self._hull()[:, self._prompt :].sum(-1)
         if what == "edges":
             return torch.arange(len(mask) + 1, dtype=torch.int32) * (mask.shape[1] + self._prompt)
+        if what == "places":
+            return torch.arange(len(mask)).flip(0)
         if what == "rows":
             return len(mask)
         return int((mask != 0).sum()) if what == "valid" else mask.shape[1] + self._prompt
@@ -232,7 +245,8 @@ class _Maker:
                 if isinstance(column, torch.Tensor) and column.dim():
                     value = column[place].tolist()
                 else:
-                    value = column[place] if isinstance(column, (list, tuple)) and place < len(column) else column
+                    several = hasattr(column, "__len__") and not isinstance(column, (str, dict)) and place < len(column)
+                    value = column[place] if several else column
                 if isinstance(value, list):
                     value = value[: length + len(value) - width]
                 given = groups.index(value) if value in groups else value
@@ -273,6 +287,8 @@ class _Maker:
             return objects.Context()
         if spec["of"] == "self":
             made = objects.built(self._boundary.owner, {name: self.made(part) for name, part in spec["built"].items()})
+            if self._how["filled"]:
+                objects.fill(made)
         elif spec["of"]:
             made = objects.default(spec["of"])
         if made is None:

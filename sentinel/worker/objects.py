@@ -171,6 +171,10 @@ class Table(list[dict[str, Any]]):
         kept = [{name: value for name, value in one.items() if name not in dropped} for one in self]
         return Table([{**before, **after} for before, after in zip(kept, rows)] if len(kept) == len(rows) else rows)
 
+    @property
+    def iloc(self) -> Table:
+        return self
+
     def filter(self, function: Any, **more: Any) -> Table:
         return Table([one for one in self if function(dict(one), **more.get("fn_kwargs") or {})])
 
@@ -213,6 +217,17 @@ def alone() -> Any:
     return distributed.group.WORLD
 
 
+class Quiet:
+    """What traces and times a call, and changes nothing of it."""
+
+    def __call__(self, *_: Any, **__: Any) -> Quiet:
+        return self
+
+    __getattr__ = __enter__ = __call__
+
+    def __exit__(self, *_: Any) -> None: ...
+
+
 #: What is not installed, and what it answers in a world of one process without a network.
 WORLD: tuple[tuple[str, Any], ...] = (
     (r"megatron\..*\.get_virtual_\w+", None),
@@ -221,7 +236,9 @@ WORLD: tuple[tuple[str, Any], ...] = (
     (r"megatron\..*\.get_\w*group", alone),
     (r"megatron\..*\.is_pipeline_(first|last)_stage", True),
     (r"transformers\.(\w+\.)*AutoTokenizer\.from_pretrained", WordTokenizer),
+    (r"transformers\.(\w+\.)*AutoProcessor\.from_pretrained", None),
     (r"transformers\..*\.is_\w+_available", False),
+    (r"opentelemetry\..*|codetiming\.Timer", Quiet),
     (r"datasets\.(\w+\.)*(load_dataset|load_from_disk)", Table),
 )
 
@@ -381,8 +398,6 @@ def _run(statement: ast.stmt, file: str, space: dict[str, Any], own: str, made: 
     with suppress(Exception, SystemExit):
         exec(compile(ast.Module([statement], []), file, "exec"), space)
         if len(ghosts.state().used) == used and len(ASKED) == asked:
-            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Attribute):
-                _fill(made, statement.target.attr, statement.annotation, space)
             return
     del ghosts.state().used[used:], ASKED[asked:]
     lost = {name for name, value in vars(made).items() if name not in before or before[name] is not value}
@@ -395,14 +410,23 @@ def _run(statement: ast.stmt, file: str, space: dict[str, Any], own: str, made: 
         object.__setattr__(made, name, Unknown(f"self.{name}"))
 
 
-def _fill(made: Any, name: str, annotation: ast.expr, space: Mapping[str, Any]) -> None:
-    """Make what an attribute will be where it is None until somebody sets it: one of the framework's own classes."""
-    words = (word.id for word in ast.walk(annotation) if isinstance(word, ast.Name))
-    own = (space.get(word) for word in words)
+def fill(made: Any) -> None:
+    """Make what an object will have where its constructor leaves None and says that it will be of the framework's own
+    class."""
     top = type(made).__module__.partition(".")[0]
-    of = next((each for each in own if isinstance(each, type) and each.__module__.partition(".")[0] == top), None)
-    if getattr(made, name, 0) is None and of is not None:
-        object.__setattr__(made, name, default(f"{of.__module__}.{of.__qualname__}"))
+    for cls in type(made).__mro__:
+        function = inspect.unwrap(vars(cls).get("__init__", len))
+        if cls.__module__.partition(".")[0] != top or not hasattr(function, "__code__"):
+            continue
+        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))):
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute):
+                named = (each.id for each in ast.walk(node.annotation) if isinstance(each, ast.Name))
+                classes = (each for each in map(function.__globals__.get, named) if isinstance(each, type))
+                of = next((each for each in classes if each.__module__.partition(".")[0] == top), None)
+                if of is not None and getattr(made, node.target.attr, 0) is None:
+                    used, asked = len(ghosts.state().used), len(ASKED)
+                    object.__setattr__(made, node.target.attr, default(f"{of.__module__}.{of.__qualname__}"))
+                    del ghosts.state().used[used:], ASKED[asked:]
 
 
 # -- the framework's own configuration ---------------------------------------------------------------------------------
@@ -494,6 +518,8 @@ def configured(
         if fit and (len(said) == 1 or fit[0] is _nodes(source)[0]):
             return copy.deepcopy(fit[0])
     roots = [nodes[0] for source in sources if whole and (nodes := _nodes(source))]
+    if len(roots) == 1 and not reads:  # whoever it is handed to reads it
+        return copy.deepcopy(roots[0])
     return next((copy.deepcopy(root) for root in roots if any(_has(root, [steps]) for steps in unknown)), None)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft4Validator
 
+from sentinel.reports.brief import brief
 from sentinel.reports.evidence import evidence
 from sentinel.reports.sarif import sarif
 
@@ -65,6 +66,7 @@ def test_a_broken_law_has_its_rank(decide: Any) -> None:
     document = {**evidence(decide("reproduced")), "bug_id": None, "law": "padding_is_invisible"}
     (run,) = json.loads(sarif([(document, "failed")], ranks={"padding_is_invisible": 2}))["runs"]
     assert run["results"][0]["properties"]["rank"] == 2
+    assert brief(document).grade == "rank 2"
 
 
 def test_older_evidence_does_not_say_where_the_boundary_ends(decide: Any) -> None:
