@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from sentinel.contracts.updates import POLICY_UPDATE
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import columns, on_ranks, stand_in, swapped
+from sentinel.worker.kit import columns, named_tokens, on_ranks, stand_in, swapped
 
 from .containers import CONTAINER
 from .shared import CONFIG, CPU, MAIN, MEMORY, MODEL, OPTIMIZER, SELF, Recorder, make_model
@@ -486,15 +485,6 @@ def _unpadded(values: Any, mask: Any) -> Any:
     return values[kept], kept.flatten().nonzero().flatten(), ends, int(lengths.max())
 
 
-#: What a row has that stays one thing in the workers' form of a batch.
-_NAMED = ("number", "prompts", "responses", "attention_mask", "response_mask", "old_log_probs", "uid", "label")
-
-
-def _columns(data: Any) -> dict[str, Any]:
-    found = {name: data[name] for name in _NAMED if name in data}
-    return {name: value if hasattr(value, "dtype") else list(value) for name, value in found.items()}
-
-
 def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, stages: Any, data: Any) -> Any:
     """What the ranks do with the batch that they are sent."""
     import torch
@@ -502,7 +492,7 @@ def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, sta
     [parts], _ = boundary.imported[_DISPATCH]._split_args_kwargs_data_proto(len(models), data)
     parts = [part.unlock_() for part in parts]  # as what has been sent is
     cuts: list[Any] = []
-    stages += [("dispatch", [_columns(part) for part in parts]), ("prepare_micro_batches", cuts)]
+    stages += [("dispatch", parts), ("prepare_micro_batches", cuts)]
     budget = inputs["max_tokens_per_microbatch"]
     cut = {
         "use_dynamic_bsz": budget is not None,
@@ -512,7 +502,7 @@ def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, sta
 
     def work(rank: int) -> None:
         def step(micro_batch: Any) -> Any:
-            cuts.append(_columns(micro_batch))
+            cuts.append(micro_batch)
             table = torch.nn.functional.pad(models[rank].table, (1, 0)).flatten()
             said = [torch.cat((table[row[1:]], table.new_zeros(1))) for row in micro_batch["input_ids"].unbind()]
             output = {"log_probs": _jagged(said)}
@@ -544,18 +534,12 @@ def _driven(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import omegaconf
     import torch
 
-    inputs = {**{item.name: item.default for item in POLICY_UPDATE.inputs}, **inputs}
-    mask, ranks = inputs["response_mask"], inputs["dp_size"]
-    rows, width = mask.shape
-    last = (mask * torch.arange(1, width + 1)).amax(-1, keepdim=True)
-    ids = torch.arange(rows * (width + 1)).reshape(rows, width + 1)
-    attended = torch.cat((torch.ones_like(mask[:, :1]), torch.arange(width)[None] < last), -1)
+    mask, ranks, named = inputs["response_mask"], inputs["dp_size"], named_tokens(inputs)
+    ids, rewards = named["input_ids"], named.pop("rewards")
     given = {
-        "number": torch.arange(rows), "input_ids": ids, "prompts": ids[:, :1], "responses": ids[:, 1:],
-        "attention_mask": attended, "position_ids": torch.arange(width + 1).repeat(rows, 1), "response_mask": mask,
-        "old_log_probs": inputs["old_log_probs"],
-        "token_level_rewards": torch.zeros(rows, width).scatter(1, last - 1, inputs["rewards"][:, None].float()),
-        "uid": inputs["group"], "label": [f"row {row}" for row in range(rows)],
+        **named, "prompts": ids[:, :1], "responses": ids[:, 1:], "response_mask": mask, "token_level_rewards": rewards,
+        "position_ids": torch.arange(ids.shape[1]).repeat(len(ids), 1), "old_log_probs": inputs["old_log_probs"],
+        "uid": inputs["group"], "label": [f"row {row}" for row in range(len(ids))],
     }  # fmt: skip
     batch = CONTAINER(boundary, given, {})
     actor = options(inputs)
@@ -576,7 +560,10 @@ def _driven(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     with swapped(boundary.imported[_PADDING], "unpad_input", _unpadded):
         boundary.function(driver, batch)
     gradients = [torch.zeros_like(model.table) if model.table.grad is None else model.table.grad for model in models]
-    return {"gradient": sum(gradients) / ranks, "stages": stages, "rows": given}
+    named = {
+        name: column for name, column in given.items() if name not in ("input_ids", "position_ids")
+    }  # are unpadded
+    return {"gradient": sum(gradients) / ranks, "stages": stages, "rows": named}
 
 
 _DRIVERS = (
