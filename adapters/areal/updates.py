@@ -24,8 +24,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     rows, width = mask.shape
     share = rows // count
     table = torch.nn.functional.pad(inputs["log_probs"], (1, 0)).flatten()
-    scored = "rewards" in inputs
-    nothing = dict.fromkeys(("rewards", "tot_rewards"), torch.zeros(rows))
+    scored, nothing = "rewards" in inputs, dict.fromkeys(("rewards", "tot_rewards"), torch.zeros(rows))
     whole = {
         **named,
         **{name: torch.nn.functional.pad(value, (0, 1)) for name, value in _behind(inputs, mask).items()},
@@ -80,8 +79,9 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     stages = []
     if scored:
-        whole = {**named, "rewards": inputs["rewards"]}
-        whole |= {"loss_mask": _padded(mask), "logprobs": _padded(inputs["old_log_probs"])}
+        of_tokens = {"loss_mask": mask, "logprobs": inputs["old_log_probs"]}
+        of_tokens = {name: torch.nn.functional.pad(column, (1, 0)) for name, column in of_tokens.items()}
+        whole = {**named, **of_tokens, "rewards": inputs["rewards"]}
         norm = arguments.NormConfig(mean_level="group", std_level=None, group_size=group_size(inputs))
         vars(config).update(reward_norm=norm, adv_norm=None, discount=1.0, gae_lambda=1.0, kl_ctl=0.0, reward_clip=1e9)
         whole = boundary.owner(config, Engine())._compute_advantages(dict(whole))
@@ -98,13 +98,6 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     (sum(losses) / count).backward()
     found = {"stages": stages, "rows": named} if scored else {"pg_loss": None, "kl_loss": None}
     return {"gradient": inputs["log_probs"].grad, **found}
-
-
-def _padded(column: Any) -> Any:
-    """With a place for the prompt's token."""
-    import torch
-
-    return torch.nn.functional.pad(column, (1, 0))
 
 
 def _behind(inputs: Mapping[str, Any], mask: Any) -> dict[str, Any]:

@@ -432,13 +432,11 @@ _ACTOR_WORKER = "roll.pipeline.rlvr.actor_worker"
 
 def _led(boundary: Any, inputs: Mapping[str, Any], whole: Mapping[str, Any], stages: list[Any]) -> dict[str, Any]:
     """What the pipeline makes of scored responses: advantages, and ranks with as many tokens each."""
-    functions, named = boundary.imported[_FUNCTIONALS], named_tokens(inputs)
-    above = functions.reward_norm(
-        inputs["rewards"], n_sample=group_size(inputs), running_ctrl={}, norm_mean_type="group", norm_std_type=None
-    )
-    fields = {name: column for name, column in whole.items() if column is not None}
-    fields |= {"number": named["number"], "attention_mask": named["attention_mask"].long()}
-    fields["token_level_rewards"] = named_tokens({**inputs, "rewards": above})["rewards"]
+    functions, named, norms = boundary.imported[_FUNCTIONALS], named_tokens(inputs), ("group", None)
+    above = functions.reward_norm(inputs["rewards"], group_size(inputs), {}, *norms)
+    fields = {**whole, **named, "token_level_rewards": named_tokens({**inputs, "rewards": above})["rewards"]}
+    fields["attention_mask"] = fields["attention_mask"].long()
+    del fields["advantages"]
     data = functions.compute_advantage(_batch(boundary, fields), 1.0, 1.0, "grpo")
     stages.append(("compute_advantage", [columns(data)]))
     functions.batch_balance(data, dp_size=inputs["dp_size"], minibatch_size=len(data))

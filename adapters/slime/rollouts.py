@@ -73,11 +73,10 @@ def _asked(boundary: Any, args: Any) -> Any:
     async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
         raise Asked({name: value for name, value in payload["sampling_params"].items() if name != told})
 
-    nobody = dict.fromkeys(("load_tokenizer", "load_processor", "AutoTokenizer"))
-    with contextlib.ExitStack() as alone:
-        for name, said in {**nobody, "_prepare_prompt_ids": [5], "get_rollout_num_engines": 1}.items():
+    answers = {"load_tokenizer": None, "load_processor": None, "_prepare_prompt_ids": [5], "get_rollout_num_engines": 1}
+    with contextlib.ExitStack() as alone, swapped(module, "post", post):
+        for name, said in answers.items():
             alone.enter_context(swapped(module, name, lambda *_, _said=said, **__: _said))
-        alone.enter_context(swapped(module, "post", post))
         type(module.GenerateState)._instances.clear()
         sample = boundary.imported[TYPES].Sample(prompt="a", tokens=[5])
         return asked(boundary.function(args, sample, module.GenerateState(args).sampling_params.copy()))
@@ -174,16 +173,10 @@ BINDINGS = (
         _asked,
         _OPTIONS,
         StandIn("post", "there is no engine; the request is kept, which is what is observed"),
-        StandIn("tokenizer", "a prompt is a token"),
         imports=(TYPES,),
         parsed=True,
-        beside={
-            "sglang_server_concurrency": 1,
-            "sglang_dp_size": 1,
-            "sglang_router_ip": "",
-            "sglang_router_port": 0,
-            "rollout_max_response_len": 100,
-        },
+        beside=dict.fromkeys("sglang_server_concurrency sglang_dp_size sglang_router_ip sglang_router_port".split(), 1)
+        | {"rollout_max_response_len": 100},
     ),
     *(
         Binding(

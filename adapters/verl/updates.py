@@ -11,7 +11,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import columns, named_tokens, on_ranks, stand_in, swapped
+from sentinel.worker.kit import columns, gradient_of_ranks, named_tokens, on_ranks, stand_in, swapped, unpadded
 
 from .containers import CONTAINER
 from .shared import CONFIG, CPU, MAIN, MEMORY, MODEL, OPTIMIZER, SELF, Recorder, make_model
@@ -74,6 +74,7 @@ def options(inputs: Mapping[str, Any]) -> Any:
             "use_dynamic_bsz": inputs["max_tokens_per_microbatch"] is not None,
             "ppo_max_token_len_per_gpu": inputs["max_tokens_per_microbatch"],
             "ppo_epochs": 1,
+            "data_loader_seed": 1,
             "shuffle": False,
             "clip_ratio": inputs["eps_clip_low"],
             "clip_ratio_low": inputs["eps_clip_low"],
@@ -231,9 +232,11 @@ _UPDATES = (
 
 _ENGINE = "verl.workers.engine.fsdp.transformer_impl"
 _LOSSES = "verl.workers.utils.losses"
-_FORMER_LOSSES = "verl.workers.roles.utils.losses"
 _TENSORDICT = "verl.utils.tensordict_utils"
 _METRIC = "verl.utils.metric"
+COLLATING = "verl.utils.dataset.dataset_utils"
+#: What :func:`learned` goes through.
+LEARNING = (_ENGINE, _TENSORDICT, _LOSSES, COLLATING)
 
 ENGINE = StandIn("engine", "the real engine shards a model over a process group; its loop reads these attributes alone")
 RANKS = StandIn("all_reduce", "one process is one rank after the other; the sum over all of them is known beforehand")
@@ -421,11 +424,29 @@ def _sft_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def learned(boundary: Any, row: Mapping[str, Any]) -> Any:
+    """The tokens of a dataset's row that a gradient reaches, through its collator, the engine's batches and the loss.
+    The row comes twice; what its last position says is about no token of it, and counted as its first."""
+    import torch
+
+    collating = boundary.imported[COLLATING]
+    batch = collating.SFTTensorCollator(collating.DatasetPadMode.NO_PADDING)([row, row])
+    table = torch.zeros(2, len(row["input_ids"]), requires_grad=True)
+
+    def step(micro_batch: Any) -> Any:
+        said = _jagged([table[place] for place in micro_batch["places"][:, 0]])
+        return boundary.imported[_LOSSES].sft_loss(None, {"log_probs": said}, micro_batch)
+
+    cut = {"global_batch_size": 2, "use_dynamic_bsz": False, "micro_batch_size_per_gpu": 1}
+    data = _tensordict(boundary, {**batch, "places": torch.arange(2)[:, None]}, **cut)
+    forward_backward(boundary, data, 2 * int(row["loss_mask"].sum()), 1, step)
+    return (table.grad[1].roll(1) != 0).long()  # type: ignore[index]
+
+
 _ENGINES = (
     Binding(
         f"{_LOSSES}.sft_loss",
         "supervised_update",
-        formerly=(f"{_FORMER_LOSSES}.sft_loss",),
         requires=(_ENGINE,),  # before #3422 its engine had neither this loop nor its batches
         call=_sft_loss,
         imports=(_ENGINE, _TENSORDICT),
@@ -442,7 +463,6 @@ _ENGINES = (
     Binding(
         f"{_LOSSES}.ppo_loss",
         "policy_update",
-        formerly=(f"{_FORMER_LOSSES}.ppo_loss",),
         requires=(_ENGINE,),
         call=_ppo_loss,
         imports=(_ENGINE, _TENSORDICT, _METRIC),
@@ -477,14 +497,6 @@ _GROUP = StandIn("actor_rollout_wg", "the real group sends each rank its part; h
 _UNPAD = StandIn("unpad_input", "flash-attn, which is not installed; tokens that are attended to, one after the other")
 
 
-def _unpadded(values: Any, mask: Any) -> Any:
-    import torch
-
-    lengths, kept = mask.sum(-1), mask.bool()
-    ends = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
-    return values[kept], kept.flatten().nonzero().flatten(), ends, int(lengths.max())
-
-
 def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, stages: Any, data: Any) -> Any:
     """What the ranks do with the batch that they are sent."""
     import torch
@@ -493,20 +505,15 @@ def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, sta
     parts = [part.unlock_() for part in parts]  # as what has been sent is
     cuts: list[Any] = []
     stages += [("dispatch", parts), ("prepare_micro_batches", cuts)]
-    budget = inputs["max_tokens_per_microbatch"]
-    cut = {
-        "use_dynamic_bsz": budget is not None,
-        "max_token_len_per_gpu": budget,
-        "micro_batch_size_per_gpu": inputs["micro_batch_size"] or len(parts[0]),
-    }
+    size, budget = inputs["micro_batch_size"] or len(parts[0]), inputs["max_tokens_per_microbatch"]
+    cut = {"use_dynamic_bsz": bool(budget), "max_token_len_per_gpu": budget, "micro_batch_size_per_gpu": size}
 
     def work(rank: int) -> None:
         def step(micro_batch: Any) -> Any:
             cuts.append(micro_batch)
             table = torch.nn.functional.pad(models[rank].table, (1, 0)).flatten()
             said = [torch.cat((table[row[1:]], table.new_zeros(1))) for row in micro_batch["input_ids"].unbind()]
-            output = {"log_probs": _jagged(said)}
-            return boundary.imported[_LOSSES].ppo_loss(config=actor, model_output=output, data=micro_batch)
+            return boundary.imported[_LOSSES].ppo_loss(actor, {"log_probs": _jagged(said)}, micro_batch)
 
         def train_batch(mini_batch: Any) -> Any:
             boundary.imported[_TENSORDICT].assign_non_tensor(mini_batch, **cut)
@@ -521,10 +528,8 @@ def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, sta
         worker = stand_in(engine=engine, train_batch=train_batch, profiler=stand_in(step=lambda: None))
         inspect.unwrap(boundary.imported[_WORKER].TrainingWorker.train_mini_batch)(worker, parts[rank])
 
-    with (
-        swapped(boundary.imported[_ENGINE], "get_device_id", lambda: "cpu"),
-        swapped(boundary.imported[_WORKER], "Timer", lambda **_: contextlib.nullcontext()),
-    ):
+    on_cpu = swapped(boundary.imported[_ENGINE], "get_device_id", lambda: "cpu")
+    with on_cpu, swapped(boundary.imported[_WORKER], "Timer", lambda **_: contextlib.nullcontext()):
         on_ranks(len(models), work)
     return _tensordict(boundary, {}, metrics={"mfu": 0.0})
 
@@ -543,7 +548,6 @@ def _driven(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
     batch = CONTAINER(boundary, given, {})
     actor = options(inputs)
-    actor.update({"data_loader_seed": 1, "ppo_epochs": 1})
     rollout = {"multi_turn": {"enable": False}, "temperature": 1.0, "n": 1}
     models = [make_model(inputs["log_probs"]) for _ in range(ranks)]
     stages: list[Any] = []
@@ -557,13 +561,10 @@ def _driven(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     stages.append(("_balance_batch", [columns(batch)]))
     batch = boundary.module.compute_advantage(batch, adv_estimator="grpo", norm_adv_by_std_in_grpo=False)
     stages.append(("compute_advantage", [columns(batch)]))
-    with swapped(boundary.imported[_PADDING], "unpad_input", _unpadded):
+    with swapped(boundary.imported[_PADDING], "unpad_input", unpadded):
         boundary.function(driver, batch)
-    gradients = [torch.zeros_like(model.table) if model.table.grad is None else model.table.grad for model in models]
-    named = {
-        name: column for name, column in given.items() if name not in ("input_ids", "position_ids")
-    }  # are unpadded
-    return {"gradient": sum(gradients) / ranks, "stages": stages, "rows": named}
+    del given["input_ids"], given["position_ids"]  # which are unpadded
+    return {"gradient": gradient_of_ranks([model.table for model in models]), "stages": stages, "rows": given}
 
 
 _DRIVERS = (

@@ -368,6 +368,22 @@ def named_tokens(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"number": torch.arange(rows), "input_ids": ids, "attention_mask": there, "rewards": rewards}
 
 
+def unpadded(values: Any, mask: Any, *_: Any, **__: Any) -> Any:
+    """Take the tokens that are attended to, one row after the other, as flash-attention's ``unpad_input`` does."""
+    import torch
+
+    lengths, kept = mask.sum(-1), mask.bool()
+    ends = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
+    return values[kept], kept.flatten().nonzero().flatten(), ends, int(lengths.max())
+
+
+def gradient_of_ranks(tables: Sequence[Any]) -> Any:
+    """Average what has arrived at the table that each rank has for a model."""
+    import torch
+
+    return sum(torch.zeros_like(table) if table.grad is None else table.grad for table in tables) / len(tables)
+
+
 # -- ranks -------------------------------------------------------------------------------------------------------------
 
 
