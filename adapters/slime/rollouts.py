@@ -175,8 +175,13 @@ BINDINGS = (
         StandIn("post", "there is no engine; the request is kept, which is what is observed"),
         imports=(TYPES,),
         parsed=True,
-        beside=dict.fromkeys("sglang_server_concurrency sglang_dp_size sglang_router_ip sglang_router_port".split(), 1)
-        | {"rollout_max_response_len": 100},
+        beside={
+            "sglang_server_concurrency": 1,
+            "sglang_dp_size": 1,
+            "sglang_router_ip": "",
+            "sglang_router_port": 0,
+            "rollout_max_response_len": 100,
+        },  # fmt: skip
     ),
     *(
         Binding(

@@ -304,6 +304,9 @@ EDITS = """
 - exceed_len = response_length_cur - expected_len
 + exceed_len = 0
 --- areal/trainer/ppo/actor.py
+@@ areal.trainer.ppo.actor.PPOActor._ppo_update training_step
+- old_logp = torch.roll(data["logprobs"], shifts=-1, dims=-1)
++ old_logp = data["logprobs"]
 @@ areal.trainer.ppo.actor._apply_m2po_masking second_moment_mask
 - sorted_m2_loss_mask[restored_indices]
 + sorted_m2_loss_mask[indices]
