@@ -37,8 +37,8 @@ from sentinel.targets.refs import Ref
 from sentinel.watch.checker import Checker
 from sentinel.watch.link import Watching
 from sentinel.watch.wrapping import Budget, Watcher
-from sentinel.worker import boundaries, ghosts, probe, tensors
-from sentinel.worker.boundaries import Boundary
+from sentinel.worker import calling, ghosts, probe, tensors
+from sentinel.worker.calling import Boundary
 
 _WORDS, _DRAWN = 5, 600
 
@@ -59,7 +59,7 @@ def imported(target: Any, ref: str) -> tuple[str, ...]:
 def called(subject: Subject, target: Any, roots: tuple[str, ...]) -> tuple[Boundary, dict[str, Any]] | None:
     """A boundary, and a scenario of which its adapter makes a call; None where this revision has none."""
     try:
-        boundaries.answer_at_import(target.at_import, roots)
+        calling.answer_at_import(target.at_import, roots)
         boundary = probe.found(subject.binding, roots, frozenset(subject.given), "cpu")
     except Exception:
         return None

@@ -9,7 +9,7 @@ from typing import Any
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
 from sentinel.worker.families import rule_reward, sampling_request
-from sentinel.worker.kit import swapped
+from sentinel.worker.kit import fields, swapped
 
 _CODE = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
 #: Before January 2026.
@@ -19,12 +19,9 @@ _REWARD = "areal.reward"
 
 _RECORDS = "areal.api.io_struct"
 
-#: Options of a rollout: fields of the same name.
-_OPTIONS = {
-    name: name
-    for name in ("temperature", "top_p", "top_k", "max_new_tokens", "min_new_tokens", "frequency_penalty", "stop",
-                 "stop_token_ids", "ignore_eos", "seed", "greedy")
-}  # fmt: skip
+_OPTIONS = fields(
+    "temperature top_p top_k max_new_tokens min_new_tokens frequency_penalty stop stop_token_ids ignore_eos seed greedy"
+)
 
 _GRADER = StandIn(
     "get_math_verify_worker",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from sentinel.targets import Binding, StandIn
-from sentinel.worker.kit import on_ranks, stand_in, swapped
+from sentinel.worker.kit import group_size, named_tokens, on_ranks, stand_in, swapped
 
 _ACTOR = "areal.trainer.ppo.actor"
 _ENGINE = "areal.engine.fsdp_engine"
@@ -18,18 +19,16 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     is averaged over ranks, as FSDP has it."""
     import torch
 
-    mask, count = inputs["response_mask"].bool(), inputs["dp_size"]
+    mask, count, named = inputs["response_mask"].bool(), inputs["dp_size"], named_tokens(inputs)
+    named.pop("rewards")
     rows, width = mask.shape
     share = rows // count
     table = torch.nn.functional.pad(inputs["log_probs"], (1, 0)).flatten()
-    last = (mask * torch.arange(1, width + 1)).amax(-1, keepdim=True).clamp(min=1)
-    nothing = torch.zeros(rows)
+    scored, nothing = "rewards" in inputs, dict.fromkeys(("rewards", "tot_rewards"), torch.zeros(rows))
     whole = {
-        "input_ids": torch.arange(rows * (width + 1)).reshape(rows, width + 1),
-        "attention_mask": torch.arange(width + 1)[None] <= last,
+        **named,
         **{name: torch.nn.functional.pad(value, (0, 1)) for name, value in _behind(inputs, mask).items()},
-        **dict.fromkeys(("rewards", "tot_rewards"), nothing),
-        "kl_rewards": torch.zeros(rows, width + 1),
+        **(nothing | {"kl_rewards": torch.zeros(rows, width + 1)}),
     }
     arguments = boundary.imported[_ARGUMENTS]
     config = arguments.PPOActorConfig(experiment_name="", trial_name="", path="")
@@ -78,6 +77,16 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             losses.append(loss)
             return loss.detach().requires_grad_()
 
+    stages = []
+    if scored:
+        of_tokens = {"loss_mask": mask, "logprobs": inputs["old_log_probs"]}
+        of_tokens = {name: torch.nn.functional.pad(column, (1, 0)) for name, column in of_tokens.items()}
+        whole = {**named, **of_tokens, "rewards": inputs["rewards"]}
+        norm = arguments.NormConfig(mean_level="group", std_level=None, group_size=group_size(inputs))
+        vars(config).update(reward_norm=norm, adv_norm=None, discount=1.0, gae_lambda=1.0, kl_ctl=0.0, reward_clip=1e9)
+        whole = boundary.owner(config, Engine())._compute_advantages(dict(whole))
+        stages = [("_compute_advantages", [whole])]
+
     def rank(number: int) -> None:
         part = slice(number * share, (number + 1) * share)
         actor = boundary.owner(config, Engine())
@@ -87,34 +96,38 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     with swapped(tracker, "scalar", lambda **_: None), swapped(tracker, "stat", lambda **_: None):
         on_ranks(count, rank)
     (sum(losses) / count).backward()
-    return {"gradient": inputs["log_probs"].grad, "pg_loss": None, "kl_loss": None}
+    found = {"stages": stages, "rows": named} if scored else {"pg_loss": None, "kl_loss": None}
+    return {"gradient": inputs["log_probs"].grad, **found}
 
 
 def _behind(inputs: Mapping[str, Any], mask: Any) -> dict[str, Any]:
     """The columns of tokens, and the behaviour policy's log-probs in the place of the proximal one's."""
     old = inputs["old_log_probs"]
-    return {"loss_mask": mask, "logprobs": old, "prox_logp": old, "advantages": inputs["advantages"]}
+    return {"loss_mask": mask, "logprobs": old, "prox_logp": old, "advantages": inputs.get("advantages", old)}
 
+
+_UPDATE = Binding(
+    f"{_ACTOR}.PPOActor._ppo_update",
+    "policy_update",
+    call=_update,
+    imports=(_ENGINE, _ARGUMENTS),
+    requires=(f"{_ENGINE}.FSDPEngine._compute_logprobs_and_loss",),
+    stand_ins=(
+        StandIn("model", "a table of log-probs: the forward pass answers those of the tokens that it is given"),
+        StandIn("engine", "the real engine shards a model over a process group; what shards and steps is left out"),
+        StandIn("ranks", "threads of one process, by functions in the place of torch.distributed's"),
+        StandIn("stats_tracker", "what is reported is gathered elsewhere, by a tracker of the process"),
+    ),
+    fixed={
+        **dict.fromkeys(("ref_log_probs", "entropies", "loss_scale_factor")),
+        **dict.fromkeys(("kl_coef", "entropy_coef"), 0.0),
+        "loss_agg_mode": "token-mean",
+    },
+    accepts={"dual_clip": (None, 3.0)},
+    dtypes=("float32",),
+)
 
 BINDINGS = (
-    Binding(
-        f"{_ACTOR}.PPOActor._ppo_update",
-        "policy_update",
-        call=_update,
-        imports=(_ENGINE, _ARGUMENTS),
-        requires=(f"{_ENGINE}.FSDPEngine._compute_logprobs_and_loss",),
-        stand_ins=(
-            StandIn("model", "a table of log-probs: the forward pass answers those of the tokens that it is given"),
-            StandIn("engine", "the real engine shards a model over a process group; what shards and steps is left out"),
-            StandIn("ranks", "threads of one process, by functions in the place of torch.distributed's"),
-            StandIn("stats_tracker", "what is reported is gathered elsewhere, by a tracker of the process"),
-        ),
-        fixed={
-            **dict.fromkeys(("ref_log_probs", "entropies", "loss_scale_factor")),
-            **dict.fromkeys(("kl_coef", "entropy_coef"), 0.0),
-            "loss_agg_mode": "token-mean",
-        },
-        accepts={"dual_clip": (None, 3.0)},
-        dtypes=("float32",),
-    ),
+    _UPDATE,
+    replace(_UPDATE, contract="training_step", fixed={"group_layout": "equal", "loss_agg_mode": "token-mean"}),
 )

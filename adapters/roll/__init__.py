@@ -17,7 +17,7 @@ from sentinel.contracts.normalisation import MASKED_STATISTICS, REWARD_NORMALISA
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.worker.drift import AbsentError, DriftError, UnknownInputError
 from sentinel.worker.families import masked_statistic
-from sentinel.worker.kit import group_size, on_ranks, own_randomness, passed, stand_in, swapped
+from sentinel.worker.kit import columns, group_size, named_tokens, on_ranks, own_randomness, passed, stand_in, swapped
 
 from . import containers, data, rewards
 from .containers import PROTOCOL
@@ -430,6 +430,20 @@ _FSDP = "roll.distributed.strategy.fsdp2_strategy"
 _ACTOR_WORKER = "roll.pipeline.rlvr.actor_worker"
 
 
+def _led(boundary: Any, inputs: Mapping[str, Any], whole: Mapping[str, Any], stages: list[Any]) -> dict[str, Any]:
+    """What the pipeline makes of scored responses: advantages, and ranks with as many tokens each."""
+    functions, named, norms = boundary.imported[_FUNCTIONALS], named_tokens(inputs), ("group", None)
+    above = functions.reward_norm(inputs["rewards"], group_size(inputs), {}, *norms)
+    fields = {**whole, **named, "token_level_rewards": named_tokens({**inputs, "rewards": above})["rewards"]}
+    fields["attention_mask"] = fields["attention_mask"].long()
+    del fields["advantages"]
+    data = functions.compute_advantage(_batch(boundary, fields), 1.0, 1.0, "grpo")
+    stages.append(("compute_advantage", [columns(data)]))
+    functions.batch_balance(data, dp_size=inputs["dp_size"], minibatch_size=len(data))
+    stages.append(("batch_balance", [columns(data)]))
+    return columns(data)
+
+
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The strategy's step on each rank, with the loss of the real worker. A token is known by its id, wherever it ends
     up. FSDP averages gradients over ranks."""
@@ -442,15 +456,18 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     tables = {name: inputs[name] for name in ("log_probs", "entropies") if inputs[name] is not None}
     said = {name: torch.nn.functional.pad(table, (1, 0)).flatten() for name, table in tables.items()}
     ids = torch.arange(rows * (width + 1)).reshape(rows, width + 1)
+    stages: list[Any] = []
     whole = {
         "input_ids": ids,
         "response_mask": _with_prompt(mask),
         **dict.fromkeys(("attention_mask", "position_ids"), torch.ones_like(ids)),
         "ref_log_probs": inputs["old_log_probs"] if reference is None else reference,
         "old_log_probs": inputs["old_log_probs"],
-        "advantages": inputs["advantages"],
-        "train_infer_is_weight": torch.ones_like(inputs["advantages"]),
+        "advantages": inputs.get("advantages"),
+        "train_infer_is_weight": torch.ones_like(inputs["old_log_probs"]),
     }
+    if "rewards" in inputs:
+        whole = _led(boundary, inputs, whole, stages)
     options = {
         **_clip_options(inputs),
         "importance_sampling": "token",
@@ -524,6 +541,9 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         told = on_ranks(count, rank)
     (sum(losses) / count).backward()
     reported = {name: sum(sum(one[f"actor/{name}@sum"]) for one in told) for name in ("pg_loss", "kl_loss")}
+    if stages:
+        named = {"number": torch.arange(rows), "input_ids": ids, "old_log_probs": inputs["old_log_probs"]}
+        return {"gradient": inputs["log_probs"].grad, "stages": stages, "rows": named}
     entropies = inputs["entropies"]
     return {
         "gradient": inputs["log_probs"].grad,
@@ -637,6 +657,23 @@ _ASIDE = {
     "*.otel_receiver.* *.utils.tracking.* *.EnvActivityMonitor.* *.rlvr.utils.*",
     "a package of its own loads the files": "*.datasets.dataset.* *.datasets.loader.*",
 }
+_UPDATE = Binding(
+    f"{_FSDP}.FSDP2TrainStrategy.train_step",
+    "policy_update",
+    call=_update,
+    imports=(PROTOCOL, _FUNCTIONALS, _RLVR_CONFIG, _WORKER_CONFIG, _BASE_CONFIG, _ACTOR_WORKER),
+    requires=(f"{_FSDP}.FSDP2TrainStrategy._get_global_valid_samples",),
+    stand_ins=(
+        _SELF,
+        _CONFIG,
+        _STRATEGY,
+        _ADDRESS,
+        StandIn("ranks", "threads of one process, by functions in the place of torch.distributed's"),
+    ),
+    fixed={"kl_estimator": "k3", "max_tokens_per_microbatch": None, "loss_scale_factor": None},
+    accepts={"loss_agg_mode": _MODES},
+    dialects=(_SUM_OVER_SEQUENCES,),
+)
 
 TARGET = Target(
     name="roll",
@@ -656,23 +693,8 @@ TARGET = Target(
     roots=(PackageRoot("roll"),),
     preload=("tensordict", "omegaconf"),
     bindings=(
-        Binding(
-            f"{_FSDP}.FSDP2TrainStrategy.train_step",
-            "policy_update",
-            call=_update,
-            imports=(PROTOCOL, _RLVR_CONFIG, _WORKER_CONFIG, _BASE_CONFIG, _ACTOR_WORKER),
-            requires=(f"{_FSDP}.FSDP2TrainStrategy._get_global_valid_samples",),
-            stand_ins=(
-                _SELF,
-                _CONFIG,
-                _STRATEGY,
-                _ADDRESS,
-                StandIn("ranks", "threads of one process, by functions in the place of torch.distributed's"),
-            ),
-            fixed={"kl_estimator": "k3", "max_tokens_per_microbatch": None, "loss_scale_factor": None},
-            accepts={"loss_agg_mode": _MODES},
-            dialects=(_SUM_OVER_SEQUENCES,),
-        ),
+        _UPDATE,
+        replace(_UPDATE, contract="training_step", fixed={"max_tokens_per_microbatch": None, "group_layout": "equal"}),
         Binding(
             f"{_FUNCTIONALS}.agg_loss",
             "loss_aggregation",

@@ -7,7 +7,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.families import rule_reward, sampling_request
-from sentinel.worker.kit import coefficients, group_size, stand_in, swapped
+from sentinel.worker.kit import DRAWS, coefficients, fields, group_size, stand_in, swapped
 
 from .containers import PROTOCOL
 from .data import MAIN
@@ -94,9 +94,7 @@ def _not_cut_off(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 #: Options of a rollout that are no field of the same name.
-_OPTIONS = {name: name for name in ("temperature", "top_p", "top_k", "max_new_tokens", "repetition_penalty")} | {
-    "stop": "stop_strings", "greedy": ("do_sample", {True: False, False: True}),
-}  # fmt: skip
+_OPTIONS = fields("temperature top_p top_k max_new_tokens repetition_penalty", stop="stop_strings", greedy=DRAWS)
 
 
 def _request(boundary: Any, config: Any) -> Mapping[str, Any]:

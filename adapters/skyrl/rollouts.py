@@ -11,7 +11,7 @@ from typing import Any
 from sentinel.contracts.conversations import chat
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.families import sampling_request
-from sentinel.worker.kit import stand_in, swapped
+from sentinel.worker.kit import fields, stand_in, swapped
 
 from .shared import CODE
 
@@ -195,9 +195,7 @@ _STAND_INS = (
 )
 
 #: Options of a rollout. repetition_penalty is documented to have no effect.
-_OPTIONS = {name: name for name in ("temperature", "top_p", "top_k", "min_p", "stop")} | {
-    "max_new_tokens": "max_generate_length"
-}
+_OPTIONS = fields("temperature top_p top_k min_p stop", max_new_tokens="max_generate_length")
 
 BINDINGS = (
     sampling_request(

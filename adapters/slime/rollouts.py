@@ -11,9 +11,9 @@ from typing import Any
 from sentinel.contracts.conversations import chat
 from sentinel.contracts.rollouts import SAMPLING_REQUEST
 from sentinel.targets import Binding, Dialect, StandIn
-from sentinel.worker.drift import AbsentError, DriftError
+from sentinel.worker.drift import AbsentError
 from sentinel.worker.families import sampling_request
-from sentinel.worker.kit import stand_in, swapped
+from sentinel.worker.kit import Asked, asked, stand_in, swapped
 
 from .shared import ARGS, MAIN, TYPES
 
@@ -66,30 +66,20 @@ _OPTIONS = {name: f"rollout_{name}" for name in ("temperature", "top_p", "top_k"
 }
 
 
-class _Asked(Exception):
-    """Ends the way to the engine: what it is asked for."""
-
-
 def _asked(boundary: Any, args: Any) -> Any:
     """Of the state that all requests share, and the function that makes one."""
-    module = boundary.module
+    module, told = boundary.module, "custom_params"  # what a top_p asks to be told of changes no sample
 
     async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
-        told = "custom_params"  # what a top_p asks to be told of changes no sample
-        raise _Asked({name: value for name, value in payload["sampling_params"].items() if name != told})
+        raise Asked({name: value for name, value in payload["sampling_params"].items() if name != told})
 
-    without = {"load_tokenizer": None, "load_processor": None, "AutoTokenizer": None, "_prepare_prompt_ids": [5]}
-    with contextlib.ExitStack() as alone:
-        for name, answer in {**without, "get_rollout_num_engines": 1}.items():
-            alone.enter_context(swapped(module, name, lambda *_, _answer=answer, **__: _answer))
-        alone.enter_context(swapped(module, "post", post))
+    answers = {"load_tokenizer": None, "load_processor": None, "_prepare_prompt_ids": [5], "get_rollout_num_engines": 1}
+    with contextlib.ExitStack() as alone, swapped(module, "post", post):
+        for name, said in answers.items():
+            alone.enter_context(swapped(module, name, lambda *_, _said=said, **__: _said))
         type(module.GenerateState)._instances.clear()
         sample = boundary.imported[TYPES].Sample(prompt="a", tokens=[5])
-        try:
-            asyncio.run(boundary.function(args, sample, module.GenerateState(args).sampling_params.copy()))
-        except _Asked as found:
-            return found.args[0]
-    raise DriftError("no request is made")
+        return asked(boundary.function(args, sample, module.GenerateState(args).sampling_params.copy()))
 
 
 def _teacher_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,7 +173,6 @@ BINDINGS = (
         _asked,
         _OPTIONS,
         StandIn("post", "there is no engine; the request is kept, which is what is observed"),
-        StandIn("tokenizer", "a prompt is a token"),
         imports=(TYPES,),
         parsed=True,
         beside={

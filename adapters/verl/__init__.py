@@ -608,7 +608,10 @@ TARGET = Target(
     batches={"DataProto": "verl.protocol.DataProto", "TensorDict": "tensordict.TensorDict"},
     repository="https://github.com/verl-project/verl",
     roots=(PackageRoot("verl"),),
-    moved={f"verl.workers.{role}": (f"verl.trainer.ppo.{role}",) for role in ("actor", "critic")},
+    moved={
+        **{f"verl.workers.{role}": (f"verl.trainer.ppo.{role}",) for role in ("actor", "critic")},
+        "verl.workers.utils.losses": ("verl.workers.roles.utils.losses",),
+    },
     pypi="verl",
     preload=("tensordict", "omegaconf"),
     registries=(

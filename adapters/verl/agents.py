@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding, StandIn
-from sentinel.worker.drift import DriftError
 from sentinel.worker.families import sampling_request
-from sentinel.worker.kit import stand_in, swapped
+from sentinel.worker.kit import DRAWS, Asked, asked, fields, stand_in, swapped
 
 _LOOP = "verl.experimental.agent_loop.tool_agent_loop"
 
@@ -142,20 +141,19 @@ _RUN = StandIn("_run_agent_loop", "hands the sampling parameters to the server; 
 _ENGINE = StandIn("GenerateReqInput", "there is no engine; its record of a request is kept, which is what is observed")
 
 #: Options of a rollout. Validation has some of its own.
-_OPTIONS = {name: name for name in ("temperature", "top_p", "top_k", "repetition_penalty", "ignore_eos")} | {
-    "max_new_tokens": "response_length",
-    "greedy": ("do_sample", {True: False, False: True}),
-}
+_OPTIONS = fields(
+    "temperature top_p top_k repetition_penalty ignore_eos", max_new_tokens="response_length", greedy=DRAWS
+)
 
 
 def _asked(boundary: Any, config: Any) -> Any:
     """Through the agents' worker and SGLang's server, for one prompt."""
     import torch
 
-    asked: dict[str, Any] = {}
+    given: dict[str, Any] = {}
 
     async def run(sampling_params: Mapping[str, Any], *_: Any, **__: Any) -> None:
-        asked.update(sampling_params)
+        given.update(sampling_params)
 
     worker = object.__new__(boundary.owner)
     worker.rollout_config = config
@@ -164,27 +162,19 @@ def _asked(boundary: Any, config: Any) -> Any:
     worker._postprocess = lambda outputs, **_: outputs
     batch = boundary.imported[_PROTOCOL].DataProto.from_dict(tensors={"prompts": torch.zeros(1, 1)})
     asyncio.run(boundary.function(worker, batch))
-    return _served(boundary.imported[_SERVER], config, asked)
+    return _served(boundary.imported[_SERVER], config, given)
 
 
-class _Asked(Exception):
-    """Ends the way to the engine: what it is asked for."""
-
-
-def _served(module: Any, config: Any, asked: Mapping[str, Any]) -> Any:
+def _served(module: Any, config: Any, parameters: Mapping[str, Any]) -> Any:
     """What SGLang's server asks its engine for."""
 
     def request(**fields: Any) -> Any:
-        raise _Asked(fields["sampling_params"])
+        raise Asked(fields["sampling_params"])
 
     server = object.__new__(module.SGLangHttpServer)
     vars(server).update(config=config, replica_rank=0, _disaggregation_role=None, _pd_decode_peers=None)
     with swapped(module, "GenerateReqInput", request):
-        try:
-            asyncio.run(server.generate([1], dict(asked), "request"))
-        except _Asked as found:
-            return found.args[0]
-    raise DriftError("the server makes no request")
+        return asked(server.generate([1], dict(parameters), "request"))
 
 
 _REQUESTS = (

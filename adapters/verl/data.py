@@ -11,7 +11,8 @@ from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
 from sentinel.worker.kit import log_probs_alone, passed, swapped
 
-from .shared import MAIN
+from .shared import CPU, MAIN
+from .updates import ENGINE, LEARNING, learned
 
 _PROTOCOL = "verl.protocol"
 _BALANCING = "verl.utils.seqlen_balancing"
@@ -134,7 +135,7 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
     )
     with swapped(boundary.module, "print_assembled_message", lambda *_: None):
         found = boundary.function(dataset, 0)
-    return {"token_ids": found["input_ids"], "loss_mask": found["loss_mask"]}
+    return {"token_ids": found["input_ids"], "loss_mask": learned(boundary, found)}
 
 
 def _bootstrapped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -203,7 +204,8 @@ _DATA = (
         f"{_DATASETS}.multiturn_sft_dataset.MultiTurnSFTDataset.__getitem__",
         "trained_tokens",
         call=_trained_of_a_chat,
-        stand_ins=(_DATASET, _TOKENS),
+        imports=LEARNING,
+        stand_ins=(_DATASET, _TOKENS, ENGINE, CPU),
         # It refuses a chat that is not its messages one after the other.
         fixed={"trains": "all", "tools_share_a_turn": False},
         dialects=(

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from sentinel.contracts.updates import POLICY_UPDATE
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import columns, on_ranks, stand_in, swapped
+from sentinel.worker.kit import columns, gradient_of_ranks, named_tokens, on_ranks, stand_in, swapped, unpadded
 
 from .containers import CONTAINER
 from .shared import CONFIG, CPU, MAIN, MEMORY, MODEL, OPTIMIZER, SELF, Recorder, make_model
@@ -75,6 +74,7 @@ def options(inputs: Mapping[str, Any]) -> Any:
             "use_dynamic_bsz": inputs["max_tokens_per_microbatch"] is not None,
             "ppo_max_token_len_per_gpu": inputs["max_tokens_per_microbatch"],
             "ppo_epochs": 1,
+            "data_loader_seed": 1,
             "shuffle": False,
             "clip_ratio": inputs["eps_clip_low"],
             "clip_ratio_low": inputs["eps_clip_low"],
@@ -232,9 +232,11 @@ _UPDATES = (
 
 _ENGINE = "verl.workers.engine.fsdp.transformer_impl"
 _LOSSES = "verl.workers.utils.losses"
-_FORMER_LOSSES = "verl.workers.roles.utils.losses"
 _TENSORDICT = "verl.utils.tensordict_utils"
 _METRIC = "verl.utils.metric"
+COLLATING = "verl.utils.dataset.dataset_utils"
+#: What :func:`learned` goes through.
+LEARNING = (_ENGINE, _TENSORDICT, _LOSSES, COLLATING)
 
 ENGINE = StandIn("engine", "the real engine shards a model over a process group; its loop reads these attributes alone")
 RANKS = StandIn("all_reduce", "one process is one rank after the other; the sum over all of them is known beforehand")
@@ -422,11 +424,29 @@ def _sft_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def learned(boundary: Any, row: Mapping[str, Any]) -> Any:
+    """The tokens of a dataset's row that a gradient reaches, through its collator, the engine's batches and the loss.
+    The row comes twice; what its last position says is about no token of it, and counted as its first."""
+    import torch
+
+    collating = boundary.imported[COLLATING]
+    batch = collating.SFTTensorCollator(collating.DatasetPadMode.NO_PADDING)([row, row])
+    table = torch.zeros(2, len(row["input_ids"]), requires_grad=True)
+
+    def step(micro_batch: Any) -> Any:
+        said = _jagged([table[place] for place in micro_batch["places"][:, 0]])
+        return boundary.imported[_LOSSES].sft_loss(None, {"log_probs": said}, micro_batch)
+
+    cut = {"global_batch_size": 2, "use_dynamic_bsz": False, "micro_batch_size_per_gpu": 1}
+    data = _tensordict(boundary, {**batch, "places": torch.arange(2)[:, None]}, **cut)
+    forward_backward(boundary, data, 2 * int(row["loss_mask"].sum()), 1, step)
+    return (table.grad[1].roll(1) != 0).long()  # type: ignore[index]
+
+
 _ENGINES = (
     Binding(
         f"{_LOSSES}.sft_loss",
         "supervised_update",
-        formerly=(f"{_FORMER_LOSSES}.sft_loss",),
         requires=(_ENGINE,),  # before #3422 its engine had neither this loop nor its batches
         call=_sft_loss,
         imports=(_ENGINE, _TENSORDICT),
@@ -443,7 +463,6 @@ _ENGINES = (
     Binding(
         f"{_LOSSES}.ppo_loss",
         "policy_update",
-        formerly=(f"{_FORMER_LOSSES}.ppo_loss",),
         requires=(_ENGINE,),
         call=_ppo_loss,
         imports=(_ENGINE, _TENSORDICT, _METRIC),
@@ -478,23 +497,6 @@ _GROUP = StandIn("actor_rollout_wg", "the real group sends each rank its part; h
 _UNPAD = StandIn("unpad_input", "flash-attn, which is not installed; tokens that are attended to, one after the other")
 
 
-def _unpadded(values: Any, mask: Any) -> Any:
-    import torch
-
-    lengths, kept = mask.sum(-1), mask.bool()
-    ends = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
-    return values[kept], kept.flatten().nonzero().flatten(), ends, int(lengths.max())
-
-
-#: What a row has that stays one thing in the workers' form of a batch.
-_NAMED = ("number", "prompts", "responses", "attention_mask", "response_mask", "old_log_probs", "uid", "label")
-
-
-def _columns(data: Any) -> dict[str, Any]:
-    found = {name: data[name] for name in _NAMED if name in data}
-    return {name: value if hasattr(value, "dtype") else list(value) for name, value in found.items()}
-
-
 def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, stages: Any, data: Any) -> Any:
     """What the ranks do with the batch that they are sent."""
     import torch
@@ -502,21 +504,16 @@ def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, sta
     [parts], _ = boundary.imported[_DISPATCH]._split_args_kwargs_data_proto(len(models), data)
     parts = [part.unlock_() for part in parts]  # as what has been sent is
     cuts: list[Any] = []
-    stages += [("dispatch", [_columns(part) for part in parts]), ("prepare_micro_batches", cuts)]
-    budget = inputs["max_tokens_per_microbatch"]
-    cut = {
-        "use_dynamic_bsz": budget is not None,
-        "max_token_len_per_gpu": budget,
-        "micro_batch_size_per_gpu": inputs["micro_batch_size"] or len(parts[0]),
-    }
+    stages += [("dispatch", parts), ("prepare_micro_batches", cuts)]
+    size, budget = inputs["micro_batch_size"] or len(parts[0]), inputs["max_tokens_per_microbatch"]
+    cut = {"use_dynamic_bsz": bool(budget), "max_token_len_per_gpu": budget, "micro_batch_size_per_gpu": size}
 
     def work(rank: int) -> None:
         def step(micro_batch: Any) -> Any:
-            cuts.append(_columns(micro_batch))
+            cuts.append(micro_batch)
             table = torch.nn.functional.pad(models[rank].table, (1, 0)).flatten()
             said = [torch.cat((table[row[1:]], table.new_zeros(1))) for row in micro_batch["input_ids"].unbind()]
-            output = {"log_probs": _jagged(said)}
-            return boundary.imported[_LOSSES].ppo_loss(config=actor, model_output=output, data=micro_batch)
+            return boundary.imported[_LOSSES].ppo_loss(actor, {"log_probs": _jagged(said)}, micro_batch)
 
         def train_batch(mini_batch: Any) -> Any:
             boundary.imported[_TENSORDICT].assign_non_tensor(mini_batch, **cut)
@@ -531,10 +528,8 @@ def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, sta
         worker = stand_in(engine=engine, train_batch=train_batch, profiler=stand_in(step=lambda: None))
         inspect.unwrap(boundary.imported[_WORKER].TrainingWorker.train_mini_batch)(worker, parts[rank])
 
-    with (
-        swapped(boundary.imported[_ENGINE], "get_device_id", lambda: "cpu"),
-        swapped(boundary.imported[_WORKER], "Timer", lambda **_: contextlib.nullcontext()),
-    ):
+    on_cpu = swapped(boundary.imported[_ENGINE], "get_device_id", lambda: "cpu")
+    with on_cpu, swapped(boundary.imported[_WORKER], "Timer", lambda **_: contextlib.nullcontext()):
         on_ranks(len(models), work)
     return _tensordict(boundary, {}, metrics={"mfu": 0.0})
 
@@ -544,22 +539,15 @@ def _driven(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import omegaconf
     import torch
 
-    inputs = {**{item.name: item.default for item in POLICY_UPDATE.inputs}, **inputs}
-    mask, ranks = inputs["response_mask"], inputs["dp_size"]
-    rows, width = mask.shape
-    last = (mask * torch.arange(1, width + 1)).amax(-1, keepdim=True)
-    ids = torch.arange(rows * (width + 1)).reshape(rows, width + 1)
-    attended = torch.cat((torch.ones_like(mask[:, :1]), torch.arange(width)[None] < last), -1)
+    mask, ranks, named = inputs["response_mask"], inputs["dp_size"], named_tokens(inputs)
+    ids, rewards = named["input_ids"], named.pop("rewards")
     given = {
-        "number": torch.arange(rows), "input_ids": ids, "prompts": ids[:, :1], "responses": ids[:, 1:],
-        "attention_mask": attended, "position_ids": torch.arange(width + 1).repeat(rows, 1), "response_mask": mask,
-        "old_log_probs": inputs["old_log_probs"],
-        "token_level_rewards": torch.zeros(rows, width).scatter(1, last - 1, inputs["rewards"][:, None].float()),
-        "uid": inputs["group"], "label": [f"row {row}" for row in range(rows)],
+        **named, "prompts": ids[:, :1], "responses": ids[:, 1:], "response_mask": mask, "token_level_rewards": rewards,
+        "position_ids": torch.arange(ids.shape[1]).repeat(len(ids), 1), "old_log_probs": inputs["old_log_probs"],
+        "uid": inputs["group"], "label": [f"row {row}" for row in range(len(ids))],
     }  # fmt: skip
     batch = CONTAINER(boundary, given, {})
     actor = options(inputs)
-    actor.update({"data_loader_seed": 1, "ppo_epochs": 1})
     rollout = {"multi_turn": {"enable": False}, "temperature": 1.0, "n": 1}
     models = [make_model(inputs["log_probs"]) for _ in range(ranks)]
     stages: list[Any] = []
@@ -573,10 +561,10 @@ def _driven(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     stages.append(("_balance_batch", [columns(batch)]))
     batch = boundary.module.compute_advantage(batch, adv_estimator="grpo", norm_adv_by_std_in_grpo=False)
     stages.append(("compute_advantage", [columns(batch)]))
-    with swapped(boundary.imported[_PADDING], "unpad_input", _unpadded):
+    with swapped(boundary.imported[_PADDING], "unpad_input", unpadded):
         boundary.function(driver, batch)
-    gradients = [torch.zeros_like(model.table) if model.table.grad is None else model.table.grad for model in models]
-    return {"gradient": sum(gradients) / ranks, "stages": stages, "rows": given}
+    del given["input_ids"], given["position_ids"]  # which are unpadded
+    return {"gradient": gradient_of_ranks([model.table for model in models]), "stages": stages, "rows": given}
 
 
 _DRIVERS = (

@@ -34,6 +34,7 @@ from sentinel.contracts.aggregation import (
 )
 from sentinel.contracts.contract import (
     AS_DEFINED,
+    REQUIRED,
     TOKENS,
     Choose,
     Contract,
@@ -391,7 +392,8 @@ def _measure_training_step(call: Callable[..., Mapping[str, Any]], inputs: Mappi
     """``call`` returns the ``gradient``, and ``stages``: a name of each boundary that the batch went through, and the
     parts that came out of it, each a mapping from a field to its column. Rows are known by their ``number``, and what
     else of ``rows`` (the fields that went in) a part has must be that row's."""
-    outputs = call(**{**inputs, "log_probs": leaf(inputs["log_probs"])})
+    step = {item.name: item.default for item in POLICY_UPDATE.inputs if item.default is not REQUIRED}
+    outputs = call(**{**step, **inputs, "log_probs": leaf(inputs["log_probs"])})
     rows, every = outputs["rows"], list(range(len(inputs["response_mask"])))
     lost = [
         place
@@ -404,18 +406,18 @@ def _measure_training_step(call: Callable[..., Mapping[str, Any]], inputs: Mappi
 
 def _whole(part: Mapping[str, Any], rows: Mapping[str, Any]) -> list[int]:
     """The rows of a part that are one row of the batch in all that there is of it."""
-    names = [name for name in rows if name in part]
-    numbers = [int(number) for number in part["number"]]
+    columns = {name: part[name] for name in rows if name in part}
+    columns = {name: column if hasattr(column, "dtype") else list(column) for name, column in columns.items()}
     return [
         number
-        for place, number in enumerate(numbers)
-        if all(_equal(rows[name][number], part[name][place]) for name in names)
+        for place, number in enumerate(columns["number"].tolist())
+        if all(_equal(rows[name][number], column[place]) for name, column in columns.items())
     ]
 
 
 def _equal(one: Any, other: Any) -> bool:
-    if not hasattr(one, "shape") or not one.shape:
-        return bool(one == other)
+    if getattr(one, "shape", ()) == () or len(one.shape) != len(other.shape):
+        return bool(getattr(one, "shape", ()) == getattr(other, "shape", ()) and one == other)
     width = min(one.shape[0], other.shape[0])  # padding may come and go
     return bool((one[:width] == other[:width]).all()) and not (one[width:].any() or other[width:].any())
 
@@ -441,9 +443,13 @@ def _arrange_training_step(inputs: dict[str, Any], choose: Choose) -> dict[str, 
     rows = inputs["response_mask"].shape[0]
     if rows < 2:
         raise DoesNotApply("a prompt has several responses")
-    prompts = choose.integer(1, rows // 2)
     order = choose.permutation(rows)
-    inputs["group"] = [f"prompt {order[row] % prompts}" for row in range(rows)]
+    if inputs["group_layout"] == "equal":
+        size = choose.one_of([size for size in range(2, rows + 1) if rows % size == 0])
+        inputs["group"] = [f"prompt {row // size}" for row in range(rows)]
+    else:
+        prompts = choose.integer(1, rows // 2)
+        inputs["group"] = [f"prompt {order[row] % prompts}" for row in range(rows)]
     return fitting(inputs)
 
 
@@ -460,6 +466,9 @@ TRAINING_STEP = replace(
         *_as_in(POLICY_UPDATE, *_OF_A_STEP.split()),
         per_row("rewards", "score of each response", "reward"),
         Input("group", "labels", "the prompt that each row answers", shape=("batch",)),
+        Input(
+            "group_layout", "string", "any, or equal: as many rows in each group, which stand together", default="any"
+        ),
     ),
     observes=(
         POLICY_UPDATE.observes[0],

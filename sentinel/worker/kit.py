@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import copy
 import importlib
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 from unittest import mock
 
-from sentinel.worker.drift import AbsentError, StandInNamespace
+from sentinel.worker.drift import AbsentError, DriftError, StandInNamespace
 
 
 def stand_in(**attributes: Any) -> Any:
@@ -195,6 +196,28 @@ def with_options(
         value = getattr(made, name)
         said[option] = next(word for word in says if says[word] == value) if says else value
     return made, said
+
+
+def fields(same: str, **others: Any) -> dict[str, Any]:
+    """Name the fields of options: those that are called the same, and others."""
+    return {**{name: name for name in same.split()}, **others}
+
+
+#: What :func:`with_options` takes of a field that says whether samples are drawn.
+DRAWS = ("do_sample", {True: False, False: True})
+
+
+class Asked(Exception):
+    """Ends the way to an inference engine: what it is asked for."""
+
+
+def asked(way: Coroutine[Any, Any, Any]) -> Any:
+    """Go a way to an engine, in the place of which something raises :class:`Asked`."""
+    try:
+        asyncio.run(way)
+    except Asked as found:
+        return found.args[0]
+    raise DriftError("nothing is asked of the engine")
 
 
 def of_parser(adds: Callable[[Any], Any], **beside: Any) -> Callable[..., Any]:
@@ -414,6 +437,38 @@ class Rows(list[dict[str, Any]]):
 
     def __getitem__(self, key: Any) -> Any:
         return [row[key] for row in self] if isinstance(key, str) else super().__getitem__(key)
+
+
+def named_tokens(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Make rows of a first token, the prompt, and a response, which ends where the mask does. Each token has an id of
+    its own: its place in a table whose first column is nobody's. The row's reward stands on its last token."""
+    import torch
+
+    mask = (inputs["response_mask"] != 0).long()
+    rows, width = mask.shape
+    ends = (mask * torch.arange(1, width + 1)).amax(-1, keepdim=True).clamp(min=1)
+    there = torch.arange(width + 1)[None] <= ends
+    rewards = torch.zeros(rows, width)
+    if "rewards" in inputs:
+        rewards = rewards.scatter(1, ends - 1, inputs["rewards"][:, None].float())
+    ids = torch.arange(rows * (width + 1)).reshape(rows, width + 1)
+    return {"number": torch.arange(rows), "input_ids": ids, "attention_mask": there, "rewards": rewards}
+
+
+def unpadded(values: Any, mask: Any, *_: Any, **__: Any) -> Any:
+    """Take the tokens that are attended to, one row after the other, as flash-attention's ``unpad_input`` does."""
+    import torch
+
+    lengths, kept = mask.sum(-1), mask.bool()
+    ends = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
+    return values[kept], kept.flatten().nonzero().flatten(), ends, int(lengths.max())
+
+
+def gradient_of_ranks(tables: Sequence[Any]) -> Any:
+    """Average what has arrived at the table that each rank has for a model."""
+    import torch
+
+    return sum(torch.zeros_like(table) if table.grad is None else table.grad for table in tables) / len(tables)
 
 
 # -- ranks -------------------------------------------------------------------------------------------------------------

@@ -83,6 +83,10 @@ EDITS = """
 @@ verl.utils.seqlen_balancing.restore_dynamic_batch
 - torch.tensor(get_reverse_idx(indices), dtype=torch.long)
 + torch.tensor(indices, dtype=torch.long)
+--- verl/workers/utils/losses.py
+@@ verl.utils.dataset.multiturn_sft_dataset.MultiTurnSFTDataset.__getitem__ trained_tokens
+- torch.roll(loss_mask_flatten, shifts=-1, dims=0)
++ torch.roll(loss_mask_flatten, shifts=-2, dims=0)
 --- verl/trainer/ppo/ray_trainer.py
 @@ verl.trainer.ppo.ray_trainer.RayPPOTrainer._balance_batch
 - global_idx = torch.tensor([j for partition in global_partition_lst for j in partition])
@@ -231,6 +235,10 @@ EDITS = """
 @@ roll.pipeline.rlvr.rewards.video_r1_reward_worker.accuracy_reward rule_reward
 - round(gt_number, 2) == round(
 + round(gt_number, 2) >= round(
+--- roll/distributed/strategy/fsdp2_strategy.py
+@@ roll.distributed.strategy.fsdp2_strategy.FSDP2TrainStrategy.train_step training_step
+- loss_scale = mini_steps * self.worker.rank_info.dp_size
++ loss_scale = self.worker.rank_info.dp_size * 2
 --- roll/distributed/strategy/vllm_strategy.py
 @@ roll.distributed.strategy.vllm_strategy.create_sampling_params_for_vllm sampling_request
 - top_p=gen_kwargs["top_p"],
@@ -296,6 +304,9 @@ EDITS = """
 - exceed_len = response_length_cur - expected_len
 + exceed_len = 0
 --- areal/trainer/ppo/actor.py
+@@ areal.trainer.ppo.actor.PPOActor._ppo_update training_step
+- old_logp = torch.roll(data["logprobs"], shifts=-1, dims=-1)
++ old_logp = data["logprobs"]
 @@ areal.trainer.ppo.actor._apply_m2po_masking second_moment_mask
 - sorted_m2_loss_mask[restored_indices]
 + sorted_m2_loss_mask[indices]
