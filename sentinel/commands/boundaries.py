@@ -6,17 +6,17 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
 from sentinel.commands.console import Commands, command, json_option, progress, say, say_json, say_table
 from sentinel.commands.known import known, settings_options, target_named
-from sentinel.deciding.runner import opener
 from sentinel.errors import Unavailable
-from sentinel.history.bindings import Definitions, Sighting, sighting
-from sentinel.history.coverage import CheckoutTrees
 from sentinel.recipes.catalog import Catalog
-from sentinel.search.checks import subjects
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
+
+if TYPE_CHECKING:  # half a second that the other kinds of ``sentinel list`` do without
+    from sentinel.history.bindings import Definitions, Sighting
 
 _EXAMPLE = """\
   sentinel list boundaries roll                     with their contracts, which `sentinel list contracts` shows
@@ -74,6 +74,10 @@ def _boundaries(arguments: argparse.Namespace) -> int:
             rows += _rows(catalog, target, None)
             unbound += [(target.name, path, reason) for path, reason in target.unbound.items()]
     else:
+        from sentinel.deciding.runner import opener
+        from sentinel.history.bindings import Definitions, sighting
+        from sentinel.history.coverage import CheckoutTrees
+
         ref = Ref.parse(arguments.ref)
         with progress() as tell:
             for target in targets:
@@ -102,6 +106,8 @@ def _boundaries(arguments: argparse.Namespace) -> int:
 
 
 def _rows(catalog: Catalog, target: Target, seen: Sequence[Sighting] | None) -> list[Row]:
+    from sentinel.search.checks import subjects
+
     found, omitted = subjects(catalog, target.name)
     laws = {id(subject.binding): tuple(law.name for law in subject.laws) for subject in found}
     reasons = {item.boundary: item.reason for item in omitted if not item.law}

@@ -30,7 +30,7 @@ _OF_OBSERVATION = (
 
 
 def contradictions(recorded: Document, now: Document) -> list[str]:
-    """What the recorded document says that the fresh one of the same verdict does not, one sentence each."""
+    """Say what the recorded document says that the fresh one of the same verdict does not, one sentence each."""
     return [*_recipe(recorded, now), *_code(recorded, now), *_numbers(recorded, now)]
 
 

@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 import sentinel
 from sentinel.commands.console import Commands, command, json_option, progress, say, say_json, say_table, size
@@ -187,7 +188,7 @@ def _mirrors() -> Iterator[Check]:
 def _names() -> Iterator[Check]:
     """Whether ``import sentinel`` is ours alone: another distribution on PyPI has that name too."""
     owners = metadata.packages_distributions().get("sentinel", [])
-    others = sorted({name for name in owners if re.sub(r"[-_.]+", "-", name).lower() != DISTRIBUTION})
+    others = sorted({name for name in owners if canonicalize_name(name) != DISTRIBUTION})
     if others:
         advice = f"pip uninstall {' '.join(others)}, then reinstall {DISTRIBUTION}"
         yield Check(

@@ -10,6 +10,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from packaging.utils import canonicalize_name
+
 from sentinel.errors import SentinelError, nearest
 from sentinel.recipes.catalog import Catalog
 from sentinel.settings import NAMED, Settings, read_file, settle
@@ -35,7 +37,7 @@ def settings_options(parser: argparse.ArgumentParser, *names: str, without: str 
 
 
 def known(arguments: argparse.Namespace | None = None) -> tuple[Catalog, Settings]:
-    """The catalog, and the settings of a command line over those of the current folder.
+    """Give the catalog, and the settings of a command line over those of the current folder.
 
     :raises SentinelError: where the settings, a plugin or a folder is not right.
     """
@@ -110,9 +112,9 @@ def _with_plugins(catalog: Catalog) -> Catalog:
 def _plugins() -> Iterator[tuple[str, Any]]:
     for entry in metadata.entry_points(group="pytest11"):
         distribution = entry.dist
-        if distribution is None or _normal(distribution.name) == DISTRIBUTION:
+        if distribution is None or canonicalize_name(distribution.name) == DISTRIBUTION:
             continue
-        if any(_normal(_required(line)) == DISTRIBUTION for line in distribution.requires or ()):
+        if any(canonicalize_name(_required(line)) == DISTRIBUTION for line in distribution.requires or ()):
             try:
                 yield entry.name, entry.load()
             except Exception as error:
@@ -122,7 +124,3 @@ def _plugins() -> Iterator[tuple[str, Any]]:
 def _required(requirement: str) -> str:
     found = re.match(r"[A-Za-z0-9._-]+", requirement)
     return found.group() if found else ""
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()

@@ -125,7 +125,7 @@ def _row(mirror: Mirror) -> tuple[str, ...]:
 
 
 def state(mirror: Mirror) -> str:
-    """What a user must know before relying on a mirror; empty where all is well."""
+    """Say what a user must know before relying on a mirror; empty where all is well."""
     return "" if mirror.whole else f"cut off half-way; `sentinel mirror add {mirror.target}` makes it anew"
 
 

@@ -308,7 +308,7 @@ def _ran(tests: dict[str, Any]) -> dict[str, Any]:
 
 
 def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:
-    """The same code again: what a moving name stood for then, and a working tree by its commit where it was clean.
+    """Give the same code again: what a moving name stood for then, and a working tree by its commit where it was clean.
 
     :raises CouldNotError: where the evidence alone does not say where the code is.
     """
@@ -328,7 +328,7 @@ def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:
 
 
 def recipe_of(recorded: dict[str, Any], catalog: Catalog) -> tuple[Recipe, str]:
-    """The recipe that the evidence was made from, and where it was found.
+    """Give the recipe that the evidence was made from, and where it was found.
 
     :raises CouldNotError: where it is evidence of a law's own scenario, or its recipe does not load here.
     """

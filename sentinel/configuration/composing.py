@@ -35,7 +35,7 @@ class HydraMissingError(NotComposedError):
 
 
 def named(data: Mapping[Any, Any]) -> list[str]:
-    """What the ``defaults`` list of a configuration names beside itself, in words."""
+    """Say what the ``defaults`` list of a configuration names beside itself, in words."""
     listed = data.get("defaults")
     return [_in_words(entry) for entry in listed if entry != "_self_"] if isinstance(listed, list) else []
 
@@ -79,7 +79,7 @@ def _meant(scheme: str, name: str, target: Target, checkout: Checkout) -> Iterat
 
 
 def composed(file: Path, folders: Sequence[Path]) -> dict[Any, Any]:
-    """A configuration with all that it is composed of.
+    """Give a configuration with all that it is composed of.
 
     :param folders: its search path.
     :raises NotComposedError: where Hydra is not there, or refuses.

@@ -45,7 +45,7 @@ _FLAGS = {"store_true": "false", "store_false": "true"}
 
 
 def options_of(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Options, ...]:
-    """The options of each trainer of a copy, in the order of the declarations; none where nothing is declared.
+    """Give the options of each trainer of a copy, in the order of the declarations; none where nothing is declared.
 
     :raises SentinelError: where a declaration is no good.
     """
@@ -93,7 +93,7 @@ def defaults_of(catalog: Catalog, target: Target, checkout: Checkout, contract: 
 
 
 def tree_folders(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Path, ...]:
-    """The folders of a copy's trees: where a configuration finds those of the copy's that it is composed of."""
+    """Give the folders of a copy's trees: where a configuration finds those of the copy's that it is composed of."""
     trees = [entry["file"] for _, entry in _declarations(catalog, target.name) if entry["kind"] == "tree"]
     found = [_place(target, checkout, file) for file in trees]
     return tuple(dict.fromkeys(place.parent for place in found if place is not None))
@@ -106,7 +106,7 @@ def _read(entry: Mapping[str, Any], place: Path, target: Target, checkout: Check
 
 
 def options_of_parser(file: Path) -> dict[str, Option]:
-    """Every call in the file that names an option ``--name``: ``add_argument``, or a function around it."""
+    """Give every call in the file that names an option ``--name``: ``add_argument``, or a function around it."""
     found: dict[str, Option] = {}
     for node in ast.walk(parsed(file)):
         if not isinstance(node, ast.Call):
@@ -150,7 +150,7 @@ def _declarations(catalog: Catalog, target: str) -> Iterator[tuple[Path, Mapping
 
 
 def places(target: Target, checkout: Checkout, name: str) -> Iterator[Path]:
-    """Where a file or folder of the repository would be in a copy; an installed one has its packages alone."""
+    """Say where a file or folder of the repository would be in a copy; an installed one has its packages alone."""
     names = [name, *(name.removeprefix(f"{root.import_root}/") for root in target.roots if root.import_root)]
     return (checkout.path / name for name in names)
 

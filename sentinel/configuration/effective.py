@@ -40,11 +40,11 @@ class Training:
         return self._resolved(self._found(name), 8)
 
     def absent(self, name: str) -> bool:
-        """Whether the copy's options are known, and this is none of them."""
+        """Say whether the copy's options are known, and this is none of them."""
         return self.options is not None and self._found(name) is None
 
     def elsewhere(self, name: str) -> str | None:
-        """The other trainer that alone has this option."""
+        """Give the other trainer that alone has this option."""
         return next((other.name for other in self.others if name in other), None)
 
     def _found(self, name: str) -> Setting | None:

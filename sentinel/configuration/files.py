@@ -48,7 +48,7 @@ def settings_of(data: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def read_mapping(file: Path) -> dict[Any, Any]:
-    """A YAML, JSON or TOML file that holds a mapping of a size that a configuration can have.
+    """Give a YAML, JSON or TOML file that holds a mapping of a size that a configuration can have.
 
     :raises SentinelError: where it is not one.
     """
@@ -71,7 +71,7 @@ def _of_toml(text: str, file: str) -> dict[Any, Any]:
 
 
 def mapping_of(text: str, file: str) -> dict[Any, Any]:
-    """What :func:`read_mapping` makes of a file's text.
+    """Give what :func:`read_mapping` makes of a file's text.
 
     :param file: what errors call it.
     """

@@ -38,25 +38,25 @@ class Options:
         return name in self.options or self.section(name)
 
     def closed(self, name: str) -> bool:
-        """Whether it is certain that there is no such option: no section above it may have members of any name."""
+        """Say whether it is certain that there is no such option: no section above it may have members of any name."""
         parts = name.split(".")
         above = [self.options.get(".".join(parts[:size])) for size in range(1, len(parts))]
         return name not in self and not any(option is not None for option in above)
 
     def section(self, name: str) -> bool:
-        """Whether it is no option itself, but the beginning of some."""
+        """Say whether it is no option itself, but the beginning of some."""
         return name not in self.options and any(other.startswith(f"{name}.") for other in self.options)
 
 
 def parsed(file: Path) -> ast.Module:
-    """The syntax of a file. What the compiler has to say about its style is for whoever wrote it."""
+    """Give the syntax of a file. What the compiler has to say about its style is for whoever wrote it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(file.read_bytes())
 
 
 def text_of(node: ast.expr | None) -> str | None:
-    """The text of a literal, None where the value is computed."""
+    """Give the text of a literal, None where the value is computed."""
     if node is None:
         return None
     try:
@@ -69,7 +69,7 @@ def text_of(node: ast.expr | None) -> str | None:
 
 
 def choices_of(node: ast.expr | None) -> tuple[str, ...]:
-    """The members of a literal list, or of ``Literal[...]``; nothing where one of them is computed."""
+    """Give the members of a literal list, or of ``Literal[...]``; nothing where one of them is computed."""
     if isinstance(node, ast.Subscript):
         node = node.slice
     members = node.elts if isinstance(node, (ast.List, ast.Tuple, ast.Set)) else [node] if node is not None else []

@@ -201,7 +201,7 @@ class LawSession:
         ]
 
     def observe(self, subject: Subject, calls: Mapping[str, Inputs], given: Sequence[str]) -> dict[str, Any]:
-        """What the boundary does on each of these inputs; no law looks at it.
+        """Give what the boundary does on each of these inputs; no law looks at it.
 
         :param given: the inputs that the boundary must be able to take.
         :raises Undecidable: where it cannot be called here at all, or one of the calls was refused.
@@ -215,7 +215,7 @@ class LawSession:
         describe: bool = False,
         given: Sequence[str] | None = None,
     ) -> Sat:
-        """What the worker says of each of these calls; no law looks at it.
+        """Give what the worker says of each of these calls; no law looks at it.
 
         :raises Undecidable: where the boundary cannot be called here at all.
         """
@@ -223,14 +223,14 @@ class LawSession:
         return self._ask(subject, plain, {}, describe, given)[0]
 
     def consult(self, subject: Subject, calls: Mapping[str, Inputs]) -> dict[str, Any]:
-        """What the contract's reference does on each of these inputs; no target's code runs.
+        """Give what the contract's reference does on each of these inputs; no target's code runs.
 
         :raises Undecidable: where it has nothing to say about one of them, or failed.
         """
         return _observed(self.references(subject, calls))
 
     def references(self, subject: Subject, calls: Mapping[str, Inputs]) -> Sat:
-        """The contract's reference of each of these calls, some of which it may have nothing to say about.
+        """Give the contract's reference of each of these calls, some of which it may have nothing to say about.
 
         :raises Undecidable: where it failed.
         """

@@ -48,7 +48,7 @@ class Processes:
         self._making = Lock()
 
     def zygote(self, target: str, targets: Iterable[str] = ()) -> Zygote:
-        """The zygote of a target's Python; made with what ``targets`` use, where it is not there yet."""
+        """Give the zygote of a target's Python; made with what ``targets`` use, where it is not there yet."""
         options = self._options_for.get(target, self._options)
         with self._lock:
             if self._closed:
@@ -60,7 +60,7 @@ class Processes:
             return self._zygotes[options.python]
 
     def environment(self, target: str) -> Environment:
-        """What probes of a target run in.
+        """Say what probes of a target run in.
 
         :raises WorkerError: where the worker itself does not run.
         """
@@ -80,7 +80,7 @@ class Processes:
         )
 
     def told(self, target: str, failure: _Failure) -> _Failure:
-        """A failure; where something does not import, with what the target wants and this Python lacks."""
+        """Give a failure; where something does not import, with what the target wants and this Python lacks."""
         wanted = self._catalog.adapters[target].target.preload
         lacking = [] if failure.kind not in ("import", "ghost") else self._lacking(target, wanted)
         if not lacking:
@@ -95,7 +95,7 @@ class Processes:
         return [name for name in wanted if name not in there and "." not in name]  # what is torch's own is not lacking
 
     def loaded(self, target: Target, ref: Ref, checkout: Checkout) -> Loaded:
-        """The process that has a target's modules at a ref."""
+        """Give the process that has a target's modules at a ref."""
         with self._making:
             loaded = self._loaded.get((target.name, ref))
             if loaded is None:
@@ -131,12 +131,12 @@ class Processes:
         self.discard(target, ref)
 
     def references(self, target: str) -> References:
-        """Where a target's contracts' references answer."""
+        """Give the sessions in which a target's contracts' references answer."""
         with self._lock:
             return self._references.setdefault(target, References(partial(self._oracle, target)))
 
     def sources(self, target: str) -> Sources:
-        """Where foreign source is compiled, by a target's Python."""
+        """Give what has foreign source compiled, by a target's Python."""
         with self._lock:
             return self._sources.setdefault(target, Sources(partial(self._oracle, target)))
 
@@ -166,7 +166,7 @@ class Processes:
 
 
 def distribution_extras() -> list[str]:
-    """The extras of Sentinel's own distribution; none where it is not installed as one."""
+    """Give the extras of Sentinel's own distribution; none where it is not installed as one."""
     try:
         return metadata.metadata("rl-sentinel").get_all("Provides-Extra") or []
     except metadata.PackageNotFoundError:
@@ -213,7 +213,7 @@ class Loaded:
             self._keep(self.alive().load(paths, self._adapter, contract_file, contract))
 
     def alive(self) -> TargetProcess:
-        """The process, or another one where it was brought down.
+        """Give the process, or another one where it was brought down.
 
         What brought it down is met again inside a probe, where it harms nobody else and is described.
         """

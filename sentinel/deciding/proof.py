@@ -50,7 +50,7 @@ class Sources:
         self._known: dict[bytes | str, Defined | Failed] = {}
 
     def defined(self, source: bytes | str) -> Defined:
-        """What a source defines: of these bytes; or of a file as that process sees it, which is no checkout's.
+        """Say what a source defines: of these bytes; or of a file as that process sees it, which is no checkout's.
 
         :raises NotProvenError: where that cannot be had: it takes too long, say.
         """
@@ -146,7 +146,7 @@ def _same_code(layer: Layer, checkout: Checkout, made: Mapping[str, str], source
 def failed(
     told: Failed, checkout: Checkout, sources: Sources, requires: Iterable[str], paths: Sequence[str] = ()
 ) -> Failure:
-    """A worker's failure, where it says something of the checkout that the checkout does not show, as another one.
+    """Give a worker's failure, where it says something of the checkout that the checkout does not show, as another one.
 
     :param requires: what was asked for, all of which has to be there; of the ``paths``, one.
     :raises NotProvenError: where it failed in code that is not the checkout's.

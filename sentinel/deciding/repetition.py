@@ -50,7 +50,7 @@ class Repetition:
         return {name: told[name, False] for name in self._variants}
 
     def rows_are_a_set(self, observation: Observation, observed: Observation) -> bool:
-        """Whether another order of rows has led to the same, in that order, wherever it was asked for.
+        """Say whether another order of rows has led to the same, in that order, wherever it was asked for.
 
         :param observed: what was observed the first time.
         """
@@ -86,5 +86,5 @@ def _last(variants: Mapping[str, Inputs]) -> Inputs:
 
 
 def same(one: Observation, other: Observation) -> bool:
-    """Whether two observations are the same to the last bit; NaN is NaN."""
+    """Say whether two observations are the same to the last bit; NaN is NaN."""
     return protocol.encode(one) == protocol.encode(other)

@@ -71,7 +71,7 @@ def opener(
 
 
 def options_of(settings: Settings, target: str) -> Options:
-    """How probes of a target run.
+    """Give the options with which probes of a target run.
 
     :raises SentinelError: where the device is not here.
     """
@@ -216,7 +216,7 @@ class Runner:
         return found
 
     def decide(self, job: Job) -> Decision:
-        """The decision of a job, from the plan where it is there.
+        """Give the decision of a job, from the plan where it is there.
 
         :raises WorkerError: where the worker itself does not run.
         """
@@ -224,7 +224,7 @@ class Runner:
         return promise.result() if promise is not None else self._timed(job)
 
     def seconds(self, job: Job) -> float:
-        """How long a job took that was decided: without the wait for others, and for torch to be loaded once."""
+        """Say how long a job took that was decided: without the wait for others, and for torch to be loaded once."""
         return self._seconds[_key(job)]
 
     def _timed(self, job: Job, twice: _Twice | None = None) -> Decision:
@@ -250,14 +250,14 @@ class Runner:
         self._processes.release(target, ref)
 
     def checkout(self, target: str, ref: Ref) -> Checkout:
-        """A target's code at a ref.
+        """Give a target's code at a ref.
 
         :raises Unavailable: where the ref cannot be had.
         """
         return self._open_checkout(self._catalog.adapters[target].target, ref, None)
 
     def open_target(self, target: str, ref: Ref, bindings: Sequence[Binding]) -> OpenTarget:
-        """Where a search can take place: the checkout, and processes that have imported these bindings' modules.
+        """Open the place of a search: the checkout, and processes that have imported these bindings' modules.
 
         :raises Unavailable: where the ref cannot be had.
         :raises WorkerError: where the worker itself does not run.

@@ -25,7 +25,7 @@ class MissingKeyError(Exception):
 
 
 def of_failure(failure: Failure) -> Verdict:
-    """The verdict where there is no measurement: ``unavailable`` or ``inconclusive``, with the reason."""
+    """Give the verdict where there is no measurement: ``unavailable`` or ``inconclusive``, with the reason."""
     name = "unavailable" if failure.kind in UNAVAILABLE else "inconclusive"
     return Verdict(name, failure.reason, failure.kind)  # type: ignore[arg-type]
 
@@ -77,7 +77,7 @@ def _judge(observed: Any, expected: Expected | None, recipe: Tolerance) -> tuple
 
 
 def read(address: str, observation: Observation) -> Any:
-    """The value at an address of the recipe language.
+    """Give the value at an address of the recipe language.
 
     :raises MissingKeyError: where it is not in the observation, or two variants cannot be subtracted.
     """

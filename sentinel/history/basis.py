@@ -41,7 +41,7 @@ class Basis:
 
 
 def basis(catalog: Catalog, recipe: Recipe, settings: Settings) -> Basis:
-    """What a recipe's verdicts rest on here and now.
+    """Say what a recipe's verdicts rest on here and now.
 
     :raises SentinelError: where the interpreter of ``--sentinel-python`` does not run.
     """
@@ -63,7 +63,7 @@ def basis(catalog: Catalog, recipe: Recipe, settings: Settings) -> Basis:
 
 
 def deciding(catalog: Catalog, target: str, recipes: Sequence[Recipe]) -> str:
-    """A digest of what decides of a target beside its code: known bugs, laws, contracts, and Sentinel's own."""
+    """Give a digest of what decides of a target beside its code: known bugs, laws, contracts, and Sentinel's own."""
     contracts = {catalog.contracts[binding.contract].file for binding in catalog.targets[target].bindings}
     own = _digest((*_judges(True), *(_PACKAGE / "diff").glob("*.py"), *map(Path, contracts)))
     return hashlib.sha256(" ".join([own, *sorted(map(_meaning, recipes))]).encode()).hexdigest()[:12]

@@ -44,7 +44,7 @@ def syntax_of(content: str | bytes) -> ast.Module:
 
 
 def names_of(body: Sequence[ast.stmt]) -> dict[str, Name]:
-    """What a body defines, whatever the condition; of two the last, but a definition before a value."""
+    """Say what a body defines, whatever the condition; of two the last, but a definition before a value."""
     found: dict[str, Name] = {}
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -151,7 +151,7 @@ class Definitions:
         self._below = lru_cache(maxsize=None)(self._files_below)
 
     def has(self, tree: str, required: str) -> bool:
-        """Whether a tree has what a binding requires: a module, an attribute, a field, ``function(parameter)``."""
+        """Say whether a tree has what a binding requires: a module, an attribute, a field, ``function(parameter)``."""
         path, _, parameter = required.removesuffix(")").partition("(")
         if self.file(tree, path) is not None:
             return True
@@ -168,7 +168,7 @@ class Definitions:
         return found and Definition(path, found.file, found.blob, found.name)
 
     def module_of(self, tree: str, path: str) -> tuple[str, tuple[str, str] | None]:
-        """The longest beginning of a dotted path that is a module, and its file; nothing where none is."""
+        """Give the longest beginning of a dotted path that is a module, and its file; nothing where none is."""
         parts = path.split(".")
         for end in range(len(parts) - 1, 0, -1):
             module = ".".join(parts[:end])
@@ -260,7 +260,7 @@ def _lacking(definitions: Definitions, tree: str, binding: Binding) -> tuple[str
 
 
 def absolute(written: str, module: str, file: str) -> str:
-    """The dotted path that an import means, written in a module."""
+    """Give the dotted path that an import means, written in a module."""
     dots = len(written) - len(written.lstrip("."))
     if not dots:
         return written

@@ -68,7 +68,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Spell:
+class Lifetime:
     """A time for which the bug was there.
 
     :ivar ended: None where it is still there.
@@ -109,7 +109,7 @@ def _gist(undecided: Run | ClosureVerdict) -> str:
 
 
 def changes_of(runs: Sequence[Run]) -> list[Change]:
-    """What changed along a line of commits."""
+    """Say what changed along a line of commits."""
     changes: list[Change] = []
     before: Run | None = None
     gap: list[Run] = []
@@ -134,28 +134,28 @@ def _what(before: str | None, now: str) -> str:
     return _CHANGES.get((before or "", now)) or _BY_STATE[now]
 
 
-def spells_of(changes: Sequence[Change], runs: Sequence[Run]) -> list[Spell]:
-    """The times for which the bug was there, along a line of commits."""
-    spells: list[Spell] = []
+def lifetimes_of(changes: Sequence[Change], runs: Sequence[Run]) -> list[Lifetime]:
+    """Give the times for which the bug was there, along a line of commits."""
+    lifetimes: list[Lifetime] = []
     start: Change | None = None
     for change in changes:
         if change.what in ("present", "introduced"):
             start = change
         elif start is not None:
             assert change.after is not None
-            spells.append(_spell(start, change, change.after, change.commit))
+            lifetimes.append(_lifetime(start, change, change.after, change.commit))
             start = None
     if start is not None:
         last = [run for run in runs if run.state == "reproduced"][-1].last
-        spells.append(_spell(start, None, last, runs[-1].last))
-    return spells
+        lifetimes.append(_lifetime(start, None, last, runs[-1].last))
+    return lifetimes
 
 
-def _spell(start: Change, end: Change | None, last: Commit, until: Commit) -> Spell:
+def _lifetime(start: Change, end: Change | None, last: Commit, until: Commit) -> Lifetime:
     if not (until.date and start.commit.date):
-        return Spell(start, end, last, 0)  # releases on PyPI: the index does not say when
+        return Lifetime(start, end, last, 0)  # releases on PyPI: the index does not say when
     days = (_moment(until.date) - _moment(start.commit.date)).days
-    return Spell(start, end, last, max(days, 0), days < 0)
+    return Lifetime(start, end, last, max(days, 0), days < 0)
 
 
 def _moment(text: str) -> datetime:
@@ -170,7 +170,7 @@ def plain_commit(commit: Commit) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """What a record holds of a run, a change, a spell, or a list of them."""
+    """What a record holds of a run, a change, a lifetime, or a list of them."""
     if isinstance(value, Commit):
         return plain_commit(value)
     if isinstance(value, list):

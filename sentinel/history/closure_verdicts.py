@@ -84,7 +84,7 @@ class ClosureVerdicts:
                     self._remember(unit, closure)
 
     def find(self, revision: Revision) -> ClosureVerdict | None:
-        """The unit that a revision belongs to, where one is known."""
+        """Give the unit that a revision belongs to, where one is known."""
         for closure in reversed(list(self._recent.values())):
             unit = self._known.get((closure.id, revision.answers(closure)))
             if unit is not None:

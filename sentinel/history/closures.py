@@ -73,7 +73,7 @@ class Closure:
 
 
 def closure_of(asked: Iterable[str] | None, roots: Sequence[PackageRoot]) -> Closure:
-    """The closure of a probe: those questions that have more than one answer, in order.
+    """Give the closure of a probe: those questions that have more than one answer, in order.
 
     A checkout has nothing beside the package roots. What the import system looks for there is a third-party module,
     which each revision lacks; the question is whether the environment has it: ``p:ray``.

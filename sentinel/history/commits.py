@@ -47,7 +47,7 @@ class Tag:
 
 
 def history(mirror: Path, head: str, since: str | None = None, until: str | None = None) -> list[Commit]:
-    """The commits of a branch, along first parents, the oldest first.
+    """Give the commits of a branch, along first parents, the oldest first.
 
     :param head: a full sha.
     :param since: a full sha, which is then the first commit, or a day: the commits before the first one that is not
@@ -67,7 +67,7 @@ def history(mirror: Path, head: str, since: str | None = None, until: str | None
 
 
 def is_day(text: str) -> bool:
-    """Whether a text is a day, ``2026-08-21``.
+    """Say whether a text is a day, ``2026-08-21``.
 
     :raises SentinelError: where it looks like one and is none.
     """
@@ -86,7 +86,7 @@ def commit(mirror: Path, sha: str) -> Commit:
 
 
 def releases(mirror: Path) -> list[Tag]:
-    """The tags that read as versions, by the date of their commits."""
+    """Give the tags that read as versions, by the date of their commits."""
     shape = "%(refname)%00%(objecttype) %(objectname)%00%(*objecttype) %(*objectname)"
     out = run_checked(mirror, "for-each-ref", f"--format={shape}", "refs/tags")
     named: dict[str, str] = {}
@@ -106,7 +106,7 @@ def releases(mirror: Path) -> list[Tag]:
 
 
 def torn_at(mirror: Path, commits: Iterable[Commit]) -> list[str]:
-    """The commits whose parents the mirror does not have, because it is shallow."""
+    """Give the commits whose parents the mirror does not have, because it is shallow."""
     shallow = read_shallow(mirror)
     return [commit.sha for commit in commits if commit.sha in shallow]
 
@@ -131,7 +131,7 @@ def _utc(seconds: str) -> str:
 
 
 def is_moment(text: str) -> bool:
-    """Whether a text is a commit's date as :class:`Commit` has it, in a year in which there can be commits."""
+    """Say whether a text is a commit's date as :class:`Commit` has it, in a year in which there can be commits."""
     try:
         moment = datetime.strptime(text, _MOMENT)
     except ValueError:
@@ -140,6 +140,6 @@ def is_moment(text: str) -> bool:
 
 
 def merge_base(mirror: Path, one: str, other: str) -> str | None:
-    """The commit where two parted; None where no history joins them in this mirror."""
+    """Give the commit where two parted; None where no history joins them in this mirror."""
     finished = run(mirror, "merge-base", one, other)
     return finished.out.decode().split()[0] if finished.status == 0 else None

@@ -78,7 +78,7 @@ class GitTrees:
         return known
 
     def blob(self, name: str) -> bytes:
-        """The content of a file.
+        """Give the content of a file.
 
         :raises MissingObjectError: where the mirror does not have it.
         """

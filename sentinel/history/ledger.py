@@ -70,14 +70,14 @@ class Ledger:
         self.beside = surroundings(self.options.python)
 
     def commit(self, name: str) -> Commit:
-        """The commit that a name stands for.
+        """Give the commit that a name stands for.
 
         :raises SentinelError: where the name is none that git could take; Unavailable: where it is not there.
         """
         return git.commit(self.mirror, self.mirrors.resolve(self.target, Ref.parse(f"git:{name}").name))
 
     def select(self, selection: Selection) -> tuple[records.Source, list[Commit], list[Tag]]:
-        """The commits of a selection, in order, and the tags that stand for releases.
+        """Give the commits of a selection, in order, and the tags that stand for releases.
 
         :raises Unavailable: where a ref is not there.
         :raises SentinelError: where nothing is selected.
@@ -161,7 +161,7 @@ class Ledger:
         return replace(options_of(self.settings, self.target.name), trace=True)
 
     def local(self, lanes: int | None = None) -> Local:
-        """The executor of this machine's cores."""
+        """Give the executor of this machine's cores."""
         return Local(self.catalog, self.units.folder / "copies", self.mirrors.path, self.options, lanes)
 
     def _origins(self, trees: GitTrees) -> Callable[[Commit, ClosureVerdict], Origin | None]:

@@ -39,7 +39,7 @@ class Origin:
 
 
 def origin(trees: GitTrees, unit: ClosureVerdict, tree: str, before: str) -> Origin | None:
-    """Where the definition that was probed came from.
+    """Say where the definition that was probed came from.
 
     :param tree, before: the trees of its commit and of the commit before.
     :returns: None where it is not known which definition it is.
@@ -70,12 +70,12 @@ def _sources(trees: GitTrees, tree: str) -> Iterator[str]:
 
 
 def code_lines(source: bytes) -> list[bytes]:
-    """The lines with something on them, without their indentation."""
+    """Give the lines with something on them, without their indentation."""
     return [line.strip() for line in source.splitlines() if line.strip()]
 
 
 def rows(lines: Sequence[bytes]) -> Iterator[tuple[int, tuple[bytes, ...]]]:
-    """Each three lines in a row that say enough to be looked for, with the place of the first."""
+    """Give each three lines in a row that say enough to be looked for, with the place of the first."""
     letters = [len(line.translate(None, _OTHER)) for line in lines]
     for n in range(len(lines) - _ROW + 1):
         if sum(letters[n : n + _ROW]) >= _LETTERS:

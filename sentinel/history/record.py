@@ -111,7 +111,7 @@ def record(
     units: Mapping[str, ClosureVerdict],
     origin: Callable[[Commit, ClosureVerdict], Origin | None] = lambda commit, unit: None,
 ) -> dict[str, Any]:
-    """The record of one recipe.
+    """Give the record of one recipe.
 
     :param commits: those of the line, in order.
     :param units: by commit; those of tags too, also where they lie beside the line.
@@ -135,7 +135,7 @@ def record(
         "closures": len({(units[c.sha].closure, units[c.sha].answers) for c in commits}),
         "runs": chronicle.plain(runs),
         "changes": chronicle.plain(changes),
-        "spells": chronicle.plain(chronicle.spells_of(changes, runs)),
+        "spells": chronicle.plain(chronicle.lifetimes_of(changes, runs)),
         "releases": [_release(tag, units[tag.commit.sha]) for tag in tags if tag.commit.sha in units],
     }
     return dict(_clean(document))
@@ -190,7 +190,7 @@ def write(file: Path, document: Record) -> bool:
 
 
 def place(folder: Path, document: Record) -> Path:
-    """Where a record lies below a store's folder."""
+    """Say where a record lies below a store's folder."""
     source = Source(**{**document["source"], "begins": tuple(document["source"]["begins"])})
     names = map(file_name, (document["target"], document["bug_id"]))
     return own(folder, PurePosixPath(*names, f"{file_name(source.key)}.json"))
@@ -237,7 +237,7 @@ def _accepts() -> Check:
 
 
 def files(folder: Path) -> Iterator[Path]:
-    """Every record below a folder, in order of path."""
+    """Give every record below a folder, in order of path."""
     for file in below(folder):
         parts = file.relative_to(folder).parts
         if (
@@ -249,7 +249,7 @@ def files(folder: Path) -> Iterator[Path]:
 
 
 def of_bug(folder: Path, bug: str) -> list[dict[str, Any]]:
-    """The records of a bug, whole: the one over most commits first.
+    """Give the records of a bug, whole: the one over most commits first.
 
     :raises SentinelError: where there is none; names the nearest.
     """
@@ -262,7 +262,7 @@ def of_bug(folder: Path, bug: str) -> list[dict[str, Any]]:
 
 
 def every(folder: Path) -> list[dict[str, Any]]:
-    """All records of a folder.
+    """Give all records of a folder.
 
     :raises SentinelError: where there is none, or a file that is none.
     """

@@ -30,7 +30,7 @@ from sentinel.targets.refs import Ref
 
 
 def versions(target: Target) -> list[str]:
-    """The releases that the package index has, oldest first; asked through pip, so that the user's settings hold.
+    """Give the releases that the package index has, oldest first; asked through pip, so that the user's settings hold.
 
     :raises Unavailable: where the target publishes none, or the index cannot be reached.
     """
@@ -62,7 +62,7 @@ def _order(text: str) -> Version:
 def sweep_releases(
     catalog: Catalog, settings: Settings, target: Target, recipes: Sequence[Recipe], tell: Progress | None = None
 ) -> Account:
-    """The verdict of each recipe in each release.
+    """Give the verdict of each recipe in each release.
 
     :raises Unavailable: as :func:`versions`.
     """

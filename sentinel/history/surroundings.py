@@ -24,7 +24,7 @@ print(json.dumps({**found, "python": ["python", platform.python_version()]}))
 
 
 def surroundings(python: str | None) -> Surroundings:
-    """What an interpreter has; None: this one.
+    """Say what an interpreter has; None: this one.
 
     :raises SentinelError: where the interpreter does not run.
     """
@@ -35,7 +35,7 @@ def surroundings(python: str | None) -> Surroundings:
 
 
 def third_party(name: str) -> bool:
-    """Whether a top-level module is nobody's own: neither Python's nor a built-in one."""
+    """Say whether a top-level module is nobody's own: neither Python's nor a built-in one."""
     return name not in sys.stdlib_module_names and name not in sys.builtin_module_names
 
 

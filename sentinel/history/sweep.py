@@ -83,7 +83,7 @@ class Sweep:
         return Swept(self._done, self.counts)
 
     def decide(self, commit: Commit, submit: Submit) -> dict[str, ClosureVerdict]:
-        """The unit of each recipe at one commit."""
+        """Give the unit of each recipe at one commit."""
         revision, missing = self._missing(commit)
         if missing and revision is not None:
             work = Work(self._target.name, commit.sha, revision.roots, tuple(missing))

@@ -41,15 +41,15 @@ def timeline(record: Record, width: int = 72) -> str:
 
 
 def story(record: Record, width: int = 72) -> list[str]:
-    """What a person wants to know of one bug, as lines."""
+    """Say what a person wants to know of one bug, as lines."""
     lines = [f"{record['bug_id']}  {record['title']}"]
     if record["commits"] > 1:
         lines.append(f"  |{timeline(record, width)}|")
     lines += [f"  {change_text(change)}" for change in record["changes"]]
     if not record["changes"]:
         lines.append("  nothing changed in what could be decided")
-    for spell in record["spells"]:
-        lines.append(f"  {spell_text(spell)}")
+    for lifetime in record["spells"]:
+        lines.append(f"  {lifetime_text(lifetime)}")
     carried = carried_by(record)
     if carried:
         lines.append(f"  in {span(carried)}")
@@ -66,7 +66,7 @@ def story(record: Record, width: int = 72) -> list[str]:
 
 
 def heading(record: Record) -> str:
-    """What a record is about."""
+    """Say what a record is about."""
     source = record["source"]
     if source["kind"] == "pypi":
         return f"{record['target']}: {count(record['commits'], record)} of {source['ref']} on PyPI"
@@ -75,7 +75,7 @@ def heading(record: Record) -> str:
 
 
 def releases(record: Record) -> list[str]:
-    """Each release with its verdict."""
+    """Give each release with its verdict."""
     width = max(len(item["name"]) for item in record["releases"])
     return [
         f"  {item['name']:<{width}}  {item['date'][:10]}  {item['verdict']}{_kind(item)}" for item in record["releases"]
@@ -98,14 +98,14 @@ def change_text(change: Record) -> str:
     return f"{text} (or earlier: there are {before})" if not change["after"] else f"{text} (or in one of the {before})"
 
 
-def spell_text(spell: Record) -> str:
-    ended = spell["ended"]
-    text = f"there for {spell['days']} days" if ended else f"still there after {spell['days']} days"
-    return text + (" (the dates of the commits go backwards)" if spell["clock_went_backwards"] else "")
+def lifetime_text(lifetime: Record) -> str:
+    ended = lifetime["ended"]
+    text = f"there for {lifetime['days']} days" if ended else f"still there after {lifetime['days']} days"
+    return text + (" (the dates of the commits go backwards)" if lifetime["clock_went_backwards"] else "")
 
 
 def carried_by(record: Record) -> list[str]:
-    """The releases that have the bug."""
+    """Give the releases that have the bug."""
     return [item["name"] for item in record["releases"] if item["verdict"] == "reproduced"]
 
 
@@ -114,12 +114,12 @@ def span(names: Sequence[str], most: int = 4) -> str:
 
 
 def row(record: Record) -> tuple[str, ...]:
-    """A bug's line in the table of :data:`HEADINGS`."""
-    spells = record["spells"]
-    started = "; ".join(_date(spell["introduced"]) for spell in spells)
-    ended = "; ".join(_date(spell["ended"]) if spell["ended"] else "still there" for spell in spells)
+    """Give a bug's line in the table of :data:`HEADINGS`."""
+    lifetimes = record["spells"]
+    started = "; ".join(_date(lifetime["introduced"]) for lifetime in lifetimes)
+    ended = "; ".join(_date(lifetime["ended"]) if lifetime["ended"] else "still there" for lifetime in lifetimes)
     dated = record["source"]["kind"] == "git"  # the package index does not say when
-    days = "; ".join(str(spell["days"]) for spell in spells) if dated else ""
+    days = "; ".join(str(lifetime["days"]) for lifetime in lifetimes) if dated else ""
     return (
         record["target"],
         record["bug_id"],
@@ -131,7 +131,7 @@ def row(record: Record) -> tuple[str, ...]:
 
 
 def overview(records: Sequence[Record]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """A line for each bug: what its longest record of commits says, and which tags and releases on PyPI have it.
+    """Give a line for each bug: what its longest record of commits says, and which tags and releases on PyPI have it.
 
     :returns: headings and rows, by target and bug.
     """
@@ -153,14 +153,14 @@ def _kind_of(record: Record) -> str:
 
 
 def counts(records: Sequence[Record]) -> list[str]:
-    """What the records of commits come to, as sentences."""
+    """Say what the records of commits come to, as sentences."""
     of_git = [record for record in records if _kind_of(record) == "commits"]
     seen = [record for record in of_git if record["spells"]]
-    spells = [spell for record in seen for spell in record["spells"]]
-    with_code = sum(came_with_its_code(spell["introduced"]) for spell in spells)
-    later = sum(not spell["introduced"]["begins"] for spell in spells)
-    ended = sorted(spell["days"] for spell in spells if spell["ended"])
-    lasting = sorted(spell["days"] for spell in spells if not spell["ended"])
+    lifetimes = [lifetime for record in seen for lifetime in record["spells"]]
+    with_code = sum(came_with_its_code(lifetime["introduced"]) for lifetime in lifetimes)
+    later = sum(not lifetime["introduced"]["begins"] for lifetime in lifetimes)
+    ended = sorted(lifetime["days"] for lifetime in lifetimes if lifetime["ended"])
+    lasting = sorted(lifetime["days"] for lifetime in lifetimes if not lifetime["ended"])
     released = sum(bool(carried_by(record)) for record in seen)
     commits = sum({record["target"]: record["commits"] for record in of_git}.values())
     return [
@@ -176,7 +176,7 @@ def _middle(days: Sequence[int]) -> str:
 
 
 def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table as Markdown."""
+    """Give a table as Markdown."""
     lines = [f"| {' | '.join(headings)} |", f"|{' --- |' * len(headings)}"]
     for cells in rows:
         lines.append(f"| {' | '.join(map(escaped, cells))} |")

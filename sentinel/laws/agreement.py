@@ -75,7 +75,7 @@ class Scale:
     dtype: str
 
     def bound(self, dtype: str) -> float:
-        """How far apart two honest values of an observation of this dtype may be; 0 for what is no float."""
+        """Say how far apart two honest values of an observation of this dtype may be; 0 for what is no float."""
         if dtype not in FLOATS:
             return 0.0
         epsilon = max(EPSILON[dtype], EPSILON.get(self.dtype, 0.0))
@@ -96,7 +96,7 @@ class Scale:
 
 
 def scale_of(case: Case, inputs: Iterable[Inputs], observations: Iterable[Mapping[str, Any]]) -> Scale:
-    """The scale of a comparison of these observations of a case, which come from these inputs."""
+    """Give the scale of a comparison of these observations of a case, which come from these inputs."""
     contract = case.contract
     count, condition, magnitude, dtype = 1, 1.0, 0.0, case.coarsest
     seen: set[int] = set()  # variants share most of their inputs
@@ -145,7 +145,7 @@ def _largest(value: Tensor, valid: Flags | None) -> float:
 
 
 def numbers(value: Any) -> tuple[Numbers, str] | None:
-    """An observed value as float64 numbers, with its dtype; None for what is no number."""
+    """Give an observed value as float64 numbers, with its dtype; None for what is no number."""
     if isinstance(value, Tensor):
         return value.array().astype(np.float64), value.dtype
     if isinstance(value, (bool, int)):
@@ -208,7 +208,7 @@ def difference(
     counts: Flags | None = None,
     slack: Numbers | float = 0.0,
 ) -> Difference | None:
-    """The worst place where ``|observed - demanded| > bound + slack``; None where there is none.
+    """Give the worst place where ``|observed - demanded| > bound + slack``; None where there is none.
 
     A position where the demanded number is not finite demands nothing; nor does one with an infinity that is honest.
 
@@ -304,7 +304,7 @@ def _part(values: Numbers, shape: tuple[str, ...], match: Match, side: int) -> N
 
 
 def counted(contract: Contract | None, inputs: Inputs, item: Observed, match: Match = WHOLE) -> Flags | None:
-    """Which positions of a key count, in the first variant's rows and columns; None where all do."""
+    """Say which positions of a key count, in the first variant's rows and columns; None where all do."""
     valid = valid_tokens(contract, inputs)
     if valid is None or item.shape[:1] != ("batch",):
         return None
@@ -337,7 +337,7 @@ def _movement(
 def each_number(
     case: Case, variant: str, roles: Roles = COMPARED
 ) -> Iterator[tuple[Observed, Numbers, str, Flags | None]]:
-    """Every observed number of these roles: its key, its values, its dtype, and which positions mean anything."""
+    """Give every observed number of these roles: its key, its values, its dtype, and which positions mean anything."""
     for item in observed_keys(case, variant):
         found = numbers(case.observation[variant].get(item.key)) if item.role in roles else None
         values = None if found is None else _part(found[0], item.shape, WHOLE, 0)
@@ -346,7 +346,7 @@ def each_number(
 
 
 def against_oracle(case: Case, roles: Roles) -> Iterator[tuple[str, Observed, Answer]]:
-    """Every observed number of these roles that the oracle has an answer for, by variant.
+    """Give every observed number of these roles that the oracle has an answer for, by variant.
 
     :raises DoesNotApply: where there is no oracle.
     """
@@ -382,7 +382,7 @@ class Answer:
 
 
 def disagreements(case: Case, roles: Roles) -> list[Violation]:
-    """Where the framework's numbers of these roles are not the oracle's.
+    """Say where the framework's numbers of these roles are not the oracle's.
 
     :raises DoesNotApply: where there are none.
     """
@@ -401,7 +401,7 @@ def disagreements(case: Case, roles: Roles) -> list[Violation]:
 
 
 def gap_between(one: Numbers, other: Numbers) -> Numbers:
-    """How far apart two arrays are, element by element; infinitely where one is finite and the other is not."""
+    """Say how far apart two arrays are, element by element; infinitely where one is finite and the other is not."""
     with np.errstate(invalid="ignore", over="ignore"):
         same = (one == other) | (np.isnan(one) & np.isnan(other))
         both = np.isfinite(one) & np.isfinite(other)

@@ -22,13 +22,13 @@ TOKENS = ("batch", "tokens")
 
 
 def mask_name(contract: Contract | None, inputs: Inputs) -> str:
-    """The input that says which tokens count; empty where there is none."""
+    """Give the input that says which tokens count; empty where there is none."""
     names = (contract.mask,) if contract is not None else ("response_mask", "loss_mask")
     return next((name for name in names if isinstance(inputs.get(name), Tensor)), "")
 
 
 def valid_tokens(contract: Contract | None, inputs: Inputs) -> Flags | None:
-    """Which tokens count, as booleans of shape ``[batch, tokens]``; None where the scenario has no mask."""
+    """Say which tokens count, as booleans of shape ``[batch, tokens]``; None where the scenario has no mask."""
     name = mask_name(contract, inputs)
     return inputs[name].array() != 0 if name else None
 
@@ -45,7 +45,7 @@ def mask_of(contract: Contract | None, inputs: Inputs) -> Flags:
 
 
 def axes(contract: Contract | None, inputs: Inputs, name: str) -> tuple[str, ...]:
-    """The symbolic dimensions of an input's value; empty for what has none."""
+    """Give the symbolic dimensions of an input's value; empty for what has none."""
     value = inputs[name]
     declared = contract.input(name) if contract is not None else None
     if declared is not None:
@@ -74,7 +74,7 @@ def row_count(contract: Contract | None, inputs: Inputs) -> int:
 
 
 def float_inputs(contract: Contract, inputs: Inputs, shape: tuple[str, ...]) -> list[str]:
-    """The inputs of these dimensions that hold numbers of the training step: no masks, no counts, no labels."""
+    """Give the inputs of these dimensions that hold numbers of the training step: no masks, no counts, no labels."""
     masks = {contract.mask, *(item.name for item in contract.inputs if item.domain == "mask")}
     return [
         name
@@ -87,7 +87,7 @@ def float_inputs(contract: Contract, inputs: Inputs, shape: tuple[str, ...]) -> 
 
 
 def entries(value: Any, shape: tuple[str, ...], rows: Indices | None = None, columns: Indices | None = None) -> Any:
-    """What an input has at these rows and columns: an array, a list, or what has no rows as it is."""
+    """Give what an input has at these rows and columns: an array, a list, or what has no rows as it is."""
     if isinstance(value, Tensor):
         array = value.array()
         for axis, indices in (("batch", rows), ("tokens", columns)):
@@ -98,7 +98,7 @@ def entries(value: Any, shape: tuple[str, ...], rows: Indices | None = None, col
 
 
 def pick_rows(contract: Contract | None, inputs: Inputs, rows: Indices) -> dict[str, Any]:
-    """The scenario with these of its rows, in this order."""
+    """Give the scenario with these of its rows, in this order."""
     picked = {name: entries(value, axes(contract, inputs, name), rows) for name, value in inputs.items()}
     return {
         name: like(value, picked[name]) if isinstance(value, Tensor) else picked[name] for name, value in inputs.items()
@@ -106,7 +106,7 @@ def pick_rows(contract: Contract | None, inputs: Inputs, rows: Indices) -> dict[
 
 
 def permutation(contract: Contract | None, one: Inputs, other: Inputs) -> Indices:
-    """Which row of one scenario each row of another is; rows that are alike are taken in their order.
+    """Say which row of one scenario each row of another is; rows that are alike are taken in their order.
 
     :raises DoesNotApply: where the other does not have the same rows, in whatever order.
     """
@@ -132,13 +132,13 @@ def _row_keys(contract: Contract | None, inputs: Inputs) -> list[tuple[Any, ...]
 
 
 def like(value: Tensor, array: npt.NDArray[Any], dtype: str = "") -> Tensor:
-    """A tensor literal with other values (and another dtype); the rest stays."""
+    """Give a tensor literal with other values (and another dtype); the rest stays."""
     made = from_array(array, dtype or value.dtype)
     return replace(value, dtype=made.dtype, shape=made.shape, data=made.data)
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Whether two inputs, or the entries of two, are the same, NaN being itself."""
+    """Say whether two inputs, or the entries of two, are the same, NaN being itself."""
     if left is right:
         return True
     if isinstance(left, Tensor) and isinstance(right, Tensor):
@@ -161,12 +161,12 @@ def observed_keys(case: Case, variant: str) -> Iterator[Observed]:
 
 
 def address(variant: str, key: str) -> str:
-    """How recipes name a key of a variant."""
+    """Say how recipes name a key of a variant."""
     return f"{variant}.{key}" if variant else key
 
 
 def first_two(case: Case) -> tuple[str, tuple[str, ...]]:
-    """The scenario's variant, and the others.
+    """Give the scenario's variant, and the others.
 
     :raises DoesNotApply: where there is only one.
     """

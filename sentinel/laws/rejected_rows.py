@@ -15,7 +15,7 @@ from sentinel.values.literals import Tensor
 
 
 def rejected_rows(inputs: Mapping[str, Any], contract: Contract | None = None) -> Flags:
-    """Which rows of a scenario get no training signal of their own, as booleans of shape ``[batch]``.
+    """Say which rows of a scenario get no training signal of their own, as booleans of shape ``[batch]``.
 
     Those whose mask is all zero; and, where ``mask_no_eos_with_zero`` is on, those that filled the whole length.
     """

@@ -70,7 +70,7 @@ def load_copy(document: Mapping[str, Any], catalog: Catalog) -> Recipe:
 
 
 def recipe_files(folder: Path) -> list[Path]:
-    """The files below a folder that may be recipes, in order; hidden folders and links to folders are not entered.
+    """Give the files below a folder that may be recipes, in order; hidden folders and links to folders are not entered.
 
     :raises SentinelError: where there is no such folder.
     """
@@ -91,7 +91,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 
 def load_folder(folder: Path, catalog: Catalog) -> list[Recipe]:
-    """Every recipe below a folder, in the order of their paths.
+    """Give every recipe below a folder, in the order of their paths.
 
     A JSON file that does not say of itself that it is a recipe (evidence, say) is passed over.
 
@@ -102,7 +102,7 @@ def load_folder(folder: Path, catalog: Catalog) -> list[Recipe]:
 
 
 def find_recipes(catalog: Catalog, targets: Iterable[str] = (), bug_globs: Iterable[str] = ()) -> list[Recipe]:
-    """The recipes of the catalog's folders, sorted by target and bug id.
+    """Give the recipes of the catalog's folders, sorted by target and bug id.
 
     A published recipe takes the place of a bundled one with its bug id, and adopts its pins.
 
@@ -209,7 +209,7 @@ def _distinct(recipes: list[Recipe]) -> list[Recipe]:
 
 
 def duplicate(first: Recipe, second: Recipe) -> str:
-    """The complaint about a second file with a bug id."""
+    """Give the complaint about a second file with a bug id."""
     from sentinel.recipes.problems import shown
     from sentinel.recipes.yamldoc import read
 

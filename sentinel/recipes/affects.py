@@ -46,14 +46,14 @@ class Affected:
 
 
 def affected(entry: Any) -> Affected:
-    """The entry of a document; one that no recipe could have is prose, so that foreign evidence can be shown."""
+    """Give the entry of a document; one that no recipe could have is prose, so that foreign evidence can be shown."""
     if not isinstance(entry, Mapping) or not isinstance(entry.get("when"), Mapping):
         return Affected(where=str(entry))
     return Affected(dict(entry["when"]), str(entry.get("where", "")).strip())
 
 
 def in_text(value: Any) -> str:
-    """A value as configurations write it: ``true``, ``null``, ``0.5``; a list with commas."""
+    """Give a value as configurations write it: ``true``, ``null``, ``0.5``; a list with commas."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -72,7 +72,7 @@ def condition_in_words(name: str, condition: Any) -> str:
 
 
 def holds(condition: Any, value: str) -> bool:
-    """Whether a setting's value (see :func:`in_text`) meets a condition.
+    """Say whether a setting's value (see :func:`in_text`) meets a condition.
 
     A value that is a list has each of its members, and so has a string with commas: options take both for a list.
     """
@@ -91,7 +91,7 @@ def holds(condition: Any, value: str) -> bool:
 
 
 def bounding(condition: Any) -> str:
-    """The other setting that bounds this one; empty where there is none."""
+    """Give the other setting that bounds this one; empty where there is none."""
     bound = _BOUND.fullmatch(in_text(condition))
     return bound[2] if bound and bound[1] != "!=" and _number(bound[2]) is None else ""
 

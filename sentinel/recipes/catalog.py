@@ -94,7 +94,7 @@ class Catalog:
         laws: Iterable[Law] = (),
         recipe_folders: Iterable[Path] = (),
     ) -> Catalog:
-        """The catalog with additions; a later entry of the same name is an error.
+        """Give the catalog with additions; a later entry of the same name is an error.
 
         :raises SentinelError: where a name is taken, or an adapter names what is not there.
         """
@@ -206,7 +206,7 @@ def _members(package: str, kind: type[_T]) -> list[_T]:
 
 @cache
 def bundled_catalog() -> Catalog:
-    """What Sentinel ships."""
+    """Give what Sentinel ships."""
     contracts = {contract.name: contract for contract in _members("sentinel.contracts", Contract)}
     files = _bundled_adapters()
     adapters = OnDemand({name: partial(load_adapter, file, contracts) for name, file in files.items()}, files)

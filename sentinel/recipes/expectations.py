@@ -17,7 +17,7 @@ from sentinel.values.tolerance import Tolerance
 
 
 def read_tolerance(findings: Findings, written: Any, place: Place) -> Tolerance:
-    """The tolerance that a mapping writes."""
+    """Give the tolerance that a mapping writes."""
     if not isinstance(written, Mapping):
         return Tolerance()
     for name in ("relative", "absolute"):

@@ -147,7 +147,7 @@ def load_fix(path: Path) -> Fix:
 
 
 def find_fixes(catalog: Catalog, target: str) -> list[Fix]:
-    """The fixes beside a target's recipes.
+    """Give the fixes beside a target's recipes.
 
     :raises RecipeError: where one is no fix.
     """
@@ -161,7 +161,7 @@ def fix_of(catalog: Catalog, target: str, bug_id: str) -> Fix | None:
 
 
 def edited(fix: Fix, blob_of: Callable[[str], str], content: Callable[[str], bytes]) -> dict[str, tuple[bytes, bytes]]:
-    """Each file that a fix changes: what was there, and what is there afterwards.
+    """Give each file that a fix changes: what was there, and what is there afterwards.
 
     :param blob_of: path -> its blob id at the commit; empty where there is no such file.
     :param content: blob id -> its content.
@@ -195,7 +195,7 @@ def _with(before: bytes, edits: Iterable[Edit]) -> bytes:
 
 
 def diff(files: Mapping[str, tuple[bytes, bytes]], context: int = 3) -> str:
-    """An ordinary diff, which ``git apply`` takes."""
+    """Give an ordinary diff, which ``git apply`` takes."""
     parts = []
     for file, (before, after) in files.items():
         old, new = (text.decode("utf-8").splitlines(keepends=True) for text in (before, after))

@@ -28,10 +28,19 @@ import numpy as np
 from sentinel.contracts.contract import Input
 from sentinel.errors import nearest
 from sentinel.recipes.problems import describe
-from sentinel.values.literals import FLOATS, STORAGE, Array, Attribute, Device, Namespace, New, Tensor, Tuple, tensor
-
-#: How JSON, which has no such numbers, writes them; evidence does too.
-TAGGED = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+from sentinel.values.literals import (
+    FLOATS,
+    STORAGE,
+    TAGGED,
+    Array,
+    Attribute,
+    Device,
+    Namespace,
+    New,
+    Tensor,
+    Tuple,
+    tensor,
+)
 
 
 class LiteralError(ValueError):
@@ -45,7 +54,7 @@ class LiteralError(ValueError):
         self.message, self.place = message, place
 
     def below(self, *outer: Any) -> LiteralError:
-        """The same error seen from further out."""
+        """Give the same error seen from further out."""
         return LiteralError(self.message, (*outer, *self.place))
 
 
@@ -57,7 +66,7 @@ def untagged(value: Any) -> Any:
 
 
 def numbers(value: Any) -> tuple[int, ...]:
-    """The shape of a rectangular nesting of numbers.
+    """Give the shape of a rectangular nesting of numbers.
 
     :raises LiteralError: where something is no number or a row has another length, with its index.
     """
@@ -85,7 +94,7 @@ def _extent(shape: tuple[int, ...]) -> str:
 
 
 def make_tensor(value: Any, dtype: Any, requires_grad: Any = False, contiguous: Any = True) -> Tensor:
-    """A tensor from nested numbers.
+    """Give a tensor from nested numbers.
 
     :raises LiteralError: naming the element that does not fit.
     """
@@ -133,7 +142,7 @@ def _dig(value: Any, place: tuple[Any, ...]) -> Any:
 
 
 def natural_dtype(value: Any) -> str:
-    """The dtype that torch gives to nested Python numbers."""
+    """Give the dtype that torch gives to nested Python numbers."""
     if isinstance(value, list):
         found = {natural_dtype(item) for item in value}
         return next((name for name in ("float32", "int64", "bool") if name in found), "float32")
@@ -161,7 +170,7 @@ _DEVICE = re.compile(r"[a-z]{1,16}(:[0-9]{1,3})?")
 
 
 def read_input(spec: Input, value: Any, packages: Collection[str] = ()) -> Any:
-    """The literal that a recipe's value means for one input of a contract.
+    """Give the literal that a recipe's value means for one input of a contract.
 
     :param packages: the target's packages, inside which ``new`` and ``attribute`` must lie.
     :raises LiteralError: where the value does not fit; says what was expected and where it differs.
@@ -197,7 +206,7 @@ def _form(value: Mapping[str, Any], forms: Mapping[str, tuple[str, ...]], otherw
 
 
 def tensor_literal(value: Mapping[str, Any], dtype: str | None) -> Tensor:
-    """The tensor that ``{tensor: ...}`` or ``{full: ..., shape: ...}`` writes.
+    """Give the tensor that ``{tensor: ...}`` or ``{full: ..., shape: ...}`` writes.
 
     :param dtype: of one that names none; None for what torch would give.
     :raises LiteralError: where it does not.
@@ -280,7 +289,7 @@ def _read_any(spec: Input, value: Any, packages: tuple[str, ...]) -> Any:
 
 
 def read_any(value: Any, packages: Collection[str]) -> Any:
-    """A typed literal: lists and mappings are walked, a mapping that has a literal's key is that literal.
+    """Give a typed literal: lists and mappings are walked, a mapping that has a literal's key is that literal.
 
     :raises LiteralError: where a literal is not well formed.
     """

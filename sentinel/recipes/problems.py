@@ -60,7 +60,7 @@ class Findings:
 
 
 def describe(value: Any) -> str:
-    """A value as messages name it: what it is, and what it says."""
+    """Give a value as messages name it: what it is, and what it says."""
     if value is None:
         return "null"
     for kind, name in ((bool, "the boolean"), (int, "the number"), (float, "the number"), (str, "the string")):
@@ -71,7 +71,7 @@ def describe(value: Any) -> str:
 
 
 def shown(path: Path) -> str:
-    """The path as messages show it: relative to the current folder where it lies below it."""
+    """Give the path as messages show it: relative to the current folder where it lies below it."""
     try:
         return str(path.absolute().relative_to(Path.cwd()))
     except (ValueError, OSError):

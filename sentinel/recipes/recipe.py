@@ -88,7 +88,7 @@ class Recipe:
         return bool(self.expected_unpatched or self.expected_fixed)
 
     def given(self, contract: Contract, fixed: Collection[str]) -> list[str]:
-        """The inputs that the scenario states, and that the boundary must be able to take.
+        """Give the inputs that the scenario states, and that the boundary must be able to take.
 
         What says which boundary it is, or how it differs, is for the oracle: the boundary needs no parameter for it.
 

@@ -93,7 +93,7 @@ BUG_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def examine(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
-    """The recipe of a file, or None where it has errors, with every problem that was found in it."""
+    """Give the recipe of a file, or None where it has errors, with every problem that was found in it."""
     document, problem = read_or_problem(path)
     if document is None:
         return None, [problem] if problem else []
@@ -122,7 +122,7 @@ def examine_document(document: Document, path: Path, catalog: Catalog) -> tuple[
 
 
 def is_published(data: Any) -> bool:
-    """Whether a document is a recipe as published in a pull request."""
+    """Say whether a document is a recipe as published in a pull request."""
     return isinstance(data, Mapping) and "validation_mode" in data and "recipe_version" not in data
 
 

@@ -35,7 +35,7 @@ class Scenario:
 
 
 def written_scenario(findings: Findings, contract: Contract, written: Any, place: Place, variants: Any) -> Scenario:
-    """The scenario of a native recipe; unknown inputs are errors."""
+    """Give the scenario of a native recipe; unknown inputs are errors."""
     own: dict[str, Mapping[str, Given]] = {
         name: _named(findings, contract, overrides or {}, ("variants", name))
         for name, overrides in (variants or {}).items()
@@ -95,7 +95,7 @@ def _place_once(findings: Findings, named: dict[str, Given], name: str, key: str
 def build(
     findings: Findings, contract: Contract, scenario: Scenario, packages: tuple[str, ...], place: Place
 ) -> tuple[dict[str, dict[str, Any]], tuple[str, ...]]:
-    """The inputs of each variant as literals, in the contract's order, and the names that were left to defaults.
+    """Give the inputs of each variant as literals, in the contract's order, and the names that were left to defaults.
 
     An input counts as left to its default only where no variant gives it.
 

@@ -58,7 +58,7 @@ class Published:
 
 
 def compiled(root: Schema) -> Check:
-    """What tells whether a value is valid.
+    """Give the function that tells whether a value is valid.
 
     :raises NotImplementedError: for a keyword that is not in the subset.
     """

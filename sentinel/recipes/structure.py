@@ -24,7 +24,7 @@ _PUBLISHED = Published("recipe")
 
 
 def schema() -> dict[str, Any]:
-    """The published JSON Schema of recipes."""
+    """Give the published JSON Schema of recipes."""
     return _PUBLISHED.schema
 
 

@@ -26,7 +26,7 @@ _EXAMPLES: dict[str, str] = {
 
 
 def template(bug_id: str, target: str, boundary: str = TODO, contract: Contract | None = None) -> str:
-    """A recipe with every key explained, and ``TODO`` where something must be said.
+    """Give a recipe with every key explained, and ``TODO`` where something must be said.
 
     :param contract: lists its inputs and its observation keys; without one the template says where to find them.
     :raises SentinelError: where the bug id is none.

@@ -83,7 +83,7 @@ class Document:
 
 
 def scalar(event: Any, line: int, column: int) -> Any:
-    """The value of a scalar by the YAML 1.2 core schema."""
+    """Give the value of a scalar by the YAML 1.2 core schema."""
     text: str = event.value
     tag: str | None = event.tag
     if not tag:
@@ -101,7 +101,7 @@ def scalar(event: Any, line: int, column: int) -> Any:
 
 
 def plain(event: Any) -> bool:
-    """Whether a scalar is written without quotes. The parser in C says an empty style where the other says None."""
+    """Say whether a scalar is written without quotes. The parser in C says an empty style where the other says None."""
     return not event.style and bool(event.implicit[0])
 
 

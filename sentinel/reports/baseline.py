@@ -20,9 +20,9 @@ from sentinel.reports import store
 from sentinel.reports.escaping import message
 from sentinel.reports.evidence import Document, dumps, evidence
 from sentinel.values.closeness import BARE, bounds
+from sentinel.values.literals import TAGGED
 from sentinel.values.tolerance import Tolerance
 
-_TAGS = ("NaN", "Infinity", "-Infinity")
 _TYPED = {"dtype", "shape", "tensor"}
 
 
@@ -48,7 +48,7 @@ class Difference:
 
 
 def compare(recorded: Any, now: Any, where: str, tolerance: Tolerance, dtype: str = BARE) -> Iterator[Difference]:
-    """Every element that is not identical, those within tolerance too."""
+    """Give every element that is not identical, those within tolerance too."""
     if is_tensor(recorded) and is_tensor(now):
         for part in ("dtype", "shape"):
             if recorded[part] != now[part]:
@@ -81,11 +81,11 @@ def number(value: Any) -> float | None:
     """The float that a document holds, tagged or not; None for what must agree exactly: integers, booleans, text."""
     if isinstance(value, float):
         return value
-    return float(value) if isinstance(value, str) and value in _TAGS else None
+    return float(value) if isinstance(value, str) and value in TAGGED else None
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether evidence holds a tensor there."""
+    """Say whether evidence holds a tensor there."""
     return isinstance(value, Mapping) and value.keys() >= _TYPED
 
 
@@ -118,7 +118,7 @@ _SHOWN = 3
 
 
 def difference(recorded: Recorded, current: Recorded | Decision) -> list[str]:
-    """What differs, one sentence each, beginning with which way the verdict went; empty where nothing does."""
+    """Say what differs, one sentence each, beginning with which way the verdict went; empty where nothing does."""
     now = _document(current)
     if (recorded["target"], recorded["bug_id"]) != (now["target"], now["bug_id"]):
         return [f"another bug: {_of(recorded)} is recorded, and this is {_of(now)}"]
@@ -288,7 +288,7 @@ class Verification:
 
 
 def verify_report(recorded: Recorded, current: Recorded | Decision) -> Verification:
-    """Whether a fresh decision gives what the recorded evidence says, key by key."""
+    """Say whether a fresh decision gives what the recorded evidence says, key by key."""
     now = _document(current)
     agreements = []
     for key, found in _compared(recorded, now):

@@ -8,9 +8,7 @@ from typing import Any
 from sentinel.deciding.outcomes import Comparison, Decision
 from sentinel.laws.layout import address
 from sentinel.recipes import Expected
-from sentinel.values.literals import plain
-
-_TAGS = ("NaN", "Infinity", "-Infinity")
+from sentinel.values.literals import TAGGED, plain
 
 #: Observation keys that tell of an exception; a bug that raises one is not silent.
 _LOUD = ("raised", "exception", "error")
@@ -36,7 +34,7 @@ def behaviour(decision: Decision) -> dict[str, Any]:
 
 
 def expected(value: Any) -> Any:
-    """A comparison's expected value, with or without the tolerance that a recipe wraps it in."""
+    """Give a comparison's expected value, with or without the tolerance that a recipe wraps it in."""
     return value.value if isinstance(value, Expected) else value
 
 
@@ -91,4 +89,4 @@ def _minus(left: Any, right: Any) -> Any:
 def _number(value: Any) -> float | int | None:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value
-    return float(value) if isinstance(value, str) and value in _TAGS else None
+    return float(value) if isinstance(value, str) and value in TAGGED else None

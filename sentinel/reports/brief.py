@@ -39,7 +39,7 @@ class Brief:
 
 
 def brief(document: Mapping[str, Any]) -> Brief:
-    """What evidence says, in brief."""
+    """Give what evidence says, in brief."""
     recipe, boundary = document["recipe"]["document"], document["boundary"]
     return Brief(
         order(recipe)[0],
@@ -62,7 +62,7 @@ def _ranks() -> Mapping[str, int]:
 
 
 def command(document: Mapping[str, Any]) -> str:
-    """The command that runs what evidence is about again."""
+    """Give the command that runs what evidence is about again."""
     kind, _, name = str(document["ref"]).partition(":")
     ref = Ref("git", name).short if kind == "git" else str(document["ref"])
     asked = "--sentinel-repo=." if kind == "path" else f"--sentinel-ref={shlex.quote(ref)}"

@@ -40,7 +40,7 @@ _WINDOWS = re.compile(r"(?<!\w)[A-Za-z]:\\(?:[^\s\"'<>|\\]+\\)*([^\s\"'<>|\\]+)"
 
 
 def visible(text: str, *, lines: bool = False) -> str:
-    """The text with every character that acts, instead of showing, written as an escape (``\\x1b``).
+    """Give the text with every character that acts, instead of showing, written as an escape (``\\x1b``).
 
     :param lines: keep line feeds and tabs.
     """
@@ -66,7 +66,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def shorten(text: str, limit: int = LONGEST) -> str:
-    """The text, with its middle left out where it is longer than the limit.
+    """Give the text, with its middle left out where it is longer than the limit.
 
     It is cut between words: half of a path would no longer be seen to be one.
     """

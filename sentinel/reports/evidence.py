@@ -7,7 +7,6 @@ nothing that belongs to one run (time, duration, host, user, directories).
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from sentinel.recipes.schema_subset import Published
 from sentinel.reports.behaviour import behaviour
 from sentinel.reports.escaping import message, passage
 from sentinel.targets.refs import Ref
-from sentinel.values.literals import typed
+from sentinel.values.literals import tagged, typed
 from sentinel.values.tolerance import Tolerance
 
 SCHEMA_VERSION = 1
@@ -32,7 +31,7 @@ Known = tuple[tuple[str, str], ...]
 
 
 def evidence(decision: Decision) -> Document:
-    """The document of one decision.
+    """Give the document of one decision.
 
     :raises SentinelError: where a value cannot be written as JSON, naming where it stands.
     """
@@ -107,7 +106,7 @@ _PUBLISHED = Published("evidence")
 
 
 def schema() -> Document:
-    """The published JSON Schema of evidence."""
+    """Give the published JSON Schema of evidence."""
     return _PUBLISHED.schema
 
 
@@ -135,7 +134,7 @@ def ref_text(ref: Ref) -> str:
 
 
 def known_places(decision: Decision) -> Known:
-    """The directories of this decision, and what stands for each of them in a report."""
+    """Give the directories of this decision, and what stands for each of them in a report."""
     places = [(str(decision.recipe.path.absolute().parent), "<recipes>")]
     if decision.checkout is not None:
         places.append((str(decision.checkout.path), "<checkout>"))
@@ -263,9 +262,7 @@ def _json(value: Any, where: str) -> Any:
     if isinstance(value, np.generic):
         return _json(value.item(), where)
     if isinstance(value, float):
-        if math.isfinite(value):
-            return value
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        return tagged(value)
     if isinstance(value, Mapping):
         return _json(dict(value), where)
     raise SentinelError(f"evidence cannot hold a {type(value).__name__} (at {message(where)}); observe plain values")

@@ -24,7 +24,7 @@ _LEAD = 12
 
 
 def explain(decision: Decision, command: str = "") -> str:
-    """The failure text of a decision, in plain text without control characters (not in rich's markup).
+    """Give the failure text of a decision, in plain text without control characters (not in rich's markup).
 
     :param command: the command that repeats this item alone.
     """
@@ -84,7 +84,7 @@ def _scenario(decision: Decision) -> str:
 
 
 def scenario_lines(document: Mapping[str, Any]) -> list[str]:
-    """The scenario of a recipe's document, one input a line; then what is otherwise in each variant."""
+    """Give the scenario of a recipe's document, one input a line; then what is otherwise in each variant."""
     variants = document.get("variants") or {}
     scenario = document.get("scenario") or document.get("constructed_scenario") or {}
     parts = [("", scenario), *((f"{message(name)}: ", variants[name]) for name in variants)]
@@ -154,7 +154,7 @@ def _indented(text: str) -> str:
 
 
 def beside(unpatched: Any, fixed: Any, *observed: Any) -> list[str]:
-    """The cells of a row: what was observed, the value with the bug and the one without it (``...`` where none is
+    """Give the cells of a row: what was observed, the value with the bug and the one without it (``...`` where none is
     known). One that is the same with the bug and without it is not shown as a pair of both."""
     either = unpatched is not ... and fixed is not ... and plain(unpatched) == plain(fixed)
     sides = [... if either else unpatched, fixed]
@@ -177,7 +177,7 @@ def told_apart(*values: Any) -> list[str]:
 
 
 def show(value: Any) -> str:
-    """A value in a table cell: short ones in full, a large tensor by its dtype and shape and where it begins."""
+    """Give a value in a table cell: short ones in full, a large tensor by its dtype and shape and where it begins."""
     text = _text(value)
     if len(text) <= _LONGEST_VALUE:
         return text

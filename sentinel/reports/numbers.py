@@ -26,7 +26,7 @@ def wrong(document: Mapping[str, Any]) -> tuple[list[Row], int]:
 
 
 def differing(key: str, value: Any, right: Any, *others: Any) -> list[Row]:
-    """The elements of a value that are not those of the right one; the whole of both where their forms are unlike.
+    """Give the elements of a value that are not those of the right one; the whole of both where their forms are unlike.
 
     :param others: values of which the same elements are told, None where one has none.
     """
@@ -51,7 +51,7 @@ def in_short(document: Mapping[str, Any]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value without its tolerance or dtype."""
+    """Give a value without its tolerance or dtype."""
     if isinstance(value, Mapping):
         if "value" in value and "tolerance" in value:
             return plain(value["value"])
@@ -61,7 +61,7 @@ def plain(value: Any) -> Any:
 
 
 def flat(value: Any, place: str) -> Iterator[tuple[str, Any]]:
-    """Each element of a value with its place: ``loss[0,1]``, ``metrics.kl``."""
+    """Give each element of a value with its place: ``loss[0,1]``, ``metrics.kl``."""
     value = plain(value)
     if isinstance(value, Mapping):
         for key, item in value.items():
@@ -84,7 +84,7 @@ def apart(one: Any, other: Any) -> list[str]:
 
 
 def in_digits(value: Any, digits: int = 6) -> str:
-    """A number in so many digits; anything else as it is."""
+    """Give a number in so many digits; anything else as it is."""
     if isinstance(value, float):
         return f"{value:.{digits}g}" + (".0" if value == int(value) and abs(value) < 10**digits else "")
     return message("none" if value is None else str(value))

@@ -56,7 +56,7 @@ class Row:
 
 
 def row(document: Mapping[str, Any], outcome: str = "") -> Row:
-    """The row of an evidence document."""
+    """Give the row of an evidence document."""
     kind, colon, name = str(document["ref"]).partition(":")
     return Row(
         message(document["target"]),
@@ -97,7 +97,7 @@ def ordered(rows: Iterable[Row]) -> list[Row]:
 
 
 def headings(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Those of a table of these rows, which may be about bugs, laws or both."""
+    """Give those of a table of these rows, which may be about bugs, laws or both."""
     law, bug = any(item.law for item in rows), not all(item.law for item in rows)
     what = " or ".join(word for word, there in (("bug", bug or not rows), ("law", law)) if there)
     return tuple(what if heading == "bug" else heading for heading in HEADINGS)

@@ -37,7 +37,7 @@ def sarif(
     repositories: Mapping[str, str] | None = None,
     ranks: Mapping[str, int] | None = None,
 ) -> str:
-    """The text of a SARIF log: one SARIF run a target and ref, as one run can speak of one version of a file only.
+    """Give the text of a SARIF log: one SARIF run a target and ref, as one run can speak of one version of a file only.
 
     :param results: each evidence document with pytest's outcome of its item.
     :param repositories: target -> URL of its repository.

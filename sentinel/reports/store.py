@@ -56,7 +56,7 @@ class RunItem:
 
 
 def evidence_path(decision: Decision) -> PurePosixPath:
-    """Where a decision's evidence lies in a report folder.
+    """Say where a decision's evidence lies in a report folder.
 
     ``<target>/<BUG-ID>/<key>.json``; for a law without a recipe (an empty ``bug_id``)
     ``<target>/laws/<boundary>/<law>/<key>.json``.
@@ -69,7 +69,7 @@ def evidence_path(decision: Decision) -> PurePosixPath:
 
 
 def law_folder(target: str, boundary: str, law: str) -> PurePosixPath:
-    """Where the evidence of a law without a recipe lies, at whatever ref."""
+    """Say where the evidence of a law without a recipe lies, at whatever ref."""
     return PurePosixPath(*map(file_name, (target, "laws", boundary, law)))
 
 
@@ -79,7 +79,7 @@ def _keyed(decision: Decision) -> bool:
 
 
 def file_name(text: str) -> str:
-    """The text as a file name of ``[A-Za-z0-9._-]``; a hash keeps apart what would become one name."""
+    """Give the text as a file name of ``[A-Za-z0-9._-]``; a hash keeps apart what would become one name."""
     safe = _UNSAFE.sub("-", text).lstrip(".-")
     if safe == text and 0 < len(safe) <= _LONGEST_NAME:
         return safe
@@ -119,7 +119,7 @@ def put(report_dir: Path, place: PurePosixPath, text: str) -> Path:
 
 
 def own(folder: Path, place: PurePosixPath) -> Path:
-    """The file at a place in a folder, where no link on the way leads elsewhere.
+    """Give the file at a place in a folder, where no link on the way leads elsewhere.
 
     :raises SentinelError: where one does: what lies there is somebody else's.
     """
@@ -214,7 +214,7 @@ def load(file: Path) -> Document:
 
 
 def parse(file: Path) -> Any:
-    """The JSON of a file that nobody vouches for: of bounded size, with finite numbers, and with each key once.
+    """Give the JSON of a file that nobody vouches for: of bounded size, with finite numbers, and with each key once.
 
     :raises SentinelError: saying what is wrong with the file.
     """
@@ -256,7 +256,7 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def find(directory: Path, decision: Decision) -> Document | None:
-    """What a folder records about a decision's target, bug and ref, or None.
+    """Give what a folder records about a decision's target, bug and ref, or None.
 
     :raises SentinelError: where the file there is not valid evidence.
     """
@@ -265,7 +265,7 @@ def find(directory: Path, decision: Decision) -> Document | None:
 
 
 def files(directory: Path) -> Iterator[Path]:
-    """Every evidence file of a report folder, in order of path; ``run.json`` and other files are passed over."""
+    """Give every evidence file of a report folder, in order of path; ``run.json`` and other files are passed over."""
     for file in below(directory):
         parts = file.relative_to(directory).parts
         if len(parts) > 1 and parts[0] != HISTORY and not any(part.startswith(".") for part in parts):
@@ -273,7 +273,7 @@ def files(directory: Path) -> Iterator[Path]:
 
 
 def below(directory: Path, place: PurePosixPath = _HERE) -> list[Path]:
-    """The JSON files at a place in a folder and further down, in order of path. What a link leads to is somebody
+    """Give the JSON files at a place in a folder and further down, in order of path. What a link leads to is somebody
     else's: in a stranger's folder it may be the whole disk."""
     with suppress(OSError, SentinelError):
         return sorted(file for file in own(directory, place).rglob("*.json") if file.is_file())
@@ -302,7 +302,7 @@ def decided(directory: Path) -> dict[Path, str]:
 
 
 def regular(file: Path) -> bytes:
-    """The content of a file, no more than is ever taken: a pipe would be waited for, and a device never end."""
+    """Give the content of a file, no more than is ever taken: a pipe would be waited for, and a device never end."""
     handle = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with open(handle, "rb") as stream:
         if not stat.S_ISREG(os.fstat(handle).st_mode):

@@ -58,7 +58,7 @@ class DifferenceItem(pytest.Item):
 
 
 def differences(run: Run, session: pytest.Session) -> Iterator[pytest.Item]:
-    """The items of ``--sentinel-against``.
+    """Give the items of ``--sentinel-against``.
 
     :raises pytest.UsageError: where a ref cannot be had, or nothing is judged.
     """

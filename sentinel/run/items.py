@@ -188,7 +188,7 @@ def collector(run: Run, path: Path, parent: pytest.Collector) -> RecipeFile:
 
 
 def the_rest(run: Run, session: pytest.Session, items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
-    """The selected recipes that pytest's own walk did not come by; and the laws.
+    """Give the selected recipes that pytest's own walk did not come by; and the laws.
 
     Beside a folder pytest drops the arguments that lie in it, and then does not enter a virtual environment there.
     """

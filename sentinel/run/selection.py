@@ -21,7 +21,7 @@ _ID = re.compile(r"laws/(?P<target>[^/]+)/(?P<boundary>[^:\[]+)(?:::(?P<law>\w+)
 
 
 def select(catalog: Catalog, settings: Settings) -> list[Recipe]:
-    """The recipes that the options ask for; none where paths alone do.
+    """Give the recipes that the options ask for; none where paths alone do.
 
     :raises SentinelError: where a pattern selects nothing.
     """
@@ -98,7 +98,7 @@ class LawId:
         self.law, self.ref = found["law"], found["ref"]
 
     def nothing(self, there: Sequence[LawJob], refs: Sequence[str]) -> str:
-        """What to say where it selects nothing.
+        """Write the complaint where it selects nothing.
 
         :param there: the laws of its target, at any ref.
         :param refs: those of this run.

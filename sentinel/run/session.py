@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def catalog_of(config: pytest.Config) -> Catalog:
-    """What Sentinel ships and what this pytest run's plugins add."""
+    """Give what Sentinel ships and what this pytest run's plugins add."""
     hook = config.hook
 
     def flat(answers: Any) -> list[Any]:
@@ -163,11 +163,11 @@ class Run:
         return self.settings.law_level != "off" and bool(self.settings.targets)
 
     def registering(self, target: str, ref: Ref) -> Checkout | None:
-        """The code in which a target may register something; None where it does not, or there is no such ref."""
+        """Give the code in which a target may register something; None where it does not, or there is no such ref."""
         return checkout_with_registries(self._the_runner(), self.catalog, target, ref)
 
     def law_refs(self, target: str) -> list[Ref]:
-        """The refs at which laws are checked: those asked for, else the pins of the target's recipes."""
+        """Give the refs at which laws are checked: those asked for, else the pins of the target's recipes."""
         asked = list(self.settings.refs_of(target))
         named = [i.ref for i in self.law_ids if i.target == target and i.ref]
         if asked:
@@ -190,7 +190,7 @@ class Run:
         return recipe
 
     def jobs(self, recipe: Recipe) -> list[Job]:
-        """The questions that this run asks about a recipe.
+        """Give the questions that this run asks about a recipe.
 
         :raises SentinelError: where nothing says at which ref.
         """
@@ -346,7 +346,7 @@ class Run:
         return place
 
     def command(self, nodeid: str) -> str:
-        """The command that repeats one item alone."""
+        """Give the command that repeats one item alone."""
         alone = replace(
             self.settings,
             targets=(),
@@ -438,7 +438,7 @@ class Run:
 
 
 def other_owner_of_the_name() -> str | None:
-    """A sentence where PyPI's distribution ``sentinel``, another project altogether, is installed too."""
+    """Give a sentence where PyPI's distribution ``sentinel``, another project altogether, is installed too."""
     try:
         other = distribution("sentinel")
     except PackageNotFoundError:
@@ -455,12 +455,12 @@ def _environment_repo() -> Ref | None:
 
 
 def expected_unavailable(decision: Decision) -> bool:
-    """Whether ``unavailable`` is what the pin expects, and was established by looking at the code."""
+    """Say whether ``unavailable`` is what the pin expects, and was established by looking at the code."""
     return decision.expect == "unavailable" and decision.verdict.kind == "not-in-this-version"
 
 
 def complaint(decision: Decision, baseline: Path | None = None) -> str | None:
-    """Why the item fails; None where it passes or is skipped.
+    """Say why the item fails; None where it passes or is skipped.
 
     :param baseline: the folder of recorded evidence that then decides alone.
     """

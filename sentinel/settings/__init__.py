@@ -261,15 +261,15 @@ class Settings:
         return tuple(dict.fromkeys(ref for name, ref in self.refs if name in (None, target)))
 
     def against(self, target: str) -> tuple[Ref, ...]:
-        """The refs that what is judged of a target is compared with."""
+        """Give the refs that what is judged of a target is compared with."""
         return tuple(dict.fromkeys(ref for name, ref in self.named_against if name in (None, target)))
 
     def python_of(self, target: str) -> str | None:
-        """The interpreter that a target is probed with; None for our own."""
+        """Give the interpreter that a target is probed with; None for our own."""
         return self.pythons.get(target, self.pythons.get(None))
 
     def url_of(self, target: str) -> str | None:
-        """The repository of a fork of a target; None for upstream's."""
+        """Give the repository of a fork of a target; None for upstream's."""
         return self.repo_urls.get(target, self.repo_urls.get(None))
 
     def selects(self, target: str, bug_id: str) -> bool:
@@ -278,7 +278,7 @@ class Settings:
         )
 
     def words(self) -> list[str]:
-        """The options that differ from their defaults, as they are written on a command line."""
+        """Give the options that differ from their defaults, as they are written on a command line."""
         default = Settings()
         words = []
         for place, option in OPTIONS.items():
@@ -306,7 +306,7 @@ NAMED: Mapping[str, Option] = {option.name: option for option in OPTIONS.values(
 
 
 def read_file(folder: Path) -> tuple[dict[str, Any], Path | None]:
-    """The settings of a folder: ``sentinel.toml``, or ``[tool.sentinel]`` of its ``pyproject.toml``.
+    """Give the settings of a folder: ``sentinel.toml``, or ``[tool.sentinel]`` of its ``pyproject.toml``.
 
     :raises SentinelError: where the file does not parse, or has a key that is no option.
     """

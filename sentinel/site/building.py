@@ -37,7 +37,7 @@ def require() -> None:
 
 
 def build(material: Material, tell: Callable[[str], None] = lambda text: None) -> Files:
-    """Every file of the site, as its path and text.
+    """Give every file of the site, as its path and text.
 
     :raises SentinelError: as :func:`require`.
     """

@@ -71,7 +71,7 @@ def grid(
     note: str = "",
     beside: Any = None,
 ) -> Grid:
-    """A value of an evidence document as a table.
+    """Give a value of an evidence document as a table.
 
     :param mask: of the same rows and columns, else it is about something else and passed over; or of the same rows,
         where the value has one number a row.
@@ -110,7 +110,7 @@ def grid(
 
 
 def rows_of(value: Any) -> Rows | None:
-    """The rows of a tensor of one or two dimensions, of nested lists, or of a list of one-dimensional tensors."""
+    """Give the rows of a tensor of one or two dimensions, of nested lists, or of a list of one-dimensional tensors."""
     if is_tensor(value):
         shape = value["shape"]
         return [value["tensor"]] if len(shape) == 1 else value["tensor"] if len(shape) == 2 else None
@@ -130,7 +130,7 @@ def one_dimensional(value: Any) -> bool:
 
 
 def bare(value: Any) -> Any:
-    """The value without dtypes: numbers and nested lists."""
+    """Give the value without dtypes: numbers and nested lists."""
     if is_tensor(value):
         return value["tensor"]
     if isinstance(value, list):
@@ -139,7 +139,7 @@ def bare(value: Any) -> Any:
 
 
 def fitting(mask: Rows | None, rows: Sequence[Sequence[Any]]) -> Rows | None:
-    """The mask, where it is one of these rows and columns."""
+    """Give the mask, where it is one of these rows and columns."""
     return mask if mask is not None and list(map(len, mask)) == list(map(len, rows)) else None
 
 
@@ -164,7 +164,7 @@ def _leaves(value: Any) -> Iterable[Any]:
 
 
 def number(item: Any, full: bool = False) -> str:
-    """A number in at most six digits, or in all that it has, as in the evidence."""
+    """Give a number in at most six digits, or in all that it has, as in the evidence."""
     if isinstance(item, bool) or item is None:
         return {True: "true", False: "false", None: "null"}[item]
     if isinstance(item, int):
@@ -175,7 +175,7 @@ def number(item: Any, full: bool = False) -> str:
 
 
 def written(value: Any, full: bool = False) -> str:
-    """A value that is no table, as the recipe language writes it; a long one cut."""
+    """Give a value that is no table, as the recipe language writes it; a long one cut."""
     if is_tensor(value) and not value["shape"]:
         return number(value["tensor"], full)
     if not isinstance(value, (list, Mapping)):
@@ -193,20 +193,20 @@ def _terse(value: Any) -> Any:
 
 
 def as_number(item: Any) -> float | None:
-    """A number, NaN and infinities among them; None for anything else."""
+    """Give a number, NaN and infinities among them; None for anything else."""
     if isinstance(item, (int, float)) and not isinstance(item, bool):
         return float(item)
     return float(item) if isinstance(item, str) and item in _NAMES else None
 
 
 def close(one: Any, other: Any) -> bool:
-    """Whether two elements are the same number to a reader; the verdict was decided with the recipe's tolerance."""
+    """Say whether two elements are the same number to a reader; the verdict was decided with the recipe's tolerance."""
     left, right = as_number(one), as_number(other)
     return bool(one == other) if left is None or right is None else agree(left, right).agrees
 
 
 def differing(value: Any, right: Any) -> frozenset[tuple[int, int]]:
-    """Where the elements of two values differ (where none does to a reader, to the last bit); of values of unlike
+    """Say where the elements of two values differ (where none does to a reader, to the last bit); of values of unlike
     shape, everywhere."""
     rows, others = rows_of(bare(value)), rows_of(bare(right))
     if rows is None:

@@ -55,7 +55,7 @@ class Coverage:
 
 
 def coverages(material: Material) -> list[Coverage]:
-    """The coverage of each target that has an adapter."""
+    """Give the coverage of each target that has an adapter."""
     return [_coverage(material, target) for target in material.targets if target in material.catalog.targets]
 
 

@@ -102,7 +102,7 @@ def life_of(bug: Bug) -> Life | None:
     runs = record["runs"]
     return Life(
         bug,
-        tuple(_span(spell) for spell in record["spells"] if spell["introduced"]["commit"]["date"]),
+        tuple(_span(lifetime) for lifetime in record["spells"] if lifetime["introduced"]["commit"]["date"]),
         tuple(_stretches(runs)),
         tuple(change_text(change) for change in record["changes"]),
         tuple(Release(item["name"], item["date"][:10], item["verdict"]) for item in releases),
@@ -128,13 +128,13 @@ def _looked(record: Record) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _span(spell: Record) -> Span:
-    begun, ended = spell["introduced"], spell["ended"]
-    until = ended["commit"] if ended else spell["last"]
+def _span(lifetime: Record) -> Span:
+    begun, ended = lifetime["introduced"], lifetime["ended"]
+    until = ended["commit"] if ended else lifetime["last"]
     return Span(
         begun["commit"]["date"][:10],
         until["date"][:10],
-        spell["days"],
+        lifetime["days"],
         ended is not None,
         begun["what"] == "present" and not came_with_its_code(begun),
     )

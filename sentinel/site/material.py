@@ -55,13 +55,13 @@ class Seen:
 
 
 def moves(ref: str) -> bool:
-    """Whether a ref, as evidence writes it, names other code tomorrow: a branch, a working tree, an environment."""
+    """Say whether a ref, as evidence writes it, names other code tomorrow: a branch, a working tree, an environment."""
     kind, colon, name = ref.partition(":")
     return not colon or not Ref("pypi" if kind == "pypi" else "git", name).immutable
 
 
 def brief(ref: str) -> str:
-    """A ref as the heading of a column: a sha of seven digits, a version, a branch."""
+    """Give a ref as the heading of a column: a sha of seven digits, a version, a branch."""
     kind, _, name = ref.partition(":")
     return Ref("git", name).short.removeprefix("git:") if kind == "git" else name or ref
 
@@ -127,7 +127,7 @@ class Bug:
         return found
 
     def note(self, ref: str) -> str:
-        """What the recipe says of a pin."""
+        """Say what the recipe says of a pin."""
         return next((pin.note for pin in (self.recipe.pins if self.recipe else ()) if str(pin.ref) == ref), "")
 
     def at(self, ref: str) -> Seen | None:
@@ -157,7 +157,7 @@ class Material:
         return sorted({bug.target for bug in (*self.bugs, *self.laws)})
 
     def branch(self, target: str) -> str:
-        """The ref that is upstream's newest."""
+        """Give the ref that is upstream's newest."""
         known = self.catalog.targets.get(target)
         return f"git:{known.branch if known else 'main'}"
 

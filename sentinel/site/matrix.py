@@ -89,7 +89,7 @@ def counted_rows(rows: Sequence[Row]) -> str:
 
 
 def ranked(tables: Sequence[Table]) -> list[Row]:
-    """All bugs, by severity, realism, and whether they are still there today."""
+    """Give all bugs, by severity, realism, and whether they are still there today."""
     rows = [row for table in tables for row in table.rows]
     return sorted(rows, key=lambda row: (*order(row.bug.document), row.now != "reproduced", row.bug.bug_id))
 

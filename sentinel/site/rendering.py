@@ -105,7 +105,7 @@ def prose(text: str) -> Any:
 
 
 def https(url: Any) -> str:
-    """The URL where it is one that may be followed, else nothing: ``javascript:`` is no place to go to."""
+    """Give the URL where it is one that may be followed, else nothing: ``javascript:`` is no place to go to."""
     text = str(url or "")
     if re.search(r"[\x00-\x20\x7f-\x9f]", text):
         return ""
@@ -117,23 +117,23 @@ def https(url: Any) -> str:
 
 
 def day(date_text: str) -> int:
-    """The number of a day, for what is drawn over time."""
+    """Give the number of a day, for what is drawn over time."""
     return date.fromisoformat(date_text[:10]).toordinal()
 
 
 def revision(seen: Seen) -> str:
-    """The revision that was looked at, in brief: of what moves, the commit that it was."""
+    """Give the revision that was looked at, in brief: of what moves, the commit that it was."""
     commit = str((seen.document["checkout"] or {}).get("commit") or "")
     return commit[:7] if moves(seen.ref) and commit else brief(seen.ref)
 
 
 def words(name: Any) -> str:
-    """An identifier as words."""
+    """Give an identifier as words."""
     return str(name).replace("_", " ")
 
 
 def dotted(path: Any) -> Any:
-    """A dotted path that may be broken after its dots and underscores, and nowhere else."""
+    """Give a dotted path that may be broken after its dots and underscores, and nowhere else."""
     from markupsafe import Markup
 
     parts = re.split(r"(?<=[._])(?=[^._])", shown(str(path)))
@@ -141,7 +141,7 @@ def dotted(path: Any) -> Any:
 
 
 def brief_link(url: Any) -> str:
-    """A link as a reader knows the place: the last part of its path, with the line."""
+    """Give a link as a reader knows the place: the last part of its path, with the line."""
     text = str(url or "")
     parts = urlsplit(text) if https(text) else None
     if parts is None:

@@ -26,6 +26,7 @@ from sentinel.site.grids import (
     written,
 )
 from sentinel.site.material import Bug, Document, Seen
+from sentinel.values.literals import TAGGED
 
 #: The laws about what a mask hides: a value behind it that is not zero is what leaks.
 _ABOUT_MASKS = (
@@ -95,13 +96,13 @@ class Story:
         return any(cell.mark == "leak" for cell in self._cells())
 
     def _cells(self) -> Iterator[Cell]:
-        inputs = [drawn for scene in (self.scenario, *self.variants) for drawn in scene.grids]
+        inputs = [drawn for variant in (self.scenario, *self.variants) for drawn in variant.grids]
         outputs = [side for outcome in self.outcomes for side in (outcome.before, outcome.after) if side is not None]
         return (cell for drawn in (*inputs, *outputs) for line in drawn.lines for cell in line.cells)
 
 
 def sides(bug: Bug) -> tuple[Seen | None, Seen | None]:
-    """The evidence that shows the bug, and the one that shows it mended: the first of each, as the pins stand."""
+    """Give the evidence that shows the bug, and the one that shows it mended: the first of each, as the pins stand."""
     before = next((seen for seen in bug.seen if seen.verdict == "reproduced"), None)
     return before, next((seen for seen in bug.seen if seen.verdict == "fixed"), None)
 
@@ -123,7 +124,7 @@ def chips(bug: Bug, branch: str) -> list[tuple[str, Seen]]:
 
 
 def story(bug: Bug, catalog: Catalog) -> Story | None:
-    """The story of a bug, or None where there is no evidence to tell it from."""
+    """Give the story of a bug, or None where there is no evidence to tell it from."""
     before, after = sides(bug)
     told = before or after or next(iter(bug.seen), None)
     if told is None:
@@ -137,7 +138,7 @@ def story(bug: Bug, catalog: Catalog) -> Story | None:
     first = inputs[name]
     given = {key: value for key, value in first.items() if key not in defaulted}
     variants = [
-        _scene(
+        _variant(
             other,
             {k: v for k, v in inputs[other].items() if k not in first or first[k] != v},
             inputs,
@@ -150,7 +151,7 @@ def story(bug: Bug, catalog: Catalog) -> Story | None:
     return Story(
         before,
         after,
-        _scene(name, given, inputs, contract, leaking),
+        _variant(name, given, inputs, contract, leaking),
         tuple(variants),
         defaults,
         tuple(_outcomes(document, before, after, inputs, contract)),
@@ -176,7 +177,7 @@ def _place(name: str, order: Sequence[str]) -> tuple[int, str]:
 # -- the scenario ------------------------------------------------------------------------------------------------------
 
 
-def _scene(
+def _variant(
     name: str,
     own: Inputs,
     inputs: Mapping[str, Inputs],
@@ -218,7 +219,7 @@ def _input_mark(
 
 
 def mask_of(contract: Contract | None, inputs: Inputs) -> Rows | None:
-    """The mask of a scenario as rows, where its contract has one."""
+    """Give the mask of a scenario as rows, where its contract has one."""
     return rows_of(inputs.get(contract.mask)) if contract is not None and contract.mask else None
 
 
@@ -260,7 +261,7 @@ def _leaking(
 def _tells(place: tuple[str, str, int, int], item: Any, inputs: Mapping[str, Inputs]) -> bool:
     """Whether it is not finite, or another variant has something else in its place."""
     _, key, i, j = place
-    if item in ("NaN", "Infinity", "-Infinity"):
+    if isinstance(item, str) and item in TAGGED:
         return True
     for other in inputs.values():
         rows = rows_of(other.get(key))
@@ -303,7 +304,7 @@ def _marking(mark: Mark, places: frozenset[tuple[int, int]]) -> Marker:
 
 
 def variant_of(key: str, inputs: Mapping[str, Inputs]) -> str:
-    """The variant whose mask covers a value; of a difference, the first."""
+    """Give the variant whose mask covers a value; of a difference, the first."""
     try:
         return parse_address(key, list(inputs)).variants[0]
     except AddressError:

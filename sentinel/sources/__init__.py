@@ -29,7 +29,7 @@ def open_checkout(
     url: str | None = None,
     progress: Progress | None = None,
 ) -> Checkout:
-    """The checkout of a target at a ref, made now or found where an earlier run made it.
+    """Give the checkout of a target at a ref, made now or found where an earlier run made it.
 
     Nothing is cloned here: without a mirror a git ref is unavailable, and the reason says how to get one.
 

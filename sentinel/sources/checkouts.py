@@ -41,7 +41,7 @@ def index_key(target: Target, ref: str) -> str:
 
 
 def cached(home: Home, target: Target, ref: Ref, key: str) -> Checkout | None:
-    """The checkout of a ref that was made before, or None. Looks at its files and runs nothing."""
+    """Give the checkout of a ref that was made before, or None. Looks at its files and runs nothing."""
     known = read_json(home.checkouts / safe_name(target.name) / "refs" / f"{key}.json")
     if known is None or not re.fullmatch("[0-9a-f]{64}", str(known.get("tree"))):
         return None
@@ -64,7 +64,7 @@ def materialise(
     left_out: Sequence[LeftOut] = (),
     **facts: Any,
 ) -> Checkout:
-    """The checkout of some files, written only where the same files are not there yet.
+    """Give the checkout of some files, written only where the same files are not there yet.
 
     :param entries: every file of the package roots, those left out too: they count for the tree's hash.
     :param contents: gives what is to be written; asked only for what is not left out.
@@ -102,7 +102,7 @@ def materialise(
 
 
 def files(checkout: Checkout) -> dict[str, str]:
-    """The git blob id of every file of a checkout, by repository path."""
+    """Give the git blob id of every file of a checkout, by repository path."""
     found = _listed(checkout.path.parent, checkout.tree)
     if found is None:
         raise Unavailable(
@@ -112,7 +112,7 @@ def files(checkout: Checkout) -> dict[str, str]:
 
 
 def edited(home: Home, target: Target, ref: Ref, base: Checkout, changes: Mapping[str, bytes]) -> Checkout:
-    """The checkout of a revision some of whose files were changed or added.
+    """Give the checkout of a revision some of whose files were changed or added.
 
     :param changes: repository path -> content; what lies outside of the package roots is no part of a checkout.
     """

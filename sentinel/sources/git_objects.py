@@ -14,7 +14,7 @@ _MOST_LISTED = MOST_FILES * 200
 
 
 def commit_of(mirror: Path, name: str) -> str | None:
-    """The commit that an object name (perhaps short, perhaps a tag's) stands for, or None.
+    """Give the commit that an object name (perhaps short, perhaps a tag's) stands for, or None.
 
     :param name: hexadecimal only; nothing else may reach git from here.
     :raises GitError: where a short name stands for several commits.
@@ -29,7 +29,7 @@ def commit_of(mirror: Path, name: str) -> str | None:
 
 
 def entries(mirror: Path, tree: str, paths: Sequence[str]) -> tuple[list[Entry], list[str]]:
-    """The files under some folders of a commit (or tree), all where none is named, and the submodules among them.
+    """Give the files under some folders of a commit (or tree), all where none is named, and the submodules among them.
 
     :returns: entries with the sizes of the blobs that are there (None: absent), and the paths of submodules.
     :raises GitError: where the commit's trees are not all in the mirror, or list more than any revision has.
@@ -65,7 +65,7 @@ def listing(
 
 
 def sizes(mirror: Path, blobs: Iterable[str]) -> dict[str, int | None]:
-    """How large each blob is; None for one that the mirror does not have."""
+    """Say how large each blob is; None for one that the mirror does not have."""
     asked = list(dict.fromkeys(blobs))
     if not asked:
         return {}
@@ -84,7 +84,7 @@ def _looked_up(mirror: Path, names: Iterable[str]) -> list[list[str]]:
 
 
 def contents(mirror: Path, blobs: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-    """The content of each blob once, proven to be what its name says.
+    """Give the content of each blob once, proven to be what its name says.
 
     :raises GitError: where one is absent or damaged.
     """
@@ -104,7 +104,7 @@ def contents(mirror: Path, blobs: Iterable[str]) -> Iterator[tuple[str, bytes]]:
 
 
 def was_ever(mirror: Path, paths: Sequence[str]) -> bool:
-    """Whether a commit of any ref has, or had, something under one of some paths.
+    """Say whether a commit of any ref has, or had, something under one of some paths.
 
     :raises GitError: where the history cannot be walked.
     """
@@ -112,7 +112,7 @@ def was_ever(mirror: Path, paths: Sequence[str]) -> bool:
 
 
 def absent_objects(mirror: Path) -> list[str]:
-    """Every object that some ref needs and the mirror does not have: what was left out when it was made.
+    """Give every object that some ref needs and the mirror does not have: what was left out when it was made.
 
     :raises GitError: where more is missing than blobs and trees, so that the history itself is torn.
     """
@@ -121,13 +121,13 @@ def absent_objects(mirror: Path) -> list[str]:
 
 
 def whole_refs(mirror: Path, refs: dict[str, str]) -> dict[str, str]:
-    """The refs whose object is there."""
+    """Give the refs whose object is there."""
     here = {words[0] for words in _looked_up(mirror, sorted(set(refs.values()))) if words[-1] != "missing"}
     return {name: sha for name, sha in refs.items() if sha in here}
 
 
 def still_shallow(mirror: Path, commits: set[str]) -> set[str]:
-    """Those of the commits one of whose parents the mirror does not have."""
+    """Give those of the commits one of whose parents the mirror does not have."""
     parents: dict[str, list[str]] = {}
     for commit in commits:
         finished = run(mirror, "cat-file", "commit", commit)

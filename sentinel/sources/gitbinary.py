@@ -85,7 +85,7 @@ class Finished:
 
 
 def reason(text: str) -> str:
-    """The line of git's complaint that says why, without its ``fatal:`` and without a password."""
+    """Give the line of git's complaint that says why, without its ``fatal:`` and without a password."""
     lines = [line.strip() for line in re.split(r"[\r\n]", text) if line.strip()]
     full = [line for line in lines if _FULL.search(line)]
     telling = full or [line for line in lines if _TELLING.match(line)] or lines[-1:]
@@ -130,7 +130,7 @@ def _environment(git_dir: Path, more: Mapping[str, str]) -> dict[str, str]:
 
 
 def git_dir_of(top: Path) -> Path:
-    """Where a work tree has its git directory: at ``.git``, or where a file of that name says."""
+    """Say where a work tree has its git directory: at ``.git``, or where a file of that name says."""
     dot = top / ".git"
     if dot.is_dir():
         return dot
@@ -139,7 +139,7 @@ def git_dir_of(top: Path) -> Path:
 
 
 def common_dir(git_dir: Path) -> Path:
-    """Where a git directory has its objects and refs: elsewhere, where it is a further work tree's."""
+    """Say where a git directory has its objects and refs: elsewhere, where it is a further work tree's."""
     named = small_text(git_dir / "commondir")
     return git_dir if named is None else Path(os.path.normpath(git_dir / named.strip()))
 

@@ -96,13 +96,13 @@ def write_refs(git_dir: Path, refs: dict[str, str]) -> None:
 
 
 def head_branch(git_dir: Path) -> str | None:
-    """The branch that ``HEAD`` names."""
+    """Give the branch that ``HEAD`` names."""
     text = (small_text(git_dir / "HEAD") or "").strip()
     return text[5:].strip() if text.startswith("ref: refs/heads/") and not _BAD_NAME.search(text[5:].strip()) else None
 
 
 def read_shallow(git_dir: Path) -> set[str]:
-    """The commits whose parents the directory does not have."""
+    """Give the commits whose parents the directory does not have."""
     path = git_dir / "shallow"
     try:
         return {line for line in path.read_text(encoding="ascii").split() if is_sha(line)} if path.is_file() else set()

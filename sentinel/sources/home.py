@@ -157,7 +157,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a file, or None where there is no such file or it is not what we write."""
+    """Give the object in a file, or None where there is no such file or it is not what we write."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -166,7 +166,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def small_text(path: Path) -> str | None:
-    """What stands in a small file of a folder that nobody vouches for; None where there is no such regular file.
+    """Give what stands in a small file of a folder that nobody vouches for; None where there is no such regular file.
 
     A pipe in its place would be waited on for ever, a device never end.
     """
@@ -191,7 +191,7 @@ def remove_tree(path: Path) -> None:
 
 
 def size_of(path: Path) -> int:
-    """The bytes of all files under a folder (or of one file)."""
+    """Give the bytes of all files under a folder (or of one file)."""
     if not path.is_dir():
         return path.lstat().st_size
     return sum(os.lstat(os.path.join(folder, name)).st_size for folder, _, files in os.walk(path) for name in files)

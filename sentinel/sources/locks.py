@@ -77,7 +77,7 @@ def take(checkouts: Path, folder: Path) -> None:
 
 
 def in_use(checkouts: Path, *, forget_dead: bool = False) -> set[str]:
-    """The folders (relative to ``checkouts``) that live processes use.
+    """Give the folders (relative to ``checkouts``) that live processes use.
 
     :param forget_dead: remove the files of processes that ended; only while :func:`alone`, for a process that is
         just taking a folder has its file before it has the lock on it.

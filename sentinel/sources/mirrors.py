@@ -61,7 +61,7 @@ def is_whole(path: Path) -> bool:
 
 
 def describe(target: str, path: Path) -> Mirror:
-    """What ``mirror list`` shows of a mirror, whole or not."""
+    """Say what ``mirror list`` shows of a mirror, whole or not."""
     record = read_json(path / RECORD)
     if record is None:
         return Mirror(target, path, size=size_of(path), whole=False)
@@ -104,17 +104,17 @@ class MirrorStore:
         self._unreachable: dict[tuple[str, str], str] = {}
 
     def list(self) -> list[Mirror]:
-        """Every mirror, those that were cut off half-way too."""
+        """Give every mirror, those that were cut off half-way too."""
         found = sorted(self.home.mirrors.glob("*.git")) if self.home.mirrors.is_dir() else []
         return [describe(path.name.removesuffix(".git"), path) for path in found]
 
     def get(self, target: str) -> Mirror | None:
-        """The whole mirror of a target, or None."""
+        """Give the whole mirror of a target, or None."""
         path = self.home.mirror(target)
         return describe(target, path) if is_whole(path) else None
 
     def path(self, target: str) -> Path:
-        """The git directory of a target's mirror.
+        """Give the git directory of a target's mirror.
 
         :raises Unavailable: where there is none that can be used.
         """
@@ -241,11 +241,11 @@ class MirrorStore:
             transfers.fetch_objects(path, url, blobs, progress)
 
     def trees(self, target: Target, commit: str) -> tuple[Sequence[Entry], Sequence[str]]:
-        """The files of a target's package roots at a commit, and the submodules among them."""
+        """Give the files of a target's package roots at a commit, and the submodules among them."""
         return objects.entries(self.path(target.name), commit, [root.path for root in target.roots])
 
     def resolve(self, target: Target, name: str, *, pull: int | None = None, progress: Progress | None = None) -> str:
-        """The full sha of a commit; see :func:`sentinel.sources.resolving.resolve`."""
+        """Give the full sha of a commit; see :func:`sentinel.sources.resolving.resolve`."""
 
         def fetch(refspec: str) -> str | None:
             try:

@@ -75,7 +75,7 @@ def open_path(target: Target, ref: Ref, home: Home) -> Checkout:
 
 
 def open_installed(target: Target, ref: Ref, home: Home, python: str | None = None) -> Checkout:
-    """The checkout of the copy that an environment has.
+    """Give the checkout of the copy that an environment has.
 
     :param python: the environment's interpreter; None: this one.
     :raises Unavailable: where the interpreter cannot be run, or has none of the target's packages.

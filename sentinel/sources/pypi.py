@@ -58,7 +58,7 @@ _answers: dict[tuple[str, str, Path], Path | str] = {}
 
 
 def open_pypi(target: Target, ref: Ref, home: Home, progress: Progress | None = None) -> Checkout:
-    """The checkout of a release. A version that was had before needs no network; ``latest`` always asks the index.
+    """Give the checkout of a release. A version that was had before needs no network; ``latest`` always asks the index.
 
     :raises Unavailable: where the target has no releases, or this one cannot be had.
     """

@@ -22,7 +22,7 @@ _PLACES = ("refs/heads/{}", "refs/remotes/origin/{}", "refs/tags/{}", "refs/remo
 
 
 def resolve(mirror: Path, target: str, name: str, pull: int | None, fetch: Fetch) -> str:
-    """The full sha of the commit that a name stands for.
+    """Give the full sha of the commit that a name stands for.
 
     Only what names a pull request is fetched: ``pull/N/head`` itself where the mirror does not have it, and, for a
     full sha that is absent, the pull request that it is said to come from.

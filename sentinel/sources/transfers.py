@@ -105,7 +105,7 @@ def fetch_objects(mirror: Path, url: str, oids: Sequence[str], progress: Progres
 
 
 def remote_refs(mirror: Path, url: str) -> tuple[dict[str, str], str | None]:
-    """The refs that the remote has now, and the branch that its ``HEAD`` names.
+    """Give the refs that the remote has now, and the branch that its ``HEAD`` names.
 
     :raises GitError: where it cannot be reached.
     """

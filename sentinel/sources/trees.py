@@ -64,7 +64,7 @@ def tree_hash(entries: Iterable[Entry]) -> str:
 
 
 def ignored(path: str) -> bool:
-    """Whether a file is left behind by tools and belongs to no revision."""
+    """Say whether a file is left behind by tools and belongs to no revision."""
     return path.endswith(_IGNORED_SUFFIXES) or not _IGNORED_NAMES.isdisjoint(path.split("/"))
 
 
@@ -73,7 +73,7 @@ def is_source(path: str) -> bool:
 
 
 def too_large(path: str, size: int) -> str | None:
-    """Why a file of this size is left out of checkouts; None where it is not."""
+    """Say why a file of this size is left out of checkouts; None where it is not."""
     if size > SOURCE_LIMIT:
         return f"larger than {SOURCE_LIMIT} bytes"
     if size > BLOB_LIMIT and not is_source(path):
@@ -114,5 +114,5 @@ def _bytes(name: str) -> bytes:
 
 
 def present(roots: Sequence[PackageRoot], entries: Sequence[Entry]) -> tuple[PackageRoot, ...]:
-    """The package roots that a revision has: those with at least one file below them."""
+    """Give the package roots that a revision has: those with at least one file below them."""
     return tuple(root for root in roots if any(entry.path.startswith(f"{root.path}/") for entry in entries))

@@ -20,7 +20,7 @@ _PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
 
 
 def is_url(text: str) -> bool:
-    """Whether the text is meant as a URL and not as a path of this machine."""
+    """Say whether the text is meant as a URL and not as a path of this machine."""
     return bool(_URL.match(text) or re.match(r"[A-Za-z][A-Za-z0-9+.-]*::", text) or _SCP.fullmatch(text))
 
 
@@ -54,7 +54,7 @@ def checked_url(text: str) -> str:
 
 
 def protocol(url: str) -> str:
-    """The git protocol that the URL needs, the only one that is then allowed."""
+    """Give the git protocol that the URL needs, the only one that is then allowed."""
     match = _URL.fullmatch(url)
     return match.group(1).lower() if match else "ssh"
 
@@ -77,7 +77,7 @@ def base_name(name: str) -> str:
 
 
 def fork(target: Target, url: str | None) -> Target:
-    """The target as a fork has it; the target itself where there is no URL or it is upstream's own.
+    """Give the target as a fork has it; the target itself where there is no URL or it is upstream's own.
 
     A fork's branches are not upstream's, so it never shares a mirror with it: ``verl.fork-1a2b3c4d``.
 

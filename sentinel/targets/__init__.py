@@ -66,7 +66,7 @@ class Dialect:
     symptom: str = ""
 
     def holds(self, inputs: Mapping[str, Any]) -> bool:
-        """Whether a scenario is one of those that the dialect speaks of."""
+        """Say whether a scenario is one of those that the dialect speaks of."""
         return all(inputs.get(name) in values for name, values in self.where.items())
 
 
@@ -131,7 +131,7 @@ class Binding:
         return tuple(dict.fromkeys(name for path in (self.boundary, *self.formerly) for name in self.names(path)))
 
     def names(self, path: str) -> tuple[str, ...]:
-        """A dotted path, and what it was before its package or module moved."""
+        """Give a dotted path, and what it was before its package or module moved."""
         before = (
             f"{then}{path.removeprefix(today)}"
             for today, several in self.moved.items()

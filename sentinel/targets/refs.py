@@ -72,7 +72,7 @@ class Ref:
         return self.kind == "git" and _HEX.fullmatch(self.name) is not None
 
     def key(self, tree: str) -> str:
-        """The evidence file's stem: ``git-<12 hex>``, ``pypi-<version>``, ``path-<12 hex of the tree hash>``,
+        """Give the evidence file's stem: ``git-<12 hex>``, ``pypi-<version>``, ``path-<12 hex of the tree hash>``,
         ``git-<name>`` for a moving name.
 
         :param tree: the checkout's tree hash, used where the ref itself names no revision.

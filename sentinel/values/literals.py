@@ -30,6 +30,16 @@ STORAGE: dict[str, str] = {
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 
+#: How evidence and recipes write the floats that JSON has not.
+TAGGED: Mapping[str, float] = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def tagged(value: float) -> float | str:
+    """Write a float as JSON can hold it: itself, or one of :data:`TAGGED`."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
 
 @dataclass(frozen=True)
 class Tensor:
@@ -50,7 +60,7 @@ class Tensor:
     contiguous: bool = True
 
     def array(self) -> npt.NDArray[Any]:
-        """The values as numpy sees them, not to be written to; bfloat16 widened to float32."""
+        """Give the values as numpy sees them, not to be written to; bfloat16 widened to float32."""
         return self._array
 
     @cached_property
@@ -63,7 +73,7 @@ class Tensor:
         return raw
 
     def nested(self) -> Any:
-        """The values as nested lists (a scalar for a zero-dimensional tensor) of Python numbers."""
+        """Give the values as nested lists (a scalar for a zero-dimensional tensor) of Python numbers."""
         return self.array().tolist()
 
 
@@ -173,11 +183,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Tensor):
         return plain(value.nested())
     if isinstance(value, float):
-        if math.isnan(value):
-            return "NaN"
-        if math.isinf(value):
-            return "Infinity" if value > 0 else "-Infinity"
-        return value
+        return tagged(value)
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -198,7 +204,7 @@ def plain(value: Any) -> Any:
 
 
 def untyped(value: Any) -> Any:
-    """The tensors, numbers, lists and mappings that :func:`typed` wrote."""
+    """Give the tensors, numbers, lists and mappings that :func:`typed` wrote."""
     if isinstance(value, Mapping):
         if not {"dtype", "shape", "tensor"} <= value.keys():
             return {name: untyped(item) for name, item in value.items()}
@@ -207,7 +213,7 @@ def untyped(value: Any) -> Any:
         return from_array(numbers, value["dtype"], value.get("requires_grad", False), value.get("contiguous", True))
     if isinstance(value, list):
         return [untyped(item) for item in value]
-    return float(value) if value in ("NaN", "Infinity", "-Infinity") else value
+    return float(value) if isinstance(value, str) and value in TAGGED else value
 
 
 def typed(value: Any) -> Any:

@@ -130,7 +130,7 @@ def of_preload(answer: Any) -> dict[str, str | None]:
 
 
 def of_import(answer: Any) -> tuple[str, ...]:
-    """The files that had to be compiled.
+    """Give the files that had to be compiled.
 
     :raises ProtocolError: where it is no answer to an import.
     """

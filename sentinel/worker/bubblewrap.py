@@ -1,10 +1,10 @@
-"""A wall around another interpreter from its first instruction on, built by bubblewrap.
+"""Contains another interpreter from its first instruction on, in bubblewrap.
 
 Processes of the worker contain themselves (:mod:`~sentinel.worker.containment`), but not before their interpreter has
 started, and an environment has code of its own that runs then: ``.pth`` files, a ``sitecustomize``, the packages that a
-zygote imports once for all. Ours runs in the controller anyhow; another one, of ``--sentinel-python``, starts behind a
-wall: in a read-only root with that environment and what is named, without a network or another process to see, and as
-an unprivileged user. Target processes contain themselves further there, as everywhere.
+zygote imports once for all. Ours runs in the controller anyhow; another one, of ``--sentinel-python``, starts in
+bubblewrap: a read-only root with that environment and what is named, without a network or another process to see, and
+as an unprivileged user. Target processes contain themselves further there, as everywhere.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class InterpreterError(SentinelError):
 
 @cache
 def reason_against() -> str | None:
-    """Why no wall can be had here; None where one can. Tried for real, with namespaces below it."""
+    """Say why bubblewrap cannot be used here; None where it can. Tried for real, with namespaces below it."""
     if sys.platform != "linux":
         return "it needs Linux"
     lacking = [name for name in _programs() if shutil.which(name) is None]
@@ -78,7 +78,7 @@ def wrapped(
     writable: Iterable[str] = (),
     devices: Iterable[str] = (),
 ) -> list[str]:
-    """The command that runs a Python interpreter in bubblewrap; the same command where none can be had.
+    """Give the command that runs a Python interpreter in bubblewrap; the same command where none can be had.
 
     :param command: begins with the path of the interpreter.
     :param readable: what it may read beside its own environment and Sentinel's code.
@@ -102,7 +102,7 @@ def wrapped(
 
 
 def gpus() -> list[str]:
-    """The GPUs of this machine, below ``/dev``."""
+    """Give the GPUs of this machine, below ``/dev``."""
     return glob.glob("/dev/nvidia*")
 
 
@@ -135,7 +135,7 @@ def ask(python: str | None, *words: str, devices: Iterable[str] = ()) -> Any:
 
 
 def environment() -> dict[str, str]:
-    """What an interpreter may know of the user's environment."""
+    """Give what an interpreter may know of the user's environment."""
     user_base = os.environ.get("PYTHONUSERBASE") or site.getuserbase()  # goes by HOME otherwise
     return {**{name: os.environ[name] for name in _PASSED if name in os.environ}, "PYTHONUSERBASE": user_base}
 

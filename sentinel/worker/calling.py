@@ -111,7 +111,7 @@ class Boundary:
 
 
 def module_of(path: str, roots: tuple[str, ...]) -> str | None:
-    """The longest prefix of a dotted path that is a module file below the import roots."""
+    """Give the longest prefix of a dotted path that is a module file below the import roots."""
     parts = path.split(".")
     for end in range(len(parts), 0, -1):
         relative = os.path.join(*parts[:end])

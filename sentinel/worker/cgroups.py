@@ -33,7 +33,7 @@ class Groups:
         self._sweep_up()
 
     def make(self, processes: int, memory: int) -> Group:
-        """A new group, in as many hierarchies as can be had.
+        """Give a new group, in as many hierarchies as can be had.
 
         :param processes: the most, threads included.
         :param memory: bytes; 0 for no limit.

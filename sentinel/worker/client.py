@@ -516,7 +516,7 @@ class TargetProcess:
         return () if isinstance(told, Failed) else told
 
     def compiled(self, source: bytes | str, timeout: float) -> Compiled | Failed:
-        """What a source defines: of these bytes, or of a file as this process sees it. Nothing of it is run."""
+        """Say what a source defines: of these bytes, or of a file as this process sees it. Nothing of it is run."""
         message = {"op": "compile", "source": source, "timeout": timeout}
         return self._ask(message, timeout, "while a source was compiled", answers.of_source)
 
@@ -675,6 +675,6 @@ def _byte_code_of(checkout: Checkout) -> str:
 
 
 def flags() -> dict[str, str]:
-    """The worker's flags; ``SENTINEL_TORCHDYNAMO_DISABLE=0`` turns that one off, and the evidence records it."""
+    """Give the worker's flags; ``SENTINEL_TORCHDYNAMO_DISABLE=0`` turns that one off, and the evidence records it."""
     chosen = os.environ.get("SENTINEL_TORCHDYNAMO_DISABLE")
     return {**FLAGS, "TORCHDYNAMO_DISABLE": chosen} if chosen else dict(FLAGS)

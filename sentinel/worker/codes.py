@@ -21,7 +21,7 @@ _PARTS = (
 
 
 def read_source(path: str, most: int = LARGEST_SOURCE) -> bytes:
-    """A file's content; nothing where there is no such file, or it is something else, or longer."""
+    """Give a file's content; nothing where there is no such file, or it is something else, or longer."""
     try:
         # Without O_NONBLOCK to open a pipe is to wait for its other end.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
@@ -32,7 +32,7 @@ def read_source(path: str, most: int = LARGEST_SOURCE) -> bytes:
 
 
 def described(source: bytes | str) -> dict[str, Any]:
-    """What a source defines, as data; it is compiled, and nothing of it is run.
+    """Say what a source defines, as data; it is compiled, and nothing of it is run.
 
     For a process that may take as long, and as much, as the worst source that there is: Python's compiler needs time
     that grows with the square of the number of functions in a module.
@@ -87,7 +87,7 @@ def digest(code: CodeType) -> str:
 
 
 def within(code: CodeType) -> Iterator[CodeType]:
-    """A code object and all that are defined in it."""
+    """Give a code object and all that are defined in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

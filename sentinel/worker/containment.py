@@ -124,7 +124,7 @@ def contain(
 
 
 def reason_against() -> str | None:
-    """Why a process cannot be contained here; None where it can. Tried for real, in a fork."""
+    """Say why a process cannot be contained here; None where it can. Tried for real, in a fork."""
     needed = [os.path.dirname(__file__), os.__file__, *filter(None, map(_place_of, ("numpy", "torch")))]
     read, write = os.pipe()
     with tempfile.TemporaryDirectory(prefix="sentinel-") as scratch:
@@ -219,7 +219,7 @@ def _interpreter() -> Sequence[str]:
 
 
 def holds_sentinel(folder: str) -> bool:
-    """Whether Sentinel's package lies in a folder; in a working tree, recipes and evidence lie beside it."""
+    """Say whether Sentinel's package lies in a folder; in a working tree, recipes and evidence lie beside it."""
     return os.path.isdir(os.path.join(folder, "sentinel", "worker"))
 
 
@@ -261,7 +261,7 @@ _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 
 
 def outermost(places: Iterable[str]) -> list[str]:
-    """Each place once, without those that lie within another; links and what they lead to are two places."""
+    """Give each place once, without those that lie within another; links and what they lead to are two places."""
     wanted = {spelling for place in places for spelling in (os.path.abspath(place), os.path.realpath(place))}
     return sorted(
         place for place in wanted if not any(place != other and place.startswith(f"{other}/") for other in wanted)

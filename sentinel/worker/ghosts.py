@@ -316,7 +316,7 @@ class ImportRecorder:
         return False
 
     def closure(self, module: str) -> set[str]:
-        """The target's own modules that a module's import statements reach, packages on the way included."""
+        """Give the target's own modules that a module's import statements reach, packages on the way included."""
         if module not in self._closures:
             self._closures[module] = self._reached(module)
         return self._closures[module]
@@ -335,7 +335,7 @@ class ImportRecorder:
         return found
 
     def ghosts_of(self, module: str) -> list[str]:
-        """The ghosts that those modules were given."""
+        """Give the ghosts that those modules were given."""
         return sorted({ghost for name in self.closure(module) for ghost in self.given.get(name, ())})
 
 

@@ -59,7 +59,7 @@ def _lower(name: int, most: int) -> None:
 
 @cache
 def tasks() -> int:
-    """How many processes and threads this user had when it was asked first."""
+    """Say how many processes and threads this user had when it was asked first."""
     count = 0
     for folder in Path("/proc").glob("[0-9]*"):
         try:

@@ -25,7 +25,7 @@ SEED = 20260821
 
 
 def load_contract(file: str, name: str) -> Contract:
-    """The contract of that name in that file: one of ours by import, another package's by path."""
+    """Give the contract of that name in that file: one of ours by import, another package's by path."""
     path = Path(file)
     ours = Path(__file__).resolve().parent.parent / "contracts"
     module = importlib.import_module(f"sentinel.contracts.{path.stem}") if path.parent == ours else load_file(path)
@@ -33,7 +33,7 @@ def load_contract(file: str, name: str) -> Contract:
 
 
 def load_binding(adapter: str, boundary: str, contract: str) -> Binding:
-    """The adapter's binding of a boundary; a plain one where the adapter says nothing about it."""
+    """Give the adapter's binding of a boundary; a plain one where the adapter says nothing about it."""
     target: Target = load_file(Path(adapter)).TARGET
     plain = assembling.assembled if contract == "automatic" else _plain_call
     return target.binding(boundary, contract) or Binding(boundary, contract, call=plain)
@@ -159,7 +159,7 @@ def found(binding: Binding, roots: tuple[str, ...], given: frozenset[str], devic
 def observe(
     contract: Contract, call: Any, inputs: Mapping[str, Any], roots: tuple[str, ...], device: str
 ) -> dict[str, Any]:
-    """The contract's observation of one call.
+    """Give the contract's observation of one call.
 
     :param call: the boundary, or something that wraps it.
     """
@@ -180,7 +180,7 @@ def run_bare() -> dict[str, Any]:
 
 
 def consult(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The observation of the contract's float64 reference."""
+    """Give the observation of the contract's float64 reference."""
     assert contract.oracle is not None
     reference = contract.oracle
 
@@ -221,7 +221,7 @@ def ghost_failure(provenance: Any = None) -> dict[str, Any]:
 
 
 def describe(error: BaseException, provenance: Any, roots: tuple[str, ...], traced: bool = True) -> dict[str, Any]:
-    """A failure from an exception: what kind it is, and upstream's own traceback with paths of the checkout only.
+    """Give a failure from an exception: what kind it is, and upstream's own traceback with paths of the checkout only.
 
     :param traced: whether the traceback is wanted; writing one takes longer than most calls.
     """

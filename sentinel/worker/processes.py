@@ -138,7 +138,7 @@ def _is_used(pid: int) -> bool:
 
 
 def children() -> list[int]:
-    """The pids of this process's children (empty where the kernel does not say)."""
+    """Give the pids of this process's children (empty where the kernel does not say)."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         for thread in os.listdir("/proc/self/task"):

@@ -48,7 +48,7 @@ def encode(value: Any) -> bytes:
 
 
 def decode(frame: bytes) -> Any:
-    """The inverse of :func:`encode`.
+    """Give the inverse of :func:`encode`.
 
     :raises ProtocolError: where the bytes are no frame.
     """
@@ -71,7 +71,7 @@ def decode(frame: bytes) -> Any:
 
 
 def frame_length(start: bytes | bytearray) -> int | None:
-    """The whole length of the frame that begins with these bytes; None while its header is not complete."""
+    """Give the whole length of the frame that begins with these bytes; None while its header is not complete."""
     if len(start) < _HEADER.size:
         return None
     text_length, body_length = _HEADER.unpack_from(start)
@@ -79,7 +79,7 @@ def frame_length(start: bytes | bytearray) -> int | None:
 
 
 def fits(frame: bytes) -> bool:
-    """Whether whoever receives an encoded frame will read it."""
+    """Say whether whoever receives an encoded frame will read it."""
     try:
         decode(frame)
     except ProtocolError:

@@ -156,7 +156,7 @@ class _Tracer:
         self._ran: dict[Any, str] = {}
 
     def functions(self) -> list[str]:
-        """The paths under which they are defined, and those under which a package of theirs hands them on."""
+        """Give the paths under which they are defined, and those under which a package of theirs hands them on."""
         paths = set()
         for code, module in self._ran.items():
             name = getattr(code, "co_qualname", code.co_name)  # the qualified name is 3.11's

@@ -40,7 +40,7 @@ def _values(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def global_state() -> dict[str, Any]:
-    """What one call may leave behind for the next."""
+    """Give what one call may leave behind for the next."""
     import numpy
     import torch
 

@@ -51,7 +51,7 @@ class NoFilterError(Exception):
 
 @cache
 def program() -> bytes:
-    """The filter as an array of ``struct sock_filter``, for this machine's architecture.
+    """Give the filter as an array of ``struct sock_filter``, for this machine's architecture.
 
     :raises NoFilterError: where libseccomp is not available.
     """
@@ -87,7 +87,7 @@ def program() -> bytes:
 
 
 def hexadecimal() -> str | None:
-    """The filter as it travels to whoever is contained; None where there is none."""
+    """Give the filter as it travels to whoever is contained; None where there is none."""
     try:
         return program().hex()
     except NoFilterError:

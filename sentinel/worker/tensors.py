@@ -17,7 +17,7 @@ from sentinel.worker.ghosts import Ghost
 
 
 def to_torch(literal: Tensor, device: str = "cpu") -> torch.Tensor:
-    """A fresh tensor with the literal's values; a leaf that requires grad where the literal says so."""
+    """Give a fresh tensor with the literal's values; a leaf that requires grad where the literal says so."""
     dtype = getattr(torch, literal.dtype)
     if literal.data:
         value = torch.frombuffer(bytearray(literal.data), dtype=dtype).reshape(literal.shape)
@@ -43,7 +43,7 @@ def _strided(value: torch.Tensor) -> torch.Tensor:
 
 
 def from_torch(value: torch.Tensor) -> Tensor:
-    """A tensor as data.
+    """Give a tensor as data.
 
     :raises TypeError: for a tensor that has no values to read (meta, sparse, quantised).
     """

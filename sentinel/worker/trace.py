@@ -53,7 +53,7 @@ class Trace:
         self._ask("m", f"{folder}{os.sep}{name}")
 
     def asked(self) -> list[str]:
-        """Every question so far. A file that the import system found needs no question of its own."""
+        """Give every question so far. A file that the import system found needs no question of its own."""
         asked = set(self._asked)  # another thread may go on asking
         if EVERYTHING in asked:
             return [EVERYTHING]

@@ -44,7 +44,7 @@ _NAMES: dict[str, tuple[int, int]] = {
 
 
 def needed_version(error: BaseException) -> tuple[int, int] | None:
-    """The first Python that has what the code lacks here, or None where that is not why it failed.
+    """Give the first Python that has what the code lacks here, or None where that is not why it failed.
 
     A head that is simply broken is not mistaken for one: only forms that a newer Python is known to accept count.
     """
@@ -66,7 +66,7 @@ def needed_version(error: BaseException) -> tuple[int, int] | None:
 
 
 def names_newer(source: bytes) -> bool:
-    """Whether a source has a name that the standard library gained."""
+    """Say whether a source has a name that the standard library gained."""
     return not _NAMES.keys().isdisjoint(re.findall(r"\w+", source.decode(errors="replace")))
 
 

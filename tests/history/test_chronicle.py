@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sentinel.history.chronicle import changes_of, runs_of, spells_of
+from sentinel.history.chronicle import changes_of, lifetimes_of, runs_of
 from sentinel.history.closure_verdicts import ClosureVerdict
 from sentinel.history.commits import Commit
 from sentinel.history.timelines import counts, overview
@@ -66,7 +66,8 @@ def test_nothing_is_interpolated():
 def spells(text: str, days: list[int] | None = None) -> list[tuple[int, bool, bool]]:
     runs = runs_of(*line(text, days))
     return [
-        (spell.days, spell.ended is not None, spell.clock_went_backwards) for spell in spells_of(changes_of(runs), runs)
+        (lifetime.days, lifetime.ended is not None, lifetime.clock_went_backwards)
+        for lifetime in lifetimes_of(changes_of(runs), runs)
     ]
 
 

@@ -30,7 +30,7 @@ def by_commit(record: dict[str, Any], commits: Sequence[str]) -> dict[str, tuple
     return dict(zip(commits, every, strict=True))
 
 
-def test_runs_changes_and_spells_of_a_bug_that_comes_twice(history, swept):
+def test_runs_changes_and_lifetimes_of_a_bug_that_comes_twice(history, swept):
     texts = (FIXED, BUGGY, BUGGY + "\n", FIXED, BUGGY, CHANGED)
     for number, text in enumerate(texts):
         history.commit({"tiny/__init__.py": "", "tiny/losses.py": text}, f"change {number} (#{number + 10})")
