@@ -10,13 +10,13 @@ Needs Python 3.10 or newer, torch, numpy; no GPU. What else the checkout imports
 is not installed is stubbed, and refused if it is used.
 Exit status: 0 the right values, 1 those of the bug, 2 neither, 3 nothing could be decided.
 
-What is to be read are lines  955 to 1053. What stands before is the same in every runner, whatever the bug.
+What is to be read are lines 1010 to 1108. What stands before is the same in every runner, whatever the bug.
 """
 from __future__ import annotations
 
 
 # ====================================================================================================
-# The head, the same in every runner; sha256 of its lines: 0658cb9290de3662940cfb8202d2ef36f5c656b6cc0d4f8503fffffd97cd33aa
+# The head, the same in every runner; sha256 of its lines: 38b1ee1159fc6c26b8f7bbce175ff81ca1a12991ac3b81f3f39658aacf42a1a9
 # ====================================================================================================
 
 import ast
@@ -36,7 +36,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from types import FrameType, ModuleType, SimpleNamespace
@@ -81,6 +81,16 @@ class AbsentError(Exception):
     """The checkout lacks what a binding requires: another version, and no drift."""
 
 
+# -- sentinel/targets/__init__.py
+
+
+@dataclass(frozen=True)
+class Alias:
+    """What stands at a dotted path: a later Python's, by way of a package that gives it to earlier ones."""
+
+    path: str
+
+
 # -- sentinel/worker/boundaries.py
 
 
@@ -93,6 +103,7 @@ class Boundary:
     :ivar owner: the class that holds it, for a method.
     :ivar given: canonical inputs that the scenario gives itself; one of these that the boundary cannot take is drift,
         while an input filled from a default may be left out.
+    :ivar beside: what a member of a family takes beside what the family does, by its own names.
     """
 
     path: str
@@ -103,6 +114,7 @@ class Boundary:
     given: frozenset[str] = frozenset()
     device: str = "cpu"
     imported: Mapping[str, ModuleType] = field(default_factory=dict)
+    beside: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -125,7 +137,10 @@ class Boundary:
         for name in named[len(positional) :]:
             parameter = parameters[name]
             variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-            if parameter.default is parameter.empty and not variadic and name not in arguments:
+            lacks = parameter.default in (parameter.empty, None) and name not in arguments
+            if lacks and self.beside.get(name) is not None:
+                arguments[name] = self.beside[name]
+            elif parameter.default is parameter.empty and not variadic and name not in arguments:
                 raise DriftError(f"{self.path}{inspect.signature(self.function)} now requires {name!r}")
         return self.function(*positional, **arguments)
 
@@ -148,7 +163,8 @@ class Boundary:
     def __call__(self, /, **inputs: Any) -> Mapping[str, Any]:
         """Call the boundary as its contract does; the canonical outputs by name."""
         if self.binding.call is not None:
-            outputs = self.binding.call(self, inputs)
+            boundary = replace(self, beside=inputs) if self.binding.like else self
+            outputs = self.binding.call(boundary, inputs)
             return outputs if isinstance(outputs, Mapping) else self._outputs(outputs)
         return self._outputs(self.invoke(inputs))
 
@@ -194,6 +210,36 @@ def import_whole(name: str) -> ModuleType:
         raise
 
 
+def answer_at_import(answers: Mapping[str, Any], roots: tuple[str, ...]) -> None:
+    """Put in place what an adapter answers for what the target's modules call or read while they are imported."""
+    for path, answer in answers.items():
+        name, _, attribute = path.rpartition(".")
+        if module_of(name, roots) == name:
+            if name in sys.modules:
+                continue
+            import_quietly(name, roots)
+        else:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+        owner = sys.modules.get(name)
+        if isinstance(answer, Alias):
+            module, _, found = answer.path.rpartition(".")
+            with contextlib.suppress(ImportError, AttributeError):  # an environment that has the one lacks the other
+                setattr(owner, attribute, getattr(importlib.import_module(module), found))
+        elif hasattr(owner, attribute):
+            called = callable(getattr(owner, attribute))
+            setattr(owner, attribute, (lambda *_, _answer=answer, **__: _answer) if called else answer)
+
+
+def import_quietly(path: str, roots: tuple[str, ...]) -> None:
+    """Import the module of a dotted path for all probes to come. A failure is not reported here: the probe that needs
+    the module meets the same failure, and says so with its traceback."""
+    name = module_of(path, roots)
+    if name is not None:
+        with contextlib.suppress(BaseException):
+            import_whole(name)
+
+
 # -- sentinel/worker/ghosts.py
 
 
@@ -219,11 +265,13 @@ class GhostState:
     :ivar probing: whether a probe is running, so that use is recorded and refused. Off while the target imports a
         module of its own inside a probe: what runs then is import time.
     :ivar used: the ghosts used while probing, by dotted name.
+    :ivar answer: what a call of one answers while probing, in a tuple; None where it is refused.
     """
 
     def __init__(self) -> None:
         self.probing = False
         self.used: list[str] = []
+        self.answer: Callable[[str], tuple[Any] | None] = lambda name: None
 
     def use(self, name: str) -> None:
         if self.probing:
@@ -279,6 +327,8 @@ class Ghost:
         return False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if _STATE.probing and (answer := _STATE.answer(self._ghost_name)) is not None:
+            return answer[0]
         _STATE.use(self._ghost_name)
         if len(args) == 1 and not kwargs and _decorable(args[0]):
             return args[0]  # a decorator: the target's own function or class must stay what it is
@@ -350,7 +400,13 @@ def _inert_base(name: str) -> type:
         return Ghost(f"{name}.{attribute}")
 
     schema = classmethod(lambda *_: _any_schema())
-    members = {"__init__": initialise, "__getattr__": attribute, "__get_pydantic_core_schema__": schema}
+    takes_all = classmethod(lambda cls, **_: None)  # of ``class X(ghost.Base, table=True)``
+    members = {
+        "__init_subclass__": takes_all,
+        "__init__": initialise,
+        "__getattr__": attribute,
+        "__get_pydantic_core_schema__": schema,
+    }
     return type(name.rpartition(".")[2], (), members)
 
 
@@ -838,13 +894,12 @@ def measured(
     settle()
     for name in filter(is_installed, case["preload"]):
         importlib.import_module(name)
-    stubs = ImportRecorder(roots, tuple(case["packages"]), case["stub_versions"])
+    stubs = ImportRecorder(roots, tuple(case["packages"]), case["stub_versions"], case["preload"])
     stubs.install()
     try:
-        for path, answer in case["at_import"].items():
-            owner = path.rpartition(".")[0]
-            if module_of(owner, roots) == owner:
-                setattr(import_whole(owner), path.rpartition(".")[2], lambda *_, _answer=answer, **__: _answer)
+        for path in (*case["imports"], *case["boundary"]):
+            answer_at_import(case["at_import"], roots)  # again: an import may undo the last
+            import_quietly(path, roots)
         for path in case["requires"]:
             if not has(path, roots):
                 raise CouldNotRun(f"not in this version: the checkout has no {path}", status="unavailable")
@@ -1021,7 +1076,7 @@ CASE = {
     },
     'boundary': ['areal.reward.geometry3k.geometry3k_reward_fn'],
     'imports': [],
-    'binding': {'arguments': {}, 'constants': {}, 'outputs': []},
+    'binding': {'arguments': {}, 'constants': {}, 'outputs': [], 'like': ''},
     'given': ['ground_truth', 'wording', 'wrong_answer'],
     'requires': [],
     'packages': ['areal'],

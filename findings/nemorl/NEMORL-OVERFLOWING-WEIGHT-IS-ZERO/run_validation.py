@@ -10,13 +10,13 @@ Needs Python 3.10 or newer, torch, numpy, PyYAML, packaging, pillow, pydantic, r
 is not installed is stubbed, and refused if it is used.
 Exit status: 0 the right values, 1 those of the bug, 2 neither, 3 nothing could be decided.
 
-What is to be read are lines 1004 to 1280. What stands before is the same in every runner, whatever the bug.
+What is to be read are lines 1010 to 1286. What stands before is the same in every runner, whatever the bug.
 """
 from __future__ import annotations
 
 
 # ====================================================================================================
-# The head, the same in every runner; sha256 of its lines: 90a331f6e4baed0771d9351fcfecfd9906069293c319c9969c063a99c60e0fb8
+# The head, the same in every runner; sha256 of its lines: 38b1ee1159fc6c26b8f7bbce175ff81ca1a12991ac3b81f3f39658aacf42a1a9
 # ====================================================================================================
 
 import ast
@@ -36,7 +36,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from types import FrameType, ModuleType, SimpleNamespace
@@ -103,6 +103,7 @@ class Boundary:
     :ivar owner: the class that holds it, for a method.
     :ivar given: canonical inputs that the scenario gives itself; one of these that the boundary cannot take is drift,
         while an input filled from a default may be left out.
+    :ivar beside: what a member of a family takes beside what the family does, by its own names.
     """
 
     path: str
@@ -113,6 +114,7 @@ class Boundary:
     given: frozenset[str] = frozenset()
     device: str = "cpu"
     imported: Mapping[str, ModuleType] = field(default_factory=dict)
+    beside: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -135,7 +137,10 @@ class Boundary:
         for name in named[len(positional) :]:
             parameter = parameters[name]
             variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-            if parameter.default is parameter.empty and not variadic and name not in arguments:
+            lacks = parameter.default in (parameter.empty, None) and name not in arguments
+            if lacks and self.beside.get(name) is not None:
+                arguments[name] = self.beside[name]
+            elif parameter.default is parameter.empty and not variadic and name not in arguments:
                 raise DriftError(f"{self.path}{inspect.signature(self.function)} now requires {name!r}")
         return self.function(*positional, **arguments)
 
@@ -158,7 +163,8 @@ class Boundary:
     def __call__(self, /, **inputs: Any) -> Mapping[str, Any]:
         """Call the boundary as its contract does; the canonical outputs by name."""
         if self.binding.call is not None:
-            outputs = self.binding.call(self, inputs)
+            boundary = replace(self, beside=inputs) if self.binding.like else self
+            outputs = self.binding.call(boundary, inputs)
             return outputs if isinstance(outputs, Mapping) else self._outputs(outputs)
         return self._outputs(self.invoke(inputs))
 
@@ -1233,7 +1239,7 @@ CASE = {
         'nemo_reinforcer.algorithms.loss_functions.ClippedPGLossFn.__call__',
     ],
     'imports': ['nemo_rl.distributed.batched_data_dict'],
-    'binding': {'arguments': {}, 'constants': {}, 'outputs': []},
+    'binding': {'arguments': {'response_mask': ['mask', 'response_mask']}, 'constants': {}, 'outputs': [], 'like': ''},
     'given': ['level', 'mode', 'old_log_probs', 'response_mask', 'rollout_log_probs', 'threshold_high'],
     'requires': [],
     'packages': ['nemo_rl', 'nemo_reinforcer'],

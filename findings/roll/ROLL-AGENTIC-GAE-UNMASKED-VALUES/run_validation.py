@@ -10,13 +10,13 @@ Needs Python 3.10 or newer, torch, numpy, tensordict; no GPU. What else the chec
 is not installed is stubbed, and refused if it is used.
 Exit status: 0 the right values, 1 those of the bug, 2 neither, 3 nothing could be decided.
 
-What is to be read are lines  965 to 1101. What stands before is the same in every runner, whatever the bug.
+What is to be read are lines 1010 to 1154. What stands before is the same in every runner, whatever the bug.
 """
 from __future__ import annotations
 
 
 # ====================================================================================================
-# The head, the same in every runner; sha256 of its lines: 6fc1c87f02afe8f2f67bb9465f836af4bbcffbb4781c739ca2a74d18773dd7c9
+# The head, the same in every runner; sha256 of its lines: 38b1ee1159fc6c26b8f7bbce175ff81ca1a12991ac3b81f3f39658aacf42a1a9
 # ====================================================================================================
 
 import ast
@@ -36,7 +36,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from types import FrameType, ModuleType, SimpleNamespace
@@ -81,6 +81,16 @@ class AbsentError(Exception):
     """The checkout lacks what a binding requires: another version, and no drift."""
 
 
+# -- sentinel/targets/__init__.py
+
+
+@dataclass(frozen=True)
+class Alias:
+    """What stands at a dotted path: a later Python's, by way of a package that gives it to earlier ones."""
+
+    path: str
+
+
 # -- sentinel/worker/boundaries.py
 
 
@@ -93,6 +103,7 @@ class Boundary:
     :ivar owner: the class that holds it, for a method.
     :ivar given: canonical inputs that the scenario gives itself; one of these that the boundary cannot take is drift,
         while an input filled from a default may be left out.
+    :ivar beside: what a member of a family takes beside what the family does, by its own names.
     """
 
     path: str
@@ -103,6 +114,7 @@ class Boundary:
     given: frozenset[str] = frozenset()
     device: str = "cpu"
     imported: Mapping[str, ModuleType] = field(default_factory=dict)
+    beside: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -125,7 +137,10 @@ class Boundary:
         for name in named[len(positional) :]:
             parameter = parameters[name]
             variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-            if parameter.default is parameter.empty and not variadic and name not in arguments:
+            lacks = parameter.default in (parameter.empty, None) and name not in arguments
+            if lacks and self.beside.get(name) is not None:
+                arguments[name] = self.beside[name]
+            elif parameter.default is parameter.empty and not variadic and name not in arguments:
                 raise DriftError(f"{self.path}{inspect.signature(self.function)} now requires {name!r}")
         return self.function(*positional, **arguments)
 
@@ -148,7 +163,8 @@ class Boundary:
     def __call__(self, /, **inputs: Any) -> Mapping[str, Any]:
         """Call the boundary as its contract does; the canonical outputs by name."""
         if self.binding.call is not None:
-            outputs = self.binding.call(self, inputs)
+            boundary = replace(self, beside=inputs) if self.binding.like else self
+            outputs = self.binding.call(boundary, inputs)
             return outputs if isinstance(outputs, Mapping) else self._outputs(outputs)
         return self._outputs(self.invoke(inputs))
 
@@ -192,6 +208,36 @@ def import_whole(name: str) -> ModuleType:
             if other.rpartition(".")[0] not in sys.modules:
                 del sys.modules[other]
         raise
+
+
+def answer_at_import(answers: Mapping[str, Any], roots: tuple[str, ...]) -> None:
+    """Put in place what an adapter answers for what the target's modules call or read while they are imported."""
+    for path, answer in answers.items():
+        name, _, attribute = path.rpartition(".")
+        if module_of(name, roots) == name:
+            if name in sys.modules:
+                continue
+            import_quietly(name, roots)
+        else:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+        owner = sys.modules.get(name)
+        if isinstance(answer, Alias):
+            module, _, found = answer.path.rpartition(".")
+            with contextlib.suppress(ImportError, AttributeError):  # an environment that has the one lacks the other
+                setattr(owner, attribute, getattr(importlib.import_module(module), found))
+        elif hasattr(owner, attribute):
+            called = callable(getattr(owner, attribute))
+            setattr(owner, attribute, (lambda *_, _answer=answer, **__: _answer) if called else answer)
+
+
+def import_quietly(path: str, roots: tuple[str, ...]) -> None:
+    """Import the module of a dotted path for all probes to come. A failure is not reported here: the probe that needs
+    the module meets the same failure, and says so with its traceback."""
+    name = module_of(path, roots)
+    if name is not None:
+        with contextlib.suppress(BaseException):
+            import_whole(name)
 
 
 # -- sentinel/worker/ghosts.py
@@ -848,13 +894,12 @@ def measured(
     settle()
     for name in filter(is_installed, case["preload"]):
         importlib.import_module(name)
-    stubs = ImportRecorder(roots, tuple(case["packages"]), case["stub_versions"])
+    stubs = ImportRecorder(roots, tuple(case["packages"]), case["stub_versions"], case["preload"])
     stubs.install()
     try:
-        for path, answer in case["at_import"].items():
-            owner = path.rpartition(".")[0]
-            if module_of(owner, roots) == owner:
-                setattr(import_whole(owner), path.rpartition(".")[2], lambda *_, _answer=answer, **__: _answer)
+        for path in (*case["imports"], *case["boundary"]):
+            answer_at_import(case["at_import"], roots)  # again: an import may undo the last
+            import_quietly(path, roots)
         for path in case["requires"]:
             if not has(path, roots):
                 raise CouldNotRun(f"not in this version: the checkout has no {path}", status="unavailable")
@@ -1026,7 +1071,15 @@ CASE = {
     },
     'boundary': ['roll.pipeline.agentic.utils.agentic_compute_advantage'],
     'imports': ['roll.distributed.scheduler.protocol'],
-    'binding': {'arguments': {}, 'constants': {}, 'outputs': ['advantages', 'returns']},
+    'binding': {
+        'arguments': {
+            'values': ['values', 'tensor'],
+            'response_mask': ['response_mask', 'final_response_mask', 'loss_mask', 'action_mask', 'mask'],
+        },
+        'constants': {},
+        'outputs': ['advantages', 'returns'],
+        'like': '',
+    },
     'given': ['gamma', 'lam', 'response_mask', 'token_level_rewards', 'values'],
     'requires': [],
     'packages': ['roll'],

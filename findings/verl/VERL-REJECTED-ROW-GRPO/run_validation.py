@@ -10,13 +10,13 @@ Needs Python 3.10 or newer, torch, numpy; no GPU. What else the checkout imports
 is not installed is stubbed, and refused if it is used.
 Exit status: 0 the right values, 1 those of the bug, 2 neither, 3 nothing could be decided.
 
-What is to be read are lines 1002 to 1244. What stands before is the same in every runner, whatever the bug.
+What is to be read are lines 1010 to 1260. What stands before is the same in every runner, whatever the bug.
 """
 from __future__ import annotations
 
 
 # ====================================================================================================
-# The head, the same in every runner; sha256 of its lines: c073710db219033a3c617354f0333d1dfd73ea67d85cc31ef8fca0470b895ae3
+# The head, the same in every runner; sha256 of its lines: 38b1ee1159fc6c26b8f7bbce175ff81ca1a12991ac3b81f3f39658aacf42a1a9
 # ====================================================================================================
 
 import ast
@@ -36,7 +36,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from types import FrameType, ModuleType, SimpleNamespace
@@ -103,6 +103,7 @@ class Boundary:
     :ivar owner: the class that holds it, for a method.
     :ivar given: canonical inputs that the scenario gives itself; one of these that the boundary cannot take is drift,
         while an input filled from a default may be left out.
+    :ivar beside: what a member of a family takes beside what the family does, by its own names.
     """
 
     path: str
@@ -113,6 +114,7 @@ class Boundary:
     given: frozenset[str] = frozenset()
     device: str = "cpu"
     imported: Mapping[str, ModuleType] = field(default_factory=dict)
+    beside: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -135,7 +137,10 @@ class Boundary:
         for name in named[len(positional) :]:
             parameter = parameters[name]
             variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-            if parameter.default is parameter.empty and not variadic and name not in arguments:
+            lacks = parameter.default in (parameter.empty, None) and name not in arguments
+            if lacks and self.beside.get(name) is not None:
+                arguments[name] = self.beside[name]
+            elif parameter.default is parameter.empty and not variadic and name not in arguments:
                 raise DriftError(f"{self.path}{inspect.signature(self.function)} now requires {name!r}")
         return self.function(*positional, **arguments)
 
@@ -158,7 +163,8 @@ class Boundary:
     def __call__(self, /, **inputs: Any) -> Mapping[str, Any]:
         """Call the boundary as its contract does; the canonical outputs by name."""
         if self.binding.call is not None:
-            outputs = self.binding.call(self, inputs)
+            boundary = replace(self, beside=inputs) if self.binding.like else self
+            outputs = self.binding.call(boundary, inputs)
             return outputs if isinstance(outputs, Mapping) else self._outputs(outputs)
         return self._outputs(self.invoke(inputs))
 
@@ -891,7 +897,9 @@ def measured(
     stubs = ImportRecorder(roots, tuple(case["packages"]), case["stub_versions"], case["preload"])
     stubs.install()
     try:
-        answer_at_import(case["at_import"], roots)
+        for path in (*case["imports"], *case["boundary"]):
+            answer_at_import(case["at_import"], roots)  # again: an import may undo the last
+            import_quietly(path, roots)
         for path in case["requires"]:
             if not has(path, roots):
                 raise CouldNotRun(f"not in this version: the checkout has no {path}", status="unavailable")
@@ -1005,6 +1013,7 @@ def main(*questions: Any) -> None:
 # the functions through which the boundary is called and looked at, and the case: to be read
 # ====================================================================================================
 
+import functools
 from contextlib import AbstractContextManager, nullcontext
 from unittest import mock
 
@@ -1025,6 +1034,10 @@ def swapped(owner: Any, name: str, value: Any) -> AbstractContextManager[Any]:
     return mock.patch.object(owner, name, value) if hasattr(owner, name) else nullcontext()
 
 
+def taken(inputs: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: inputs[name] for name in names}
+
+
 # -- adapters/verl/__init__.py
 
 
@@ -1038,8 +1051,9 @@ def _group(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {**inputs, "group": numpy.array(inputs["group"], dtype=object)}
 
 
-def _estimator(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    rest = _group(inputs)
+def _estimator(names: tuple[str, ...], boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    """:param names: the inputs that it takes; empty for all."""
+    rest = taken(_group(inputs), *(names or inputs))
     if rest.get("norm_by_std") is True and "norm_adv_by_std_in_grpo" not in boundary.parameters:
         del rest["norm_by_std"]  # GRPO had no such switch until #990, and divided
     with swapped(sys.modules.get(_GROUPWISE), "get_torch_device", lambda: "cpu"):  # once torch.cpu, which is no device
@@ -1058,13 +1072,15 @@ CASE = {
     'imports': [],
     'binding': {
         'arguments': {
-            'response_mask': ['response_mask', 'eos_mask'],
+            'response_mask': ['response_mask', 'loss_mask', 'mask', 'eos_mask'],
             'group': ['index'],
             'norm_by_std': ['norm_adv_by_std_in_grpo'],
+            'old_log_probs': ['old_log_probs', 'old_log_prob'],
             'sum_squared_probs': ['sum_pi_squared'],
         },
         'constants': {},
         'outputs': ['advantages', 'returns'],
+        'like': '',
     },
     'given': ['group', 'norm_by_std', 'response_mask', 'token_level_rewards'],
     'requires': [],
@@ -1238,7 +1254,7 @@ CASE = {
 }
 
 #: What :func:`main` is asked.
-QUESTION = (CASE, _measure, _estimator)
+QUESTION = (CASE, _measure, functools.partial(_estimator, ()))
 
 if __name__ == "__main__":
     main(*QUESTION)
