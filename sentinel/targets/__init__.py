@@ -203,8 +203,8 @@ class Target:
         mean: each the name that the lexicon has for it of all rows.
     :ivar defaults: where its configuration has its defaults, whole: dotted paths of dataclasses or of functions that
         give what adds arguments to a parser, or YAML files below an import root.
-    :ivar unbound: dotted path of a function that carries training signal and is not bound -> why not. A path that ends
-        in ``.*`` speaks of a whole module.
+    :ivar unbound: dotted path of a function that carries training signal and is not bound -> why not; or a glob of
+        several (``package.module.*``), where none has a reason of its own.
     """
 
     name: str

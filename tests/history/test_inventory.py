@@ -129,7 +129,7 @@ FILES = {
 
 
 def seen(history: History, catalog: Catalog) -> list[Coverage]:
-    moved = replace(catalog.targets["tiny"], unbound={"tiny.rows.*": "it moves rows"}, moved={"tiny": ("old",)})
+    moved = replace(catalog.targets["tiny"], unbound={"tiny.r*s.*": "it moves rows"}, moved={"tiny": ("old",)})
     target = replace(moved, roots=(*moved.roots, replace(moved.roots[0], path="old")))
     trees = GitTrees(history.path / ".git")
     try:
