@@ -34,6 +34,50 @@ def test_a_stand_in_says_what_it_lacks() -> None:
         kit.stand_in(rank=0).size  # noqa: B018
 
 
+def test_a_dot_leads_into_a_group_of_options() -> None:
+    options = kit.nested({"plain": 1, "actor.clip.low": 0.2, "actor.lr": 0.1})
+    assert (options.plain, options.actor.clip.low, options.actor.lr) == (1, 0.2, 0.1)
+    with pytest.raises(StandInMissingError, match="high"):
+        options.actor.clip.high  # noqa: B018
+
+
+def test_an_unbuilt_instance_has_its_class_and_these_attributes_alone() -> None:
+    class Trainer:
+        def __init__(self) -> None:
+            raise AssertionError("it starts a cluster")
+
+        def rate(self) -> float:
+            return self.given  # type: ignore[attr-defined,no-any-return]
+
+    assert kit.unbuilt(Trainer, given=0.5).rate() == 0.5
+
+
+def test_an_option_of_a_later_version_is_taken_at_what_was_usual_alone() -> None:
+    class Loss:
+        def __init__(self, clip: float) -> None: ...
+
+    assert kit.accepted(Loss, {"clip": 0.2, "dual": None}, {"dual": None}) == {"clip": 0.2}
+    with pytest.raises(AbsentError, match="no option 'dual'"):
+        kit.accepted(Loss, {"clip": 0.2, "dual": 3.0}, {"dual": None})
+    with pytest.raises(AbsentError, match="no option 'dual'"):
+        kit.accepted(Loss, {"dual": None})
+
+
+def test_rows_are_asked_as_a_data_set_is() -> None:
+    rows = kit.Rows([{"text": "a b", "kept": 1}, {"text": "c", "kept": 0}])
+    made = rows.map(lambda row, by: {"words": row["text"].split(by)}, fn_kwargs={"by": " "}, remove_columns="text")
+    assert made.column_names == ["kept", "words"]
+    assert made["words"] == [["a", "b"], ["c"]]
+    assert made.filter(lambda row: row["kept"] == 1) == [{"kept": 1, "words": ["a", "b"]}]
+    assert rows.column_names == ["text", "kept"]
+
+
+def test_both_sides_are_as_wide_as_the_longer() -> None:
+    torch = pytest.importorskip("torch")
+    inputs = {"chosen_mask": torch.ones(1, 1), "rejected_mask": torch.ones(1, 3)}
+    assert kit.both_sides(inputs, "mask", -1.0).tolist() == [[1, -1, -1], [1, 1, 1]]
+
+
 @pytest.mark.parametrize(("found", "score"), [(1.0, 1.0), ({"score": 0.5, "acc": True}, 0.5), ((0.0, "said"), 0.0)])
 def test_the_score_is_read_of_a_number_a_record_and_a_tuple(found: object, score: float) -> None:
     assert kit.score_of(found) == score
