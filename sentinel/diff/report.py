@@ -97,7 +97,9 @@ def headline(comparison: Comparison, found: Sequence[Compared], interrupted: boo
     asked = states["differs"] + states["same numbers"]
     if not asked:
         said = "none of its boundaries reaches code that has changed" if states["same code"] else "nothing is compared"
-        if states["not compared"]:
+        if interrupted:
+            said = "none of the boundaries that reach changed code was asked"
+        elif states["not compared"]:
             said = "none of the boundaries that reach changed code could be compared"
     else:
         told = ", ".join(f"{count} {word}" for word, count in judged.items())
