@@ -2,7 +2,7 @@
 
     python benchmarks/differences.py recipes [TARGET ...]        the base and the head of each recipe that has both
     python benchmarks/differences.py comments [TARGET ...]       commits that change a bound file, and no code in it
-    python benchmarks/differences.py cost TARGET A B             what the second revision adds to the first one's time
+    python benchmarks/differences.py cost TARGET A B [GLOB ...]  what the second revision adds to the first one's time
 
 `recipes` counts a recipe as seen where its boundary differs on drawn scenarios, in numbers or in a law that one side
 breaks. `comments` compares without looking at the code first: every boundary of the changed file is asked.
@@ -15,16 +15,19 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 
+from sentinel.deciding.law_session import Undecidable
 from sentinel.deciding.runner import Runner, runner_of
 from sentinel.diff.comparing import Comparison
+from sentinel.diff.pairs import SIDES, Alone, Pair, numbers_stay_for
 from sentinel.diff.reached import Code
 from sentinel.errors import SentinelError
 from sentinel.history import commits
 from sentinel.history.gittrees import GitTrees
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog, bundled_catalog
+from sentinel.search.boundary_search import BoundarySearch, drawn_scenarios
 from sentinel.settings import Settings
 from sentinel.sources import MirrorStore
 from sentinel.targets.refs import Ref
@@ -132,18 +135,25 @@ def _touched(code: Code, before: str, after: str) -> set[str]:
     return changed
 
 
-def cost(catalog: Catalog, name: str, one: str, other: str) -> None:
-    """The same comparison with the first revision on both sides, and with the second: asked everywhere."""
-    target = catalog.targets[name]
-    seconds = []
-    for refs in ((Ref.parse(one), Ref.parse(one)), (Ref.parse(one), Ref.parse(other))):
-        with closing(runner_of(catalog, Settings())) as runner:
-            runner.start([name])
-            comparison = Comparison(catalog, runner, target, refs)
-            began = time.monotonic()
-            found = list(comparison.run())
-            seconds.append(time.monotonic() - began)
-            print(f"{refs[0].short} {refs[1].short}: {seconds[-1]:.2f} s, {len(found)} boundaries")
+def cost(catalog: Catalog, name: str, one: str, other: str, *globs: str, examples: int = 20) -> None:
+    """The same scenarios to the first revision alone, and then to both, at each boundary that reaches changed code."""
+    with closing(runner_of(catalog, Settings())) as runner:
+        target, refs = catalog.targets[name], (Ref.parse(one), Ref.parse(other))
+        comparison = Comparison(catalog, runner, target, refs, examples=examples, boundaries=globs)
+        asked = [known for known in comparison.known.values() if not known[1].state]
+        seconds: dict[str, float] = defaultdict(float)
+        for subject, _, _ in asked:
+            drawn_scenarios(subject, 0, 0, examples)  # by neither
+            one_, other_ = (comparison.place(side, subject).law_session for side in SIDES)
+            for way, pair in (("alone", Alone(one_.fresh())), ("both", Pair(one_.fresh(), other_.fresh()))):
+                search = BoundarySearch(pair, subject, 0, numbers_stay_for(subject.laws))
+                began = time.monotonic()
+                with suppress(Undecidable):
+                    search.run(examples)
+                seconds[way] += time.monotonic() - began
+                pair.close()
+            print(subject.name, dict(seconds), flush=True)
+    print(json.dumps({**seconds, "added": seconds["both"] / seconds["alone"] - 1}))
 
 
 def main() -> None:

@@ -301,7 +301,7 @@ class Comparison:
             return self._new(subject, compared)
         return compared if compared.state else self._asked(subject, compared, changed)
 
-    def _open(self, side: str, subject: Subject) -> OpenTarget:
+    def place(self, side: str, subject: Subject) -> OpenTarget:
         """Where a boundary can be asked: processes that import what will be, or such of another revision in which it
         reaches the same code."""
         key = side, subject.name
@@ -327,7 +327,7 @@ class Comparison:
         runs = None if self._whatever else self._passing_by(subject)
         if runs is not None:
             return replace(compared, state="same numbers", scenarios=runs.scenarios, unreached=_named(changed))
-        sessions = {side: self._open(side, subject).law_session.fresh() for side in SIDES}
+        sessions = {side: self.place(side, subject).law_session.fresh() for side in SIDES}
         pair = Pair(sessions[BEFORE], sessions[AFTER])
         laws = numbers_stay_for(subject.laws)
         search = BoundarySearch(pair, subject, self._seed, laws, _SHRINKING, shrink_further=False, glimpse=True)
@@ -395,7 +395,7 @@ class Comparison:
                 return runs
         if not one.apart_from(other, _names_of(subject.binding)):
             return None
-        alone = Alone(self._open(BEFORE, subject).law_session.fresh())
+        alone = Alone(self.place(BEFORE, subject).law_session.fresh())
         search = BoundarySearch(alone, subject, self._seed, numbers_stay_for(subject.laws), _SHRINKING, glimpse=True)
 
         def ran() -> frozenset[str]:
@@ -416,7 +416,7 @@ class Comparison:
 
     def _new(self, subject: Subject, compared: Compared) -> Compared:
         """A boundary that has nothing to be compared with answers for its laws."""
-        session = self._open(AFTER, subject).law_session.fresh()
+        session = self.place(AFTER, subject).law_session.fresh()
         try:
             search = self._searched(session, subject, subject.laws)
         except Undecidable as error:
@@ -487,12 +487,12 @@ class Comparison:
         return {side: tuple(bugs) for side, bugs in found.items()}
 
     def _decided(self, recipe: Recipe, side: str, subject: Subject) -> str:
-        return self._runner.decide(Job(recipe, self._open(side, subject).ref)).verdict.name
+        return self._runner.decide(Job(recipe, self.place(side, subject).ref)).verdict.name
 
     def _proven(self, subject: Subject, seen: Seen) -> dict[str, str]:
         places = {}
         for side, claim in seen.claims.items():
-            place = self._open(side, subject)
+            place = self.place(side, subject)
             if place.ref != self.refs[side]:  # of the same code in another revision the line may be another
                 continue
             with suppress(NotProvenError, SentinelError):

@@ -47,6 +47,8 @@ _PLACES = 6
 
 _STOPPED = f"stopped after {_LONGEST:.0f} seconds"
 
+_GRAVEST = ("worse", "mixed", "better", "other")
+
 #: Boundaries that a page names of one pull request.
 _LINES = 4
 
@@ -240,7 +242,8 @@ class Radar:
                     self._runner.discard(self._target.name, place[1].ref)
             self._shared.places[:] = kept
         answer = answered(found)
-        said = [f"{item.name}: {report.sentence(item)}" for item in found if item.judgement]
+        judged = sorted((item for item in found if item.judgement), key=lambda item: _GRAVEST.index(item.judgement))
+        said = [f"{item.name}: {report.sentence(item)}" for item in judged]
         said += [f"{item.name}: {item.reason}" for item in found if item.state == "not compared"]
         new = [item for item in found if item.state == "new" and not item.judgement]
         said += [f"{item.name}: new, {item.reason or 'and breaks no law that was looked at'}" for item in new]

@@ -23,13 +23,6 @@ from sentinel.sources.home import read_json
 from sentinel.targets.checkout import Checkout
 from sentinel.values.literals import Tensor, typed
 
-#: Of a law's or a difference's symptom, in words.
-_SYMPTOMS = {
-    "masked": "only where the mask is 0",
-    "dtype": "the same numbers in another dtype",
-    "answer": "the answer is another",
-}
-
 
 def sentence(compared: Compared) -> str:
     """What has changed, in one sentence."""
@@ -52,10 +45,15 @@ def of_difference(difference: Difference) -> str:
         return f"it now raises: {message(after)}" if isinstance(after, str) else f"it raised: {message(str(before))}"
     for key in difference.details:
         one, other = numbers(before.get(key)), numbers(after.get(key))
-        if one is None or other is None or one[0].shape != other[0].shape or difference.symptom in _SYMPTOMS:
-            said = _SYMPTOMS.get(difference.symptom) or difference.details[key]
-            return f"{key}: {said}"
-        return f"{key} {_moved(one[0], other[0])}"
+        if one is None or other is None:
+            was, is_ = told_apart(before.get(key), after.get(key))
+            return f"{key} is {is_}, and was {was}"
+        if difference.symptom == "dtype":
+            return f"{key} has the same numbers in {other[1]}, and had them in {one[1]}"
+        if one[0].shape != other[0].shape:
+            return f"{key}: {difference.details[key]}"
+        where = ", only where the mask is 0" if difference.symptom == "masked" else ""
+        return f"{key} {_moved(one[0], other[0])}{where}"
     return difference.symptom
 
 
@@ -99,7 +97,9 @@ def headline(comparison: Comparison, found: Sequence[Compared], interrupted: boo
     asked = states["differs"] + states["same numbers"]
     if not asked:
         said = "none of its boundaries reaches code that has changed" if states["same code"] else "nothing is compared"
-        if states["not compared"]:
+        if interrupted:
+            said = "none of the boundaries that reach changed code was asked"
+        elif states["not compared"]:
             said = "none of the boundaries that reach changed code could be compared"
     else:
         told = ", ".join(f"{count} {word}" for word, count in judged.items())

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sentinel.deciding.runner import Runner
+from sentinel.diff.comparing import Comparison
 
 pytestmark = pytest.mark.usefixtures("mirrored", "warm_runs")
 
@@ -223,6 +224,10 @@ def test_ctrl_c_shows_and_saves_what_was_compared_until_then(run_sentinel, tiny,
     assert (answer.status, saved()) == (130, True)
     assert "1. tiny.losses.agg_loss: better" in answer.out
     assert "interrupted" in answer.out
+    with monkeypatch.context() as at_once:
+        at_once.setattr(Comparison, "compared", stopped)
+        early = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main", *FEW)
+    assert early.out.endswith(": none of the boundaries that reach changed code was asked; interrupted\n")
     # What came to its end is written over what did not, and is not written over by it.
     run_sentinel("diff", "tiny", *pair, "--no-bisect")
     assert not saved()

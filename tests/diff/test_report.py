@@ -1,0 +1,29 @@
+"""What a difference is called: one sentence that says what has changed, in numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sentinel.diff.comparing import Difference
+from sentinel.diff.report import of_difference
+from sentinel.values.literals import tensor
+
+TWO = tensor([1.0, 2.0], "float32")
+
+
+@pytest.mark.parametrize(
+    ("symptom", "before", "after", "said"),
+    [
+        ("dtype", tensor([1.0], "bfloat16"), tensor([1.0], "float32"), "has the same numbers in float32, and had them"),
+        ("answer", None, TWO, "is [1.0, 2.0], and was null"),
+        ("masked", TWO, tensor([1.0, 0.0], "float32"), "is now 0 where it was not, only where the mask is 0"),
+        ("value", TWO, tensor([2.0, 4.0], "float32"), "is 2 times what it was"),
+        ("shape", TWO, tensor([1.0], "float32"), ": the shape: [2] before, [1] after"),
+    ],
+)
+def test_a_difference_is_said_with_what_was_and_what_is(symptom: str, before: Any, after: Any, said: str) -> None:
+    details = {"loss": "the shape: [2] before, [1] after" if symptom == "shape" else "element [0]"}
+    difference = Difference(symptom, {}, {"before": {"loss": before}, "after": {"loss": after}}, details)
+    assert of_difference(difference).startswith(f"loss{'' if said[0] == ':' else ' '}{said}")
