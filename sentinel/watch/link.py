@@ -35,6 +35,7 @@ class Watching:
     """A run that is watched. :meth:`stop` ends it, as leaving its ``with`` block and the end of the process do.
 
     :ivar counts: what became of it, once it has ended: violations, calls that were checked, and why others were not.
+    :ivar checker: the process beside it, where this one has started it.
     :ivar watcher: the functions that are watched by now.
     """
 
@@ -55,7 +56,7 @@ class Watching:
         self._ending, self._ready = threading.Event(), threading.Event()
         self._told: set[str] = set()
         self._rank: int | None = -1
-        self._checker: subprocess.Popen[bytes] | None = None
+        self.checker: subprocess.Popen[bytes] | None = None
         try:
             self._connection = self._met([target, str(events.absolute()), capture, *without])
         except OSError as error:
@@ -75,7 +76,7 @@ class Watching:
             environment = {name: value for name, value in os.environ.items() if not name.startswith(_OF_RANKS)}
             environment |= {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
             environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-            self._checker = subprocess.Popen(
+            self.checker = subprocess.Popen(
                 [sys.executable, "-m", "sentinel.watch.checker", str(listening.fileno()), str(place), *words],
                 pass_fds=[listening.fileno()],
                 env=environment,
@@ -107,9 +108,9 @@ class Watching:
         self._ending.set()
         self._thread.join(PATIENCE)
         self._connection.close()
-        if self._checker is not None:
+        if self.checker is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._checker.wait(0.2)  # it stays for other processes of the run
+                self.checker.wait(0.2)  # it stays for other processes of the run
 
     def _talk(self) -> None:
         """Whatever happens to the checker ends this thread, and nothing else."""

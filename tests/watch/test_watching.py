@@ -124,7 +124,7 @@ def test_a_checker_that_is_killed_costs_its_checks_alone(tmp_path: Path) -> None
     script = (
         "import sys, torch\nimport sentinel.watch\nsys.path[:0] = [sys.argv[1]]\n"
         "watching = sentinel.watch.start('demo', 'events.jsonl', every=1)\n"
-        "watching._checker.kill()\nfrom demo_rl.advantages import group_advantage\n"
+        "watching.checker.kill()\nfrom demo_rl.advantages import group_advantage\n"
         "ones = torch.ones(2, 2)\n"
         "for _ in range(1000):\n    group_advantage(ones, ones.int(), ['p', 'p'])\n"
         "watching.stop()\nprint('trained', watching.counts)\n"
