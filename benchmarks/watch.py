@@ -4,8 +4,8 @@
     PYTHONPATH=… python benchmarks/watch.py --trl     with TRL 1.16.0: real steps of GRPO, and the memory of the checker
 
 Ratios of one process on one machine, by its own time. The first step is a forward and a backward pass of a small
-network, and one call of a watched function on a batch of 64 responses of 512 tokens. Those of GRPO are of a model of a few
-thousand parameters, which are as short as a step can be: what watching adds to one is a larger share than in any run.
+network, and one call of a watched function on a batch of 64 responses of 512 tokens. Those of GRPO are of a model of a
+few thousand parameters, as short as a step can be: what watching adds to one is a larger share than in any run.
 """
 
 from __future__ import annotations
