@@ -55,6 +55,7 @@ class Watching:
         self._pid = os.getpid()
         self._ending, self._ready = threading.Event(), threading.Event()
         self._told: set[str] = set()
+        self._modules = -1
         self._rank: int | None = -1
         self.checker: subprocess.Popen[bytes] | None = None
         try:
@@ -174,11 +175,14 @@ class Watching:
             self._connection.send(("process", self._pid, rank))
 
     def _tell_modules(self) -> None:
-        loaded = {
-            name
-            for name, module in list(sys.modules.items())
-            if name.partition(".")[0] in self._packages and not getattr(module.__spec__, "_initializing", False)
-        } - self._told  # what is being imported has no functions yet
+        if len(sys.modules) == self._modules:
+            return  # to look through thousands of names would be most of what watching costs
+        self._modules = len(sys.modules)
+        mine = {name: one for name, one in list(sys.modules.items()) if name.partition(".")[0] in self._packages}
+        halves = {name for name, one in mine.items() if getattr(getattr(one, "__spec__", None), "_initializing", False)}
+        if halves:  # what is being imported has no functions yet
+            self._modules = -1
+        loaded = mine.keys() - halves - self._told
         if loaded:
             self._told |= loaded
             self._ready.clear()
