@@ -116,7 +116,7 @@ def _violations(events: Path, begin: int) -> int:
     if not events.exists():
         return 0
     with events.open(encoding="utf-8") as file:
-        file.seek(begin)
+        file.seek(begin if events.stat().st_size >= begin else 0)  # it begins again where it was large
         return sum(json.loads(line).get("event") == "violation" for line in file if line.endswith("\n"))
 
 

@@ -37,7 +37,7 @@ from sentinel.search.scenarios import cut_to, sizes_of
 from sentinel.targets import Target
 from sentinel.values.literals import Tensor, typed
 from sentinel.watch import meeting
-from sentinel.watch.invariants import Invariant, Memory
+from sentinel.watch.invariants import Invariant, Memory, mismatch
 from sentinel.watch.reading import Reading, Unreadable, case_of, reading_of
 from sentinel.watch.values import unpacked
 from sentinel.watch.wrapping import Call
@@ -445,6 +445,7 @@ class Checker:
         return {
             "violations": kinds,
             "invariants": dict(self._invariants),
+            "mismatch": mismatch(self._together.get("the_first_ratio_is_one", {})),
             "boundaries": sorted(reading.boundary.path for reading in self._readings.values()),
             "called": dict(self._called),
             **{name: self._counts[name] for name in ("calls", "copied", "read", "held_back")},
@@ -474,12 +475,15 @@ class Checker:
     def _write(self, event: Mapping[str, Any], process: Process | None = None) -> None:
         """A line at once, whoever else writes; a disk that is full ends the writing."""
         where = {} if process is None else {"pid": process.pid, "process_rank": process.rank}
-        line = json.dumps({"run": os.getpid(), "time": round(time.time(), 3), **where, **event}) + "\n"
+        said = {"run": os.getpid(), "time": round(time.time(), 3), **where, **event}
+        line = json.dumps(said).encode() + b"\n"
         with contextlib.suppress(OSError):
             if self.events.exists() and self.events.stat().st_size > _LARGEST:
                 self.events.replace(self.events.with_suffix(".1"))
-            with self.events.open("a", encoding="utf-8") as file:
-                file.write(line)
+            with self.events.open("ab", buffering=0) as file:
+                before = file.seek(0, os.SEEK_END)
+                if file.write(line) != len(line):
+                    file.truncate(before)  # whoever reads it meets whole lines
 
 
 def cut(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -116,8 +116,26 @@ def _ratio_is_one(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) ->
     mask = values["response_mask"] != 0
     if not mask.any():
         return ""
-    apart = float((values["log_probs"] - values["old_log_probs"])[mask].abs().mean())
-    return f"they are {apart:.3g} apart on average, before any step" if not apart <= _AGREE else ""
+    apart = (values["log_probs"] - values["old_log_probs"]).abs().double()
+    mean, sums = float(apart[mask].mean()), kept.setdefault("sums", {})
+    for name, numbers in (("token", mask.cumsum(-1)), ("length", mask.sum(-1, keepdim=True).expand_as(mask))):
+        powers = numbers[mask].double().log2().floor().long()  # the first, the second and third, the next four, …
+        for power in powers.unique().tolist():
+            total, count = sums.get((name, power), (0.0, 0))
+            here = apart[mask][powers == power]
+            sums[name, power] = total + float(here.sum()), count + len(here)
+    if mean <= _AGREE:
+        return ""
+    where = ", ".join(f"{name} {one:.3g}" for name, one in mismatch(kept).items())
+    return f"they are {mean:.3g} apart on average, before any step ({where})"
+
+
+def mismatch(kept: Mapping[str, Any]) -> dict[str, float]:
+    """How far apart log-probs of rollout and trainer were on average, by a token's place and by a response's length."""
+    return {
+        f"{name} {1 << power}" + (f"-{(2 << power) - 1}" if power else ""): total / count
+        for (name, power), (total, count) in sorted(kept.get("sums", {}).items())
+    }
 
 
 #: Nats between log-probs of an engine and of a trainer of the same weights.
@@ -307,7 +325,7 @@ INVARIANTS = (
     ),
     Invariant(
         "the_first_ratio_is_one", ("fresh",), "before a step the policy is the one that sampled",
-        "a loss of old log-probs that is read", _ratio_is_one,
+        "a loss of old log-probs that is read", _ratio_is_one, across=True,
     ),
     Invariant(
         "log_probs_are_the_models", ("call", "answers"), "the loss trains the tokens that it was given log-probs of",

@@ -35,6 +35,7 @@ class Watching:
     """A run that is watched. :meth:`stop` ends it, as leaving its ``with`` block and the end of the process do.
 
     :ivar counts: what became of it, once it has ended: violations, calls that were checked, and why others were not.
+    :ivar checker: the process beside it, where this one has started it.
     :ivar watcher: the functions that are watched by now.
     """
 
@@ -54,8 +55,9 @@ class Watching:
         self._pid = os.getpid()
         self._ending, self._ready = threading.Event(), threading.Event()
         self._told: set[str] = set()
+        self._modules = -1
         self._rank: int | None = -1
-        self._checker: subprocess.Popen[bytes] | None = None
+        self.checker: subprocess.Popen[bytes] | None = None
         try:
             self._connection = self._met([target, str(events.absolute()), capture, *without])
         except OSError as error:
@@ -75,7 +77,7 @@ class Watching:
             environment = {name: value for name, value in os.environ.items() if not name.startswith(_OF_RANKS)}
             environment |= {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
             environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-            self._checker = subprocess.Popen(
+            self.checker = subprocess.Popen(
                 [sys.executable, "-m", "sentinel.watch.checker", str(listening.fileno()), str(place), *words],
                 pass_fds=[listening.fileno()],
                 env=environment,
@@ -107,9 +109,9 @@ class Watching:
         self._ending.set()
         self._thread.join(PATIENCE)
         self._connection.close()
-        if self._checker is not None:
+        if self.checker is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._checker.wait(0.2)  # it stays for other processes of the run
+                self.checker.wait(0.2)  # it stays for other processes of the run
 
     def _talk(self) -> None:
         """Whatever happens to the checker ends this thread, and nothing else."""
@@ -173,11 +175,14 @@ class Watching:
             self._connection.send(("process", self._pid, rank))
 
     def _tell_modules(self) -> None:
-        loaded = {
-            name
-            for name, module in list(sys.modules.items())
-            if name.partition(".")[0] in self._packages and not getattr(module.__spec__, "_initializing", False)
-        } - self._told  # what is being imported has no functions yet
+        if len(sys.modules) == self._modules:
+            return  # to look through thousands of names would be most of what watching costs
+        self._modules = len(sys.modules)
+        mine = {name: one for name, one in list(sys.modules.items()) if name.partition(".")[0] in self._packages}
+        halves = {name for name, one in mine.items() if getattr(getattr(one, "__spec__", None), "_initializing", False)}
+        if halves:  # what is being imported has no functions yet
+            self._modules = -1
+        loaded = mine.keys() - halves - self._told
         if loaded:
             self._told |= loaded
             self._ready.clear()

@@ -7,6 +7,7 @@ imported its name, a bound method) calls the watched one then, and the object st
 from __future__ import annotations
 
 import inspect
+import itertools
 import os
 import queue
 import sys
@@ -22,6 +23,8 @@ from sentinel.watch.values import Copier, NotCopied, Path, at
 
 Made = Callable[[Callable[..., Any]], Callable[..., Any]]
 
+#: Of wrapped functions, so that two watchers of one have a name each.
+_NUMBERS = itertools.count()
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -153,7 +156,7 @@ class Watcher:
             code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
         )
         original.__kwdefaults__ = function.__kwdefaults__
-        name = f"__sentinel_watches_{code.co_name}_{code.co_firstlineno}_{len(self._changed)}__"
+        name = f"__sentinel_watches_{code.co_name}_{next(_NUMBERS)}__"
         name = name.replace("<", "").replace(">", "")
         function.__globals__[name] = made(original)
         if not hasattr(function, "__signature__"):

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from shipped import MIRRORS
 
 from sentinel.errors import Unavailable
 from sentinel.recipes.catalog import bundled_catalog
@@ -23,7 +24,7 @@ def test_a_bug_in_a_real_training_is_named(tmp_path: Path, monkeypatch: pytest.M
     """In the release that CI's first run has had; the whole list is the benchmark's."""
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     try:
-        checkout = open_checkout(bundled_catalog().targets["trl"], Ref.parse("pypi:1.16.0"))
+        checkout = open_checkout(bundled_catalog().targets["trl"], Ref.parse("pypi:1.16.0"), store=MIRRORS)
     except Unavailable as error:
         pytest.skip(error.reason)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, checkout.import_roots)), "HF_HUB_OFFLINE": "1"}

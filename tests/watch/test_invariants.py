@@ -101,6 +101,10 @@ def test_what_is_broken_is_said_and_can_be_switched_off(name: str) -> None:
         ([_KEPT[1], ("consumed", {"rows": {"advantages": _ROWS["advantages"]}})], "ids was computed for each row"),
         ([("consumed", {"rows": _ROWS})] * 2, "two micro-batches of one step have the same rows"),
         ([_answers(labels=_LABELS.masked_fill(_ATTENTION == 0, 0))], "padding is learned"),
+        (
+            [("fresh", {**_KEPT[-1][1], "old_log_probs": _LOG_PROBS - torch.tensor([0.0, 0.0, 0.6])})],
+            "0.12 apart on average, before any step (length 2-3 0.12, token 1 0, token 2-3 0.2)",
+        ),
         ([_stepping(left=["head"])], "no optimiser holds head"),
         ([_stepped([1.0], [0.5], None)], "w has no gradient, and was changed"),
         ([_stepping(reference={"w": (torch.ones(1), torch.ones(1), True)})], "its w is held by the optimiser"),

@@ -14,7 +14,7 @@ import pytest
 
 import sentinel.watch
 from sentinel.recipes.yamldoc import read
-from sentinel.watch import link, meeting
+from sentinel.watch import checker, link, meeting
 from tests.demo_kit import FRAMEWORK
 
 #: Trains on the framework's advantages until a call was copied, and the same number of steps where nothing is watched.
@@ -22,9 +22,9 @@ _RUN = """
 import json, sys, time
 sys.path[:0] = [{framework!r}]
 import torch
+from demo_rl import advantages
 import sentinel.watch
 watching = sentinel.watch.start("demo", {events!r}, every=1) if {watched} else None
-from demo_rl import advantages
 
 torch.manual_seed(0)
 weight = torch.zeros(4, 3, requires_grad=True)
@@ -124,7 +124,7 @@ def test_a_checker_that_is_killed_costs_its_checks_alone(tmp_path: Path) -> None
     script = (
         "import sys, torch\nimport sentinel.watch\nsys.path[:0] = [sys.argv[1]]\n"
         "watching = sentinel.watch.start('demo', 'events.jsonl', every=1)\n"
-        "watching._checker.kill()\nfrom demo_rl.advantages import group_advantage\n"
+        "watching.checker.kill()\nfrom demo_rl.advantages import group_advantage\n"
         "ones = torch.ones(2, 2)\n"
         "for _ in range(1000):\n    group_advantage(ones, ones.int(), ['p', 'p'])\n"
         "watching.stop()\nprint('trained', watching.counts)\n"
@@ -133,6 +133,21 @@ def test_a_checker_that_is_killed_costs_its_checks_alone(tmp_path: Path) -> None
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, cwd=tmp_path)
     assert ran.stdout == "trained {}\n"
     assert ran.stderr == ""
+
+
+def test_a_large_file_begins_again_and_a_full_disk_ends_the_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes = object.__new__(checker.Checker)
+    writes.events = Path("/dev/full")
+    writes._write({"event": "end"})
+    writes.events = tmp_path / "events.jsonl"
+    monkeypatch.setattr(checker, "_LARGEST", 100)
+    for number in range(3):
+        writes._write({"event": "violation", "detail": "x" * 90, "step": number})
+    lines = [json.loads(line)["step"] for line in writes.events.read_text(encoding="utf-8").splitlines()]
+    assert lines == [2]
+    assert json.loads(writes.events.with_suffix(".1").read_text(encoding="utf-8"))["step"] == 1
 
 
 def test_the_checker_is_no_rank_of_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import os
 import pickle
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
 
@@ -181,6 +182,37 @@ def test_what_cannot_be_copied_costs_its_copy_alone(module: Any, watcher: Watche
     assert module.double(big).shape == big.shape
     assert watcher.copies.empty()
     assert len(watcher.failed) >= 1
+
+
+class _Sharded(torch.Tensor):
+    """As DTensor is: a class of its own, whose values are elsewhere."""
+
+
+def test_a_tensor_of_another_class_is_not_copied(module: Any, watcher: Watcher) -> None:
+    watcher.watch(_plan("double", ("args",)))
+    assert module.double(torch.ones(2).as_subclass(_Sharded)).tolist() == [2.0, 2.0]
+    assert list(watcher.failed) == ["a tensor without plain values (_Sharded, cpu)"]
+
+
+def test_threads_call_at_once(module: Any, watcher: Watcher) -> None:
+    asked = {"log_probs": ("watched_module", "Trainer.log_probs")}
+    watcher.watch(_plan("Trainer.loss", ("self", ("()", "log_probs"), ("[]", 0)), asked=asked))
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(module.Trainer().loss, range(8))) == [20 * n + 10 for n in range(8)]
+    copies = [watcher.copies.get_nowait() for _ in range(watcher.copies.qsize())]
+    assert sorted((copy.parts.popitem()[1], copy.result) for copy in copies) == [(2 * n, 20 * n + 10) for n in range(8)]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_two_watchers_see_one_function_and_end_in_any_order(module: Any, first: int) -> None:
+    watchers = [Watcher(Budget(share=1.0, every=1)) for _ in range(2)]
+    for one in watchers:
+        assert one.watch(_plan("double", ("args",))) == ""
+    assert module.double(3) == 6
+    assert [one.copies.qsize() for one in watchers] == [1, 1]
+    for one in (watchers[first], watchers[1 - first]):
+        one.restore()
+        assert module.double(3) == 6
 
 
 def test_a_full_queue_loses_copies_and_not_calls(module: Any, watcher: Watcher) -> None:
