@@ -299,9 +299,8 @@ def _measure_sampling_request(call: Callable[..., Mapping[str, Any]], inputs: Ma
     option (``configured``). It is called twice: an option that is turned turns nothing else."""
     outputs, untouched = call(**inputs), call(**dict.fromkeys(inputs))
     found, configured = _asked(outputs["request"]), outputs["configured"]
-    alone = [name for name in configured if inputs[name] is None and name != "greedy"]
-    if configured.get("greedy"):
-        alone.remove("temperature")
+    told = {"greedy", *(("temperature",) if configured.get("greedy") else ())}
+    alone = [name for name in configured if inputs[name] is None and name not in told]
     unlike = [name for name in alone if _plain(name, configured[name]) != _plain(name, found[name])]
     beside = [_beside(answer["request"]) for answer in (outputs, untouched)]
     changed = [name for name in {**beside[0], **beside[1]} if beside[0].get(name) != beside[1].get(name)]
