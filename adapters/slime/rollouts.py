@@ -60,7 +60,6 @@ def _request(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"request": request["sampling_params"], "configured": {}}
 
 
-#: Arguments that SGLang adds, and the one without which nothing is asked for.
 _BESIDE = {"sglang_server_concurrency": 1, "sglang_dp_size": 1, "sglang_router_ip": "", "sglang_router_port": 0,
            "rollout_max_response_len": 100}  # fmt: skip
 _OPTIONS = {name: f"rollout_{name}" for name in ("temperature", "top_p", "top_k", "stop", "stop_token_ids")}
