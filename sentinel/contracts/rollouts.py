@@ -298,7 +298,7 @@ def _measure_sampling_request(call: Callable[..., Mapping[str, Any]], inputs: Ma
     """``call`` returns the ``request``, in an engine's words, and what the framework's configuration says of each
     option (``configured``). It is called twice: an option that is turned turns nothing else."""
     outputs, untouched = call(**inputs), call(**dict.fromkeys(inputs))
-    found, configured = _asked(outputs["request"]), outputs["configured"]
+    found, configured = _understood(outputs["request"]), outputs["configured"]
     told = {"greedy", *(("temperature",) if configured.get("greedy") else ())}
     alone = [name for name in configured if inputs[name] is None and name not in told]
     unlike = [name for name in alone if _plain(name, configured[name]) != _plain(name, found[name])]
@@ -312,7 +312,7 @@ def _measure_sampling_request(call: Callable[..., Mapping[str, Any]], inputs: Ma
     }
 
 
-def _asked(request: Mapping[str, Any]) -> dict[str, Any]:
+def _understood(request: Mapping[str, Any]) -> dict[str, Any]:
     """Each option as an engine understands the request."""
     found = {}
     for name, (_, _, without, words) in _PARAMETERS.items():
