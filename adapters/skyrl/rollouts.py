@@ -197,11 +197,16 @@ _STAND_INS = (
 #: Options of a rollout. repetition_penalty is documented to have no effect.
 _OPTIONS = fields("temperature top_p top_k min_p stop", max_new_tokens="max_generate_length")
 
+
+def _asked(boundary: Any, config: Any) -> dict[str, Any]:
+    return {**boundary.function("vllm", config), "min_tokens": 0}  # it says 1, of no option
+
+
 BINDINGS = (
     sampling_request(
         "skyrl.backends.skyrl_train.inference_servers.engine_utils.get_sampling_params_for_backend",
         "skyrl.train.config.config.SamplingParams",
-        lambda boundary, config: {**boundary.function("vllm", config), "min_tokens": 0},  # it says 1, of no option
+        _asked,
         _OPTIONS,
     ),
     Binding(

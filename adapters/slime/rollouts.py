@@ -60,10 +60,10 @@ def _request(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"request": request["sampling_params"], "configured": {}}
 
 
-#: Options of a rollout.
-_OPTIONS = {name: f"rollout_{name}" for name in ("temperature", "top_p", "top_k", "stop", "stop_token_ids")} | {
-    "max_new_tokens": "rollout_max_response_len"
-}
+_BESIDE = {"sglang_server_concurrency": 1, "sglang_dp_size": 1, "sglang_router_ip": "", "sglang_router_port": 0,
+           "rollout_max_response_len": 100}  # fmt: skip
+_OPTIONS = {name: f"rollout_{name}" for name in ("temperature", "top_p", "top_k", "stop", "stop_token_ids")}
+_OPTIONS |= {"max_new_tokens": "rollout_max_response_len"}
 
 
 def _asked(boundary: Any, args: Any) -> Any:
@@ -175,13 +175,7 @@ BINDINGS = (
         StandIn("post", "there is no engine; the request is kept, which is what is observed"),
         imports=(TYPES,),
         parsed=True,
-        beside={
-            "sglang_server_concurrency": 1,
-            "sglang_dp_size": 1,
-            "sglang_router_ip": "",
-            "sglang_router_port": 0,
-            "rollout_max_response_len": 100,
-        },
+        beside=_BESIDE,
     ),
     *(
         Binding(

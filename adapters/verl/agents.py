@@ -140,7 +140,6 @@ _WORKER = StandIn("self", "the real worker holds a client of an engine; the meth
 _RUN = StandIn("_run_agent_loop", "hands the sampling parameters to the server; no response is sampled")
 _ENGINE = StandIn("GenerateReqInput", "there is no engine; its record of a request is kept, which is what is observed")
 
-#: Options of a rollout. Validation has some of its own.
 _OPTIONS = fields(
     "temperature top_p top_k repetition_penalty ignore_eos", max_new_tokens="response_length", greedy=DRAWS
 )

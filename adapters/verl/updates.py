@@ -486,9 +486,6 @@ _ENGINES = (
 )
 
 
-# -- the whole step of its driver --------------------------------------------------------------------------------------
-
-_DRIVER = "verl.trainer.ppo.ray_trainer"
 _WORKER = "verl.workers.engine_workers"
 _DISPATCH = "verl.single_controller.base.decorator"
 _PADDING = "verl.workers.utils.padding"
@@ -569,7 +566,7 @@ def _driven(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _DRIVERS = (
     Binding(
-        f"{_DRIVER}.RayPPOTrainer._update_actor",
+        "verl.trainer.ppo.ray_trainer.RayPPOTrainer._update_actor",
         "training_step",
         requires=(f"{_WORKER}.TrainingWorker.train_mini_batch",),
         call=_driven,

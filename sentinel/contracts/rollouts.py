@@ -287,9 +287,9 @@ _PARAMETERS: Mapping[str, tuple[str, tuple[Any, Any], Any, tuple[str, ...]]] = {
     "frequency_penalty": ("taken off the logits of tokens each time that they were said", (0.5, 1.5), 0.0, ()),
     "stop": ("texts that end a response, of one letter each", (["a"], ["b", "c"]), [], ("stop_strings",)),
     "stop_token_ids": ("tokens that end a response", ([5], [6, 7]), [], ()),
-    "ignore_eos": ("whether a response goes on behind its end", (True, False), False, ()),
+    "ignore_eos": ("whether a response goes on behind its end", (False, True), False, ()),
     "seed": ("of the samples", (1, 2), None, ("sampling_seed",)),
-    "greedy": ("whether the likeliest token is taken, whatever else is said", (True, False), False, ()),
+    "greedy": ("whether the likeliest token is taken, whatever else is said", (False, True), False, ()),
 }
 _LISTS = ("stop", "stop_token_ids")
 
@@ -298,10 +298,9 @@ def _measure_sampling_request(call: Callable[..., Mapping[str, Any]], inputs: Ma
     """``call`` returns the ``request``, in an engine's words, and what the framework's configuration says of each
     option (``configured``). It is called twice: an option that is turned turns nothing else."""
     outputs, untouched = call(**inputs), call(**dict.fromkeys(inputs))
-    found, configured = _asked(outputs["request"]), outputs["configured"]
-    alone = [name for name in configured if inputs[name] is None and name != "greedy"]
-    if configured.get("greedy"):
-        alone.remove("temperature")
+    found, configured = _understood(outputs["request"]), outputs["configured"]
+    told = {"greedy", *(("temperature",) if configured.get("greedy") else ())}
+    alone = [name for name in configured if inputs[name] is None and name not in told]
     unlike = [name for name in alone if _plain(name, configured[name]) != _plain(name, found[name])]
     beside = [_beside(answer["request"]) for answer in (outputs, untouched)]
     changed = [name for name in {**beside[0], **beside[1]} if beside[0].get(name) != beside[1].get(name)]
@@ -313,7 +312,7 @@ def _measure_sampling_request(call: Callable[..., Mapping[str, Any]], inputs: Ma
     }
 
 
-def _asked(request: Mapping[str, Any]) -> dict[str, Any]:
+def _understood(request: Mapping[str, Any]) -> dict[str, Any]:
     """Each option as an engine understands the request."""
     found = {}
     for name, (_, _, without, words) in _PARAMETERS.items():
@@ -356,6 +355,7 @@ def _oracle_sampling_request(inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _arrange_sampling_request(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     """One option that is given, or two; the others are what the framework's configuration has by default."""
     given = [name for name in _PARAMETERS if inputs[name] is not None]
+    given.sort(key=lambda name: bool(inputs[name] == _PARAMETERS[name][1][0]))  # the least plain come first
     kept = [choose.one_of(given) for _ in range(choose.integer(1, 2))]
     return {name: value if name in kept else None for name, value in inputs.items()}
 

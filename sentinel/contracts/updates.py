@@ -455,7 +455,7 @@ def _arrange_training_step(inputs: dict[str, Any], choose: Choose) -> dict[str, 
 
 _OF_A_STEP = """
     log_probs old_log_probs response_mask loss_agg_mode eps_clip_low eps_clip_high dual_clip dp_size micro_batch_size
-    max_tokens_per_microbatch empty_rows log_ratio_clamp old_policy
+    max_tokens_per_microbatch empty_rows sequence_norm log_ratio_clamp old_policy
 """
 
 TRAINING_STEP = replace(

@@ -28,13 +28,12 @@ from sentinel.worker.kit import (
     filled,
     iterated,
     joined,
-    of_parser,
     operated,
     packed,
     passed,
     reordered,
+    requested,
     ruled,
-    with_options,
 )
 
 
@@ -129,13 +128,7 @@ def sampling_request(
     :param parsed: whether ``made_by`` gives what adds arguments to a parser instead.
     """
     module, _, name = made_by.rpartition(".")
-
-    def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        make = getattr(boundary.imported[module], name)
-        make = of_parser(make(), **(beside or {})) if parsed else make
-        made, said = with_options(make, fields, inputs, **(beside or {}))
-        return {"request": ask(boundary, made), "configured": said}
-
+    call = partial(requested, ask, module, name, fields, beside or {}, parsed)
     lacks = SAMPLING_REQUEST.lacking(*fields)
     modules = (module, *imports)
     return Binding(path, "sampling_request", call=call, imports=modules, stand_ins=stand_ins, fixed=lacks, **more)

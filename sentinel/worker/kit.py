@@ -241,6 +241,23 @@ def of_parser(adds: Callable[[Any], Any], **beside: Any) -> Callable[..., Any]:
     return make
 
 
+def requested(
+    ask: Callable[[Any, Any], Mapping[str, Any]],
+    module: str,
+    name: str,
+    fields: Mapping[str, Any],
+    beside: Mapping[str, Any],
+    parsed: bool,
+    boundary: Any,
+    inputs: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Ask an engine for what a configuration says: see :func:`~sentinel.worker.families.sampling_request`."""
+    make = getattr(boundary.imported[module], name)
+    make = of_parser(make(), **beside) if parsed else make
+    made, said = with_options(make, fields, inputs, **beside)
+    return {"request": ask(boundary, made), "configured": said}
+
+
 def part_of(found: Any, place: Any) -> Any:
     """Look up a place or a key, or several, one inside the other."""
     for step in place if isinstance(place, tuple) else (place,):

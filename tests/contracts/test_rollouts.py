@@ -157,6 +157,9 @@ def test_an_option_changes_nothing_else():
 def test_an_option_that_is_left_alone_is_what_the_configuration_has():
     seen = asked(lambda _: {"top_p": 1.0, "top_k": 0}, {"top_p": 0.7, "top_k": -1}, temperature=1.0)
     assert (seen["unlike_configured"], seen["which"]) == (1, ["top_p"])
+    configured = {"temperature": 0.7, "greedy": True}
+    assert asked(lambda _: {"temperature": 0}, configured, greedy=True)["unlike_configured"] == 0
+    assert asked(lambda _: {"temperature": 0}, configured, temperature=0.7, greedy=True)["unlike_configured"] == 0
 
 
 def test_requests_are_alike_where_they_are_equal():

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from law_kit import CONTRACT, batch
 
-from sentinel.contracts.contract import DoesNotApply, Observed
+from sentinel.contracts.contract import DoesNotApply, Observed, knob
 from sentinel.laws.agreement import EPSILON, LARGEST, Match, Scale, difference, disagreements, same, scale_of
 from sentinel.laws.law import Case
 from sentinel.values.literals import tensor
@@ -168,6 +168,21 @@ def test_a_key_without_an_answer_on_either_side_is_left_out():
             disagreements(beside(observed, demanded), ("metric",))
     (violation,) = disagreements(beside({"share": 0.5}, {"share": 1.0}), ("metric",))
     assert (violation.key, violation.observed, violation.demanded) == ("share", 0.5, 1.0)
+
+
+def test_an_answer_to_an_option_is_a_symptom_of_its_own():
+    names = ("top_p", "seed")
+    asked = replace(
+        CONTRACT,
+        inputs=(*CONTRACT.inputs, *(knob(name, "an option", (1.0, 2.0)) for name in names)),
+        observes=(*CONTRACT.observes, *(Observed(name, "what is asked for") for name in names)),
+    )
+    case = replace(
+        beside({"top_p": 1.0, "seed": 1.0, "loss": 1.0}, dict.fromkeys((*names, "loss"), 2.0)), contract=asked
+    )
+    assert {item.key: item.symptom for item in disagreements(case, ("output",))} == {
+        "top_p": "top_p", "seed": "seed", "loss": "value",
+    }  # fmt: skip
 
 
 def test_the_roles_of_the_contract_say_what_is_looked_at():

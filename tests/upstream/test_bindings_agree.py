@@ -82,8 +82,14 @@ DIFFERS: dict[str, set[str]] = {
     },
     # https://github.com/verl-project/verl/pull/6497: it whitens over tokens, not over responses.
     f"{VERL}.compute_gdpo_outcome_advantage": {"plain", "epsilon=0.5", "norm_by_std=False"},
-    # The agent's loop says 1.0, whatever the configuration says: see VERL-REPETITION-PENALTY-IGNORED.
-    "verl.experimental.agent_loop.agent_loop.AgentLoopWorker.generate_sequences": {"repetition_penalty=1.1"},
+    # Options that reach no engine: see the recipes whose names end in -IGNORED.
+    "verl.experimental.agent_loop.agent_loop.AgentLoopWorker.generate_sequences": {
+        *("repetition_penalty=1.5", "ignore_eos=True", "greedy=True"),
+    },
+    "areal.engine.sglang_remote.SGLangBackend.build_generation_request": {"min_new_tokens=3"},
+    "areal.engine.vllm_remote.VLLMBackend.build_generation_request": {"min_new_tokens=3"},
+    "roll.distributed.strategy.vllm_strategy.create_sampling_params_for_vllm": {"greedy=True"},
+    "roll.distributed.strategy.sglang_strategy.create_sampling_params_for_sglang": {"greedy=True"},
     # A rule that answers a record makes every score of the batch 0: see VERL-PRIME-RECORDS-SCORE-NOTHING.
     "verl.workers.reward_manager.prime.PrimeRewardManager.__call__": {"score_as=record"},
     # Of an open target truth with a root only the last number counts: see AREAL-GEOMETRY3K-LAST-NUMBER.
