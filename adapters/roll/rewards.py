@@ -192,7 +192,7 @@ _REWARDS = (
             _OPTIONS,
             _SAMPLING,
         )
-        for engine in ("vllm", "sglang")
+        for engine in ("vllm",)
     ),
 )
 

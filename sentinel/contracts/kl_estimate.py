@@ -19,7 +19,7 @@ from sentinel.contracts.contract import (
 )
 
 
-def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _measure_kl(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     log_probs = leaf(inputs["log_probs"])
     kl = call(**{**inputs, "log_probs": log_probs})["kl"]
     return {"kl": kl.detach(), "per_token_gradient": gradient(kl.sum(), log_probs)}
@@ -60,7 +60,7 @@ KL_ESTIMATE = Contract(
         Observed("kl", "the estimate of each token", TOKENS),
         Observed("per_token_gradient", "d sum(kl) / d log_probs", TOKENS, "gradient"),
     ),
-    measure=_measure,
+    measure=_measure_kl,
     oracle=_oracle,
     law="the_oracle_agrees",
     aliases={"ref_log_prob": "ref_log_probs", "log_probs_base": "ref_log_probs", "loss_mask": "response_mask"},

@@ -92,7 +92,7 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-def _parts(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
+def _parts_of_a_policy_loss(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
     """Microbatches of consecutive rows with the same global counts; their losses add up to the whole's."""
     if inputs["algorithm"] in _OF_THE_BATCH:
         raise DoesNotApply(f"{inputs['algorithm']} looks at the whole batch")
@@ -228,5 +228,5 @@ POLICY_LOSS = Contract(
     },
     laws=laws_of_tokens("a_sequence_decision_is_one_decision", "normalisation_laws"),
     arrange=_arrange,
-    parts=_parts,
+    parts=_parts_of_a_policy_loss,
 )

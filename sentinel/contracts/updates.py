@@ -83,7 +83,7 @@ def _oracle_policy_update(inputs: Mapping[str, Any]) -> dict[str, Any]:
     gradients = {name: torch.zeros_like(inputs[name]) for name in tables}
     told: dict[str, list[float]] = {name: [] for name in ("pg_loss", "kl_loss", "entropy")[: 1 + len(tables)]}
     for start in range(0, rows, size):
-        batch = _rows(inputs, slice(start, start + size))
+        batch = _rows_of_an_update(inputs, slice(start, start + size))
         losses = {"pg_loss": _policy_loss(batch)}
         if inputs["kl_coef"] and inputs["ref_log_probs"] is not None:
             losses["kl_loss"] = _kl_loss(batch)
@@ -105,7 +105,7 @@ def _oracle_policy_update(inputs: Mapping[str, Any]) -> dict[str, Any]:
 _TENSORS = ("log_probs", "old_log_probs", "ref_log_probs", "entropies", "advantages", "response_mask")
 
 
-def _rows(inputs: Mapping[str, Any], part: slice) -> dict[str, Any]:
+def _rows_of_an_update(inputs: Mapping[str, Any], part: slice) -> dict[str, Any]:
     return {**inputs, **{name: inputs[name][part] for name in _TENSORS if inputs[name] is not None}}
 
 

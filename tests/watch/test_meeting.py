@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import tempfile
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -12,8 +13,10 @@ from sentinel.watch import meeting
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(meeting.tempfile, "gettempdir", lambda: str(tmp_path))
+def place(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
+    folder = tempfile.TemporaryDirectory()  # short, as a socket's path is
+    request.addfinalizer(folder.cleanup)
+    monkeypatch.setattr(meeting.tempfile, "gettempdir", lambda: folder.name)
     return meeting.address(["demo", "events.jsonl"], ["json"])
 
 
