@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import tempfile
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -13,11 +14,10 @@ from sentinel.watch import meeting
 
 
 @pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
-    folder = tempfile.TemporaryDirectory()  # short, as a socket's path is
-    request.addfinalizer(folder.cleanup)
-    monkeypatch.setattr(meeting.tempfile, "gettempdir", lambda: folder.name)
-    return meeting.address(["demo", "events.jsonl"], ["json"])
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:  # short, as a socket's path is
+        monkeypatch.setattr(meeting.tempfile, "gettempdir", lambda: folder)
+        yield meeting.address(["demo", "events.jsonl"], ["json"])
 
 
 def test_one_is_launched_and_the_others_join_it(place: Path) -> None:
