@@ -11,8 +11,7 @@ from sentinel.errors import SentinelError
 from sentinel.findings import history
 from sentinel.history import commits, gittrees
 from sentinel.sources import adding as origins
-from sentinel.sources import git_objects as objects
-from sentinel.sources import gitbinary, gitrefs
+from sentinel.sources import git_objects, gitbinary, gitrefs
 
 _KEPT = tempfile.TemporaryDirectory()  # until the process ends
 FOLDER = Path(_KEPT.name)
@@ -34,8 +33,8 @@ def _files(data: bytes) -> None:
 
 
 def _listing(data: bytes) -> None:
-    with mock.patch.object(objects, "bounded", return_value=data):
-        objects.listing(FOLDER, "HEAD", ["demo_rl"])
+    with mock.patch.object(git_objects, "bounded", return_value=data):
+        git_objects.listing(FOLDER, "HEAD", ["demo_rl"])
 
 
 def _log(data: bytes) -> None:

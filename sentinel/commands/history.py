@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sentinel.commands.console import Commands, command, json_option, say, say_json, say_table
 from sentinel.errors import SentinelError
-from sentinel.history import timelines as rendering
+from sentinel.history import timelines
 from sentinel.history.record import every, of_bug
 from sentinel.sources import Home
 
@@ -50,23 +50,23 @@ def _history(arguments: argparse.Namespace) -> int:
         return 0
     width = max(20, min(shutil.get_terminal_size().columns - 4, 96))
     for record in found:
-        say(rendering.heading(record))
-        say("\n".join(rendering.story(record, width)) + "\n")
+        say(timelines.heading(record))
+        say("\n".join(timelines.story(record, width)) + "\n")
         if record["releases"]:
-            say("\n".join(rendering.releases(record)) + "\n")
-    say(rendering.LEGEND)
+            say("\n".join(timelines.releases(record)) + "\n")
+    say(timelines.LEGEND)
     return 0
 
 
 def _all(arguments: argparse.Namespace) -> int:
     found = every(folder_of(arguments))
-    headings, rows = rendering.overview(found)
+    headings, rows = timelines.overview(found)
     if arguments.json:
         say_json([dict(zip(headings, cells)) for cells in rows])
     elif arguments.markdown:
-        say("\n".join(f"* {line}" for line in rendering.counts(found)) + "\n")
-        say(f"{rendering.markdown(headings, rows)}\n\n{rendering.MARKS}")
+        say("\n".join(f"* {line}" for line in timelines.counts(found)) + "\n")
+        say(f"{timelines.markdown(headings, rows)}\n\n{timelines.MARKS}")
     else:
         say_table(headings, rows)
-        say("\n" + "\n".join([rendering.MARKS, *rendering.counts(found)]))
+        say("\n" + "\n".join([timelines.MARKS, *timelines.counts(found)]))
     return 0

@@ -13,7 +13,7 @@ from sentinel.commands.console import Commands, command, complain, json_option, 
 from sentinel.commands.known import known, settings_options, target_named
 from sentinel.errors import SentinelError
 from sentinel.history import record as records
-from sentinel.history import timelines as rendering
+from sentinel.history import timelines
 from sentinel.history.executors import Executor
 from sentinel.history.ledger import Account, Ledger, Selection
 from sentinel.history.ray_executor import RayExecutor
@@ -127,8 +127,8 @@ def show(account: Account, arguments: argparse.Namespace) -> None:
         return
     width = max(20, min(shutil.get_terminal_size().columns - 4, 96))
     for record in account.records:
-        say("\n".join(rendering.story(record, width)) + "\n")
-    say(f"{rendering.LEGEND}\n")
-    say_table(rendering.HEADINGS, [rendering.row(record) for record in account.records])
+        say("\n".join(timelines.story(record, width)) + "\n")
+    say(f"{timelines.LEGEND}\n")
+    say_table(timelines.HEADINGS, [timelines.row(record) for record in account.records])
     commits, closures = (sum(record[name] for record in account.records) for name in ("commits", "closures"))
     say(f"\n{commits} verdicts from {closures} distinct closures, {account.counts.probed} of them probed now")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sentinel.errors import SentinelError
 from sentinel.recipes.fixes import Fix, edited
-from sentinel.sources import git_objects as objects
+from sentinel.sources import git_objects
 from sentinel.sources.gitbinary import GitError, git_dir_of, run, run_checked
 
 
@@ -43,7 +43,7 @@ def contribute(clone: Path, fix: Fix, main: str) -> Branch:
     name = f"fix/{_slug(fix.bugs[0])}"
     if run(git_dir, "rev-parse", "--verify", "--quiet", f"refs/heads/{name}").status == 0:
         raise SentinelError(f"{clone} has a branch {name} already; delete it with `git branch -D {name}`, or keep it")
-    if objects.commit_of(git_dir, fix.commit) is None:
+    if git_objects.commit_of(git_dir, fix.commit) is None:
         raise SentinelError(f"{clone} has not the commit {fix.commit} at which the fix was tried; fetch upstream")
     try:
         if fix.head:
@@ -75,14 +75,14 @@ def message(fix: Fix) -> str:
 
 def _of_upstream(git_dir: Path, fix: Fix, name: str) -> Branch:
     """Upstream's own fix is there already; a name for it."""
-    if objects.commit_of(git_dir, fix.head) is None:
+    if git_objects.commit_of(git_dir, fix.head) is None:
         raise SentinelError(f"the clone has not {fix.head}, which is the fix; fetch its pull request's head")
     run_checked(git_dir, "update-ref", f"refs/heads/{name}", fix.head, "")
     return Branch(name, fix.head, fix.commit, False)
 
 
 def _blobs(git_dir: Path, commit: str, fix: Fix) -> dict[str, str]:
-    return {entry.path: entry.blob for entry in objects.listing(git_dir, commit, fix.files)[0]}
+    return {entry.path: entry.blob for entry in git_objects.listing(git_dir, commit, fix.files)[0]}
 
 
 def _committed(git_dir: Path, base: str, files: Mapping[str, bytes], text: str) -> str:

@@ -17,8 +17,7 @@ from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.fixes import Fix, fix_of
 from sentinel.reports.evidence import evidence, validate
 from sentinel.reports.store import parse
-from sentinel.sources import MirrorStore
-from sentinel.sources import git_objects as objects
+from sentinel.sources import MirrorStore, git_objects
 from sentinel.targets import Target
 
 VERSION = 1
@@ -100,13 +99,13 @@ def contribution(document: Mapping[str, Any], catalog: Catalog, store: MirrorSto
 
 def _guilty(fix: Fix, store: MirrorStore) -> tuple[tuple[str, int, int, str], ...]:
     mirror = store.path(fix.target)
-    listed, _ = objects.listing(mirror, fix.commit, [file for file, _, _ in fix.guilty])
+    listed, _ = git_objects.listing(mirror, fix.commit, [file for file, _, _ in fix.guilty])
     blobs = {entry.path: entry.blob for entry in listed}
     found = []
     for file, first, last in fix.guilty:
         if file not in blobs:
             raise SentinelError(f"{fix.path}: {file} is not there at {fix.commit[:12]}")
-        text = next(objects.contents(mirror, [blobs[file]]))[1].decode("utf-8", "replace")
+        text = next(git_objects.contents(mirror, [blobs[file]]))[1].decode("utf-8", "replace")
         found.append((file, first, last, "\n".join(text.splitlines()[first - 1 : last])))
     return tuple(found)
 

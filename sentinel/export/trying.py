@@ -20,8 +20,7 @@ from sentinel.recipes.fixes import Fix, diff, edited
 from sentinel.reports.numbers import flat
 from sentinel.search.boundary_search import Drawn, drawn_scenarios
 from sentinel.search.checks import subjects
-from sentinel.sources import MirrorStore, checkouts
-from sentinel.sources import git_objects as objects
+from sentinel.sources import MirrorStore, checkouts, git_objects
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
@@ -42,11 +41,11 @@ def files_of(fix: Fix, store: MirrorStore) -> Files:
     if not fix.edits:
         return {}
     mirror = store.path(fix.target)
-    listed, _ = objects.listing(mirror, fix.commit, fix.files)
+    listed, _ = git_objects.listing(mirror, fix.commit, fix.files)
     there = {entry.path: entry.blob for entry in listed}
 
     def content(blob: str) -> bytes:
-        return next(objects.contents(mirror, [blob]))[1]
+        return next(git_objects.contents(mirror, [blob]))[1]
 
     return edited(fix, lambda file: there.get(file, ""), content)
 

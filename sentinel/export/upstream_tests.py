@@ -13,7 +13,7 @@ from typing import Any
 
 from sentinel.export.checking import said_by
 from sentinel.recipes.fixes import Fix
-from sentinel.sources import git_objects as objects
+from sentinel.sources import git_objects
 from sentinel.sources.trees import LINK, too_large
 
 #: Seconds for one file of tests.
@@ -52,12 +52,12 @@ class UpstreamTests:
     def files(self) -> list[str]:
         """The files of tests that import an edited module, those first whose paths are most like its own; last those
         whose paths say that they want what is not here."""
-        listed, _ = objects.listing(self._git_dir, self._fix.commit, [])
+        listed, _ = git_objects.listing(self._git_dir, self._fix.commit, [])
         tests = {entry.path: entry.blob for entry in listed if _TEST.search(entry.path) and entry.mode != LINK}
-        here = objects.sizes(self._git_dir, tests.values())
+        here = git_objects.sizes(self._git_dir, tests.values())
         modules = [_import_of(file) for file in self._changed if not _TEST.search(file) and file.endswith(".py")]
         found = []
-        texts = dict(objects.contents(self._git_dir, {blob for blob in tests.values() if here[blob] is not None}))
+        texts = dict(git_objects.contents(self._git_dir, {blob for blob in tests.values() if here[blob] is not None}))
         for file, blob in tests.items():
             text = texts.get(blob, b"").decode("utf-8", "replace")
             if re.search(r"(?m)^\s*(async )?def test", text) and any(pattern.search(text) for pattern in modules):
@@ -158,22 +158,22 @@ class UpstreamTests:
         if tree.exists():
             return tree
         commit = self._fix.head if self._fix.head and side == "with" else self._fix.commit
-        listed, _ = objects.entries(self._git_dir, commit, [])
+        listed, _ = git_objects.entries(self._git_dir, commit, [])
         kept = {
             e.path: e.blob for e in listed if e.mode != LINK and e.size is not None and not too_large(e.path, e.size)
         }
         blobs: dict[str, list[str]] = {}
         for path, blob in kept.items():
             blobs.setdefault(blob, []).append(path)
-        for blob, content in objects.contents(self._git_dir, blobs):
+        for blob, content in git_objects.contents(self._git_dir, blobs):
             for path in blobs[blob]:
                 place = tree / path
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_bytes(content)
         changes = {path: after for path, (_, after) in self._changes.items()}
         if self._fix.head and own_tests:
-            there, _ = objects.listing(self._git_dir, self._fix.head, self._changed)
-            changes = {e.path: next(objects.contents(self._git_dir, [e.blob]))[1] for e in there}
+            there, _ = git_objects.listing(self._git_dir, self._fix.head, self._changed)
+            changes = {e.path: next(git_objects.contents(self._git_dir, [e.blob]))[1] for e in there}
         if side == "without":
             changes = {path: after for path, after in changes.items() if own_tests and _TEST.search(path)}
         for path, content in changes.items():

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from sentinel.errors import SentinelError, Unavailable
-from sentinel.sources import checkouts
-from sentinel.sources import git_objects as objects
+from sentinel.sources import checkouts, git_objects
 from sentinel.sources.gitbinary import GitError
 from sentinel.sources.gitrefs import is_sha
 from sentinel.sources.home import Progress
@@ -64,7 +63,7 @@ def _materialise(target: Target, ref: Ref, store: MirrorStore, commit: str, prog
         places: dict[str, list[Entry]] = {}
         for entry in asked:
             places.setdefault(entry.blob, []).append(entry)
-        for blob, content in objects.contents(store.path(target.name), places):
+        for blob, content in git_objects.contents(store.path(target.name), places):
             for entry in places[blob]:
                 yield entry, content
 
@@ -88,7 +87,7 @@ def _fetched(
             f"{target.name}: {ref} needs {files}, which the mirror was made without, and fetching it from {where} "
             f"failed: {error}"
         ) from error
-    sizes = objects.sizes(store.path(target.name), blobs)
+    sizes = git_objects.sizes(store.path(target.name), blobs)
     if None in sizes.values():
         raise Unavailable(f"{target.name}: {ref} needs {files}, which neither the mirror nor {where} has")
     return sizes

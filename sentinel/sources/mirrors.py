@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.errors import SentinelError, Unavailable
-from sentinel.sources import git_objects as objects
-from sentinel.sources import gitrefs, transfers
+from sentinel.sources import git_objects, gitrefs, transfers
 from sentinel.sources.adding import Origin, copy_objects, open_directory, open_tar
 from sentinel.sources.gitbinary import GitError
 from sentinel.sources.home import Home, Progress, read_json, remove_tree, safe_name, size_of, write_atomically, writing
@@ -242,7 +241,7 @@ class MirrorStore:
 
     def trees(self, target: Target, commit: str) -> tuple[Sequence[Entry], Sequence[str]]:
         """Give the files of a target's package roots at a commit, and the submodules among them."""
-        return objects.entries(self.path(target.name), commit, [root.path for root in target.roots])
+        return git_objects.entries(self.path(target.name), commit, [root.path for root in target.roots])
 
     def resolve(self, target: Target, name: str, *, pull: int | None = None, progress: Progress | None = None) -> str:
         """Give the full sha of a commit; see :func:`sentinel.sources.resolving.resolve`."""
@@ -319,7 +318,7 @@ class MirrorStore:
             progress(f"copying {path}")
         copy_objects(origin.objects, part / "objects")
         gitrefs.write_shallow(part, gitrefs.read_shallow(origin.git_dir))
-        refs = objects.whole_refs(part, gitrefs.read_refs(origin.git_dir))
+        refs = git_objects.whole_refs(part, gitrefs.read_refs(origin.git_dir))
         if not refs:
             raise SentinelError(f"{path} has no ref whose commit is in it; it is empty or was cut off half-way")
         gitrefs.write_refs(part, refs)
@@ -331,8 +330,8 @@ class MirrorStore:
         if progress:
             progress("checking that the history is whole")
         try:
-            absent = objects.absent_objects(part)
-            is_the_target = objects.was_ever(part, [root.path for root in target.roots])
+            absent = git_objects.absent_objects(part)
+            is_the_target = git_objects.was_ever(part, [root.path for root in target.roots])
         except GitError as error:
             raise SentinelError(f"{described} is not whole ({error}); fetch or copy it again") from error
         if not is_the_target:
@@ -348,10 +347,10 @@ class MirrorStore:
             record["url"] = url
             copy_objects((part / "objects",), path / "objects")
             both = gitrefs.read_shallow(path) | gitrefs.read_shallow(part)
-            gitrefs.write_shallow(path, objects.still_shallow(path, both))
+            gitrefs.write_shallow(path, git_objects.still_shallow(path, both))
             refs = gitrefs.merged(gitrefs.read_refs(path), gitrefs.read_refs(part))
-            gitrefs.write_refs(path, objects.whole_refs(path, refs))
-            absent = objects.absent_objects(path)
+            gitrefs.write_refs(path, git_objects.whole_refs(path, refs))
+            absent = git_objects.absent_objects(path)
         else:
             branch = head if head in gitrefs.read_refs(part) else f"refs/heads/{target.branch}"
             (part / "HEAD").write_text(f"ref: {branch}\n")

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from sentinel.errors import SentinelError, Unavailable
-from sentinel.sources import checkouts
-from sentinel.sources import git_objects as objects
+from sentinel.sources import checkouts, git_objects
 from sentinel.sources.gitbinary import git_dir_of, run
 from sentinel.sources.home import Home
 from sentinel.sources.trees import (
@@ -170,7 +169,7 @@ def _head(target: Target, top: Path) -> tuple[str | None, str | None]:
         commit = finished.out.decode("ascii").strip()
         prefix = top.relative_to(above).as_posix()
         tree = commit if prefix == "." else f"{commit}:{prefix}"
-        entries, _ = objects.listing(git_dir, tree, [root.path for root in target.roots], _PATIENCE)
+        entries, _ = git_objects.listing(git_dir, tree, [root.path for root in target.roots], _PATIENCE)
     except (SentinelError, OSError, ValueError):
         return None, None
     return (commit, tree_hash(entries)) if entries else (None, None)

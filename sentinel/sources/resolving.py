@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sentinel.errors import Unavailable
-from sentinel.sources import git_objects as objects
-from sentinel.sources import gitrefs
+from sentinel.sources import git_objects, gitrefs
 from sentinel.sources.gitbinary import GitError
 
 #: Fetches a refspec into the mirror; the clause that says why that failed, or None.
@@ -43,7 +42,7 @@ def resolve(mirror: Path, target: str, name: str, pull: int | None, fetch: Fetch
             return _peeled(mirror, target, name, refs[head])
     if _HEX.fullmatch(name):
         try:
-            commit = objects.commit_of(mirror, name)
+            commit = git_objects.commit_of(mirror, name)
         except GitError as error:
             raise Unavailable(f"{target}: {error}") from error
         if commit is None and gitrefs.is_sha(name):
@@ -54,7 +53,7 @@ def resolve(mirror: Path, target: str, name: str, pull: int | None, fetch: Fetch
 
 
 def _peeled(mirror: Path, target: str, name: str, sha: str) -> str:
-    commit = objects.commit_of(mirror, sha)
+    commit = git_objects.commit_of(mirror, sha)
     if commit is None:
         raise Unavailable(f"{target}: {name} names {sha}, which is not a commit of the mirror")
     return commit
@@ -78,10 +77,10 @@ def _sha_of_pull(mirror: Path, target: str, sha: str, pull: int | None, fetch: F
             "or give the pull request it belongs to (git:pull/N/head)"
         )
     problem = fetch(f"+refs/pull/{pull}/head:refs/pull/{pull}/head")
-    if problem is None and objects.commit_of(mirror, sha) is None:
+    if problem is None and git_objects.commit_of(mirror, sha) is None:
         # The pull request was rebased since: hosts still give a commit that is asked for by its name.
         problem = fetch(f"+{sha}:refs/pins/{sha}")
-    if problem is None and objects.commit_of(mirror, sha) == sha:
+    if problem is None and git_objects.commit_of(mirror, sha) == sha:
         return sha
     raise Unavailable(
         f"{target}: commit {sha} is not in the mirror, and looking for it under pull request {pull}, "

@@ -41,8 +41,7 @@ from sentinel.watch.invariants import Invariant, Memory, mismatch
 from sentinel.watch.reading import Reading, Unreadable, case_of, reading_of
 from sentinel.watch.values import unpacked
 from sentinel.watch.wrapping import Call
-from sentinel.worker import answers, probe
-from sentinel.worker import calling as boundaries
+from sentinel.worker import answers, calling, probe
 from sentinel.worker.answers import Failed, Sat
 from sentinel.worker.serving import Sitting
 
@@ -119,7 +118,7 @@ class Checker:
         self._version = _version(self._target)
         self._session = OwnSession(self._roots)
         self._modules = [
-            {boundaries.module_of(path, self._roots) for path in subject.binding.paths} for subject in self._subjects
+            {calling.module_of(path, self._roots) for path in subject.binding.paths} for subject in self._subjects
         ]
         self._known = [
             (_named(recipe), {recipe.boundary, *_paths(catalog, target, recipe.boundary)}, recipe.laws)
@@ -263,7 +262,7 @@ class Checker:
         for subject in self._subjects:
             makes = any(item.key in ("advantages", "normalised") for item in subject.contract.observes)
             for path in subject.binding.paths if makes else ():
-                module = boundaries.module_of(path, self._roots)
+                module = calling.module_of(path, self._roots)
                 if module in modules:
                     found.append((module, path.removeprefix(f"{module}.")))
         return tuple(found)

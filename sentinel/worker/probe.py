@@ -17,8 +17,7 @@ from typing import Any
 from sentinel.contracts.contract import Contract
 from sentinel.targets import Binding, Target
 from sentinel.targets.loading import load_file
-from sentinel.worker import assembling, ghosts, tensors, versions
-from sentinel.worker import calling as boundaries
+from sentinel.worker import assembling, calling, ghosts, tensors, versions
 from sentinel.worker.drift import AbsentError, DriftError, StandInMissingError
 
 SEED = 20260821
@@ -80,7 +79,7 @@ def settle(device: str, seed: int = SEED) -> None:
 class Prepared:
     """A boundary, found and described."""
 
-    boundary: boundaries.Boundary
+    boundary: calling.Boundary
     provenance: dict[str, Any]
 
 
@@ -91,7 +90,7 @@ def prepare(request: Mapping[str, Any], roots: tuple[str, ...]) -> Prepared:
     """
     binding = load_binding(request["adapter"], request["boundary"], request["contract"])
     boundary = found(binding, roots, frozenset(request["given"]), request["device"])
-    file, line, signature = boundaries.source_of(boundary.function)
+    file, line, signature = calling.source_of(boundary.function)
     return Prepared(
         boundary,
         {
@@ -101,7 +100,7 @@ def prepare(request: Mapping[str, Any], roots: tuple[str, ...]) -> Prepared:
             "file": file,
             "line": line,
             "signature": signature,
-            "layers": boundaries.layers_of(boundary.function),
+            "layers": calling.layers_of(boundary.function),
         },
     )
 
@@ -113,7 +112,7 @@ def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: ghosts.Imp
         settle(request["device"], request.get("seed", SEED))
         contract = load_contract(request["contract_file"], request["contract"])
         for required in request["requires"]:
-            if not boundaries.has(required, roots):
+            if not calling.has(required, roots):
                 return _failure("not-in-this-version", f"not in this version: the checkout has no {required}")
         prepared = prepare(request, roots)
         boundary, provenance = prepared.boundary, prepared.provenance
@@ -135,10 +134,10 @@ def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: ghosts.Imp
         return describe(error, provenance, roots)
 
 
-def found(binding: Binding, roots: tuple[str, ...], given: frozenset[str], device: str) -> boundaries.Boundary:
+def found(binding: Binding, roots: tuple[str, ...], given: frozenset[str], device: str) -> calling.Boundary:
     for path in binding.paths:
         try:
-            module, function, owner = boundaries.resolve(path, roots, near=False)
+            module, function, owner = calling.resolve(path, roots, near=False)
         except DriftError:
             continue
         if isinstance(function, property):
@@ -147,12 +146,12 @@ def found(binding: Binding, roots: tuple[str, ...], given: frozenset[str], devic
             raise DriftError(f"{path} is not callable")
         imported = {}
         for name in binding.imports:
-            there = next((then for then in binding.names(name) if boundaries.module_of(then, roots) == then), None)
+            there = next((then for then in binding.names(name) if calling.module_of(then, roots) == then), None)
             if there is None:
                 raise DriftError(f"{name} is not in this checkout, and the adapter calls {path} with it")
-            imported[name] = boundaries.import_whole(there)
-        return boundaries.Boundary(path, module, function, owner, binding, given, device, imported)
-    boundaries.resolve(binding.boundary, roots)  # raises, and says what is near
+            imported[name] = calling.import_whole(there)
+        return calling.Boundary(path, module, function, owner, binding, given, device, imported)
+    calling.resolve(binding.boundary, roots)  # raises, and says what is near
     raise AssertionError(f"{binding.boundary} is there after all")
 
 
@@ -165,7 +164,7 @@ def observe(
     """
 
     def resolve(path: str) -> Any:
-        return boundaries.resolve(path, roots)[1]
+        return calling.resolve(path, roots)[1]
 
     live = {name: tensors.build(value, resolve, device) for name, value in inputs.items()}
     return {key: tensors.observe(value) for key, value in contract.measure(call, live).items()}

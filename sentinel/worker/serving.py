@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.contracts.contract import Contract, DoesNotApply
-from sentinel.worker import calling as boundaries
-from sentinel.worker import ghosts, probe, processes, protocol
+from sentinel.worker import calling, ghosts, probe, processes, protocol
 from sentinel.worker.drift import AbsentError
 from sentinel.worker.side_effects import Watched
 
@@ -92,7 +91,7 @@ class Sitting:
         if key not in self._prepared:
             prepared = probe.prepare({**request, "boundary": boundary}, self._roots)
             for required in prepared.boundary.binding.requires:
-                if not boundaries.has(required, self._roots):
+                if not calling.has(required, self._roots):
                     raise AbsentError(f"not in this version: the checkout has no {required}")
             self._prepared[key] = prepared
         return self._prepared[key]

@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.targets.loading import load_file
-from sentinel.worker import bytecode, codes, ghosts, limits, probe, processes, protocol, trace
-from sentinel.worker import calling as boundaries
-from sentinel.worker import serving as session
+from sentinel.worker import bytecode, calling, codes, ghosts, limits, probe, processes, protocol, serving, trace
 
 
 def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
@@ -57,8 +55,8 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
             probe.load_contract(request["contract_file"], request["contract"])
             at_import = load_file(Path(request["adapter"])).TARGET.at_import
             for name in request["modules"]:
-                boundaries.answer_at_import(at_import, roots)  # again: an import may undo the last
-                boundaries.import_quietly(name, roots)
+                calling.answer_at_import(at_import, roots)  # again: an import may undo the last
+                calling.import_quietly(name, roots)
             if os.getpid() != own:
                 os._exit(0)  # a module forked while it was imported: two answers to one request would be one too many
             answer: Any = {"imported": True, "compiled": compiled[:]}
@@ -109,7 +107,7 @@ def _session(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.Im
             os.setsid()
             own = socket.socket(fileno=fds[0])
             own.sendall(b"!")  # the kernel tells the controller who this is
-            session.serve(own, roots, recorder)
+            serving.serve(own, roots, recorder)
         finally:
             os._exit(0)
     os.close(fds[0])

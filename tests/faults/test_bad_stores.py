@@ -18,8 +18,7 @@ from sentinel.cli import main
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.reports import store as evidence
-from sentinel.sources import Home, MirrorStore, checkouts, open_checkout, pypi
-from sentinel.sources import pruning as cache
+from sentinel.sources import Home, MirrorStore, checkouts, open_checkout, pruning, pypi
 from sentinel.sources.gitbinary import run_checked
 from sentinel.targets.refs import Ref
 
@@ -111,9 +110,9 @@ def test_a_clock_that_jumps(jump, home, fixed_tree, broken_tree):
     download.mkdir(parents=True)
     for place in (mine.path.parent / "checkout.json", leftover, download):
         os.utime(place, (time.time() + jump, time.time() + jump))
-    gone = cache.prune(Home(home), older_than=30 * 86400.0, now=time.time())
+    gone = pruning.prune(Home(home), older_than=30 * 86400.0, now=time.time())
     assert sorted(entry.path for entry in gone) == sorted([leftover, download])
-    assert len(cache.prune(Home(home))) == 1, "the other tree's, which nobody uses"
+    assert len(pruning.prune(Home(home))) == 1, "the other tree's, which nobody uses"
     assert (mine.path / "demo_rl").is_dir()
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from sentinel.errors import SentinelError
 from sentinel.history import record as records
-from sentinel.history import timelines as rendering
+from sentinel.history import timelines
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.site.lifetimes import life_of
@@ -70,10 +70,10 @@ def test_recipes_name_the_commits_that_sweeps_found(key, told):
 
 @pytest.mark.parametrize("line", ["seen", "came with their code", "ended"])
 def test_the_committed_table_is_that_of_the_records(line):
-    headings, rows = rendering.overview(RECORDS)
+    headings, rows = timelines.overview(RECORDS)
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
-    assert rendering.markdown(headings, rows) in text
-    assert any(line in said and said in text for said in rendering.counts(RECORDS))
+    assert timelines.markdown(headings, rows) in text
+    assert any(line in said and said in text for said in timelines.counts(RECORDS))
 
 
 WRONG = ("", "x", "2026-13-45T00:00:00Z", "0001-01-01T00:00:00Z", "9999-12-31T00:00:00Z", "2026-08-21", 0, 2.0, 10**40)
@@ -107,10 +107,10 @@ def test_a_record_of_a_stranger_is_refused_or_shown(source, tmp_path):
         except SentinelError:
             refused += 1
             continue
-        rendering.story(document), rendering.heading(document), rendering.row(document)
-        rendering.overview([document]), rendering.counts([document])
+        timelines.story(document), timelines.heading(document), timelines.row(document)
+        timelines.overview([document]), timelines.counts([document])
         if document["releases"]:
-            rendering.releases(document)
+            timelines.releases(document)
         life = life_of(Bug("roll", "X", None, histories=(document,)))
         assert str(draw([life], "life") if life.drawable else "").count("<svg") == life.drawable
     assert refused > 100

@@ -17,7 +17,7 @@ import pytest
 from history_kit import BUGGY, FIXED, History
 
 from sentinel.errors import SentinelError, Unavailable
-from sentinel.history import timelines as rendering
+from sentinel.history import timelines
 from sentinel.history.closure_verdicts import ClosureVerdictStore
 from sentinel.history.executors import Found, Local, Work
 from sentinel.history.gittrees import GitTrees, MissingObjectError
@@ -70,7 +70,7 @@ def test_a_shallow_mirror_says_where_its_history_begins(history, tiny_catalog, s
     record = account.records[0]
     assert verdicts(record) == [("reproduced", "", 2)]
     assert record["source"]["begins"] == [history.commits[1]]
-    assert "shallow" in "\n".join(rendering.story(record))
+    assert "shallow" in "\n".join(timelines.story(record))
 
 
 def ledger_settings() -> Any:

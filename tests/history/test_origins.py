@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from history_kit import BUGGY, History
 
-from sentinel.history import timelines as rendering
+from sentinel.history import timelines
 from sentinel.history.closure_verdicts import ClosureVerdict
 from sentinel.history.commits import commit
 from sentinel.history.gittrees import GitTrees
@@ -45,7 +45,7 @@ def test_code_that_is_written_in_its_commit_brought_its_bug(history, swept):
     change = begun(record)
     assert (change["what"], change["undecided"], change["why"]) == ("present", 1, "drift")
     assert change["origin"] == {"lines": 4, "older": 0}
-    assert rendering.row(record)[2] == "+2026-01-02 #2"
+    assert timelines.row(record)[2] == "+2026-01-02 #2"
 
 
 @pytest.mark.parametrize(
@@ -64,15 +64,15 @@ def test_code_that_was_moved_or_renamed_says_nothing_of_what_was_before(history,
     change = begun(record)
     assert change["what"] == "present"  # and not "introduced"
     assert change["origin"]["older"] >= 3
-    assert rendering.row(record)[2] == "~2026-01-02 #2"
-    assert "of the 4 lines of its code are older" in rendering.change_text(change)
+    assert timelines.row(record)[2] == "~2026-01-02 #2"
+    assert "of the 4 lines of its code are older" in timelines.change_text(change)
 
 
 def test_where_a_history_begins_there_is_nothing_older(history, swept):
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": BUGGY}, "the first (#1)")
     record = swept()
     assert begun(record)["origin"] is None
-    assert rendering.row(record)[2] == "≤2026-01-01 #1"
+    assert timelines.row(record)[2] == "≤2026-01-01 #1"
 
 
 @pytest.mark.parametrize(

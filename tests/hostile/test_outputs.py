@@ -24,7 +24,7 @@ from sentinel.cli import main
 from sentinel.deciding.outcomes import Decision
 from sentinel.errors import SentinelError
 from sentinel.history import record as records
-from sentinel.history import timelines as rendering
+from sentinel.history import timelines
 from sentinel.reports.baseline import verify_report
 from sentinel.reports.escaping import message, passage, visible
 from sentinel.reports.evidence import dumps, evidence, validate
@@ -539,9 +539,9 @@ def test_every_field_of_a_history(sentinel_says, pytester):
             place.write_text(json.dumps(document))
             records.load(place)
             seen.add(where)
-            for lines in (rendering.story(document), rendering.releases(document), [rendering.heading(document)]):
+            for lines in (timelines.story(document), timelines.releases(document), [timelines.heading(document)]):
                 clean(visible("\n".join(lines), lines=True))
-            assert foreign_markdown(rendering.markdown(*rendering.overview([document]))) == [], where
+            assert foreign_markdown(timelines.markdown(*timelines.overview([document]))) == [], where
     assert {".title", ".bug_id", ".runs[0].first.subject", ".runs[0].kind", ".source.ref"} <= seen
     marked = {**whole, "title": MARK, "bug_id": MARK, "runs": [{**run, "kind": MARK} for run in whole["runs"]]}
     place.write_text(json.dumps(marked))

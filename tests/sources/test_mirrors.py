@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import SentinelError, Unavailable
-from sentinel.sources import Home, MirrorStore, gitbinary, gitrefs, mirrors, open_checkout
-from sentinel.sources import git_objects as objects
+from sentinel.sources import Home, MirrorStore, git_objects, gitbinary, gitrefs, mirrors, open_checkout
 from sentinel.sources.gitbinary import GitError
 from sentinel.targets.refs import Ref
 
@@ -111,9 +110,9 @@ def test_a_missing_blob_is_an_error_and_no_network_access(store, target, with_la
     trace = tmp_path / "trace"
     monkeypatch.setitem(gitbinary._ENVIRONMENT, "GIT_TRACE", str(trace))
     monkeypatch.delitem(gitbinary._ENVIRONMENT, "GIT_NO_LAZY_FETCH")  # As git older than 2.45 sees it.
-    assert objects.sizes(mirror, [blob]) == {blob: None}
+    assert git_objects.sizes(mirror, [blob]) == {blob: None}
     with pytest.raises(GitError, match=f"object {blob} is absent"):
-        list(objects.contents(mirror, [blob]))
+        list(git_objects.contents(mirror, [blob]))
     assert gitbinary.run(mirror, "cat-file", "-p", blob).status != 0
     assert gitbinary.run(mirror, "archive", "main").status != 0
     assert "cat-file" in trace.read_text()

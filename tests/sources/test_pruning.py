@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.sources import MirrorStore, locks, open_checkout
-from sentinel.sources import pruning as cache
+from sentinel.sources import MirrorStore, locks, open_checkout, pruning
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
@@ -34,7 +33,7 @@ def test_list(home, made):
     wheel = home.wheels / "fake-dist" / "fake_dist-1.0-py3-none-any.whl"
     wheel.parent.mkdir(parents=True)
     wheel.write_bytes(b"12345")
-    listed = {(entry.kind, entry.owner, entry.name): entry for entry in cache.entries(home)}
+    listed = {(entry.kind, entry.owner, entry.name): entry for entry in pruning.entries(home)}
     assert set(listed) == {("checkout", "fake", c.tree) for c in made} | {("wheel", "fake-dist", wheel.name)}
     assert listed["wheel", "fake-dist", wheel.name].size == 5
     assert all(listed["checkout", "fake", checkout.tree].in_use for checkout in made)
@@ -42,16 +41,16 @@ def test_list(home, made):
 
 
 def test_an_empty_home(home):
-    assert cache.entries(home) == []
-    assert cache.prune(home) == []
+    assert pruning.entries(home) == []
+    assert pruning.prune(home) == []
     assert not home.path.exists()
 
 
 def test_what_a_live_run_uses_is_kept(home, made):
-    assert cache.prune(home) == []
+    assert pruning.prune(home) == []
     _end_of_this_run()
-    assert {entry.name for entry in cache.prune(home)} == {checkout.tree for checkout in made}
-    assert cache.entries(home) == []
+    assert {entry.name for entry in pruning.prune(home)} == {checkout.tree for checkout in made}
+    assert pruning.entries(home) == []
     assert not list(home.checkouts.glob("*/refs/*.json"))
     assert home.mirror("fake").is_dir(), "somebody asked for the mirror"
 
@@ -69,9 +68,9 @@ def test_what_another_process_uses_is_kept(home, target, made):
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         tree = other.stdout.readline().strip()
         assert tree == made[1].tree
-        assert [entry.name for entry in cache.prune(home)] == [made[0].tree]
+        assert [entry.name for entry in pruning.prune(home)] == [made[0].tree]
         other.kill()
-    assert [entry.name for entry in cache.prune(home)] == [tree]
+    assert [entry.name for entry in pruning.prune(home)] == [tree]
     assert list((home.checkouts / ".users").iterdir()) == []
 
 
@@ -80,9 +79,9 @@ def test_by_age(home, store, target, made):
     record = made[0].path.parent / "checkout.json"
     used = record.stat().st_mtime
     os.utime(record, (used - 10 * DAY, used - 10 * DAY))
-    assert cache.prune(home, older_than=20 * DAY, now=used) == []
-    assert [entry.name for entry in cache.prune(home, older_than=5 * DAY, now=used)] == [made[0].tree]
-    assert [entry.name for entry in cache.entries(home)] == [made[1].tree]
+    assert pruning.prune(home, older_than=20 * DAY, now=used) == []
+    assert [entry.name for entry in pruning.prune(home, older_than=5 * DAY, now=used)] == [made[0].tree]
+    assert [entry.name for entry in pruning.entries(home)] == [made[1].tree]
     again = open_checkout(target, made[0].ref, store=store)
     assert again == made[0], "what was pruned is made again"
 
@@ -101,6 +100,6 @@ def test_leftovers_of_runs_that_were_cut_off(home, made):
     mine = home.checkouts / "fake" / ".new-mine"
     mine.mkdir()
     locks.take(home.checkouts, mine)
-    assert [entry.name for entry in cache.prune(home)] == [".new-killed"]
+    assert [entry.name for entry in pruning.prune(home)] == [".new-killed"]
     assert not leftover.exists()
     assert mine.exists()
