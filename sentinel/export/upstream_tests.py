@@ -13,6 +13,7 @@ from typing import Any
 
 from sentinel.export.checking import said_by
 from sentinel.recipes.fixes import Fix
+from sentinel.reports.escaping import portable
 from sentinel.sources import git_objects
 from sentinel.sources.trees import LINK, too_large
 
@@ -146,7 +147,7 @@ class UpstreamTests:
             )  # that a file does not import, before that a test fails
             said = next((said for _, _, said in whole if said), "") or _why(out)
             ran = {name.partition(" ")[0]: outcome for outcome, name, _ in own if outcome != "skipped"}
-            found[test] = ran, said[:200], option
+            found[test] = ran, portable(said)[:200], option
         if not option and not any(map(_ran, found.values())):
             alone = self._run(side, tests, own_tests, "--noconftest")
             return {test: alone[test] if _ran(alone[test]) else found[test] for test in tests}
