@@ -17,7 +17,7 @@ from sentinel.export.contribution import ABSENT, MOST_HEADS, Contribution
 from sentinel.export.trying import elsewhere
 from sentinel.reports.escaping import message, visible
 from sentinel.reports.explain import scenario_lines
-from sentinel.reports.markdown import unlinked
+from sentinel.reports.markdown import escaped, unlinked
 from sentinel.reports.numbers import Row, apart, flat, in_digits, plain, wrong
 
 #: Lines of the page, and of the comment.
@@ -370,16 +370,11 @@ def _comment(made: Contribution, rows: int) -> Iterator[str]:
 
 # -- Markdown ----------------------------------------------------------------------------------------------------------
 
-_ACTIVE = re.compile(r"[<>&@#*\[\]|!~\\]")
-
 
 def prose(text: str) -> str:
     """Foreign prose: its `code` stays code, and no other character is obeyed by Markdown, HTML or GitHub."""
     parts = re.split(r"`([^`]*)`", message(text))
-    return "".join(
-        code(part) if index % 2 else unlinked(_ACTIVE.sub(lambda m: f"&#{ord(m.group())};", part).replace("`", "&#96;"))
-        for index, part in enumerate(parts)
-    )
+    return "".join(code(part) if index % 2 else escaped(part) for index, part in enumerate(parts))
 
 
 def linked(text: str) -> str:

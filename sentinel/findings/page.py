@@ -9,6 +9,7 @@ from sentinel.findings.life import Finding
 from sentinel.recipes import Recipe
 from sentinel.recipes.grades import counted, order, realism, root
 from sentinel.reports.escaping import message
+from sentinel.reports.markdown import escaped
 
 #: Each table of a framework, and what it says of a bug beside its grades.
 _COLUMNS = {"at main": "it takes", "not decided at main": "because", "fixed": "because", "hardening": "why not"}
@@ -157,4 +158,4 @@ def _url(text: str) -> str:
 
 
 def _cell(text: str) -> str:
-    return "".join(f"&#{ord(c)};" if c in "|<>&@#*`[]" else c for c in message(text))
+    return escaped(message(text))
