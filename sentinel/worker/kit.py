@@ -433,24 +433,30 @@ class Rows(list[dict[str, Any]]):
 
     @property
     def column_names(self) -> list[str]:
-        return [*self[0]]
+        return [*self[0]] if self else []
 
     def map(
         self,
-        made: Callable[..., dict[str, Any]],
+        function: Callable[..., Any],
         fn_kwargs: Mapping[str, Any] | None = None,
         remove_columns: Any = None,
+        batched: bool = False,
+        with_indices: bool = False,
         **_: Any,
     ) -> Rows:
         gone = {remove_columns} if isinstance(remove_columns, str) else {*(remove_columns or ())}
-        found = Rows()
-        for row in self:
-            kept = {name: value for name, value in row.items() if name not in gone}
-            found.append({**kept, **made(dict(row), **(fn_kwargs or {}))})
-        return found
+        wanted = fn_kwargs or {}
+        kept = [{name: value for name, value in row.items() if name not in gone} for row in self]
+        if batched:
+            columns = function({name: self[name] for name in self.column_names}, **wanted)
+            made = [dict(zip(columns, values)) for values in zip(*columns.values())]
+        else:
+            made = [function(dict(row), *[place] * with_indices, **wanted) for place, row in enumerate(self)]
+        whole = [{**before, **after} for before, after in zip(kept, made)] if len(kept) == len(made) else made
+        return type(self)(whole)
 
-    def filter(self, keeps: Callable[..., bool], **_: Any) -> Rows:
-        return Rows(row for row in self if keeps(row))
+    def filter(self, function: Callable[..., bool], fn_kwargs: Mapping[str, Any] | None = None, **_: Any) -> Rows:
+        return type(self)([row for row in self if function(dict(row), **(fn_kwargs or {}))])
 
     def __getitem__(self, key: Any) -> Any:
         return [row[key] for row in self] if isinstance(key, str) else super().__getitem__(key)

@@ -25,6 +25,7 @@ from typing import Any
 
 from sentinel.worker import ghosts
 from sentinel.worker.drift import DriftError, StandInMissingError
+from sentinel.worker.kit import Rows
 
 #: What was asked of unknown values since the last call began: the code may have caught the refusal.
 ASKED: list[str] = []
@@ -142,41 +143,21 @@ class WordTokenizer:
         return self([text], return_tensors="pt")["input_ids"] if as_tensors else self.encode(text)
 
 
-class Table(list[dict[str, Any]]):
+class Table(Rows):
     """A data set of two rows, with what the rows of most have, in the place of one that would be downloaded."""
 
     def __init__(self, rows: Any = None) -> None:
         given = ({"question": "two plus two", "answer": "it is #### 4"}, {"question": "hi", "answer": "ho #### b"})
         super().__init__([_row(**one) for one in given] if rows is None else rows)
 
-    @property
-    def column_names(self) -> list[str]:
-        return list(self[0]) if self else []
+    features = Rows.column_names
 
-    features = column_names
-
-    def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, str):  # a split, or a column
-            return self if key not in self.column_names else [one[key] for one in self]
-        return super().__getitem__(key)
-
-    def map(self, function: Any, batched: bool = False, with_indices: bool = False, **more: Any) -> Table:
-        wanted = more.get("fn_kwargs") or {}
-        dropped = more.get("remove_columns") or ()
-        if batched:
-            made = function({name: self[name] for name in self.column_names}, **wanted)
-            rows = [dict(zip(made, values)) for values in zip(*made.values())]
-        else:
-            rows = [function(dict(one), *[n] * with_indices, **wanted) for n, one in enumerate(self)]
-        kept = [{name: value for name, value in one.items() if name not in dropped} for one in self]
-        return Table([{**before, **after} for before, after in zip(kept, rows)] if len(kept) == len(rows) else rows)
+    def __getitem__(self, key: Any) -> Any:  # a split is the whole
+        return self if isinstance(key, str) and key not in self.column_names else super().__getitem__(key)
 
     @property
     def iloc(self) -> Table:
         return self
-
-    def filter(self, function: Any, **more: Any) -> Table:
-        return Table([one for one in self if function(dict(one), **more.get("fn_kwargs") or {})])
 
     def select(self, places: Any) -> Table:
         return Table([self[place] for place in places])
