@@ -392,8 +392,7 @@ def _measure_training_step(call: Callable[..., Mapping[str, Any]], inputs: Mappi
     """``call`` returns the ``gradient``, and ``stages``: a name of each boundary that the batch went through, and the
     parts that came out of it, each a mapping from a field to its column. Rows are known by their ``number``, and what
     else of ``rows`` (the fields that went in) a part has must be that row's."""
-    step = {item.name: item.default for item in POLICY_UPDATE.inputs if item.default is not REQUIRED}
-    outputs = call(**{**step, **inputs, "log_probs": leaf(inputs["log_probs"])})
+    outputs = call(**{**_of_an_update(), **inputs, "log_probs": leaf(inputs["log_probs"])})
     rows, every = outputs["rows"], list(range(len(inputs["response_mask"])))
     lost = [
         place
@@ -402,6 +401,11 @@ def _measure_training_step(call: Callable[..., Mapping[str, Any]], inputs: Mappi
     ]
     where = outputs["stages"][lost[0] - 1][0] if lost else ""
     return {"gradient": detached(outputs["gradient"]), "lost_at": lost[0] if lost else 0, "lost_by": where}
+
+
+def _of_an_update() -> dict[str, Any]:
+    """What a step's scenario does not say of the update in it."""
+    return {item.name: item.default for item in POLICY_UPDATE.inputs if item.default is not REQUIRED}
 
 
 def _whole(part: Mapping[str, Any], rows: Mapping[str, Any]) -> list[int]:
@@ -430,9 +434,8 @@ def _oracle_training_step(inputs: Mapping[str, Any]) -> dict[str, Any]:
     rewards, labels = inputs["rewards"], inputs["group"]
     groups = torch.tensor([[one == other for other in labels] for one in labels]).to(rewards)
     above = rewards - groups @ rewards / groups.sum(-1)
-    step = {item.name: item.default for item in POLICY_UPDATE.inputs}
     advantages = above[:, None] * (inputs["response_mask"] != 0)
-    found = _oracle_policy_update({**step, **inputs, "advantages": advantages})
+    found = _oracle_policy_update({**_of_an_update(), **inputs, "advantages": advantages})
     return {"gradient": found["gradient"], "stages": [], "rows": {}}
 
 
