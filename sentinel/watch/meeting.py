@@ -48,15 +48,15 @@ def joined(place: Path, launch: Callable[[socket.socket], None]) -> Connection:
     :param launch: starts a process that has the socket.
     """
     ours = socket.socket(socket.AF_UNIX)
-    with _alone(place):
+    with _alone(place) as short:
         try:
-            ours.connect(str(place))
+            ours.connect(short)
         except OSError:  # nobody is there, or no longer
             place.unlink(missing_ok=True)
             with socket.socket(socket.AF_UNIX) as listening:
-                listening.bind(str(place))
+                listening.bind(short)
                 listening.listen(128)
-                ours.connect(str(place))
+                ours.connect(short)
                 launch(listening)
     return Connection(ours.detach())
 
@@ -76,8 +76,11 @@ def last_call(listening: socket.socket, place: Path) -> Connection | None:
 
 
 @contextlib.contextmanager
-def _alone(place: Path) -> Iterator[None]:
-    """Be the only one of this user's processes that opens, joins or leaves a socket."""
+def _alone(place: Path) -> Iterator[str]:
+    """Be the only one of this user's processes that opens, joins or leaves a socket.
+
+    :return: the socket's path through the open folder: a longer one than 108 bytes is none.
+    """
     folder = os.open(place.parent, os.O_RDONLY)
     until = time.monotonic() + _PATIENCE
     try:
@@ -89,6 +92,6 @@ def _alone(place: Path) -> Iterator[None]:
                 if time.monotonic() > until:
                     raise
                 time.sleep(0.02)
-        yield
+        yield f"/proc/self/fd/{folder}/{place.name}"
     finally:
         os.close(folder)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import tempfile
-from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -14,10 +12,11 @@ from sentinel.watch import meeting
 
 
 @pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as folder:  # short, as a socket's path is
-        monkeypatch.setattr(meeting.tempfile, "gettempdir", lambda: folder)
-        yield meeting.address(["demo", "events.jsonl"], ["json"])
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / ("a temporary folder may be anywhere" * 4)  # no path of a socket is as long
+    folder.mkdir()
+    monkeypatch.setattr(meeting.tempfile, "gettempdir", lambda: str(folder))
+    return meeting.address(["demo", "events.jsonl"], ["json"])
 
 
 def test_one_is_launched_and_the_others_join_it(place: Path) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -165,9 +164,8 @@ def test_the_checker_is_no_rank_of_the_training(tmp_path: Path, monkeypatch: pyt
     ):
         monkeypatch.setenv(name, "1")
     monkeypatch.setattr(link.subprocess, "Popen", lambda *_, env, **__: launched.append(env))
-    with tempfile.TemporaryDirectory() as short:  # a socket's path is
-        monkeypatch.setattr(meeting.tempfile, "gettempdir", lambda: short)
-        sentinel.watch.start("demo", tmp_path / "events.jsonl").stop()
+    monkeypatch.setattr(meeting.tempfile, "gettempdir", lambda: str(tmp_path))
+    sentinel.watch.start("demo", tmp_path / "events.jsonl").stop()
     kept = [name for name in launched[0] if name.startswith(("RANK", "WORLD", "LOCAL_", "MASTER", "TORCHE", "SLURM"))]
     assert kept == []
     assert launched[0]["CUDA_VISIBLE_DEVICES"] == ""
