@@ -340,9 +340,12 @@ def _clocked(trainer: Any, took: list[float]) -> None:
     trainer.add_callback(Notes())
 
 
-def _trained(name: str, steps: int, checker: Any, budget: Mapping[str, Any]) -> dict[str, Any]:
+def forked(checker: Any, changes: Callable[[], None]) -> Any:
+    """Give a way to watch whose checker is a fork of this process, which has read the functions.
+
+    :param changes: what is changed in the run alone; the checker has what is on disk.
+    """
     from sentinel.watch.link import Watching
-    from sentinel.watch.wrapping import Budget
 
     class Forked(Watching):
         def _met(self, words: Any) -> Any:
@@ -354,13 +357,19 @@ def _trained(name: str, steps: int, checker: Any, budget: Mapping[str, Any]) -> 
                 checker.serve()
                 os._exit(0)
             theirs.close()
-            if name in BEFORE:  # the checker has what is on disk
-                BEFORE[name]()
+            changes()
             return ours
 
+    return Forked
+
+
+def _trained(name: str, steps: int, checker: Any, budget: Mapping[str, Any]) -> dict[str, Any]:
+    from sentinel.watch.wrapping import Budget
+
+    kind = forked(checker, BEFORE.get(name, lambda: None))
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         events = Path(folder) / "events.jsonl"
-        watching = Forked("trl", ("trl",), events, Budget(**budget)) if budget["every"] else None
+        watching = kind("trl", ("trl",), events, Budget(**budget)) if budget["every"] else None
         if watching:
             watching.ready(60.0)
             watching.watcher.budget.began = time.perf_counter()

@@ -21,11 +21,11 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
 import torch
+from injected import forked
 
 from sentinel.contracts.choices import Choices
 from sentinel.deciding.law_session import Subject
@@ -35,7 +35,6 @@ from sentinel.search.scenarios import draw
 from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
 from sentinel.watch.checker import Checker
-from sentinel.watch.link import Watching
 from sentinel.watch.wrapping import Budget, Watcher
 from sentinel.worker import calling, ghosts, probe, tensors
 from sentinel.worker.calling import Boundary
@@ -145,22 +144,10 @@ def doubled(plans: list[Any]) -> None:
 def watched(checker: Checker, target: Any, training: Training, steps: int, bug: list[Any]) -> dict[str, Any]:
     """Train beside a checker; what it has named, and how the reward went."""
 
-    class Forked(Watching):
-        def _met(self, words: Any) -> Any:
-            ours, theirs = Pipe()
-            if os.fork() == 0:
-                ours.close()
-                checker.events = Path(words[1])
-                checker.attach(theirs)
-                checker.serve()
-                os._exit(0)
-            theirs.close()
-            doubled(bug)
-            return ours
-
+    kind = forked(checker, lambda: doubled(bug))
     with tempfile.TemporaryDirectory() as folder:
         events = Path(folder) / "events.jsonl"
-        watching = Forked(target.name, target.packages, events, Budget(every=1, share=1.0))
+        watching = kind(target.name, target.packages, events, Budget(every=1, share=1.0))
         watching.ready(60.0)
         rewards = [training.step() for _ in range(steps)]
         watching.stop()
