@@ -158,21 +158,20 @@ def _measure_device_placement(call: Callable[..., Mapping[str, Any]], inputs: Ma
     code = inspect.unwrap(getattr(call, "function", call)).__code__
     device = inputs["device"]
     made: list[dict[str, Any]] = []
-    mixed: list[int] = []
+    mixed = 0
 
     class Watch(TorchFunctionMode):
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal mixed
             name = getattr(function, "__name__", "")
             if name == "item" and args[0].device.type == "meta":
                 return 0.0  # a meta tensor has no value; nothing that is observed here depends on one
             result = function(*args, **(kwargs or {}))
-            caller = sys._getframe(1)
-            if caller.f_code is code:
+            if sys._getframe(1).f_code is code:
                 devices = {item.device.type for item in args if isinstance(item, torch.Tensor)}
                 if not devices and isinstance(result, torch.Tensor):
-                    made.append({"operation": name, "line": caller.f_lineno, "device": result.device.type})
-                if len(devices) > 1:
-                    mixed.append(caller.f_lineno)
+                    made.append({"operation": name, "device": result.device.type})
+                mixed += len(devices) > 1
             return result
 
     with Watch():
@@ -180,7 +179,7 @@ def _measure_device_placement(call: Callable[..., Mapping[str, Any]], inputs: Ma
     elsewhere = [item for item in made if item["device"] != device]
     return {
         "created_off_device": len(elsewhere),
-        "mixed_device_operations": len(mixed),
+        "mixed_device_operations": mixed,
         "tensors_created": len(made),
         "elsewhere": elsewhere,
     }
@@ -211,7 +210,7 @@ DEVICE_PLACEMENT = Contract(
         Observed("created_off_device", "how many tensors the code itself made on another device"),
         Observed("mixed_device_operations", "how many of its operations took tensors of two devices"),
         Observed("tensors_created", "how many tensors it made by itself", role="other"),
-        Observed("elsewhere", "operation, line and device of those on another device", role="other"),
+        Observed("elsewhere", "operation and device of those on another device", role="other"),
     ),
     measure=_measure_device_placement,
     oracle=_oracle_device_placement,

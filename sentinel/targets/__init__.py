@@ -7,7 +7,7 @@ inside themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import chain
@@ -159,9 +159,12 @@ class Registry:
     table: str = ""
 
 
-def _as_another(boundary: str, like: Binding) -> Binding:
-    """Bound as another one; what that one means to do differently holds where an option is chosen."""
-    shared = tuple(dialect for dialect in like.dialects if dialect.value is not None or dialect.where)
+def _as_another(boundary: str, like: Binding, family: Sequence[Binding]) -> Binding:
+    """Bound as another one; what that one means to do differently holds where an option is chosen, and a law that no
+    other member keeps either, such as one about values that the framework never hands to the family, is not asked."""
+    always = [{dialect.name for dialect in member.dialects if not dialect.where} for member in family]
+    of_all = set.intersection(*always) if len(family) > 1 else set()
+    shared = tuple(item for item in like.dialects if item.value is not None or item.where or item.name in of_all)
     return replace(
         like, boundary=boundary, formerly=(), dialects=shared, twins=(), requires=(), moved={}, like=like.boundary
     )
@@ -239,7 +242,11 @@ class Target:
         today = (binding for binding in of_contract if binding.boundary == boundary)
         before = (binding for binding in of_contract if boundary in binding.paths)
         families = {registry.like for registry in self.registries} if contract is not None else set()
-        alike = (_as_another(boundary, binding) for binding in of_contract if binding.boundary in families)
+        alike = (
+            _as_another(boundary, binding, [one for one in of_contract if one.contract == binding.contract])
+            for binding in of_contract
+            if binding.boundary in families
+        )
         return next(chain(today, before, alike), None)
 
     def reason_against(self, path: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from demo_kit import copy_demo
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.checks import subjects
 from sentinel.search.registries import registered
+from sentinel.targets import Dialect
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 
@@ -75,6 +77,18 @@ def test_a_member_keeps_the_laws_that_know_no_algorithm(tmp_path: Path) -> None:
     assert not laws & {"the_oracle_agrees", "parts_add_up", "twins_agree"}
     assert "the_oracle_agrees" in {law.name for law in found["demo_rl.losses.agg_loss"].laws}
     assert "demo_rl.more.mean_over_all_tokens" not in {subject.name for subject in subjects(catalog, "demo")[0]}
+
+
+def test_a_law_that_no_bound_member_keeps_is_not_asked_of_another() -> None:
+    demo = bundled_catalog().targets["demo"]
+    like = demo.binding("demo_rl.losses.agg_loss")
+    assert like is not None
+    declared = Dialect("masked_values_have_no_influence", reason="values outside the mask are 0 wherever it is called")
+    first, second = replace(like, dialects=(declared,)), replace(like, boundary="demo_rl.losses.other")
+    for members, kept in ((first, replace(second, dialects=(declared,))), True), ((first, second), False):
+        member = replace(demo, bindings=members).binding("demo_rl.more.mean", like.contract)
+        assert member is not None
+        assert (declared in member.dialects) is kept
 
 
 def test_what_a_member_takes_beside_its_family_is_drawn_where_the_lexicon_knows_it(tmp_path: Path) -> None:
