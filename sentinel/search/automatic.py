@@ -85,10 +85,13 @@ class _Reading:
             choices = [part.strip().strip("'\"") for part in literal[1].split(",")]
         if choices:
             return self._scalar(name, tuple(choices))
+        term = meaning(name, self.target.spellings, whole=True)
         if re.fullmatch(r"bool|Optional\[bool\]|bool \| None", annotation):
-            return self._scalar(name, (False, True))
+            of_name = term.input.choices if term is not None else ()
+            return self._scalar(name, of_name if {*map(type, of_name)} == {bool} else (False, True))
         plain = next((small for pattern, small in PLAIN.items() if re.fullmatch(pattern, annotation)), None)
-        term = meaning(name, self.target.spellings, whole=optional or plain is not None)
+        if not optional and plain is None:
+            term = meaning(name, self.target.spellings)
         form = next((form for pattern, form in _FORMS if re.fullmatch(pattern, annotation)), "")
         if (term is None or not term.form) and "ensor" in annotation and form and not optional:
             term = TENSOR  # whatever it is called
@@ -153,6 +156,8 @@ class _Reading:
         annotated = next((name for name in self.target.batches if _names(parameter.annotation, name)), "")
         if own:
             return self._object(parameter, "self", known)
+        if parameter.name == "self":  # a function that is put into a model's class
+            return {"derived": "model"}
         if (rows := self._rows(parameter)) is not None:
             return rows
         if (keys and not _CONFIGURATION.fullmatch(parameter.name)) or annotated:
@@ -420,11 +425,10 @@ def _joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any] 
     return found
 
 
-def laid_out(subject: Subject) -> Iterator[Subject]:
-    """The subject, and where it takes tensors of rows and tokens the same with other layouts of them."""
+def laid_out(subject: Subject, *layouts: str) -> Iterator[Subject]:
+    """The subject with other layouts of its tensors of rows and tokens, where it takes such."""
     several = any(item.shape[:2] == TOKENS for item in subject.contract.inputs)
-    for layout in ("", "row", "packed") if several else ("",):
-        yield _called_so(subject, layout=layout)
+    return (_called_so(subject, layout=layout) for layout in layouts if several)
 
 
 def filled(subject: Subject) -> Subject | None:

@@ -38,6 +38,9 @@ _OF_SHAPE = re.compile(
     r"raised (Index|Value|Assertion|Runtime|Type)Error.*(dim|shape|[12]D|size|unpack|scalar|Tensor|axis|ndim|must|$)"
 )
 
+#: What it raises of a tensor whose rows are all as long as the longest.
+_OF_NESTED = re.compile(r"nested|jagged|'offsets'|sparse tensor layout")
+
 #: The law that looks at an answer and asks nothing of it.
 ANSWERS = Law("it_answers", "a call gives an answer", lambda case: [])
 
@@ -102,13 +105,14 @@ def ran_by(trials: Sequence[Trial]) -> set[str]:
 
 def ready(session: LawSession, subject: Subject, seed: int = 0) -> tuple[Subject | None, str, set[str]]:
     """The subject as the function answers it, with the keys of its answers: its mask as integers, flags or floats,
-    whichever it takes first, and its tensors as rows, the first row, or rows one after the other; where it
-    answers none of these, on an object that is filled before. Or why it answers none. And what ran.
+    whichever it takes first, and its tensors as rows, the first row, rows one after the other, or each row as long as
+    it is; where it answers none of these, on an object that is filled before. Or why it answers none. And what ran.
 
     :raises Undecidable: where it cannot be called at all.
     """
     why = ""
-    for laid in laid_out(subject):
+    layouts = [subject]
+    for laid in layouts:
         for dtype in ("int64", "bool", "float32"):
             inputs = [replace(item, dtype=dtype) if item.domain == "mask" else item for item in laid.contract.inputs]
             tried = replace(laid, contract=replace(laid.contract, inputs=tuple(inputs)))
@@ -119,8 +123,11 @@ def ready(session: LawSession, subject: Subject, seed: int = 0) -> tuple[Subject
             why = why or refused
             if not subject.contract.mask or not _OF_DTYPE.search(refused):
                 break
-        if not _OF_SHAPE.search(refused):
-            break
+        if laid is subject and _OF_NESTED.search(refused):
+            layouts.extend(laid_out(subject, "nested"))
+            why = ""  # what it says of its rows as they are is nearer to what it wants
+        elif laid is subject and _OF_SHAPE.search(refused):
+            layouts.extend(laid_out(subject, "row", "packed", "nested"))
     again = filled(subject)
     if again is not None and (found := answers(session, again, seed)[0]):
         cases = [trial.case for trial in found if trial.case is not None]

@@ -241,6 +241,8 @@ TERMS: tuple[Term, ...] = (
         10,
         2,
     ),
+    _any_of("strategy", r"strategy", "fsdp", "megatron"),
+    _any_of("return_dict", r"return_dict", True),
     _any_of("top_k", r"top_?k", -1, 2),
     _any_of("top_p", r"top_?p|min_p", 1.0, 0.9),
     _any_of("repetition_penalty", r"(repetition|frequency|presence)_penalty", 1.0, 1.2),
@@ -293,9 +295,11 @@ TERMS: tuple[Term, ...] = (
     _any_of("data_source", r"data_source|task_type|domain|task", "openai/gsm8k", "math"),
     _any_of(
         "messages",
-        r"messages|conversations?|message_list|chat|prompt_messages|message_log|raw_prompt",
+        r"((new|old|previous|updated|appended|tool|full|history|initial|chat|input|prompt)_)?messages|conversations?|message_list|chat|message_log|raw_prompt",
         [{"role": "user", "content": "two plus two"}, {"role": "assistant", "content": "it is four"}],
         [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}],
+        [{"role": "tool", "content": "4"}, {"role": "user", "content": [{"type": "text", "text": "and two more"}]}],
+        [{"role": "user", "content": [*({"type": kind, kind: "a"} for kind in ("image", "video", "audio", "text"))]}],
     ),
     _any_of(
         "prompt", r"prompt(_text|_str)?|question|query|problem|instruction|user_input|user_prompt", "two plus two", "hi"

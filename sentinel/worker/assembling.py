@@ -118,6 +118,7 @@ class _Maker:
     def __init__(self, boundary: Any, inputs: Mapping[str, Any], how: Mapping[str, Any]) -> None:
         self._boundary, self._inputs, self._prompt, self._how = boundary, inputs, how["prompt"], how
         self._training: dict[str, Any] = {}
+        self._offsets: dict[tuple[int, ...], Any] = {}
 
     def made(self, spec: Mapping[str, Any]) -> Any:
         if "input" in spec:
@@ -133,12 +134,27 @@ class _Maker:
         return self._object(spec)
 
     def _laid(self, value: Any, spec: Mapping[str, Any]) -> Any:
-        """A tensor of rows and tokens as this function takes it: all rows, the first alone, or one after the other."""
+        """A tensor of rows and tokens as this function takes it: all rows, the first alone, one after the other, or
+        each as long as it is."""
         import torch
 
         if not isinstance(value, torch.Tensor) or not spec.get("form") or value.dim() < 2 or not self._how["layout"]:
             return value
+        if self._how["layout"] == "nested":
+            return self._nested(value) if spec["form"] == "tensor" else value
         return value[0] if self._how["layout"] == "row" else value.flatten(0, 1)
+
+    def _nested(self, value: Any) -> Any:
+        """As a jagged tensor; those with rows of the same lengths fit each other, as their offsets are one tensor."""
+        import torch
+
+        lengths = self._hull()[:, -value.shape[1] :].sum(-1) if self._mask() is not None else None
+        if lengths is None or len(lengths) != len(value):
+            return value
+        offsets = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
+        offsets = self._offsets.setdefault(tuple(offsets.tolist()), offsets)
+        tokens = torch.cat([row[: int(length)] for row, length in zip(value, lengths)])
+        return torch.nested.nested_tensor_from_jagged(tokens, offsets)
 
     def _formed(self, value: Any, form: str) -> Any:
         import numpy

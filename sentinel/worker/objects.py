@@ -257,24 +257,49 @@ class Context:
     def set_materialize_grads(self, _: bool) -> None: ...
 
 
+class ModelOutput(Settings):
+    """What a model answers: by name, and by place as a tuple."""
+
+    def __getitem__(self, key: Any) -> Any:
+        return list(self.values())[key] if isinstance(key, (int, slice)) else super().__getitem__(key)
+
+
 def language_model(vocabulary: int) -> Any:
-    """A causal language model of two layers whose weights are always the same."""
+    """A causal language model of two layers whose weights are always the same, with the parts that transformers gives
+    one: ``model``, ``lm_head`` and ``config``."""
     import torch
+
+    class Base(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed_tokens = torch.nn.Embedding(vocabulary, 4)
+
+        def forward(self, input_ids: Any, attention_mask: Any = None, **_: Any) -> Any:
+            hidden = self.embed_tokens(input_ids % vocabulary)
+            seen = torch.ones_like(input_ids) if attention_mask is None else (attention_mask != 0).long()
+            before = (hidden * seen[..., None]).cumsum(-2) / seen.cumsum(-1).clamp(min=1)[..., None]
+            hidden = torch.tanh(hidden + before)
+            return ModelOutput(
+                last_hidden_state=hidden,
+                past_key_values=None,
+                hidden_states=(hidden,),
+                attentions=None,
+                rope_deltas=None,
+            )
 
     class LanguageModel(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.embedding, self.head = torch.nn.Embedding(vocabulary, 4), torch.nn.Linear(4, vocabulary, bias=False)
+            self.model, self.lm_head = Base(), torch.nn.Linear(4, vocabulary, bias=False)
+            off = dict.fromkeys(("output_attentions", "output_hidden_states", "use_cache", "tie_word_embeddings"), False)
+            self.config = Settings(vocab_size=vocabulary, hidden_size=4, num_hidden_layers=1, **off)
             with torch.no_grad():
                 for weight in self.parameters():
                     weight.copy_(torch.arange(weight.numel()).reshape(weight.shape).mul(0.7).sin())
 
         def forward(self, input_ids: Any, attention_mask: Any = None, **_: Any) -> Any:
-            hidden = self.embedding(input_ids % vocabulary)
-            seen = torch.ones_like(input_ids) if attention_mask is None else (attention_mask != 0).long()
-            before = (hidden * seen[..., None]).cumsum(-2) / seen.cumsum(-1).clamp(min=1)[..., None]
-            hidden = torch.tanh(hidden + before)
-            return Settings(logits=self.head(hidden), last_hidden_state=hidden, hidden_states=(hidden,))
+            base = self.model(input_ids, attention_mask)
+            return ModelOutput(logits=self.lm_head(base.last_hidden_state), **base)
 
     return LanguageModel()
 

@@ -199,6 +199,17 @@ def reward_time(rewards):
 def packed_log_prob_sum(log_probs, response_mask):
     assert log_probs.dim() == 1, "must be packed"
     return (log_probs * response_mask).sum()
+
+
+def jagged_log_prob_sums(log_probs, response_mask):
+    offsets = log_probs.offsets()  # rows as long as they are
+    return (log_probs * response_mask).values().sum() / (len(offsets) - 1)
+
+
+def log_probs_of_labels(self, input_ids, labels, return_dict: bool = False):
+    assert return_dict
+    hidden = self.model(input_ids)[0]
+    return self.lm_head(hidden).log_softmax(-1).gather(-1, labels[..., None])[..., 0]
 """
 
 
@@ -215,6 +226,8 @@ def test_objects_are_the_frameworks_own_as_far_as_they_can_be_built(runner: Runn
         "reward_if_known",  # nobody asked anything of it but whether it is None
         "reward_time",
         "packed_log_prob_sum",
+        "jagged_log_prob_sums",
+        "log_probs_of_labels",  # what a framework puts into a model's class
     }
     refused = {name: next(iter(outcome.refused)) for name, outcome in outcomes.items() if not outcome.answered}
     assert "self.stale" in refused["reward_age"]  # it was 0, and then something that nobody knows
