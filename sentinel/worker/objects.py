@@ -291,8 +291,8 @@ def language_model(vocabulary: int) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.model, self.lm_head = Base(), torch.nn.Linear(4, vocabulary, bias=False)
-            off = dict.fromkeys(("output_attentions", "output_hidden_states", "use_cache", "tie_word_embeddings"), False)
-            self.config = Settings(vocab_size=vocabulary, hidden_size=4, num_hidden_layers=1, **off)
+            off = dict.fromkeys(("output_attentions", "output_hidden_states", "use_cache"), False)
+            self.config = Settings(vocab_size=vocabulary, hidden_size=4, **off)
             with torch.no_grad():
                 for weight in self.parameters():
                     weight.copy_(torch.arange(weight.numel()).reshape(weight.shape).mul(0.7).sin())
