@@ -176,11 +176,13 @@ def called(
                 ran = dict.fromkeys(through, function.path) | ran
             except Undecidable as error:
                 why = str(error)
-            state: State = "automatic" if made is not None else "never looked at"
+            # A stub answers nothing of what a package would that is not here; an adapter would say the same of it.
+            absent = "which is not installed" in why
+            state: State = "automatic" if made is not None else "left out" if absent else "never looked at"
             function = replace(function, state=state, by=(why,) if why else ())
         now[function.file, function.line] = function
     for place, function in now.items():
-        if function.state == "never looked at" and function.path in ran:
+        if function.state in ("never looked at", "left out") and function.path in ran:
             now[place] = replace(function, state="within a call", by=(ran[function.path],))
     return replace(found, functions=tuple(now.get((one.file, one.line), one) for one in found.functions))
 

@@ -209,9 +209,12 @@ def _failure(kind: str, reason: str, trace: str = "", provenance: Any = None) ->
 
 def _ghost_reason() -> str:
     used = sorted(set(ghosts.state().used))
-    missing = ", ".join(dict.fromkeys(name.partition(".")[0].removesuffix("()") for name in used))
+    missing = dict.fromkeys(name.partition(".")[0].removesuffix("()") for name in used)
+    if ghosts.ONLY_WHERE_NAMED.issuperset(missing):  # installing it would change nothing
+        return f"the code used {', '.join(used)}, which is real only for a target that names it in `preload`"
     return (
-        f"the code used {', '.join(used)}, which is not installed; install {missing} in the environment of the probes"
+        f"the code used {', '.join(used)}, which is not installed; install {', '.join(missing)} in the environment of "
+        "the probes"
     )
 
 

@@ -66,6 +66,22 @@ def test_what_nobody_bound_and_answers_is_automatic(run_sentinel: Any, work: Pat
     assert "tiny/losses.py:3 within a call tiny.losses.masked_mean" in " ".join(answer.out.split())
 
 
+@pytest.mark.parametrize(
+    ("package", "state"),
+    [
+        ("absent_kernels", "left out the code used absent_kernels.mean, which is not installed"),
+        ("transformers", "never looked at the code used transformers.mean, which is real only for a target that names"),
+    ],
+)
+def test_what_wants_a_package_that_is_not_there_is_left_out(
+    run_sentinel: Any, work: Path, package: str, state: str
+) -> None:
+    losses = work / "tiny" / "losses.py"
+    losses.write_text(f"import {package}\n\ndef masked_mean(rewards, mask):\n    return {package}.mean(rewards * mask)\n")
+    answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--call", "-v")
+    assert f"tiny/losses.py:3 {state}" in " ".join(answer.out.split())
+
+
 GUARDED = """\
 def agg_loss(loss_mat, loss_mask, loss_agg_mode):
     if loss_mat is None:
