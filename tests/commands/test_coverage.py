@@ -77,7 +77,7 @@ def test_what_wants_a_package_that_is_not_there_is_left_out(
     run_sentinel: Any, work: Path, package: str, state: str
 ) -> None:
     losses = work / "tiny" / "losses.py"
-    losses.write_text(f"import {package}\n\ndef masked_mean(rewards, mask):\n    return {package}.mean(rewards * mask)\n")
+    losses.write_text(f"import {package}\n\ndef masked_mean(rewards, mask):\n    return {package}.mean(rewards)\n")
     answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--call", "-v")
     assert f"tiny/losses.py:3 {state}" in " ".join(answer.out.split())
 
