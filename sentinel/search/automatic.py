@@ -163,9 +163,8 @@ class _Reading:
         if (keys and not _CONFIGURATION.fullmatch(parameter.name)) or annotated:
             return self._container(parameter, annotated, known)
         settings = [path for path in parameter.reads if path.startswith(".")]
-        if (settings and (not parameter.annotation or self._is_setting(parameter.name))) or _CONFIGURATION.fullmatch(
-            parameter.name
-        ):
+        unnamed = not parameter.annotation and not self._is_object(parameter.name)
+        if (settings and (unnamed or self._is_setting(parameter.name))) or _CONFIGURATION.fullmatch(parameter.name):
             return self._object(parameter, self._class(parameter.annotation), known)
         found = self.value(parameter.name, parameter.annotation, known.get("", ()), not parameter.required)
         if found is None and settings:

@@ -25,7 +25,7 @@ class Term:
 
     :ivar input: what is drawn for them; its name is the field's own.
     :ivar names: the names, whole, as a regular expression.
-    :ivar derived: what makes the value of what else is in the scenario (see :data:`DERIVED`); empty where it is drawn.
+    :ivar derived: what the worker makes it of, where it follows from the rest of the scenario; empty where it is drawn.
     :ivar inside: its precondition: it is 0 wherever the mask is 0, and nobody perturbs it there.
     :ivar form: the form that it has where no annotation says so; empty for scalars.
     """
@@ -105,7 +105,8 @@ TERMS: tuple[Term, ...] = (
         dtype="int64",
     ),
     _per(TOKENS, "prompts", r"prompts|prompt_(token_)?ids", "token_id", dtype="int64"),
-    _per(TOKENS, "turn_ids", r"(turn|step|segment)_ids|versions", "token_id", dtype="int64"),
+    _per(TOKENS, "turn_ids", r"(turn|step|segment)_ids", dtype="int64", derived="turns"),
+    _per(TOKENS, "versions", r"versions", "token_id", dtype="int64"),
     _per(TOKENS, "position_ids", r"position_ids|positions", dtype="int64", derived="positions"),
     # numbers of rows
     _per(

@@ -226,8 +226,9 @@ class _Maker:
         mask = self._mask()
         if what == "attention":
             return self._hull()
-        if what == "positions":
-            return (self._hull().cumsum(-1) - 1).clamp(min=0)
+        if what in ("positions", "turns"):  # a turn has two tokens
+            places = (self._hull().cumsum(-1) - 1).clamp(min=0)
+            return places if what == "positions" else places // 2
         if what == "lengths":
             return self._hull()[:, self._prompt :].sum(-1)
         if what == "edges":
