@@ -36,7 +36,7 @@ from sentinel.recipes import find_recipes
 from sentinel.recipes.affects import settings_in_words
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.grades import counted as roots
-from sentinel.recipes.grades import grade, order, realism, root
+from sentinel.recipes.grades import grade, order, reached, realism, root
 from sentinel.reports.escaping import visible
 from sentinel.reports.evidence import evidence
 from sentinel.reports.sarif import sarif
@@ -301,7 +301,10 @@ def _tell_of(bug: Bug) -> None:
     only_if = "; ".join(filter(None, [found.where, fault]))
     if only_if:
         say(f"    only {'if' if found.settings else 'for'} {visible(only_if)}")
-    if bug.reached or not found.where:
+    how = "" if recipe.affects else reached(recipe.document)
+    if how:
+        say(f"    how a run gets there: {visible(how)}")
+    elif bug.reached or not found.where:
         say(f"    because {visible(found.because)}")
     if recipe.until:
         say(f"    until it is fixed, set {visible(settings_in_words(recipe.until))}")
