@@ -124,7 +124,7 @@ def test_what_hits_is_apart_from_what_hits_only_if(
     _rewritten(tree_with_options, affects="[runs with odd data]")
     answer = run_sentinel(*audit, "actor.clip=0.2")
     assert (answer.status, "    only for runs with odd data\n" in answer.out) == (0, True)
-    _rewritten(tree_with_options, reach=reach)
+    _rewritten(tree_with_options, affects="[]", reach=reach)
     answer = run_sentinel(*audit, "actor.clip=0.2")
     assert "    how a run gets there: a crash (tiny/losses.py:1@0123456789ab)\n" in answer.out
     _rewritten(tree_with_options, reach="{producer: none, how: nothing does}")
