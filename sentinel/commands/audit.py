@@ -262,7 +262,10 @@ def _name(decisions: list[Decision], target: str) -> str:
 
 def _tell(name: str, bugs: Sequence[Bug], run: Training | None, hardening: int, undecided: int) -> None:
     """In words first, then what a person has to read."""
-    answers = Counter(bug.answer for bug in bugs)
+    worst: dict[str, str] = {}  # a bug counts once, by the worst that any of its recipes says
+    for bug in sorted(bugs, key=lambda bug: ("hits", "only if", "does not").index(bug.answer)):
+        worst.setdefault(root(bug.document), bug.answer)
+    answers = Counter(worst.values())
     said = f"{_counted(bugs)} {'is' if len(bugs) == 1 else 'are'} in {name}"
     if run is None:
         say(f"{said}.")
@@ -278,8 +281,8 @@ def _tell(name: str, bugs: Sequence[Bug], run: Training | None, hardening: int, 
             for bug in bugs:
                 if bug.answer == answer:
                     _tell_of(bug)
-        if answers["does not"]:
-            say(f"\n{answers['does not']} do not; --json tells the setting that says so, of each")
+        if any(bug.answer == "does not" for bug in bugs):
+            say("\nof what does not hit you, --json tells the setting that says so")
         if run.options is not None:
             say(f"defaults are those of {run.options.name} ({run.options.file})")
     if hardening:
