@@ -266,7 +266,7 @@ def _tell(name: str, bugs: Sequence[Bug], run: Training | None, hardening: int, 
     for bug in sorted(bugs, key=lambda bug: ("hits", "only if", "does not").index(bug.answer)):
         worst.setdefault(root(bug.document), bug.answer)
     answers = Counter(worst.values())
-    said = f"{_counted(bugs)} {'is' if len(bugs) == 1 else 'are'} in {name}"
+    said = f"{_counted(bugs)} {'is' if len(worst) == 1 else 'are'} in {name}"
     if run is None:
         say(f"{said}.")
         if bugs:
