@@ -36,7 +36,7 @@ from sentinel.recipes import find_recipes
 from sentinel.recipes.affects import settings_in_words
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.grades import counted as roots
-from sentinel.recipes.grades import grade, order, realism, root
+from sentinel.recipes.grades import grade, order, reached, realism, root
 from sentinel.reports.escaping import visible
 from sentinel.reports.evidence import evidence
 from sentinel.reports.sarif import sarif
@@ -262,8 +262,11 @@ def _name(decisions: list[Decision], target: str) -> str:
 
 def _tell(name: str, bugs: Sequence[Bug], run: Training | None, hardening: int, undecided: int) -> None:
     """In words first, then what a person has to read."""
-    answers = Counter(bug.answer for bug in bugs)
-    said = f"{_counted(bugs)} {'is' if len(bugs) == 1 else 'are'} in {name}"
+    worst: dict[str, str] = {}  # a bug counts once, by the worst that any of its recipes says
+    for bug in sorted(bugs, key=lambda bug: ("hits", "only if", "does not").index(bug.answer)):
+        worst.setdefault(root(bug.document), bug.answer)
+    answers = Counter(worst.values())
+    said = f"{_counted(bugs)} {'is' if len(worst) == 1 else 'are'} in {name}"
     if run is None:
         say(f"{said}.")
         if bugs:
@@ -278,8 +281,8 @@ def _tell(name: str, bugs: Sequence[Bug], run: Training | None, hardening: int, 
             for bug in bugs:
                 if bug.answer == answer:
                     _tell_of(bug)
-        if answers["does not"]:
-            say(f"\n{answers['does not']} do not; --json tells the setting that says so, of each")
+        if any(bug.answer == "does not" for bug in bugs):
+            say("\nof what does not hit you, --json tells the setting that says so")
         if run.options is not None:
             say(f"defaults are those of {run.options.name} ({run.options.file})")
     if hardening:
@@ -301,7 +304,10 @@ def _tell_of(bug: Bug) -> None:
     only_if = "; ".join(filter(None, [found.where, fault]))
     if only_if:
         say(f"    only {'if' if found.settings else 'for'} {visible(only_if)}")
-    if bug.reached or not found.where:
+    how = "" if recipe.affects else reached(recipe.document)
+    if how:
+        say(f"    how a run gets there: {visible(how)}")
+    elif bug.reached or not found.where:
         say(f"    because {visible(found.because)}")
     if recipe.until:
         say(f"    until it is fixed, set {visible(settings_in_words(recipe.until))}")

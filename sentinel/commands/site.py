@@ -8,6 +8,8 @@ from pathlib import Path
 from sentinel.commands.console import Commands, command, complain, counted, progress, say, size
 from sentinel.commands.known import evidence_folders, evidence_option, known, settings_options
 from sentinel.errors import SentinelError
+from sentinel.recipes.grades import counted as roots
+from sentinel.recipes.grades import realism, root
 from sentinel.site.building import build, check, require, write
 from sentinel.site.material import read
 
@@ -55,5 +57,6 @@ def _site(arguments: argparse.Namespace) -> int:
     if len(material.notes) > _NOTES:
         complain(f"and {len(material.notes) - _NOTES} more histories that cannot be read")
     start = arguments.out / "index.html"
-    say(f"{start}: {counted(len(material.bugs), 'bug')}, {counted(len(made), 'file')}, {size(sum(made.values()))}")
+    rows = ({"target": b.target, "root": root(b.document), "realism": realism(b.document)} for b in material.bugs)
+    say(f"{start}: {roots(rows)}, {counted(len(made), 'file')}, {size(sum(made.values()))}")
     return 0

@@ -28,9 +28,10 @@ ROWS = 12
 
 
 def page(made: Contribution) -> str:
-    """The page. Where it would be too long the patch's tests are left to the branch, then the recipe to its file."""
-    for tests, recipe in ((True, True), (False, True), (False, False)):
-        text = "\n".join(_sections(made, tests, recipe))
+    """The page. Where it would be too long the patch's tests are left to the branch, then the inputs are one line, then
+    they are left to the runner."""
+    for tests, inputs in ((True, "\n"), (False, "\n"), (False, "; "), (False, "")):
+        text = "\n".join(_sections(made, tests, inputs))
         if text.count("\n") <= LONGEST:
             break
     return text
@@ -44,16 +45,19 @@ def _heading(made: Contribution) -> str:
     return re.sub(r"&#(91|93);", lambda found: "\\" + chr(int(found[1])), prose(title(made)))
 
 
-def _sections(made: Contribution, tests: bool, recipe: bool) -> Iterator[str]:
+def _sections(made: Contribution, tests: bool, inputs: str) -> Iterator[str]:
     yield f"# {_heading(made)}\n"
     yield from _wrong(made)
     yield from _cause(made)
     yield from _fix(made, tests)
     yield from _reach(made)
-    yield from _numbers(made, ROWS)
-    if recipe:
-        lines = "\n".join(scenario_lines(made.recipe.document))
-        yield details(f"the inputs of {made.recipe.bug_id}", fenced(lines, "text"))
+    yield from _numbers(made, ROWS if inputs else 1)
+    lines = inputs.join(scenario_lines(made.recipe.document))
+    if lines and inputs:
+        shown = fenced(lines, "text") if inputs == "\n" else code(lines)
+        yield details(f"the inputs of {made.recipe.bug_id}", shown)
+    elif made.document["runner"]:
+        yield "The inputs stand at the end of the attached `run_validation.py`.\n"
     yield from _reproduction(made)
     yield from _checked(made)
     yield from _limits(made)
@@ -135,12 +139,14 @@ def _numbers(made: Contribution, most: int) -> Iterable[str]:
     yield "## Numbers\n"
     bugs = {bug: (sides, *found) for bug, sides in made.document["bugs"].items() if (found := _rows(sides))[0]}
     after = "with the fix" if made.fix and made.fix.edits else "at the fix"
-    for place, (sides, rows, count) in enumerate(bugs.values()):
+    functions = [_short(_one(sides)["boundary"]["written"]) for sides, *_ in bugs.values()]
+    for place, (bug, (sides, rows, count)) in enumerate(bugs.items()):
         other = [name for name in sides if name != "base"]
         if not place:
             columns = ["function", "number", "with the bug", "right", *([after] if other else [])]
             yield f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}"
-        told = f"{_short(_one(sides)['boundary']['written'])}: {len(rows)} of {count} differ"
+        which = f" ({code(bug)})" if functions.count(functions[place]) > 1 else ""
+        told = f"{functions[place]}{which}: {len(rows)} of {count} differ"
         for key, *values in rows[: max(1, most // len(bugs))]:
             texts = apart(*values[:2]) + ([in_digits(values[2])] if other else [])
             if other and values[2] == values[1]:
@@ -234,7 +240,7 @@ def _tried(made: Contribution, tried: Mapping[str, Any]) -> Iterator[str]:
     ):
         if bugs := [bug for bug, names in others.items() if tuple(names) == (before, after)]:
             also += f"; {told}: {', '.join(map(code, bugs))}"
-    yield f"Recipes of {len(others)} other bugs of {made.target.name}: each says what it said before{also}."
+    yield f"{len(others)} other known bugs of {made.target.name}: each is there, or is not, as before{also}."
     for boundary, said in tried["boundaries"].items():
         name = _short(boundary)
         parts = [f"on {said['mended'] or 'none'} the bug shows without the fix"]
@@ -365,6 +371,8 @@ def _comment(made: Contribution, rows: int) -> Iterator[str]:
     told = made.fix.fix if made.fix else made.recipe.document.get("fix")
     if told:
         yield f"Fix: {sentence(str(told))}\n"
+    if made.document["runner"]:
+        yield "The attached script calls the function in a checkout (exit status 1 with the bug, 0 without):\n"
     yield fenced("TARGET_REPO=/path/to/checkout python run_validation.py", "sh")
 
 

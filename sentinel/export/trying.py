@@ -125,10 +125,7 @@ class Tried:
 
 def elsewhere(document: Mapping[str, Any]) -> tuple[int, int, float]:
     """(scenarios, functions, largest difference) of all functions but the bugs' own, in a :meth:`Tried.document`."""
-    said = document["elsewhere"]
-    if "scenarios" in said:
-        return said["scenarios"], said["boundaries"], float(said["largest_difference"])
-    said = said.values()
+    said = document["elsewhere"].values()
     largest = max((float(one["largest_difference"]) for one in said), default=0.0)
     return sum(one["scenarios"] for one in said), len(said), largest
 

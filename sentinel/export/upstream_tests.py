@@ -51,8 +51,8 @@ class UpstreamTests:
 
     @cached_property
     def files(self) -> list[str]:
-        """The files of tests that import an edited module, those first whose paths are most like its own; last those
-        whose paths say that they want what is not here."""
+        """The files of tests that are edited or import an edited module, those first whose paths are most like its own;
+        last those whose paths say that they want what is not here."""
         listed, _ = git_objects.listing(self._git_dir, self._fix.commit, [])
         tests = {entry.path: entry.blob for entry in listed if _TEST.search(entry.path) and entry.mode != LINK}
         here = git_objects.sizes(self._git_dir, tests.values())
@@ -61,13 +61,14 @@ class UpstreamTests:
         texts = dict(git_objects.contents(self._git_dir, {blob for blob in tests.values() if here[blob] is not None}))
         for file, blob in tests.items():
             text = texts.get(blob, b"").decode("utf-8", "replace")
-            if re.search(r"(?m)^\s*(async )?def test", text) and any(pattern.search(text) for pattern in modules):
+            about_it = file in self._changed or any(pattern.search(text) for pattern in modules)
+            if about_it and re.search(r"(?m)^\s*(async )?def test", text):
                 found.append(file)
         about = {word for path in self._changed for word in _words(path)}
         found.sort(key=lambda file: ("gpu" in _words(file), -len(about & _words(file)) / len(_words(file)), file))
         return found[:MOST]
 
-    @property
+    @cached_property
     def _changed(self) -> list[str]:
         if self._fix.edits:
             return list(self._fix.files)

@@ -129,6 +129,9 @@ def _change(recorded: Document | None, now: Document, across_refs: bool) -> Chan
         if not lines:
             return None
         what = which_way(recorded, now)
+        if recorded["verdict"] != now["verdict"]:
+            lines = lines[:1]  # that other numbers come with another verdict goes without saying
+        lines = [line.removeprefix(f"{what}: ") for line in lines]
     return Change(
         what,
         *_about(now),

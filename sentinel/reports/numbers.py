@@ -76,6 +76,7 @@ def flat(value: Any, place: str) -> Iterator[tuple[str, Any]]:
 
 def apart(one: Any, other: Any) -> list[str]:
     """Two values as texts that are not the same, in as few digits as that takes."""
+    one, other = [float(one), float(other)] if {type(one), type(other)} == {int, float} else [one, other]
     for digits in (6, 9, 17):
         texts = [in_digits(one, digits), in_digits(other, digits)]
         if texts[0] != texts[1]:
@@ -87,4 +88,6 @@ def in_digits(value: Any, digits: int = 6) -> str:
     """Give a number in so many digits; anything else as it is."""
     if isinstance(value, float):
         return f"{value:.{digits}g}" + (".0" if value == int(value) and abs(value) < 10**digits else "")
+    if isinstance(value, Mapping) and value.keys() == {"type", "message"}:  # what a call raised
+        return message(f"{value['type']}: {value['message']}")
     return message("none" if value is None else str(value))

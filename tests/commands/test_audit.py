@@ -124,9 +124,24 @@ def test_what_hits_is_apart_from_what_hits_only_if(
     _rewritten(tree_with_options, affects="[runs with odd data]")
     answer = run_sentinel(*audit, "actor.clip=0.2")
     assert (answer.status, "    only for runs with odd data\n" in answer.out) == (0, True)
+    _rewritten(tree_with_options, affects="[]", reach=reach)
+    answer = run_sentinel(*audit, "actor.clip=0.2")
+    assert "    how a run gets there: a crash (tiny/losses.py:1@0123456789ab)\n" in answer.out
     _rewritten(tree_with_options, reach="{producer: none, how: nothing does}")
     answer = run_sentinel(*audit, "actor.clip=0.2")
     assert (answer.status, "1 more are hardening" in answer.out) == (0, True)
+
+
+def test_a_bug_counts_once_by_the_worst_of_its_recipes(
+    run_sentinel: Any, mirrored: None, tree_with_options: Path
+) -> None:
+    _rewritten(tree_with_options, root="tiny-mean", affects='[{when: {actor.clip: "> 0.1"}}]')
+    first = tree_with_options.parent / "recipes" / "tiny" / "TINY-MEAN.yaml"
+    other = first.read_text().replace("bug_id: TINY-MEAN", "bug_id: TINY-OTHER").replace("> 0.1", "< 0.1")
+    first.with_name("TINY-OTHER.yaml").write_text(other)
+    answer = run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip=0.2")
+    assert "1 bug (2 recipes) is in tiny at" in answer.out
+    assert ": 1 hit you, 0 only if more is so, 0 do not." in answer.out
 
 
 def test_single_settings_are_read_as_they_are_written_for_a_run(

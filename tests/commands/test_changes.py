@@ -44,6 +44,7 @@ def test_a_branch_is_compared_with_its_base_and_only_what_is_worse_fails(run_sen
     assert worse.status == 1
     lines = worse.out.splitlines()
     assert lines[0] == "newly broken: tiny TINY-MEAN at git:main"
+    assert lines[1] == "    fixed -> reproduced"
     assert "    masked tokens count" in lines
     assert re.search(r"^    tiny/losses\.py:\d+$", worse.out, re.MULTILINE)
     assert "    loss: 26.0, right 1.0" in lines

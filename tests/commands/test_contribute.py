@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -134,6 +135,21 @@ def test_a_conftest_that_waits_for_ever_is_left_out_from_then_on(monkeypatch: py
     assert ran == [False, True, True]
     told = {"outcomes": {"passed": [1, 1]}, "worse": [], "option": "--noconftest"}
     assert found == {"a.py": told, "b.py": told}
+
+
+def test_files_of_tests_that_a_fix_edits_are_run_whole(tmp_path: Path) -> None:
+    """Also one that imports the function from where a package shows it, and not from its module."""
+    for name, text in (("losses.py", ""), ("tests/test_all.py", "from tiny import f\ndef test_f(): ...\n")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "-c", "user.name=Ada", "-c", "user.email=ada@example.org", "commit", "-qm", "tests")
+    commit = git(tmp_path, "rev-parse", "HEAD")
+    for files, found in ((["losses.py"], []), (["losses.py", "tests/test_all.py"], ["tests/test_all.py"])):
+        fix = cast(Fix, SimpleNamespace(edits=files, files=files, commit=commit))
+        with UpstreamTests(tmp_path / ".git", fix, {}, None) as upstream:
+            assert upstream.files == found
 
 
 @pytest.mark.parametrize(

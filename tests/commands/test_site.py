@@ -21,7 +21,7 @@ def test_a_site_is_made_and_made_again(run_sentinel, reports, tmp_path):
     out = tmp_path / "pages" / "site"
     answer = run_sentinel("report", "site", "--out", out, "--reports", reports)
     assert answer.status == 0, answer.err
-    assert answer.out.startswith(f"{out / 'index.html'}: 1 bug, ")
+    assert answer.out.startswith(f"{out / 'index.html'}: 1 bug (1 recipe), ")
     first = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
     (reports / "roll" / "ROLL-AGGLOSS-TOKENMEAN-MASK" / "git-main.json").unlink()
     assert run_sentinel("report", "site", "--out", out, "--reports", reports).status == 0

@@ -53,6 +53,8 @@ def test_a_table_shows_the_numbers_that_differ(export, broken_tree, fixed_tree):
         (-3.0, 0.0, ["-3.0", "0.0"]),
         ("NaN", 0.5, ["NaN", "0.5"]),
         (True, False, ["True", "False"]),
+        (1.0, 0, ["1.0", "0.0"]),
+        ({"type": "AssertionError", "message": "no indices"}, None, ["AssertionError: no indices", "none"]),
     ],
 )
 def test_two_values_that_differ_never_look_alike(one, other, told):
@@ -102,7 +104,7 @@ def test_what_a_fix_mends_and_what_comes_with_it_are_told_apart():
     others = {"C": ["reproduced", "reproduced"], "B": ["unavailable", "reproduced"], "A": ["reproduced", "fixed"]}
     tried = {**NOTHING, "others": others | {"D": ["unavailable", "fixed"]}}
     told = next(_tried(DEMO, tried))
-    assert told == "Recipes of 4 other bugs of demo: each says what it said before; fixed too: `A`; " + (
+    assert told == "4 other known bugs of demo: each is there, or is not, as before; fixed too: `A`; " + (
         "its new code does not have: `D`."
     )
 

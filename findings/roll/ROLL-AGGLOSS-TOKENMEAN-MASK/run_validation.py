@@ -10,13 +10,13 @@ Needs Python 3.10 or newer, torch, numpy; no GPU. What else the checkout imports
 is not installed is stubbed, and refused if it is used.
 Exit status: 0 the right values, 1 those of the bug, 2 neither, 3 nothing could be decided.
 
-What is to be read are lines  955 to 1086. What stands before is the same in every runner, whatever the bug.
+What is to be read are lines 1010 to 1145. What stands before is the same in every runner, whatever the bug.
 """
 from __future__ import annotations
 
 
 # ====================================================================================================
-# The head, the same in every runner; sha256 of its lines: 0658cb9290de3662940cfb8202d2ef36f5c656b6cc0d4f8503fffffd97cd33aa
+# The head, the same in every runner; sha256 of its lines: 3f1187d8d897f50a7e49bfb75c8787e33ae4c75986d445a3ce2bb3c6f2794bc4
 # ====================================================================================================
 
 import ast
@@ -36,7 +36,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from types import FrameType, ModuleType, SimpleNamespace
@@ -81,7 +81,17 @@ class AbsentError(Exception):
     """The checkout lacks what a binding requires: another version, and no drift."""
 
 
-# -- sentinel/worker/boundaries.py
+# -- sentinel/targets/__init__.py
+
+
+@dataclass(frozen=True)
+class Alias:
+    """What stands at a dotted path: a later Python's, by way of a package that gives it to earlier ones."""
+
+    path: str
+
+
+# -- sentinel/worker/calling.py
 
 
 @dataclass(frozen=True)
@@ -93,6 +103,7 @@ class Boundary:
     :ivar owner: the class that holds it, for a method.
     :ivar given: canonical inputs that the scenario gives itself; one of these that the boundary cannot take is drift,
         while an input filled from a default may be left out.
+    :ivar beside: what a member of a family takes beside what the family does, by its own names.
     """
 
     path: str
@@ -103,6 +114,7 @@ class Boundary:
     given: frozenset[str] = frozenset()
     device: str = "cpu"
     imported: Mapping[str, ModuleType] = field(default_factory=dict)
+    beside: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -125,7 +137,10 @@ class Boundary:
         for name in named[len(positional) :]:
             parameter = parameters[name]
             variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-            if parameter.default is parameter.empty and not variadic and name not in arguments:
+            lacks = parameter.default in (parameter.empty, None) and name not in arguments
+            if lacks and self.beside.get(name) is not None:
+                arguments[name] = self.beside[name]
+            elif parameter.default is parameter.empty and not variadic and name not in arguments:
                 raise DriftError(f"{self.path}{inspect.signature(self.function)} now requires {name!r}")
         return self.function(*positional, **arguments)
 
@@ -148,7 +163,8 @@ class Boundary:
     def __call__(self, /, **inputs: Any) -> Mapping[str, Any]:
         """Call the boundary as its contract does; the canonical outputs by name."""
         if self.binding.call is not None:
-            outputs = self.binding.call(self, inputs)
+            boundary = replace(self, beside=inputs) if self.binding.like else self
+            outputs = self.binding.call(boundary, inputs)
             return outputs if isinstance(outputs, Mapping) else self._outputs(outputs)
         return self._outputs(self.invoke(inputs))
 
@@ -169,7 +185,7 @@ class Boundary:
 
 
 def module_of(path: str, roots: tuple[str, ...]) -> str | None:
-    """The longest prefix of a dotted path that is a module file below the import roots."""
+    """Give the longest prefix of a dotted path that is a module file below the import roots."""
     parts = path.split(".")
     for end in range(len(parts), 0, -1):
         relative = os.path.join(*parts[:end])
@@ -192,6 +208,36 @@ def import_whole(name: str) -> ModuleType:
             if other.rpartition(".")[0] not in sys.modules:
                 del sys.modules[other]
         raise
+
+
+def answer_at_import(answers: Mapping[str, Any], roots: tuple[str, ...]) -> None:
+    """Put in place what an adapter answers for what the target's modules call or read while they are imported."""
+    for path, answer in answers.items():
+        name, _, attribute = path.rpartition(".")
+        if module_of(name, roots) == name:
+            if name in sys.modules:
+                continue
+            import_quietly(name, roots)
+        else:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+        owner = sys.modules.get(name)
+        if isinstance(answer, Alias):
+            module, _, found = answer.path.rpartition(".")
+            with contextlib.suppress(ImportError, AttributeError):  # an environment that has the one lacks the other
+                setattr(owner, attribute, getattr(importlib.import_module(module), found))
+        elif hasattr(owner, attribute):
+            called = callable(getattr(owner, attribute))
+            setattr(owner, attribute, (lambda *_, _answer=answer, **__: _answer) if called else answer)
+
+
+def import_quietly(path: str, roots: tuple[str, ...]) -> None:
+    """Import the module of a dotted path for all probes to come. A failure is not reported here: the probe that needs
+    the module meets the same failure, and says so with its traceback."""
+    name = module_of(path, roots)
+    if name is not None:
+        with contextlib.suppress(BaseException):
+            import_whole(name)
 
 
 # -- sentinel/worker/ghosts.py
@@ -219,11 +265,13 @@ class GhostState:
     :ivar probing: whether a probe is running, so that use is recorded and refused. Off while the target imports a
         module of its own inside a probe: what runs then is import time.
     :ivar used: the ghosts used while probing, by dotted name.
+    :ivar answer: what a call of one answers while probing, in a tuple; None where it is refused.
     """
 
     def __init__(self) -> None:
         self.probing = False
         self.used: list[str] = []
+        self.answer: Callable[[str], tuple[Any] | None] = lambda name: None
 
     def use(self, name: str) -> None:
         if self.probing:
@@ -279,6 +327,8 @@ class Ghost:
         return False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if _STATE.probing and (answer := _STATE.answer(self._ghost_name)) is not None:
+            return answer[0]
         _STATE.use(self._ghost_name)
         if len(args) == 1 and not kwargs and _decorable(args[0]):
             return args[0]  # a decorator: the target's own function or class must stay what it is
@@ -350,7 +400,13 @@ def _inert_base(name: str) -> type:
         return Ghost(f"{name}.{attribute}")
 
     schema = classmethod(lambda *_: _any_schema())
-    members = {"__init__": initialise, "__getattr__": attribute, "__get_pydantic_core_schema__": schema}
+    takes_all = classmethod(lambda cls, **_: None)  # of ``class X(ghost.Base, table=True)``
+    members = {
+        "__init_subclass__": takes_all,
+        "__init__": initialise,
+        "__getattr__": attribute,
+        "__get_pydantic_core_schema__": schema,
+    }
     return type(name.rpartition(".")[2], (), members)
 
 
@@ -489,7 +545,7 @@ class ImportRecorder:
         return False
 
     def closure(self, module: str) -> set[str]:
-        """The target's own modules that a module's import statements reach, packages on the way included."""
+        """Give the target's own modules that a module's import statements reach, packages on the way included."""
         if module not in self._closures:
             self._closures[module] = self._reached(module)
         return self._closures[module]
@@ -508,7 +564,7 @@ class ImportRecorder:
         return found
 
     def ghosts_of(self, module: str) -> list[str]:
-        """The ghosts that those modules were given."""
+        """Give the ghosts that those modules were given."""
         return sorted({ghost for name in self.closure(module) for ghost in self.given.get(name, ())})
 
 
@@ -838,13 +894,12 @@ def measured(
     settle()
     for name in filter(is_installed, case["preload"]):
         importlib.import_module(name)
-    stubs = ImportRecorder(roots, tuple(case["packages"]), case["stub_versions"])
+    stubs = ImportRecorder(roots, tuple(case["packages"]), case["stub_versions"], case["preload"])
     stubs.install()
     try:
-        for path, answer in case["at_import"].items():
-            owner = path.rpartition(".")[0]
-            if module_of(owner, roots) == owner:
-                setattr(import_whole(owner), path.rpartition(".")[2], lambda *_, _answer=answer, **__: _answer)
+        for path in (*case["imports"], *case["boundary"]):
+            answer_at_import(case["at_import"], roots)  # again: an import may undo the last
+            import_quietly(path, roots)
         for path in case["requires"]:
             if not has(path, roots):
                 raise CouldNotRun(f"not in this version: the checkout has no {path}", status="unavailable")
@@ -1037,9 +1092,13 @@ CASE = {
     'boundary': ['roll.utils.functionals.agg_loss'],
     'imports': [],
     'binding': {
-        'arguments': {'response_mask': ['loss_mask'], 'global_batch_size': ['global_valid_samples']},
+        'arguments': {
+            'response_mask': ['response_mask', 'final_response_mask', 'loss_mask', 'action_mask', 'mask'],
+            'global_batch_size': ['global_valid_samples'],
+        },
         'constants': {},
         'outputs': ['loss'],
+        'like': '',
     },
     'given': ['batch_num_tokens', 'loss_agg_mode', 'loss_mat', 'response_mask'],
     'requires': [],
@@ -1047,7 +1106,7 @@ CASE = {
     'import_roots': ['.'],
     'preload': ['tensordict', 'omegaconf'],
     'at_import': {'roll.utils.network_utils.get_node_ip': '127.0.0.1'},
-    'stub_versions': {'vllm': '0.8.4'},
+    'stub_versions': {'vllm': '0.8.4', 'sglang': '0.5.7'},
     'stands_for': [],
     'needs': {},
     'scenario': {

@@ -10,13 +10,13 @@ Needs Python 3.10 or newer, torch, numpy, loguru; no GPU. What else the checkout
 is not installed is stubbed, and refused if it is used.
 Exit status: 0 the right values, 1 those of the bug, 2 neither, 3 nothing could be decided.
 
-What is to be read are lines 1002 to 1157. What stands before is the same in every runner, whatever the bug.
+What is to be read are lines 1010 to 1165. What stands before is the same in every runner, whatever the bug.
 """
 from __future__ import annotations
 
 
 # ====================================================================================================
-# The head, the same in every runner; sha256 of its lines: c073710db219033a3c617354f0333d1dfd73ea67d85cc31ef8fca0470b895ae3
+# The head, the same in every runner; sha256 of its lines: 3f1187d8d897f50a7e49bfb75c8787e33ae4c75986d445a3ce2bb3c6f2794bc4
 # ====================================================================================================
 
 import ast
@@ -36,7 +36,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from types import FrameType, ModuleType, SimpleNamespace
@@ -91,7 +91,7 @@ class Alias:
     path: str
 
 
-# -- sentinel/worker/boundaries.py
+# -- sentinel/worker/calling.py
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,7 @@ class Boundary:
     :ivar owner: the class that holds it, for a method.
     :ivar given: canonical inputs that the scenario gives itself; one of these that the boundary cannot take is drift,
         while an input filled from a default may be left out.
+    :ivar beside: what a member of a family takes beside what the family does, by its own names.
     """
 
     path: str
@@ -113,6 +114,7 @@ class Boundary:
     given: frozenset[str] = frozenset()
     device: str = "cpu"
     imported: Mapping[str, ModuleType] = field(default_factory=dict)
+    beside: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -135,7 +137,10 @@ class Boundary:
         for name in named[len(positional) :]:
             parameter = parameters[name]
             variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-            if parameter.default is parameter.empty and not variadic and name not in arguments:
+            lacks = parameter.default in (parameter.empty, None) and name not in arguments
+            if lacks and self.beside.get(name) is not None:
+                arguments[name] = self.beside[name]
+            elif parameter.default is parameter.empty and not variadic and name not in arguments:
                 raise DriftError(f"{self.path}{inspect.signature(self.function)} now requires {name!r}")
         return self.function(*positional, **arguments)
 
@@ -158,7 +163,8 @@ class Boundary:
     def __call__(self, /, **inputs: Any) -> Mapping[str, Any]:
         """Call the boundary as its contract does; the canonical outputs by name."""
         if self.binding.call is not None:
-            outputs = self.binding.call(self, inputs)
+            boundary = replace(self, beside=inputs) if self.binding.like else self
+            outputs = self.binding.call(boundary, inputs)
             return outputs if isinstance(outputs, Mapping) else self._outputs(outputs)
         return self._outputs(self.invoke(inputs))
 
@@ -179,7 +185,7 @@ class Boundary:
 
 
 def module_of(path: str, roots: tuple[str, ...]) -> str | None:
-    """The longest prefix of a dotted path that is a module file below the import roots."""
+    """Give the longest prefix of a dotted path that is a module file below the import roots."""
     parts = path.split(".")
     for end in range(len(parts), 0, -1):
         relative = os.path.join(*parts[:end])
@@ -539,7 +545,7 @@ class ImportRecorder:
         return False
 
     def closure(self, module: str) -> set[str]:
-        """The target's own modules that a module's import statements reach, packages on the way included."""
+        """Give the target's own modules that a module's import statements reach, packages on the way included."""
         if module not in self._closures:
             self._closures[module] = self._reached(module)
         return self._closures[module]
@@ -558,7 +564,7 @@ class ImportRecorder:
         return found
 
     def ghosts_of(self, module: str) -> list[str]:
-        """The ghosts that those modules were given."""
+        """Give the ghosts that those modules were given."""
         return sorted({ghost for name in self.closure(module) for ghost in self.given.get(name, ())})
 
 
@@ -891,7 +897,9 @@ def measured(
     stubs = ImportRecorder(roots, tuple(case["packages"]), case["stub_versions"], case["preload"])
     stubs.install()
     try:
-        answer_at_import(case["at_import"], roots)
+        for path in (*case["imports"], *case["boundary"]):
+            answer_at_import(case["at_import"], roots)  # again: an import may undo the last
+            import_quietly(path, roots)
         for path in case["requires"]:
             if not has(path, roots):
                 raise CouldNotRun(f"not in this version: the checkout has no {path}", status="unavailable")
@@ -1110,7 +1118,7 @@ CASE = {
     },
     'boundary': ['skyrl.train.utils.trainer_utils.handle_filter_sampling'],
     'imports': [],
-    'binding': {'arguments': {}, 'constants': {}, 'outputs': []},
+    'binding': {'arguments': {}, 'constants': {}, 'outputs': [], 'like': ''},
     'given': ['arguments', 'catch'],
     'requires': [],
     'packages': ['skyrl', 'skyrl', 'skyrl_gym', 'skyrl_train'],

@@ -210,7 +210,14 @@ function filters() {
     }
     list.replaceChildren(...shown, ...rows.filter((row) => row.hidden));
     const seen = Object.values(groups).flat();
-    const said = given ? [`${bugs(groups.hits)} hit you`, `${bugs(groups.only)} only if more is so`, `${bugs(groups.no)} do not`] : [];
+    const best = {}; // a bug counts once, by the worst that any of its recipes says
+    let told = [];
+    for (const name of ["hits", "only", "unknown", "no"]) {
+      const before = bugs(told);
+      told = told.concat(groups[name]);
+      best[name] = bugs(told) - before;
+    }
+    const said = given ? [`${best.hits} hit you`, `${best.only} only if more is so`, `${best.no} do not`] : [];
     if (version >= 0) said.push(`${bugs(groups.absent)} are not in ${named.version.value}`);
     count.textContent = seen.length === rows.length ? all : [`${bugs(seen)} of ${bugs(rows)} bugs`, ...said].join("; ");
     if (named.run.value.trim() && !named.target.value) count.textContent += "; choose a framework for an answer";
