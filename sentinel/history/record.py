@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,7 +21,7 @@ from sentinel.history.closure_verdicts import ClosureVerdict
 from sentinel.history.commits import Commit, Tag, is_moment
 from sentinel.history.origins import Origin
 from sentinel.recipes import Recipe
-from sentinel.recipes.schema_subset import Check, compiled
+from sentinel.recipes.json_schema import JsonSchema
 from sentinel.reports.escaping import message
 from sentinel.reports.store import below, file_name, own, parse, write_atomically
 
@@ -53,7 +52,7 @@ _CHANGE = _object(
     origin=_or_null(_object(lines=_COUNT, older=_COUNT)),
 )  # fmt: skip
 #: What is read of a record; it may come from anybody's ``reports/``.
-SCHEMA = _object(
+_SCHEMA = JsonSchema(_object(
     schema_version=_COUNT, target=_TEXT, bug_id=_TEXT, title=_TEXT, laws=_list(_TEXT), commits=_COUNT,
     source=_object(
         begins=_list(_TEXT), kind={"enum": ["git", "pypi"]},
@@ -65,7 +64,7 @@ SCHEMA = _object(
         introduced=_CHANGE, ended=_or_null(_CHANGE), last=_COMMIT, days=_COUNT, clock_went_backwards=_SWITCH
     )),
     releases=_list(_object(name=_TEXT, commit=_TEXT, date=_TEXT, verdict=_VERDICT, kind=_TEXT)),
-)  # fmt: skip
+))  # fmt: skip
 
 Record = Mapping[str, Any]
 
@@ -205,7 +204,7 @@ def load(file: Path) -> dict[str, Any]:
             f"{file}: a record of schema version {str(version)[:40]}, and this Sentinel reads "
             f"{SCHEMA_VERSION}; sweep again"
         )
-    if not _accepts()(document) or not _sound(document):
+    if not _SCHEMA.accepts(document) or not _sound(document):
         raise SentinelError(f"{file}: no record of a history; `sentinel sweep` writes them")
     return document
 
@@ -229,11 +228,6 @@ def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
             yield from _leaves(item, key)
     else:
         yield name, value
-
-
-@cache
-def _accepts() -> Check:
-    return compiled(SCHEMA)
 
 
 def files(folder: Path) -> Iterator[Path]:
