@@ -17,11 +17,11 @@ class JsonSchema:
     :param source: the schema, or the name of a published one: ``recipe``, ``evidence`` or ``fix``.
     """
 
-    def __init__(self, source: str | Mapping[str, Any]) -> None:
+    def __init__(self, source: str | dict[str, Any]) -> None:
         self._source = source
 
     @cached_property
-    def schema(self) -> Mapping[str, Any]:
+    def schema(self) -> dict[str, Any]:
         """Not to be changed by whoever gets it."""
         if not isinstance(self._source, str):
             return self._source

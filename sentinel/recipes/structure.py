@@ -23,7 +23,7 @@ _TYPES = {
 _SCHEMA = JsonSchema("recipe")
 
 
-def schema() -> Mapping[str, Any]:
+def schema() -> dict[str, Any]:
     """Give the published JSON Schema of recipes."""
     return _SCHEMA.schema
 
