@@ -107,18 +107,18 @@ def record(
     source: Source,
     commits: Sequence[Commit],
     tags: Sequence[Tag],
-    units: Mapping[str, ClosureVerdict],
-    origin: Callable[[Commit, ClosureVerdict], Origin | None] = lambda commit, unit: None,
+    entries: Mapping[str, ClosureVerdict],
+    origin: Callable[[Commit, ClosureVerdict], Origin | None] = lambda commit, entry: None,
 ) -> dict[str, Any]:
     """Give the record of one recipe.
 
     :param commits: those of the line, in order.
-    :param units: by commit; those of tags too, also where they lie beside the line.
+    :param entries: by commit; those of tags too, also where they lie beside the line.
     :param origin: says where the code came from that is first decided at a commit.
     """
-    runs = chronicle.runs_of(commits, units)
+    runs = chronicle.runs_of(commits, entries)
     changes = [
-        replace(change, origin=origin(change.commit, units[change.commit.sha])) if change.begins else change
+        replace(change, origin=origin(change.commit, entries[change.commit.sha])) if change.begins else change
         for change in chronicle.changes_of(runs)
     ]
     document = {
@@ -131,18 +131,18 @@ def record(
         "source": {**asdict(source), "begins": list(source.begins)},
         "basis": asdict(basis),
         "commits": len(commits),
-        "closures": len({(units[c.sha].closure, units[c.sha].answers) for c in commits}),
+        "closures": len({(entries[c.sha].closure, entries[c.sha].answers) for c in commits}),
         "runs": chronicle.plain(runs),
         "changes": chronicle.plain(changes),
         "spells": chronicle.plain(chronicle.lifetimes_of(changes, runs)),
-        "releases": [_release(tag, units[tag.commit.sha]) for tag in tags if tag.commit.sha in units],
+        "releases": [_release(tag, entries[tag.commit.sha]) for tag in tags if tag.commit.sha in entries],
     }
     return dict(_clean(document))
 
 
-def _release(tag: Tag, unit: ClosureVerdict) -> dict[str, Any]:
+def _release(tag: Tag, entry: ClosureVerdict) -> dict[str, Any]:
     plain = {"name": tag.name, "commit": tag.commit.sha, "date": tag.commit.date}
-    return {**plain, "verdict": unit.verdict, "kind": unit.kind}
+    return {**plain, "verdict": entry.verdict, "kind": entry.kind}
 
 
 def _clean(value: Any) -> Any:
