@@ -171,8 +171,8 @@ def curve(record: dict[str, Any], ledger: Ledger, recipe: Recipe) -> list[tuple[
         seen: set[tuple[str, str]] = set()
         points = []
         for number, commit in enumerate(commits, 1):
-            unit = decide(commit)[recipe.bug_id]
-            seen.add((unit.closure, unit.answers))
+            entry = decide(commit)[recipe.bug_id]
+            seen.add((entry.closure, entry.answers))
             if number % max(len(commits) // 10, 1) == 0 or number == len(commits):
                 points.append((number, len(seen)))
     return points
@@ -204,7 +204,7 @@ def main() -> None:
         store = own_home(Path(scratch, "sweep"))
         ledger = Ledger(CATALOG, Settings(), target, store)
         selection = Selection(target.branch)
-        with Watcher(ledger.units.folder / "copies") as watcher:
+        with Watcher(ledger.entries.folder / "copies") as watcher:
             first, first_cpu, account = clock(lambda: ledger.sweep([recipe], selection))
         second, second_cpu, _ = clock(lambda: ledger.sweep([recipe], selection))
         record = account.records[0]

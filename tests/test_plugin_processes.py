@@ -23,7 +23,7 @@ HEAVY = (
     "numpy",
     "git",
     "yaml",
-    "jsonschema",
+    "jsonschema_rs",
     "rich",
     "transformers",
     "sentinel.run.session",

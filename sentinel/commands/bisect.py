@@ -43,8 +43,8 @@ def _bisect(arguments: argparse.Namespace) -> int:
     good, bad = ledger.commit(arguments.good), ledger.commit(arguments.bad)
     with progress() as tell, ledger.deciding([recipe], lambda: ledger.local(1)) as decide:
 
-        def told(commit: Commit, unit: ClosureVerdict, left: int) -> None:
-            tell(f"{commit.sha[:9]} is {_verdict(unit)}; {counted(left, 'commit')} left")
+        def told(commit: Commit, entry: ClosureVerdict, left: int) -> None:
+            tell(f"{commit.sha[:9]} is {_verdict(entry)}; {counted(left, 'commit')} left")
 
         tell(f"deciding the two ends of {recipe.bug_id}")
         found = bisect(ledger.mirror, good, bad, lambda c: decide(c)[recipe.bug_id], told)
@@ -76,8 +76,8 @@ def _named(commit: Commit) -> str:
     return f"{commit.sha} {commit.date[:10]} {commit.subject}"
 
 
-def _verdict(unit: ClosureVerdict) -> str:
-    return f"{unit.verdict} ({unit.kind})" if unit.kind else unit.verdict
+def _verdict(entry: ClosureVerdict) -> str:
+    return f"{entry.verdict} ({entry.kind})" if entry.kind else entry.verdict
 
 
 def _plain(recipe: Recipe, found: Bisection) -> dict[str, Any]:
@@ -86,8 +86,8 @@ def _plain(recipe: Recipe, found: Bisection) -> dict[str, Any]:
         "target": recipe.target,
         "seeks": found.seeks,
         "steps": [
-            {**plain_commit(commit), "verdict": unit.verdict, "kind": unit.kind, "reason": unit.reason}
-            for commit, unit in found.steps
+            {**plain_commit(commit), "verdict": entry.verdict, "kind": entry.kind, "reason": entry.reason}
+            for commit, entry in found.steps
         ],
         "found": plain_commit(found.found) if found.found else None,
         "suspects": [plain_commit(commit) for commit in found.suspects],

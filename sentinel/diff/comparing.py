@@ -375,13 +375,16 @@ class Comparison:
         search.try_recipes(self._recipes)
 
         def over() -> bool:
-            return time.monotonic() > self._until or enough()
+            return self._late() or enough()
 
         while not over() and outcome.spoken < self._examples and search.tried < _REFUSED * self._examples:
             tried = search.tried
             search.run(self._examples - outcome.spoken, enough=over)
             if search.tried == tried:
                 break
+
+    def _late(self) -> bool:
+        return time.monotonic() > self._until
 
     def _passing_by(self, subject: Subject) -> Runs | None:
         """What runs in the scenarios, where that passes by all that has changed; None where it does not, or the code
@@ -443,7 +446,7 @@ class Comparison:
         examples, shrinking = LEVELS["quick"]
         search = BoundarySearch(session, subject, self._seed, laws, shrinking, shrink_further=False, glimpse=True)
         search.try_recipes(self._recipes)
-        search.run(examples)
+        search.run(examples, enough=self._late)
         return search
 
     def _looked(self, session: LawSession, subject: Subject, inputs: Inputs) -> BoundarySearch:

@@ -60,7 +60,7 @@ def heads(ledger: Ledger, recipes: Sequence[Recipe], most: int | None = None) ->
                 head = ledger.commit(f"pull/{number}/head")
                 found = decide(head)
                 before: Mapping[str, ClosureVerdict] = {}
-                if any(unit.verdict != "reproduced" for unit in found.values()):
+                if any(entry.verdict != "reproduced" for entry in found.values()):
                     began = merge_base(ledger.mirror, head.sha, f"refs/heads/{ledger.target.branch}")
                     if began is None:
                         raise Unavailable(f"the head has nothing in common with {ledger.target.branch}")
@@ -70,20 +70,20 @@ def heads(ledger: Ledger, recipes: Sequence[Recipe], most: int | None = None) ->
                 yield from (Head(recipe.bug_id, number, "", "", "unavailable", False, told) for recipe in recipes)
                 continue
             ready = _open(ledger, number)
-            for bug, unit in found.items():
-                verdict, reason = told_at(unit, before.get(bug))
+            for bug, entry in found.items():
+                verdict, reason = told_at(entry, before.get(bug))
                 yield Head(bug, number, head.sha, message(head.subject), verdict, ready, reason)
 
 
-def told_at(unit: ClosureVerdict, before: ClosureVerdict | None) -> tuple[str, str]:
+def told_at(entry: ClosureVerdict, before: ClosureVerdict | None) -> tuple[str, str]:
     """What a head says of a bug, and why it says nothing where it does not.
 
     :param before: the commit where the pull request began.
     """
-    if before is None or unit.verdict == "reproduced":
-        return unit.verdict, unit.reason
+    if before is None or entry.verdict == "reproduced":
+        return entry.verdict, entry.reason
     if before.verdict == "reproduced":
-        return ("mends", "") if unit.verdict == "fixed" else (unit.verdict, message(unit.reason))
+        return ("mends", "") if entry.verdict == "fixed" else (entry.verdict, message(entry.reason))
     absent = before.kind == "not-in-this-version" or (before.kind == "drift" and not before.boundary)
     if before.verdict == "fixed" or absent:
         return "absent", ""

@@ -33,7 +33,7 @@ class Bisection:
 
     @property
     def skipped(self) -> int:
-        return sum(_state(unit) is None for _, unit in self.steps)
+        return sum(_state(entry) is None for _, entry in self.steps)
 
 
 def bisect(mirror: Path, good: Commit, bad: Commit, decide: Decide, told: Told | None = None) -> Bisection:
@@ -49,13 +49,13 @@ def bisect(mirror: Path, good: Commit, bad: Commit, decide: Decide, told: Told |
     found = Bisection(seeks)
     while untried := [place for place in range(low + 1, high) if place not in skipped]:
         middle = min(untried, key=lambda place: abs(2 * place - low - high))
-        unit = decide(line[middle])
-        found.steps.append((line[middle], unit))
+        entry = decide(line[middle])
+        found.steps.append((line[middle], entry))
         if told:
-            told(line[middle], unit, len(untried) - 1)
-        if _state(unit) == state:
+            told(line[middle], entry, len(untried) - 1)
+        if _state(entry) == state:
             low = middle
-        elif _state(unit) is None:
+        elif _state(entry) is None:
             skipped.add(middle)
         else:
             high = middle
@@ -70,16 +70,16 @@ def _ends(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> tuple[Comm
     """The older end, the later one, what is sought, and the state of the older one."""
     if good.sha == bad.sha:
         raise SentinelError(f"--good and --bad are the same commit, {good.sha[:9]}")
-    units = {"good": decide(good), "bad": decide(bad)}
+    entries = {"good": decide(good), "bad": decide(bad)}
     for name, which in (("good", good), ("bad", bad)):
-        unit = units[name]
-        if _state(unit) is None:
+        entry = entries[name]
+        if _state(entry) is None:
             raise SentinelError(
-                f"--{name} {which.sha[:9]} cannot be decided: {unit.verdict} ({unit.kind}): {unit.reason}"
+                f"--{name} {which.sha[:9]} cannot be decided: {entry.verdict} ({entry.kind}): {entry.reason}"
             )
-        if (unit.verdict == "reproduced") != (name == "bad"):
+        if (entry.verdict == "reproduced") != (name == "bad"):
             raise SentinelError(
-                f"--{name} {which.sha[:9]} is {unit.verdict}; --bad has to have the bug and --good not "
+                f"--{name} {which.sha[:9]} is {entry.verdict}; --bad has to have the bug and --good not "
                 "(which of them is the older does not matter)"
             )
     base = merge_base(mirror, good.sha, bad.sha)
@@ -87,9 +87,9 @@ def _ends(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> tuple[Comm
         raise SentinelError(f"no history joins {good.sha[:9]} and {bad.sha[:9]} in this mirror")
     parted = commit(mirror, base)  # one of the ends, where one leads to the other
     state = _state(decide(parted))
-    if state == _state(units["good"]) and parted.sha != bad.sha:
+    if state == _state(entries["good"]) and parted.sha != bad.sha:
         return parted, bad, "bad", state
-    if state == _state(units["bad"]):
+    if state == _state(entries["bad"]):
         return parted, good, "fixed", state
     raise SentinelError(
         f"{parted.sha[:9]}, where the two parted, is {decide(parted).verdict}; "
@@ -97,5 +97,5 @@ def _ends(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> tuple[Comm
     )
 
 
-def _state(unit: ClosureVerdict) -> str | None:
-    return state_of(unit.verdict, unit.kind)
+def _state(entry: ClosureVerdict) -> str | None:
+    return state_of(entry.verdict, entry.kind)

@@ -89,17 +89,17 @@ def state_of(verdict: str, kind: str) -> State:
     return "absent" if kind == "not-in-this-version" else None
 
 
-def runs_of(commits: Sequence[Commit], units: Mapping[str, ClosureVerdict]) -> list[Run]:
+def runs_of(commits: Sequence[Commit], entries: Mapping[str, ClosureVerdict]) -> list[Run]:
     """Neighbours of one verdict, and where they could not be decided of one reason, in the order of the commits."""
     runs: list[Run] = []
     for commit in commits:
-        unit = units[commit.sha]
+        entry = entries[commit.sha]
         last = runs[-1] if runs else None
-        if last and (last.verdict, last.kind) == unit.outcome and (last.state or _gist(last) == _gist(unit)):
+        if last and (last.verdict, last.kind) == entry.outcome and (last.state or _gist(last) == _gist(entry)):
             runs[-1] = Run(last.verdict, last.kind, last.reason, last.first, commit, last.commits + 1)
         else:
-            reason = unit.reason if state_of(*unit.outcome) is None else ""
-            runs.append(Run(unit.verdict, unit.kind, reason, commit, commit, 1))
+            reason = entry.reason if state_of(*entry.outcome) is None else ""
+            runs.append(Run(entry.verdict, entry.kind, reason, commit, commit, 1))
     return runs
 
 

@@ -1,7 +1,7 @@
-"""Units: what was decided once for each distinct closure, kept as they come; and how a commit is recognised in them.
+"""Entries: what was decided once for each distinct closure, kept as they come; and how a commit is recognised in them.
 
 history/<target>/closures/<id>.json        the questions of a closure
-history/<target>/<BUG-ID>/<basis>.jsonl    a line for each unit: closure, answers, verdict; the first line is the basis
+history/<target>/<BUG-ID>/<basis>.jsonl    a line for each entry: closure, answers, verdict; the first line is the basis
 
 Lines are only ever added, each in one write, under a lock: a run that is killed loses at most the line that it was
 writing, which the next one passes over, and two runs on one store add to each other's work. Merging two stores is
@@ -57,7 +57,7 @@ class ClosureVerdict:
 
 
 class ClosureVerdicts:
-    """The units of one recipe on one basis, in memory and on disk. Not locked: one thread at a time."""
+    """The entries of one recipe on one basis, in memory and on disk. Not locked: one thread at a time."""
 
     def __init__(self, store: ClosureVerdictStore, target: str, bug_id: str, basis: Basis) -> None:
         self._store = store
@@ -78,47 +78,47 @@ class ClosureVerdicts:
         """Take over what is on disk."""
         for line in _lines(self._file):
             with suppress(TypeError, KeyError):
-                unit = ClosureVerdict(**line)
-                closure = self._store.closure(self._target, unit.closure)
+                entry = ClosureVerdict(**line)
+                closure = self._store.closure(self._target, entry.closure)
                 if closure is not None:
-                    self._remember(unit, closure)
+                    self._remember(entry, closure)
 
     def find(self, revision: Revision) -> ClosureVerdict | None:
-        """Give the unit that a revision belongs to, where one is known."""
+        """Give the entry that a revision belongs to, where one is known."""
         for closure in reversed(list(self._recent.values())):
-            unit = self._known.get((closure.id, revision.answers(closure)))
-            if unit is not None:
+            entry = self._known.get((closure.id, revision.answers(closure)))
+            if entry is not None:
                 # What held last holds next, nearly always.
                 self._recent[closure.id] = self._recent.pop(closure.id)
-                return unit
+                return entry
         return None
 
-    def add(self, unit: ClosureVerdict, closure: Closure) -> None:
-        """Keep a unit; on disk too unless its reason passes.
+    def add(self, entry: ClosureVerdict, closure: Closure) -> None:
+        """Keep an entry; on disk too unless its reason passes.
 
         :raises SentinelError: where the disk is full or cannot be written.
         """
-        if (unit.closure, unit.answers) in self._known:
+        if (entry.closure, entry.answers) in self._known:
             return
-        self._remember(unit, closure)
-        if unit.kind not in PASSING:
+        self._remember(entry, closure)
+        if entry.kind not in PASSING:
             self._store.keep_closure(self._target, closure)
-            self._store.append(self._file, {"basis": asdict(self._basis)}, asdict(unit))
+            self._store.append(self._file, {"basis": asdict(self._basis)}, asdict(entry))
 
-    def _remember(self, unit: ClosureVerdict, closure: Closure) -> None:
-        self._known[unit.closure, unit.answers] = unit
+    def _remember(self, entry: ClosureVerdict, closure: Closure) -> None:
+        self._known[entry.closure, entry.answers] = entry
         self._recent[closure.id] = closure
 
 
 class ClosureVerdictStore:
-    """The units under one ``SENTINEL_HOME``."""
+    """The entries under one ``SENTINEL_HOME``."""
 
     def __init__(self, home: Home | None = None) -> None:
         self.home = home or Home.default()
         self.folder = self.home.path / "history"
         self._closures: dict[tuple[str, str], Closure | None] = {}
 
-    def units(self, target: str, bug_id: str, basis: Basis) -> ClosureVerdicts:
+    def entries(self, target: str, bug_id: str, basis: Basis) -> ClosureVerdicts:
         return ClosureVerdicts(self, target, bug_id, basis)
 
     def closure(self, target: str, name: str) -> Closure | None:

@@ -29,7 +29,7 @@ from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
 
-#: Gives the unit of each recipe, by bug id, at a commit.
+#: Gives the entry of each recipe, by bug id, at a commit.
 Decide = Callable[[Commit], dict[str, ClosureVerdict]]
 
 
@@ -66,7 +66,7 @@ class Ledger:
         self.target = target
         self.mirrors = store or MirrorStore()
         self.mirror = self.mirrors.path(target.name)
-        self.units = ClosureVerdictStore(self.mirrors.home)
+        self.entries = ClosureVerdictStore(self.mirrors.home)
         self.beside = surroundings(self.options.python)
 
     def commit(self, name: str) -> Commit:
@@ -112,23 +112,23 @@ class Ledger:
         """
         source, line, tags = self.select(selection)
         bases = {recipe.bug_id: self.basis(recipe) for recipe in recipes}
-        units = {recipe.bug_id: self.units_of(recipe, bases[recipe.bug_id]) for recipe in recipes}
+        entries = {recipe.bug_id: self.units_of(recipe, bases[recipe.bug_id]) for recipe in recipes}
         every = list({commit.sha: commit for commit in (*line, *(tag.commit for tag in tags))}.values())
         written = []
         with self.trees() as trees:
-            sweep = Sweep(self.target, recipes, units, trees, self.beside)
+            sweep = Sweep(self.target, recipes, entries, trees, self.beside)
             swept = sweep.run(every, executor or self.local, told)
             came_from = self._origins(trees)
             for recipe in recipes:
-                of = swept.units[recipe.bug_id]
+                of = swept.entries[recipe.bug_id]
                 written.append(records.record(recipe, bases[recipe.bug_id], source, line, tags, of, came_from))
-                records.write(records.place(self.units.folder, written[-1]), written[-1])
+                records.write(records.place(self.entries.folder, written[-1]), written[-1])
         return Account(written, swept.counts)
 
     @contextmanager
     def deciding(self, recipes: Sequence[Recipe], executor: Callable[[], Executor]) -> Iterator[Decide]:
-        """For commits one by one: a function that gives each recipe's unit at a commit. Workers start when needed."""
-        units = {recipe.bug_id: self.units_of(recipe) for recipe in recipes}
+        """For commits one by one: a function that gives each recipe's entry at a commit. Workers start when needed."""
+        entries = {recipe.bug_id: self.units_of(recipe) for recipe in recipes}
         with self.trees() as trees, ExitStack() as stack:
             made: list[Executor] = []
 
@@ -138,14 +138,14 @@ class Ledger:
                     stack.callback(made[0].close)
                 return made[0].submit(lane, work)
 
-            sweep = Sweep(self.target, recipes, units, trees, self.beside)
+            sweep = Sweep(self.target, recipes, entries, trees, self.beside)
             yield lambda commit: sweep.decide(commit, submit)
 
     def basis(self, recipe: Recipe) -> Basis:
         return basis(self.catalog, recipe, self.settings)
 
     def units_of(self, recipe: Recipe, on: Basis | None = None) -> ClosureVerdicts:
-        return self.units.units(self.target.name, recipe.bug_id, on or self.basis(recipe))
+        return self.entries.entries(self.target.name, recipe.bug_id, on or self.basis(recipe))
 
     @contextmanager
     def trees(self) -> Iterator[GitTrees]:
@@ -162,14 +162,14 @@ class Ledger:
 
     def local(self, lanes: int | None = None) -> Local:
         """Give the executor of this machine's cores."""
-        return Local(self.catalog, self.units.folder / "copies", self.mirrors.path, self.options, lanes)
+        return Local(self.catalog, self.entries.folder / "copies", self.mirrors.path, self.options, lanes)
 
     def _origins(self, trees: GitTrees) -> Callable[[Commit, ClosureVerdict], Origin | None]:
-        def came_from(commit: Commit, unit: ClosureVerdict) -> Origin | None:
+        def came_from(commit: Commit, entry: ClosureVerdict) -> Origin | None:
             if not commit.parents:
                 return None
             try:
-                return origin(trees, unit, commit.tree, git.commit(self.mirror, commit.parents[0]).tree)
+                return origin(trees, entry, commit.tree, git.commit(self.mirror, commit.parents[0]).tree)
             except GitError:  # the parent, or a file of it, is not in the mirror
                 return None
 

@@ -38,19 +38,19 @@ class Origin:
     older: int
 
 
-def origin(trees: GitTrees, unit: ClosureVerdict, tree: str, before: str) -> Origin | None:
+def origin(trees: GitTrees, entry: ClosureVerdict, tree: str, before: str) -> Origin | None:
     """Say where the definition that was probed came from.
 
     :param tree, before: the trees of its commit and of the commit before.
     :returns: None where it is not known which definition it is.
     :raises MissingObjectError: where the mirror lacks a source file.
     """
-    found = trees.at(tree, unit.file) if unit.file and unit.line else None
+    found = trees.at(tree, entry.file) if entry.file and entry.line else None
     source = trees.blob(found[1]) if found is not None else b""
-    end = _end(source, unit.line)
+    end = _end(source, entry.line)
     if end is None:
         return None
-    lines = code_lines(b"\n".join(source.splitlines()[unit.line - 1 : end]))
+    lines = code_lines(b"\n".join(source.splitlines()[entry.line - 1 : end]))
     now, then = Counter(_sources(trees, tree)), Counter(_sources(trees, before))
     more: Counter[tuple[bytes, ...]] = Counter()
     for name, times in (now - then).items():

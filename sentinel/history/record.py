@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,7 +21,7 @@ from sentinel.history.closure_verdicts import ClosureVerdict
 from sentinel.history.commits import Commit, Tag, is_moment
 from sentinel.history.origins import Origin
 from sentinel.recipes import Recipe
-from sentinel.recipes.schema_subset import Check, compiled
+from sentinel.recipes.json_schema import JsonSchema
 from sentinel.reports.escaping import message
 from sentinel.reports.store import below, file_name, own, parse, write_atomically
 
@@ -53,7 +52,7 @@ _CHANGE = _object(
     origin=_or_null(_object(lines=_COUNT, older=_COUNT)),
 )  # fmt: skip
 #: What is read of a record; it may come from anybody's ``reports/``.
-SCHEMA = _object(
+_SCHEMA = JsonSchema(_object(
     schema_version=_COUNT, target=_TEXT, bug_id=_TEXT, title=_TEXT, laws=_list(_TEXT), commits=_COUNT,
     source=_object(
         begins=_list(_TEXT), kind={"enum": ["git", "pypi"]},
@@ -65,7 +64,7 @@ SCHEMA = _object(
         introduced=_CHANGE, ended=_or_null(_CHANGE), last=_COMMIT, days=_COUNT, clock_went_backwards=_SWITCH
     )),
     releases=_list(_object(name=_TEXT, commit=_TEXT, date=_TEXT, verdict=_VERDICT, kind=_TEXT)),
-)  # fmt: skip
+))  # fmt: skip
 
 Record = Mapping[str, Any]
 
@@ -108,18 +107,18 @@ def record(
     source: Source,
     commits: Sequence[Commit],
     tags: Sequence[Tag],
-    units: Mapping[str, ClosureVerdict],
-    origin: Callable[[Commit, ClosureVerdict], Origin | None] = lambda commit, unit: None,
+    entries: Mapping[str, ClosureVerdict],
+    origin: Callable[[Commit, ClosureVerdict], Origin | None] = lambda commit, entry: None,
 ) -> dict[str, Any]:
     """Give the record of one recipe.
 
     :param commits: those of the line, in order.
-    :param units: by commit; those of tags too, also where they lie beside the line.
+    :param entries: by commit; those of tags too, also where they lie beside the line.
     :param origin: says where the code came from that is first decided at a commit.
     """
-    runs = chronicle.runs_of(commits, units)
+    runs = chronicle.runs_of(commits, entries)
     changes = [
-        replace(change, origin=origin(change.commit, units[change.commit.sha])) if change.begins else change
+        replace(change, origin=origin(change.commit, entries[change.commit.sha])) if change.begins else change
         for change in chronicle.changes_of(runs)
     ]
     document = {
@@ -132,18 +131,18 @@ def record(
         "source": {**asdict(source), "begins": list(source.begins)},
         "basis": asdict(basis),
         "commits": len(commits),
-        "closures": len({(units[c.sha].closure, units[c.sha].answers) for c in commits}),
+        "closures": len({(entries[c.sha].closure, entries[c.sha].answers) for c in commits}),
         "runs": chronicle.plain(runs),
         "changes": chronicle.plain(changes),
         "spells": chronicle.plain(chronicle.lifetimes_of(changes, runs)),
-        "releases": [_release(tag, units[tag.commit.sha]) for tag in tags if tag.commit.sha in units],
+        "releases": [_release(tag, entries[tag.commit.sha]) for tag in tags if tag.commit.sha in entries],
     }
     return dict(_clean(document))
 
 
-def _release(tag: Tag, unit: ClosureVerdict) -> dict[str, Any]:
+def _release(tag: Tag, entry: ClosureVerdict) -> dict[str, Any]:
     plain = {"name": tag.name, "commit": tag.commit.sha, "date": tag.commit.date}
-    return {**plain, "verdict": unit.verdict, "kind": unit.kind}
+    return {**plain, "verdict": entry.verdict, "kind": entry.kind}
 
 
 def _clean(value: Any) -> Any:
@@ -205,7 +204,7 @@ def load(file: Path) -> dict[str, Any]:
             f"{file}: a record of schema version {str(version)[:40]}, and this Sentinel reads "
             f"{SCHEMA_VERSION}; sweep again"
         )
-    if not _accepts()(document) or not _sound(document):
+    if not _SCHEMA.accepts(document) or not _sound(document):
         raise SentinelError(f"{file}: no record of a history; `sentinel sweep` writes them")
     return document
 
@@ -229,11 +228,6 @@ def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
             yield from _leaves(item, key)
     else:
         yield name, value
-
-
-@cache
-def _accepts() -> Check:
-    return compiled(SCHEMA)
 
 
 def files(folder: Path) -> Iterator[Path]:

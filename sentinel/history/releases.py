@@ -70,7 +70,7 @@ def sweep_releases(
     store = ClosureVerdictStore(home)
     listed = versions(target)
     bases = {recipe.bug_id: basis(catalog, recipe, settings) for recipe in recipes}
-    units = {recipe.bug_id: store.units(target.name, recipe.bug_id, bases[recipe.bug_id]) for recipe in recipes}
+    entries = {recipe.bug_id: store.entries(target.name, recipe.bug_id, bases[recipe.bug_id]) for recipe in recipes}
     runner = runner_of(catalog, settings, tell)
     counts = Counts()
     found: dict[str, dict[str, ClosureVerdict]] = {recipe.bug_id: {} for recipe in recipes}
@@ -79,12 +79,12 @@ def sweep_releases(
             if tell:
                 tell(f"{target.name}: release {version}, {number + 1} of {len(listed)}")
             for recipe in recipes:
-                unit = _known(units[recipe.bug_id], version)
-                if unit is None:
-                    unit = _probe(runner, recipe, version)
-                    units[recipe.bug_id].add(unit, closure_of(None, target.roots))
+                entry = _known(entries[recipe.bug_id], version)
+                if entry is None:
+                    entry = _probe(runner, recipe, version)
+                    entries[recipe.bug_id].add(entry, closure_of(None, target.roots))
                     counts.probed += 1
-                found[recipe.bug_id][f"pypi:{version}"] = unit
+                found[recipe.bug_id][f"pypi:{version}"] = entry
             runner.discard(target.name, Ref("pypi", version))
     finally:
         runner.close()
@@ -103,8 +103,8 @@ def _answers(version: str) -> str:
     return hashlib.sha256(f"pypi:{version}".encode()).hexdigest()[:40]
 
 
-def _known(units: ClosureVerdicts, version: str) -> ClosureVerdict | None:
-    return next((unit for unit in units if unit.answers == _answers(version)), None)
+def _known(entries: ClosureVerdicts, version: str) -> ClosureVerdict | None:
+    return next((entry for entry in entries if entry.answers == _answers(version)), None)
 
 
 def _probe(runner: Runner, recipe: Recipe, version: str) -> ClosureVerdict:

@@ -20,7 +20,7 @@ from sentinel.targets import Target
 #: As :meth:`Executor.submit`.
 Submit = Callable[[int, Work], "Future[tuple[Found, ...]]"]
 
-#: Told after each commit that was probed: commits done, commits in all, units probed.
+#: Told after each commit that was probed: commits done, commits in all, entries probed.
 Told = Callable[[int, int, int], None]
 
 
@@ -36,14 +36,14 @@ class Counts:
 
 @dataclass(frozen=True)
 class Swept:
-    """:ivar units: bug id -> commit -> its unit."""
+    """:ivar entries: bug id -> commit -> its entry."""
 
-    units: Mapping[str, Mapping[str, ClosureVerdict]]
+    entries: Mapping[str, Mapping[str, ClosureVerdict]]
     counts: Counts
 
 
 class Sweep:
-    """:param units: by bug id, of the same recipes.
+    """:param entries: by bug id, of the same recipes.
     :param beside: which third-party packages there are where probes run.
     """
 
@@ -51,14 +51,14 @@ class Sweep:
         self,
         target: Target,
         recipes: Sequence[Recipe],
-        units: Mapping[str, ClosureVerdicts],
+        entries: Mapping[str, ClosureVerdicts],
         trees: GitTrees,
         beside: Surroundings,
     ) -> None:
         self._beside = beside
         self._target = target
         self._recipes = list(recipes)
-        self._units = units
+        self._entries = entries
         self._trees = trees
         self._memo: dict[tuple[str, str, str], str | None] = {}
         self._by_roots: dict[tuple[tuple[str, str], ...], dict[str, ClosureVerdict]] = {}
@@ -83,14 +83,14 @@ class Sweep:
         return Swept(self._done, self.counts)
 
     def decide(self, commit: Commit, submit: Submit) -> dict[str, ClosureVerdict]:
-        """Give the unit of each recipe at one commit."""
+        """Give the entry of each recipe at one commit."""
         revision, missing = self._missing(commit)
         if missing and revision is not None:
             work = Work(self._target.name, commit.sha, revision.roots, tuple(missing))
             for found in submit(0, work).result():
                 self._take(found, commit, revision)
             self.counts.commits += 1
-        return {bug: units[commit.sha] for bug, units in self._done.items()}
+        return {bug: entries[commit.sha] for bug, entries in self._done.items()}
 
     def _missing(self, commit: Commit) -> tuple[Revision | None, list[Recipe]]:
         """A commit's tree, and the recipes whose verdict there is not known yet; takes over the others."""
@@ -99,11 +99,11 @@ class Sweep:
             known = self._by_roots.setdefault(revision.roots, {})
             missing = []
             for recipe in self._recipes:
-                unit = known.get(recipe.bug_id) or self._units[recipe.bug_id].find(revision)
-                if unit is None:
+                entry = known.get(recipe.bug_id) or self._entries[recipe.bug_id].find(revision)
+                if entry is None:
                     missing.append(recipe)
                 else:
-                    known[recipe.bug_id] = self._done[recipe.bug_id][commit.sha] = unit
+                    known[recipe.bug_id] = self._done[recipe.bug_id][commit.sha] = entry
         except MissingObjectError as error:
             for recipe in self._recipes:
                 self._done[recipe.bug_id][commit.sha] = ClosureVerdict(
@@ -154,10 +154,10 @@ class Sweep:
         closure = closure_of(found.asked, self._target.roots)
         same = ("verdict", "kind", "reason", "boundary", "file", "line", "blob")
         decided = {name: getattr(found, name) for name in same}
-        unit = ClosureVerdict(closure.id, revision.answers(closure), commit=commit.sha, **decided)
-        self._units[found.bug_id].add(unit, closure)
-        self._done[found.bug_id][commit.sha] = unit
-        self._by_roots.setdefault(revision.roots, {})[found.bug_id] = unit
+        entry = ClosureVerdict(closure.id, revision.answers(closure), commit=commit.sha, **decided)
+        self._entries[found.bug_id].add(entry, closure)
+        self._done[found.bug_id][commit.sha] = entry
+        self._by_roots.setdefault(revision.roots, {})[found.bug_id] = entry
         self.counts.probed += 1
 
 

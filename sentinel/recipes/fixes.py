@@ -17,14 +17,14 @@ from typing import Any
 
 from sentinel.errors import RecipeError, SentinelError
 from sentinel.recipes.catalog import Catalog
-from sentinel.recipes.schema_subset import Published
+from sentinel.recipes.json_schema import JsonSchema
 from sentinel.recipes.yamldoc import DocumentError, read
 from sentinel.targets.refs import Ref
 
 #: How the files are called; whatever else is in a folder of recipes is a recipe.
 SUFFIX = ".fix.yaml"
 
-_PUBLISHED = Published("fix")
+_SCHEMA = JsonSchema("fix")
 
 #: path in the repository -> its content; None where it is not there.
 Files = Mapping[str, "bytes | None"]
@@ -113,8 +113,8 @@ def load_fix(path: Path) -> Fix:
         line, column = document.at(keys)
         return f"{path}:{line}:{column}"
 
-    for wrong in _PUBLISHED.errors(data):
-        raise RecipeError(f"{place(*wrong.absolute_path)}: {wrong.message}; docs/recipes.md says what a fix has")
+    for wrong in _SCHEMA.errors(data):
+        raise RecipeError(f"{place(*wrong.instance_path)}: {wrong.message}; docs/recipes.md says what a fix has")
     if ("head" in data) == ("edits" in data):
         raise RecipeError(f"{place()}: a fix has either `edits` or upstream's own `head`")
     if path.name != f"{data['bugs'][0]}{SUFFIX}":

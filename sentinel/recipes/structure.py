@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.errors import nearest
+from sentinel.recipes.json_schema import JsonSchema
 from sentinel.recipes.problems import Findings, describe
-from sentinel.recipes.schema_subset import Published
 
 _TYPES = {
     "object": "a mapping",
@@ -20,12 +20,12 @@ _TYPES = {
 }
 
 
-_PUBLISHED = Published("recipe")
+_SCHEMA = JsonSchema("recipe")
 
 
 def schema() -> dict[str, Any]:
     """Give the published JSON Schema of recipes."""
-    return _PUBLISHED.schema
+    return _SCHEMA.schema
 
 
 def check_structure(findings: Findings) -> set[str]:
@@ -38,38 +38,25 @@ def check_structure(findings: Findings) -> set[str]:
         findings.error((), f"a recipe is a mapping that begins with recipe_version: 1; found {describe(data)}")
         return set()
     broken: set[str] = set()
-    if _PUBLISHED.accepts(data):
-        return broken
-    for error in _leaves(_PUBLISHED.errors(data)):
-        place = tuple(error.absolute_path)
+    for error in _SCHEMA.errors(data):
+        place = tuple(error.instance_path)
         before = len(findings.problems)
-        _SENTENCES.get(str(error.validator), _other)(findings, place, error)
+        _SENTENCES.get(error.kind.name, _other)(findings, place, error)
         if place and len(findings.problems) > before:
             broken.add(str(place[0]))
     return broken
 
 
-def _leaves(errors: Iterable[Any]) -> Iterable[Any]:
-    """Errors themselves instead of those of the combinators (if/then/else) that hold them."""
-    for error in errors:
-        if error.context and error.validator in ("if", "allOf", "anyOf", "oneOf"):
-            yield from _leaves(error.context)
-        else:
-            yield error
-
-
 def _additional(findings: Findings, place: tuple[Any, ...], error: Any) -> None:
-    known = error.schema.get("properties", {})
-    for key in error.instance:
-        if key not in known:
-            findings.error((*place, key), f"unknown key {key!r}{nearest(key, known, 'known are')}", key=True)
+    known = _SCHEMA.part(error).get("properties", {})
+    for key in error.kind.unexpected:
+        findings.error((*place, key), f"unknown key {key!r}{nearest(key, known, 'known are')}", key=True)
 
 
 def _required(findings: Findings, place: tuple[Any, ...], error: Any) -> None:
-    for key in error.validator_value:
-        if key not in error.instance:
-            meaning = _resolved(error.schema.get("properties", {}).get(key, {})).get("description", "")
-            findings.error(place, f"missing key {key!r}{f': {meaning}' if meaning else ''}")
+    key = error.kind.property
+    meaning = _resolved(_SCHEMA.part(error).get("properties", {}).get(key, {})).get("description", "")
+    findings.error(place, f"missing key {key!r}{f': {meaning}' if meaning else ''}")
 
 
 def _resolved(part: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -78,33 +65,47 @@ def _resolved(part: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _type(findings: Findings, place: tuple[Any, ...], error: Any) -> None:
-    kinds = [error.validator_value] if isinstance(error.validator_value, str) else error.validator_value
+    wanted = _SCHEMA.part(error)["type"]
+    kinds = [wanted] if isinstance(wanted, str) else wanted
+    if "number" in kinds and isinstance(_found(findings, place), float):
+        return  # not finite, which JSON has no number for; whoever reads the field says so
     expected = " or ".join(_TYPES[kind] for kind in kinds)
     findings.error(place, f"{_name(place)} must be {expected}, found {describe(error.instance)}")
 
 
 def _enum(findings: Findings, place: tuple[Any, ...], error: Any) -> None:
-    known = [str(item) for item in error.validator_value]
+    known = [str(item) for item in error.kind.options]
     near = nearest(str(error.instance), known)
     findings.error(place, f"{_name(place)} must be one of {', '.join(known)}; found {describe(error.instance)}{near}")
 
 
 def _const(findings: Findings, place: tuple[Any, ...], error: Any) -> None:
-    findings.error(place, f"{_name(place)} must be {error.validator_value}, found {describe(error.instance)}")
+    findings.error(place, f"{_name(place)} must be {error.kind.expected_value}, found {describe(error.instance)}")
+
+
+def _property_names(findings: Findings, place: tuple[Any, ...], error: Any) -> None:
+    name = error.kind.error.instance
+    findings.error((*place, name), f"{name!r} is not {_meaning(error)}", key=True)
 
 
 def _other(findings: Findings, place: tuple[Any, ...], error: Any) -> None:
-    meaning = error.schema.get("description") or error.schema.get("title") or error.message[:200]
-    if (
-        isinstance(error.instance, str)
-        and not (place and place[-1] == error.instance)
-        and "propertyNames" in error.absolute_schema_path
-    ):
-        findings.error((*place, error.instance), f"{error.instance!r} is not {meaning}", key=True)
-    elif error.validator == "minProperties":
+    meaning = _meaning(error)
+    if error.kind.name == "minProperties":
         findings.error(place, f"{_name(place)} is empty; {meaning}")
     else:
         findings.error(place, f"{_name(place)}: {describe(error.instance)} will not do; {meaning}")
+
+
+def _meaning(error: Any) -> str:
+    part = _SCHEMA.part(error)
+    return str(part.get("description") or part.get("title") or error.message[:200])
+
+
+def _found(findings: Findings, place: tuple[Any, ...]) -> Any:
+    value = findings.document.data
+    for step in place:
+        value = value[step]
+    return value
 
 
 def _name(place: tuple[Any, ...]) -> str:
@@ -117,6 +118,7 @@ def _name(place: tuple[Any, ...]) -> str:
 
 _SENTENCES: dict[str, Callable[[Findings, tuple[Any, ...], Any], None]] = {
     "additionalProperties": _additional,
+    "propertyNames": _property_names,
     "required": _required,
     "type": _type,
     "enum": _enum,

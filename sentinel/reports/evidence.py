@@ -17,7 +17,7 @@ import sentinel
 from sentinel.deciding.outcomes import Comparison, Decision, Observation
 from sentinel.errors import SentinelError
 from sentinel.recipes import Expected
-from sentinel.recipes.schema_subset import Published
+from sentinel.recipes.json_schema import JsonSchema
 from sentinel.reports.behaviour import behaviour
 from sentinel.reports.escaping import message, passage
 from sentinel.targets.refs import Ref
@@ -102,12 +102,12 @@ def _text(value: Any, indent: str) -> str:
     return _encode(value)
 
 
-_PUBLISHED = Published("evidence")
+_SCHEMA = JsonSchema("evidence")
 
 
 def schema() -> Document:
     """Give the published JSON Schema of evidence."""
-    return _PUBLISHED.schema
+    return _SCHEMA.schema
 
 
 def validate(document: Any) -> None:
@@ -115,11 +115,9 @@ def validate(document: Any) -> None:
 
     :raises SentinelError: naming the first place that is wrong.
     """
-    if _PUBLISHED.accepts(document):
-        return
-    error = next(_PUBLISHED.errors(document), None)
-    if error is not None:
-        raise SentinelError(f"not valid evidence: at {error.json_path}: {message(error.message)[:300]}")
+    for error in _SCHEMA.errors(document):
+        place = ".".join(map(str, ("$", *error.instance_path)))
+        raise SentinelError(f"not valid evidence: at {place}: {message(error.message)[:300]}")
 
 
 def reason(decision: Decision) -> str:

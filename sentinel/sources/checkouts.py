@@ -90,12 +90,14 @@ def materialise(
         try:
             _fill(part, target.name, tree, entries, contents, left_out, roots)
             os.chmod(part, 0o755)
-            with locks.taking(home.checkouts):
+            # A run that looks at a damaged checkout must not remove the whole one that another has just put there.
+            with locks.alone(home.checkouts):
                 _move(part, folder / tree)
-                made = _existing(home, target, ref, tree, facts)
+                locks.take(home.checkouts, folder / tree)
         finally:
             if part.exists():
                 remove_tree(part)
+    made = _existing(home, target, ref, tree, facts)
     if made is None:
         raise Unavailable(f"{target.name}: the checkout of {ref} vanished while it was made; run again")
     return made
@@ -237,14 +239,10 @@ def _holds(top: Path, entries: Iterable[Entry], absent: set[str]) -> bool:
 
 def _move(part: Path, place: Path) -> None:
     record = read_json(place / "checkout.json")
-    if place.is_dir() and (record is None or _whole(place, record) is None):
-        remove_tree(place)
-    try:
-        part.rename(place)
-    except OSError:
-        # Another process was first, and its files are the same ones.
-        if not (place / "checkout.json").is_file():
-            raise
+    if record is not None and _whole(place, record) is not None:
+        return  # another process was first, and its files are the same ones
+    remove_tree(place)
+    part.rename(place)
 
 
 def _fill(

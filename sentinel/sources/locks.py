@@ -2,7 +2,7 @@
 
 Each process has one file in ``checkouts/.users``: a line for each folder that it uses, locked as long as it lives. A
 file whose lock is free belongs to nobody any more. ``checkouts/.lock`` is held shared while a folder is taken into
-use, and alone while folders are pruned.
+use, and alone while folders are pruned or replaced.
 """
 
 from __future__ import annotations

@@ -125,6 +125,7 @@ def written(folder: Path) -> Callable[[], Any]:
     return outcome
 
 
+@pytest.mark.nightly
 def test_a_run(walked, here, decided, broken_tree, fixed_tree):
     act = run_of(broken_tree, fixed_tree, more="--sentinel-sarif=run.sarif")
 

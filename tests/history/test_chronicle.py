@@ -40,10 +40,12 @@ def test_runs_are_neighbours_of_one_verdict_and_one_kind():
 
 
 def test_a_range_that_cannot_be_decided_is_one_as_long_as_its_reason():
-    commits, units = line("DDDD")
+    commits, entries = line("DDDD")
     reasons = ["no 'f' here", "no 'f' here; the nearest is 'g'", "f(a) has no parameter", "f(a, b) has no parameter"]
-    units = {sha: replace(unit, reason=reason) for (sha, unit), reason in zip(units.items(), reasons, strict=True)}
-    runs = runs_of(commits, units)
+    entries = {
+        sha: replace(entry, reason=reason) for (sha, entry), reason in zip(entries.items(), reasons, strict=True)
+    }
+    runs = runs_of(commits, entries)
     assert [(run.commits, run.reason) for run in runs] == [(2, reasons[0]), (2, reasons[2])]
 
 

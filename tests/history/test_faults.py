@@ -177,7 +177,7 @@ def test_an_interrupt_keeps_what_was_decided(history, ledger, tiny_catalog, monk
         patch.setattr(Local, "_perform", perform)
         with pytest.raises(KeyboardInterrupt):
             book.sweep(recipes, Selection("main"), lambda: book.local(1))
-    assert not list((book.units.folder / "copies").iterdir())
+    assert not list((book.entries.folder / "copies").iterdir())
     account = book.sweep(recipes, Selection("main"), lambda: book.local(1))
     assert (account.counts.probed, len(account.records[0]["runs"])) == (2, 4)
 
@@ -214,22 +214,22 @@ def test_kill_9_in_the_middle_loses_nothing_and_its_copies_are_removed_later(his
     environment = {**os.environ, "SENTINEL_HOME": str(book.mirrors.home.path)}
     finished = subprocess.run([sys.executable, "-c", script], env=environment, cwd=tmp_path, check=False)
     assert finished.returncode == -signal.SIGKILL
-    copies = book.units.folder / "copies"
+    copies = book.entries.folder / "copies"
     assert list(copies.iterdir())
-    for file in book.units.folder.glob("tiny/TINY-MEAN/*.jsonl"):
+    for file in book.entries.folder.glob("tiny/TINY-MEAN/*.jsonl"):
         with file.open("a") as stream:
             stream.write('{"closure": "cut off in the mid')
     record = swept()
     assert verdicts(record) == [("reproduced", "", 1), ("fixed", "", 1), ("reproduced", "", 1), ("fixed", "", 1)]
     assert record["probed"] == 2
     assert not list(copies.iterdir())
-    for file in book.units.folder.glob("tiny/TINY-MEAN/*.jsonl"):
+    for file in book.entries.folder.glob("tiny/TINY-MEAN/*.jsonl"):
         assert all(json.loads(line) for line in file.read_text().splitlines())
 
 
 @pytest.mark.parametrize("left", ["", "x" * 10_000, '{"basis": {}}\n', '{"basis": {}}\n' + "x" * 10_000])
 def test_what_is_left_of_a_line_goes_where_the_next_is_written(left, tmp_path):
-    file = tmp_path / "history" / "units.jsonl"
+    file = tmp_path / "history" / "entries.jsonl"
     file.parent.mkdir()
     file.write_text(left)
     store = ClosureVerdictStore(Home(tmp_path))
@@ -253,7 +253,7 @@ def test_two_sweeps_on_one_store_come_to_the_same_and_spoil_nothing(history, led
         one, other = pool.map(sweep, range(2))
     assert one == other
     assert len(one[0]["runs"]) == 8
-    for file in book.units.folder.glob("tiny/TINY-MEAN/*.jsonl"):
+    for file in book.entries.folder.glob("tiny/TINY-MEAN/*.jsonl"):
         assert all(json.loads(line) for line in file.read_text().splitlines())
     assert swept()["probed"] == 0
 

@@ -24,12 +24,12 @@ BODY = """    weighted_sum_of_losses = (loss_mat * 1.0).sum()
 AGGREGATE = f'def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):\n{BODY}'
 
 
-def of_the_last(history: History, unit: ClosureVerdict) -> Origin | None:
+def of_the_last(history: History, entry: ClosureVerdict) -> Origin | None:
     mirror = history.path / ".git"
     now = commit(mirror, history.commits[-1])
     trees = GitTrees(mirror)
     try:
-        return origin(trees, unit, now.tree, commit(mirror, now.parents[0]).tree)
+        return origin(trees, entry, now.tree, commit(mirror, now.parents[0]).tree)
     finally:
         trees.close()
 

@@ -56,12 +56,12 @@ def test_a_node_that_goes_in_the_middle_loses_nothing(cluster, history, ledger, 
     account = book.sweep(
         recipes, Selection("main"), lambda: Interrupted(tiny_catalog, {"tiny": book.mirror}, book.options, lanes=2)
     )
-    (units,) = book.units.folder.glob("tiny/TINY-MEAN/*.jsonl")
-    by_ray = sorted(units.read_text().splitlines())
+    (entries,) = book.entries.folder.glob("tiny/TINY-MEAN/*.jsonl")
+    by_ray = sorted(entries.read_text().splitlines())
     assert len(by_ray) == len(set(by_ray)) == 8 + 1  # one line each, and the basis
     record = dict(account.records[0])
-    units.unlink()
-    next(book.units.folder.glob("tiny/TINY-MEAN/git-main.json")).unlink()
+    entries.unlink()
+    next(book.entries.folder.glob("tiny/TINY-MEAN/git-main.json")).unlink()
     alone = book.sweep(recipes, Selection("main"), lambda: book.local(1))
-    assert sorted(units.read_text().splitlines()) == by_ray
+    assert sorted(entries.read_text().splitlines()) == by_ray
     assert json.dumps(alone.records[0], sort_keys=True) == json.dumps(record, sort_keys=True)

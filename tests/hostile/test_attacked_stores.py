@@ -34,6 +34,7 @@ from sentinel.site.building import write
 from sentinel.sources import Home, MirrorStore, open_checkout
 from sentinel.sources.checkouts import files
 from sentinel.sources.home import remove_tree
+from sentinel.sources.locks import hold
 from sentinel.sources.pruning import prune
 from sentinel.targets import PackageRoot, Target
 from sentinel.targets.checkout import Checkout
@@ -245,6 +246,25 @@ def test_runs_at_once_on_a_checkout_that_somebody_has_been_at(upstream, store):
         run.join()
     assert found == [usual] * 4
     assert everything(usual.path) == whole
+
+
+def test_a_damaged_checkout_is_replaced_while_nobody_else_looks(upstream, store, monkeypatch):
+    """Two runs that both saw the damage: the second must not remove what the first has put there."""
+    store.add(TARGET, str(upstream.path))
+    usual = open_checkout(TARGET, MAIN, store=store)
+    (usual.path / "demo_rl").chmod(0o755)
+    (usual.path / "demo_rl" / "planted.py").write_text("")
+    removed: list[Path] = []
+
+    def removing(path: Path) -> None:
+        with pytest.raises(BlockingIOError):
+            os.close(hold(store.home.checkouts / ".lock", shared=True, wait=False))
+        removed.append(path)
+        remove_tree(path)
+
+    monkeypatch.setattr("sentinel.sources.checkouts.remove_tree", removing)
+    assert open_checkout(TARGET, MAIN, store=store) == usual
+    assert removed == [usual.path.parent]
 
 
 def test_links_in_the_cache_are_removed_and_not_what_they_lead_to(upstream, store, tmp_path):

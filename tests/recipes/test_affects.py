@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sentinel.recipes.affects import Affected, affected, holds, in_text, settings_in_words
-from sentinel.recipes.schema_subset import compiled
+from sentinel.recipes.json_schema import JsonSchema
 from sentinel.recipes.structure import schema
 
 
@@ -46,7 +46,7 @@ def test_it_reads_as_a_sentence():
 def valid(entry: Any) -> bool:
     """Whether the schema of recipes takes an entry of ``affects``."""
     whole = schema()
-    return compiled({**whole["$defs"]["affected"], "$defs": whole["$defs"]})(entry)
+    return JsonSchema({**whole["$defs"]["affected"], "$defs": whole["$defs"]}).accepts(entry)
 
 
 @pytest.mark.parametrize(

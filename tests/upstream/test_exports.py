@@ -6,9 +6,10 @@ So do the pages that lie prepared under findings/.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from shipped import MIRRORS, RECIPES
@@ -24,13 +25,19 @@ from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import open_checkout
 from sentinel.worker.client import Options
 
-#: The nightly walks try every shipped recipe; those whose revisions cannot be had are skipped with their reason.
-ALWAYS = ("ROLL-AGGLOSS-TOKENMEAN-MASK",)  # a function of tensors, and nothing beside torch and numpy
-BUGS = [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.nightly) for name in RECIPES]
+#: What every run tries: a function of tensors, with nothing beside torch and numpy, and a target of one page. The
+#: nightly walks try the others, too; those whose revisions cannot be had are skipped with their reason.
+ALWAYS = ("ROLL-AGGLOSS-TOKENMEAN-MASK", "slime")
 
 #: Every prepared pull request.
 ROOT = Path(__file__).resolve().parents[2]
 PREPARED = sorted((ROOT / "findings").glob("*/*/evidence.json"))
+
+
+def walked(values: Iterable[Any], name: Callable[[Any], str] = str) -> list[Any]:
+    """Parameters: what every run tries, and the others for the nightly walks."""
+    marks = {True: (), False: pytest.mark.nightly}
+    return [pytest.param(value, id=name(value), marks=marks[name(value) in ALWAYS]) for value in values]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +52,7 @@ def exporter() -> Iterator[Exporter]:
     warm.close()
 
 
-@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize("bug", walked(RECIPES))
 def test_runner_and_test_agree_with_the_evidence(bug: str, exporter: Exporter) -> None:
     recipe = RECIPES[bug]
     bundle = exporter.export(recipe, *recipe.revisions())
@@ -92,7 +99,7 @@ def _installed(package: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("file", PREPARED, ids=lambda file: file.parent.name)
+@pytest.mark.parametrize("file", walked(PREPARED, lambda file: file.parent.name))
 def test_a_prepared_runner_says_in_an_empty_environment_what_its_page_says(file: Path, empty: Environment) -> None:
     made = prepared(file)
     if made.document["runner"] is None or made.fix is None:
@@ -107,7 +114,7 @@ def test_a_prepared_runner_says_in_an_empty_environment_what_its_page_says(file:
     assert [tried.status for tried, _ in answers] == ["reproduced", "fixed"], [tried.problem for tried, _ in answers]
 
 
-@pytest.mark.parametrize("target", sorted({file.parents[1].name for file in PREPARED}))
+@pytest.mark.parametrize("target", walked(sorted({file.parents[1].name for file in PREPARED})))
 def test_the_numbers_of_prepared_pages_come_out_again(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jsonschema
+import jsonschema_rs
 import pytest
 
 import sentinel.watch
@@ -72,7 +72,7 @@ def test_a_violation_is_said_and_written(broken: tuple[dict[str, Any], str, Path
     *events, end = [json.loads(line) for line in (folder / "broken.jsonl").read_text(encoding="utf-8").splitlines()]
     schema = json.loads((Path(sentinel.__file__).parent / "schemas" / "events.schema.json").read_text(encoding="utf-8"))
     for event in (*events, end):
-        jsonschema.validate(event, schema)
+        jsonschema_rs.validate(schema, event)
     assert {event["event"] for event in events} == {"violation"}
     assert {event["boundary"] for event in events} == {"demo_rl.advantages.group_advantage"}
     assert end["event"] == "end"
@@ -218,7 +218,7 @@ def test_the_processes_of_a_run_have_one_checker(tmp_path: Path) -> None:
     assert ran.stderr.count("in 2 processes, ") == 1
     schema = json.loads((Path(sentinel.__file__).parent / "schemas" / "events.schema.json").read_text(encoding="utf-8"))
     for event in (*events, end):
-        jsonschema.validate(event, schema)
+        jsonschema_rs.validate(schema, event)
 
 
 @pytest.mark.parametrize(

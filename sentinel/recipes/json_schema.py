@@ -1,0 +1,60 @@
+"""Holds documents to the JSON Schemas that Sentinel publishes, or reads its records by."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from importlib import resources
+from typing import Any
+
+from sentinel.errors import SentinelError
+
+
+class JsonSchema:
+    """A JSON Schema (draft 2020-12).
+
+    :param source: the schema, or the name of a published one: ``recipe``, ``evidence`` or ``fix``.
+    """
+
+    def __init__(self, source: str | dict[str, Any]) -> None:
+        self._source = source
+
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        """Not to be changed by whoever gets it."""
+        if not isinstance(self._source, str):
+            return self._source
+        file = resources.files("sentinel") / "schemas" / f"{self._source}.schema.json"
+        loaded: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return loaded
+
+    @cached_property
+    def _validator(self) -> Any:
+        # As late as this: most of what imports this module reads no document.
+        from jsonschema_rs import Draft202012Validator
+
+        return Draft202012Validator(self.schema)
+
+    def accepts(self, document: Any) -> bool:
+        try:
+            return bool(self._validator.is_valid(document))
+        except ValueError:  # nested too deeply, or a text that no file can hold
+            return False
+
+    def errors(self, document: Any) -> Iterator[Any]:
+        """Give what is wrong with a document: each with ``instance``, ``instance_path``, ``kind`` and ``schema_path``.
+
+        :raises SentinelError: where it is no document at all.
+        """
+        try:
+            yield from self._validator.iter_errors(document)
+        except ValueError as error:
+            raise SentinelError(f"no JSON: {str(error)[:200]}") from None
+
+    def part(self, error: Any) -> Mapping[str, Any]:
+        """Give the part of the schema whose keyword a document broke."""
+        found: Any = self.schema
+        for step in error.schema_path[:-1]:
+            found = found[step]
+        return dict(found)
