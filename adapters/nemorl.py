@@ -91,8 +91,7 @@ def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], i
     sequences = inputs.get("global_batch_size") or _rows(counted).sum()
     tokens = inputs.get("batch_num_tokens") or counted.sum()
     counts = {"global_valid_seqs": torch.tensor(float(sequences)), "global_valid_toks": torch.tensor(float(tokens))}
-    given = {"input_ids": torch.ones(mask.shape, dtype=torch.int64), **data}
-    batch = boundary.imported[_BATCHES].BatchedDataDict(given)
+    batch = boundary.imported[_BATCHES].BatchedDataDict({"input_ids": torch.ones_like(mask, dtype=torch.int64), **data})
     if boundary.owner.__name__ == "SequencePackingLossWrapper":
         return _of_a_pack(boundary, loss, log_probs, batch, counts)
     if "next_token_logprobs" in boundary.parameters:
@@ -160,14 +159,11 @@ def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         raise AbsentError(f"the weights of {algorithm} are none of tokens")
     correction, cap = inputs["rollout_log_probs"] is not None, inputs["importance_weight_cap"]
     asked = {
-        **options,
-        "token_level_loss": _MODES[mode],
-        "ratio_clip_min": inputs["eps_clip_low"],
-        "ratio_clip_max": inputs["eps_clip_high"],
-        "ratio_clip_c": inputs["dual_clip"],
+        **options, "token_level_loss": _MODES[mode], "ratio_clip_min": inputs["eps_clip_low"],
+        "ratio_clip_max": inputs["eps_clip_high"], "ratio_clip_c": inputs["dual_clip"],
         "use_importance_sampling_correction": correction,
         "truncated_importance_sampling_ratio": cap if correction else None,
-    }
+    }  # fmt: skip
     if correction and cap is not None and "truncated_importance_sampling_type" in _fields(boundary):
         asked["truncated_importance_sampling_type"] = "tis"
     if algorithm == "cross_entropy":
@@ -224,18 +220,13 @@ def _kl_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     log_probs = inputs["log_probs"]
-    options = {
-        "reference_policy_kl_penalty": inputs["coefficient"],
-        "reference_policy_kl_type": inputs["kl_estimator"],
-        "token_level_loss": False,
-    }
+    options = {"reference_policy_kl_penalty": inputs["coefficient"], "token_level_loss": False,
+               "reference_policy_kl_type": inputs["kl_estimator"]}  # fmt: skip
     if inputs["kl_estimator"] == "k3" and "reference_policy_kl_type" not in _fields(boundary):
         del options["reference_policy_kl_type"]
     on_policy = {"old_log_probs": log_probs.detach(), "rollout_log_probs": None}
-    more = {
-        "reference_policy_logprobs": _behind_a_prompt(inputs["rollout_log_probs"]),
-        "sample_mask": torch.ones(len(log_probs)),
-    }
+    reference = _behind_a_prompt(inputs["rollout_log_probs"])
+    more = {"reference_policy_logprobs": reference, "sample_mask": torch.ones(len(log_probs))}
     counts = {"global_batch_size": len(log_probs)}
     scenario = {**inputs, **on_policy, **counts, "advantages": torch.zeros_like(log_probs)}
     loss, told = _clipped(boundary, scenario, options, more)
@@ -264,11 +255,8 @@ def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     mask = both("mask")
     log_probs = torch.where(mask != 0, both("log_probs"), -1.0)
-    data = {
-        "token_mask": _behind_a_prompt(mask),
-        "sample_mask": torch.ones(len(mask)),
-        "reference_policy_logprobs": torch.nn.functional.pad(both("ref_log_probs"), (0, 1)),
-    }
+    data = {"token_mask": _behind_a_prompt(mask), "sample_mask": torch.ones(len(mask)),
+            "reference_policy_logprobs": torch.nn.functional.pad(both("ref_log_probs"), (0, 1))}  # fmt: skip
     options = {"reference_policy_kl_penalty": inputs["beta"]}
     loss = boundary.owner(_configured(boundary.module.DPOLossConfig, options, _DPO))
     return {"loss": _called(boundary, loss, log_probs, data, {})[0]}
@@ -279,18 +267,26 @@ def _value(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     mask = inputs["response_mask"]
     loss = boundary.owner(boundary.module.MseValueLossConfig(cliprange=inputs["cliprange_value"]))
-    data = {
-        "token_mask": mask,
-        "sample_mask": _rows(mask),
-        "returns": inputs["returns"],
-        "values": inputs["values"],
-    }
+    data = {"token_mask": mask, "sample_mask": _rows(mask), **{name: inputs[name] for name in ("returns", "values")}}
     tokens = inputs["batch_num_tokens"]
     counted = torch.tensor(float((mask != 0).sum() if tokens is None else tokens))
     batch = boundary.imported[_BATCHES].BatchedDataDict(data)
     found, told = boundary.function(loss, inputs["vpreds"], batch, _rows(mask).sum(), counted)
     clipped = told["vf_clipfrac"] if inputs["cliprange_value"] is not None else None
     return {"loss": found, "clip_fraction": clipped}
+
+
+def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The teacher's best tokens are all that there are."""
+    import torch
+
+    mask, tokens = inputs["response_mask"], inputs["batch_num_tokens"]
+    kind, former = "reverse" if inputs["beta"] else "forward", {"zero_outside_topk": False, "mixed_kl_weight": 0.5}
+    loss = boundary.owner(_configured(boundary.module.DistillationLossConfig, {"kl_type": kind}, former))
+    said = [torch.log_softmax(inputs[name], -1) for name in ("logits", "teacher_logits")]
+    data = {"token_mask": _behind_a_prompt(mask), "sample_mask": _rows(mask), "input_ids": mask}
+    counts = _rows(mask).sum(), torch.tensor(float((mask != 0).sum() if tokens is None else tokens))
+    return {"loss": boundary.function(loss, *said, None, data, *counts)[0]}
 
 
 _LOSS_BINDINGS = (
@@ -316,6 +312,13 @@ _LOSS_BINDINGS = (
         imports=(_BATCHES,),
         accepts={"level": ("token", "sequence"), "response_mask": ("full", "right")},
         fixed=IMPORTANCE_WEIGHT.lacking("level", "mode", "threshold_low", "threshold_high"),
+    ),
+    Binding(
+        f"{_LOSSES}.DistillationLossFn.__call__",
+        "distillation_loss",
+        call=_distilled,
+        fixed={"temperature": 1.0},
+        accepts={"beta": (0.0, 1.0)},
     ),
     Binding(f"{_LOSSES}.ClippedPGLossFn.__call__", "ratio_report", call=_ratios, imports=(_BATCHES,)),
     Binding(

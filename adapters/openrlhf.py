@@ -274,6 +274,9 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+_UNCORRECTED = (("type", "tis"), ("level", "off"), ("mode", "mask"), ("gating", "ratio"), ("threshold", None))
+
+
 def _update_options(inputs: Mapping[str, Any], rows: int) -> Any:
     """What the trainer reads of its command line."""
     reference, budget = inputs["ref_log_probs"], inputs["max_tokens_per_microbatch"]
@@ -283,11 +286,11 @@ def _update_options(inputs: Mapping[str, Any], rows: int) -> Any:
         "train.dynamic_batch_enable": budget is not None, "train.max_tokens_per_gpu": budget,
         **dict.fromkeys(("train.batch_size", "rollout.batch_size"), rows), "vllm.sync_backend": "nccl",
         "actor.eps_clip_low_high": (inputs["eps_clip_low"], inputs["eps_clip_high"]), "actor.aux_loss_coef": 0.0,
-        "actor.dual_clip": inputs["dual_clip"], "actor.policy_loss_type": "ppo",
+        "actor.dual_clip": inputs["dual_clip"], "actor.policy_loss_type": "ppo", "actor.loss_agg_mode": "token-mean",
         "actor.entropy_coef": None if inputs["entropies"] is None else inputs["entropy_coef"],
         "algo.kl.use_loss": reference is not None, "algo.kl.init_coef": inputs["kl_coef"],
         "algo.kl.estimator": inputs["kl_estimator"],
-        "algo.advantage.is_correction_threshold": None, "algo.advantage.is_correction_type": "tis",
+        **{f"algo.advantage.is_correction_{name}": option for name, option in _UNCORRECTED},
     }  # fmt: skip
     return nested({**dict.fromkeys(off, False), **dict.fromkeys(one, 1), **given})
 

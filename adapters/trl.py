@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, DriftError, PackageRoot, StandIn, Target
+from sentinel.contracts.aggregation import row_mean
 from sentinel.contracts.conversations import chat
 from sentinel.contracts.normalisation import MASKED_STATISTICS, REWARD_NORMALISATION
 from sentinel.contracts.policy_loss import POLICY_LOSS
@@ -68,10 +69,8 @@ _OFF: dict[str, Any] = {
     **dict.fromkeys(("is_encoder_decoder", "_peft_has_been_casted_to_bf16", "reference_free"), False),
     **dict.fromkeys(("aux_loss_enabled", "_entropy_bonus_enabled", "is_fsdp_enabled", "is_deepspeed_enabled"), False),
     **dict.fromkeys(("use_liger_loss", "use_liger_kernel", "use_vllm", "off_policy_mask_threshold"), None),
-    "_tp_size": 1,
-    "_pending_extra_logs": {},
-    "_pending_metrics": {},
-}
+    "_tp_size": 1, "_pending_extra_logs": {}, "_pending_metrics": {},
+}  # fmt: skip
 
 
 def _of_configuration(self: Any, name: str) -> Any:
@@ -122,14 +121,6 @@ _LOSS_TYPES = {
 }  # fmt: skip
 
 
-def _response_means(values: Any, mask: Any) -> Any:
-    """One number a response, of one number a token."""
-    import torch
-
-    valid = mask != 0
-    return torch.where(valid, values, 0.0).sum(-1) / valid.sum(-1).clamp(min=1)
-
-
 def _saying(boundary: Any, log_probs: Any) -> dict[str, Any]:
     """Methods that answer these log-probs: one alone; with entropies, and later with a router's loss."""
     import inspect
@@ -151,7 +142,7 @@ def _completions(inputs: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     prompt = torch.ones(len(mask), 1, dtype=torch.long, device=mask.device)
     return {
         "prompt_ids": prompt, "prompt_mask": prompt, "completion_ids": torch.ones_like(mask), "completion_mask": mask,
-        "advantages": _response_means(inputs["advantages"], mask), "old_per_token_logps": old,
+        "advantages": row_mean(inputs["advantages"], mask != 0)[:, 0], "old_per_token_logps": old,
         "old_logps": (old * mask).sum(-1), "num_items_in_batch": mask.sum(), **more,
     }  # fmt: skip
 
@@ -228,6 +219,19 @@ def _rloo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": boundary.function(trainer, stand_in(training=True), _completions(inputs))}
 
 
+def _off_policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Which completions of one advantage each are kept; what their tokens lose is PPO's."""
+    import torch
+
+    advantages, mask, ratio = inputs["advantages"][:, :1], inputs["response_mask"], torch.exp(-inputs["ppo_kl"])
+    if not torch.equal(advantages.expand(mask.shape), inputs["advantages"]):
+        raise AbsentError("a completion has one advantage")
+    kept = boundary.function(advantages, inputs["log_probs"], inputs["old_log_probs"], mask, inputs["opsm_delta"])
+    bounded = ratio.clamp(1 - inputs["eps_clip"], 1 + inputs["eps_clip_high"])
+    losses = -torch.minimum(ratio * advantages, bounded * advantages)
+    return {"opsm_mask": kept.expand(mask.shape), "opsm_clipfrac": None, "policy_loss": losses}
+
+
 _KERNEL = StandIn("liger_loss", "of a package of its own: answers TRL's unfused loss of what it is handed")
 _EMPTY_ROWS = "a mean over responses is taken over the rows of the batch, those whose completion is masked included"
 _RESPONSES = {"loss_agg_mode": ("seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")}
@@ -251,14 +255,16 @@ _BY_RESPONSE = {
 _MEANS = {"loss_agg_mode": ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")}
 _OPTIONS_OF_GRPO = {**_RANKS, **_MEANS, "algorithm": ("ppo", "gspo", "sapo"), "dual_clip": (None, 3.0)}
 
+_REJECTION = Binding(
+    f"{GRPO}.GRPOTrainer.get_off_policy_mask", "sequence_rejection", call=_off_policy,
+    stand_ins=(StandIn("policy loss", "PPO's of the scenario's ratios: the boundary makes the mask alone"),),
+    dialects=(Dialect("masked_values_have_no_influence", None, "log-probs of masked tokens are finite, too",
+                      f"{CODE}/trainer/grpo_trainer.py#L2934", symptom="non-finite"),),
+)  # fmt: skip
 LOSSES = tuple(
     Binding(
-        boundary,
-        "policy_loss",
-        call=call,
-        stand_ins=(_SELF, _ONE_PROCESS, _LOG_PROBS, *stand_ins),
-        accepts={"response_mask": _COUNTED, **accepts},
-        fixed=fixed,
+        boundary, "policy_loss", call=call, stand_ins=(_SELF, _ONE_PROCESS, _LOG_PROBS, *stand_ins),
+        accepts={"response_mask": _COUNTED, **accepts}, fixed=fixed,
         dialects=(
             Dialect("a_rejected_row_is_an_absent_row", None, _EMPTY_ROWS, f"{CODE}/{line}", _RESPONSES, "value"),
             *dialects,
@@ -477,9 +483,8 @@ def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     args = _options(boundary, "SFTConfig", given)
     trainer = _trainer(boundary, args, _tokenizer=tokenizer, chat_template=None)
     made = boundary.function(trainer, Rows([row]), tokenizer, args, False, None, "chats")
-    if not made:
-        return {"token_ids": None}
-    return {"token_ids": made[0]["input_ids"], "loss_mask": [label != -100 for label in made[0]["labels"]]}
+    learned = [label != -100 for label in made[0]["labels"]] if made else None
+    return {"token_ids": made[0]["input_ids"], "loss_mask": learned} if made else {"token_ids": None}
 
 
 def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -841,12 +846,9 @@ _LEFT_OUT = {
         experimental.nash_md.* experimental.ppo.* experimental.prm.* experimental.ssd.* experimental.xpo.*
     """,
     "it talks to servers and engines, or waits for them": """
-        generation.* scripts.* experimental.async_grpo.async_rollout_worker.* experimental.async_grpo.openenv_harness.*
-        experimental.async_grpo.async_grpo_trainer.RolloutQueueDataset.* experimental.harbor.*
-        experimental.async_grpo.async_grpo_trainer.log_rollout_traces
-        experimental.async_grpo.async_grpo_trainer.AsyncGRPOTrainer.__init__
-        experimental.async_grpo.async_grpo_trainer.AsyncGRPOTrainer.get_train_dataloader experimental.openreward.*
-        experimental.server_distillation.*
+        generation.* scripts.* *.async_rollout_worker.* *.openenv_harness.* *.RolloutQueueDataset.*
+        experimental.harbor.* experimental.openreward.* experimental.server_distillation.* *.log_rollout_traces
+        *.AsyncGRPOTrainer.__init__ *.AsyncGRPOTrainer.get_train_dataloader
     """,
     _IN_A_STEP: """
         trainer.sft_trainer.DataCollatorForLanguageModeling.* trainer.utils.pad trainer.grpo_trainer.GRPOTrainer.*
@@ -857,8 +859,7 @@ _LEFT_OUT = {
         experimental.iw_opd.* experimental.gold.gold_trainer.GOLDTrainer.* trainer.utils.entropy_from_logits
         trainer.sft_trainer._chunk trainer.sft_trainer._chunked_cross_entropy_loss trainer.sft_trainer.SFTTrainer.*
         trainer.sft_trainer._patch_chunked_ce_lm_head experimental.utils.DPODataCollatorWithPadding.*
-        experimental.utils.truncate_right experimental.utils.add_bos_token_if_needed
-        experimental.utils.add_eos_token_if_needed experimental.utils.pad_to_length
+        experimental.utils.truncate_right experimental.utils.add_*_token_if_needed experimental.utils.pad_to_length
     """,
     "chats, pairs and packs are bound, and ask it; or it renames columns": "data_utils.* chat_template_utils.*",
     "images, as a processor makes them": """
@@ -866,14 +867,13 @@ _LEFT_OUT = {
         trainer.kto_trainer.DataCollatorForVisionUnpairedPreference.* trainer.utils.unsplit_pixel_values_by_grid
         experimental.utils.DataCollatorForVisionLanguageChatML.*
     """,
-    "an experiment with a loss of its own, which no contract defines": """
+    "a loss of one paper, and of TRL alone: ORPO, A2PO, SDPO, GOLD's across tokenizers; no contract defines it yet": """
         experimental.a2po.* experimental.orpo.* experimental.sdpo.* experimental.gold.gold_trainer.*
-        experimental.utils.pad_byte_offsets experimental.utils._split_repeated_byte_offsets
-        experimental.utils._normalize_byte_offsets experimental.utils.encode_with_byte_offsets
+        experimental.utils.*byte_offsets
     """,
     "an option of a loss that is bound, off by default, which no contract has": """
-        trainer.grpo_trainer.GRPOTrainer.get_high_entropy_mask trainer.grpo_trainer.GRPOTrainer.get_off_policy_mask
-        trainer.grpo_trainer.GRPOTrainer.get_gamma_weights trainer.sft_trainer.dft_loss
+        trainer.grpo_trainer.GRPOTrainer.get_high_entropy_mask trainer.grpo_trainer.GRPOTrainer.get_gamma_weights
+        trainer.sft_trainer.dft_loss
     """,
     "a pattern of a text, or it needs a package for that alone: math_verify, peft": "rewards.* experimental.sdft.*",
     "it counts operations of the machine, or prints": """
@@ -896,5 +896,5 @@ TARGET = Target(
         ),
     },
     unbound={f"trl.{path}": reason for reason, paths in _LEFT_OUT.items() for path in paths.split()},
-    bindings=(*LOSSES, *ADVANTAGES, *MODELS, *ROWS, *SINGLE, *STEPS),
+    bindings=(_REJECTION, *LOSSES, *ADVANTAGES, *MODELS, *ROWS, *SINGLE, *STEPS),
 )

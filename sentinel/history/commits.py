@@ -13,7 +13,7 @@ from sentinel.sources.gitbinary import run, run_checked
 from sentinel.sources.gitrefs import read_shallow
 
 _FORMAT = "%H%x00%T%x00%P%x00%at%x00%s%x00"
-_RELEASE = re.compile(r"(?:[A-Za-z]+[-_/])?v?\d+(\.\d+)+([._-]?(a|b|rc|alpha|beta|post|dev)?[._-]?\d*)*")
+_RELEASE = re.compile(r"(?:[A-Za-z]+[-_/])?v?\d+(\.\d+)+([._-]?(a|b|rc|alpha|beta|post)?[._-]?\d*)*")
 _PULL = re.compile(r"\(#(\d{1,9})\)\s*$|^Merge pull request #(\d{1,9}) ", re.ASCII)
 _MOMENT = "%Y-%m-%dT%H:%M:%SZ"
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -86,7 +86,7 @@ def commit(mirror: Path, sha: str) -> Commit:
 
 
 def releases(mirror: Path) -> list[Tag]:
-    """Give the tags that read as versions, by the date of their commits."""
+    """Give the tags that read as versions, by the date of their commits; development builds are no releases."""
     shape = "%(refname)%00%(objecttype) %(objectname)%00%(*objecttype) %(*objectname)"
     out = run_checked(mirror, "for-each-ref", f"--format={shape}", "refs/tags")
     named: dict[str, str] = {}

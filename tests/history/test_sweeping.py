@@ -10,6 +10,7 @@ import pytest
 from demo_kit import few
 from history_kit import BROKEN, BUGGY, CHANGED, DRIFTED, FIXED, VERDICTS, History
 
+from sentinel.history.commits import releases
 from sentinel.history.ledger import Selection
 from sentinel.recipes import find_recipes
 
@@ -28,6 +29,13 @@ def by_commit(record: dict[str, Any], commits: Sequence[str]) -> dict[str, tuple
     """The record's runs, unrolled over the commits in their order."""
     every = [(run["verdict"], run["kind"]) for run in record["runs"] for _ in range(run["commits"])]
     return dict(zip(commits, every, strict=True))
+
+
+def test_development_builds_are_no_releases(history):
+    history.commit({"tiny/__init__.py": ""})
+    for name in ("v0.4.0", "v0.4.1.dev12", "0.4.1dev3", "v0.5.0rc1", "v0.5.0.post1", "nvfp4-e2e.dev2"):
+        history.git("tag", name)
+    assert [tag.name for tag in releases(history.path / ".git")] == ["v0.4.0", "v0.5.0.post1", "v0.5.0rc1"]
 
 
 def test_runs_changes_and_lifetimes_of_a_bug_that_comes_twice(history, swept):
