@@ -41,7 +41,7 @@ from sentinel.watch.invariants import Invariant, Memory, mismatch
 from sentinel.watch.reading import Reading, Unreadable, case_of, reading_of
 from sentinel.watch.values import unpacked
 from sentinel.watch.wrapping import Call
-from sentinel.worker import answers, calling, probe
+from sentinel.worker import answers, calling, ghosts, probe
 from sentinel.worker.answers import Failed, Sat
 from sentinel.worker.serving import Sitting
 
@@ -53,6 +53,12 @@ _VARIED = 20
 _MOST_WRITTEN = 4096
 #: Bytes of the events' file before it begins again.
 _LARGEST = 16 << 20
+#: What takes much memory, and no function needs that is given numbers: data sets, and models beside the run's.
+_INERT = (
+    *("datasets", "pandas", "pyarrow"),
+    *(f"transformers.{name}" for name in ("trainer", "models", "generation", "modeling_utils", "processing_utils")),
+    "transformers.image_processing_utils",
+)
 #: Seconds that one look or one function may take; then the checker ends, and the run goes on without.
 _LONGEST = 600.0
 
@@ -298,11 +304,15 @@ class Checker:
         """Find out how a boundary's calls are read, and have the run copy them."""
         try:
             boundary = probe.found(subject.binding, self._roots, frozenset(subject.given), "cpu")
+            ghosts.state().probing = True
             reading = reading_of(number, subject, boundary)
         except BaseException as error:  # the run's modules may do anything when they are called
             reason = str(error) if isinstance(error, Unreadable) else f"{type(error).__name__}: {error}"
             self._not["watched"][reason[:120]] += 1
             return
+        finally:
+            ghosts.state().probing = False
+            ghosts.state().used.clear()
         self._readings[number] = reading
 
     def _check(self, process: Process, call: Call) -> None:
@@ -549,6 +559,7 @@ def main(arguments: Sequence[str]) -> None:
     and the invariants that are not looked at."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    sys.meta_path.insert(0, ghosts.InertModules(_INERT))
     with contextlib.suppress(OSError):
         os.nice(10)
     number, place, target, events, capture, *without = arguments

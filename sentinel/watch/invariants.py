@@ -239,6 +239,8 @@ def _steps_add_up(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) ->
 
 
 def _as_often(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
+    if kept.get("step") != values.get("step"):  # what ended the step before may have had no room
+        kept.update(step=values.get("step"), batches=[])
     if kind == "consumed":
         rows = values["rows"]
         seen = [tuple(_trimmed(rows[name][row]) for name in sorted(rows)) for row in range(len(rows["advantages"]))]
@@ -247,7 +249,6 @@ def _as_often(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str
             return "two micro-batches of one step have the same rows"
         before.append(seen)
         return ""
-    kept["batches"] = []
     wanted, done = values["wanted"], len(values["losses"])
     return f"a step has {done} micro-batches, {wanted} are configured" if wanted and done != wanted else ""
 

@@ -76,7 +76,7 @@ class Watching:
             """With the run's own copy of the framework, and no accelerator."""
             environment = {name: value for name, value in os.environ.items() if not name.startswith(_OF_RANKS)}
             environment |= {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-            environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+            environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "HYPOTHESIS_NO_PLUGINS": "1"}
             self.checker = subprocess.Popen(
                 [sys.executable, "-m", "sentinel.watch.checker", str(listening.fileno()), str(place), *words],
                 pass_fds=[listening.fileno()],
@@ -115,18 +115,23 @@ class Watching:
 
     def _talk(self) -> None:
         """Whatever happens to the checker ends this thread, and nothing else."""
+        idle = 0.0
         try:
             while not self._ending.is_set():
                 self._tell_rank()
                 self._tell_modules()
                 self._training.attach(self._producers)
                 self._hear(0.0)
-                if not self._send_all():
-                    self._ending.wait(0.05)
+                if self._send_all():
+                    idle, self.watcher.budget.beside = 0.0, time.thread_time()
+                else:
+                    idle = min(idle + 0.05, 0.25 if self._ready.is_set() else 0.05)
+                    self._ending.wait(idle)
             self._send_all()
             watcher = self.watcher
             told = {"lost": watcher.lost, "failed": watcher.failed, "held_back": watcher.budget.held_back}
-            self._connection.send(("end", {**told, "calls": watcher.calls, "seconds": watcher.budget.spent}))
+            seconds = watcher.budget.spent + time.thread_time()
+            self._connection.send(("end", {**told, "calls": watcher.calls, "seconds": seconds}))
             self._hear(PATIENCE)
         except Exception as error:
             self.watcher.note(error)

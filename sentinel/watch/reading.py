@@ -30,7 +30,7 @@ from sentinel.search.scenarios import draw, with_dialects
 from sentinel.values.literals import Tensor, from_array
 from sentinel.watch.values import Path, at
 from sentinel.watch.wrapping import Plan, gradients_of
-from sentinel.worker import probe, tensors
+from sentinel.worker import ghosts, probe, tensors
 from sentinel.worker.calling import Boundary
 
 #: Calls that are looked at to find a reading, and scenarios that are drawn for them at most.
@@ -453,6 +453,8 @@ def _calls(subject: Subject, boundary: Boundary) -> Iterator[tuple[dict[str, Any
         except Unreadable:
             raise
         except Exception:  # the scenario is not one of this version's, or makes no sense
+            if ghosts.state().used:
+                raise Unreadable(f"it needs {ghosts.state().used[0]}, for which there is no room") from None
             continue
         yield {name: tensors.build(value, _no_object) for name, value in inputs.items()}, heard, answers
 

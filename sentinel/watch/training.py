@@ -17,7 +17,7 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 from sentinel.watch import metrics
-from sentinel.watch.values import Copier
+from sentinel.watch.values import LARGEST, Copier
 from sentinel.watch.wrapping import Made, Watcher
 
 #: Parameters that are looked at in one step, and elements of each.
@@ -67,6 +67,8 @@ class Training:
         self._first: dict[str, Any] = {}
         self._asked: dict[str, Any] = {}
         self._told: dict[str, float] = {}
+        self._cost = self._spent = self._ended = 0.0  # of the last look; by the end of the last step; when that was
+        self._held: tuple[list[tuple[str, Any, int | None]], Any] | None = None
 
     def attach(self, producers: tuple[tuple[str, str], ...] = ()) -> None:
         """Attach to what is imported by now.
@@ -194,15 +196,32 @@ class Training:
             with self._guard():
                 if self._watcher.on:
                     options = getattr(args[0], "args", None) if args else None
-                    peers = getattr(options, "num_generations", None)
-                    self._send("produced", {"rows": _rows(result), "peers": peers})
+                    self._hold(_rows(result), getattr(options, "num_generations", None))
             return result
 
         return called
 
+    def _hold(self, rows: dict[str, Any], peers: Any) -> None:
+        """Copy the rows of a step that is looked at, and know which those of another are: a look may come later."""
+        began = time.perf_counter()
+        small = rows if sum(one.nbytes for one in rows.values()) <= LARGEST else {}
+        self._held = [(name, one, None if one.is_inference() else one._version) for name, one in small.items()], peers
+        if self._look:
+            self._produced()
+        self._watcher.budget.spent += time.perf_counter() - began
+
+    def _produced(self) -> bool:
+        """Send the rows that were made last, but for what was changed in place since; whether the checker has them."""
+        if self._held is not None:
+            held, peers = self._held
+            rows = {name: one for name, one, was in held if was is None or one._version == was}
+            if self._send("produced", {"rows": rows if "advantages" in rows else {}, "peers": peers}):
+                self._held = None
+        return self._held is None
+
     def _consumed(self, batch: Any) -> None:
         rows = _rows(batch)
-        if "advantages" in rows:
+        if "advantages" in rows and self._produced():
             self._send("consumed", {"rows": rows})
 
     # -- generation ----------------------------------------------------------------------------------------------------
@@ -233,8 +252,8 @@ class Training:
             return
         began = time.perf_counter()
         named = {id(parameter): name for name, parameter in trainer.model.named_parameters()}
-        held = [(parameter, group) for group in optimiser.param_groups for parameter in group["params"]]
-        moving = [parameter for parameter, group in held if id(parameter) in named and float(group["lr"])]  # no warm-up
+        held = {id(parameter): (parameter, group) for group in optimiser.param_groups for parameter in group["params"]}
+        moving = [one for place, (one, group) in held.items() if place in named and float(group["lr"])]  # no warm-up
         mine = [(named[id(parameter)], parameter) for parameter in moving]
         start = self._watcher.steps * _PARAMETERS % max(len(mine), 1)
         chosen = [*mine, *mine][start : start + min(_PARAMETERS, len(mine))]
@@ -242,14 +261,12 @@ class Training:
             (name, parameter, _piece(parameter), None if parameter.grad is None else _piece(parameter.grad))
             for name, parameter in chosen
         ]
-        wanting = [(name, one) for name, one in trainer.model.named_parameters() if one.requires_grad]
-        left = [name for name, one in wanting if all(one is not other for other, _ in held)]
+        left = [name for name, one in trainer.model.named_parameters() if one.requires_grad and id(one) not in held]
         reference: dict[str, tuple[Any, ...]] = {}
-        trained = {id(parameter) for parameter, _ in held}
         for model in dict(_references(trainer)).values():
             for label, weight in list(model.named_parameters())[:_PARAMETERS]:
                 now = _piece(weight)
-                reference[label] = self._first.setdefault(label, now), now, id(weight) in trained
+                reference[label] = self._first.setdefault(label, now), now, id(weight) in held
         rates = [
             group["lr"] for group in optimiser.param_groups if group.get("initial_lr") == trainer.args.learning_rate
         ]
@@ -278,8 +295,13 @@ class Training:
             self._told = dict(self._watcher.found)
             metrics.tell(self._trainer(), self._told, self._watcher.steps)
         budget = self._watcher.budget
-        self._look = self._watcher.steps % budget.every == 0 and budget.allows()
-        budget.spent += time.perf_counter() - began
+        if self._look:
+            self._cost = budget.spent - self._spent
+        self._look = self._watcher.steps % budget.every == 0
+        if self._look and not budget.allows(self._cost, began - self._ended):
+            self._look, self._cost = False, self._cost / 2  # that it took so long may have been an accident
+        self._spent = budget.spent = budget.spent + time.perf_counter() - began
+        self._ended = began
 
     # -- what none of it may do: end the run ---------------------------------------------------------------------------
 
@@ -298,13 +320,15 @@ class Training:
 
         return called
 
-    def _send(self, kind: str, values: dict[str, Any]) -> None:
+    def _send(self, kind: str, values: dict[str, Any]) -> bool:
         watcher = self._watcher
         seen = Seen(kind, watcher.steps, watcher.moment, Copier().copy(values))
         try:
             watcher.seen.put_nowait(seen)
         except queue.Full:
             watcher.lost += 1
+            return False
+        return True
 
 
 def _rows(batch: Any) -> dict[str, Any]:

@@ -25,6 +25,8 @@ Made = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 #: Of wrapped functions, so that two watchers of one have a name each.
 _NUMBERS = itertools.count()
+#: Seconds in a step that nobody notices.
+_UNNOTICED = 0.02
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -71,18 +73,22 @@ class Call(NamedTuple):
 class Budget:
     """How much of a run's time goes into copies.
 
-    :ivar share: of the time since the start.
+    :ivar share: of the time since the start; of one step five times as much, or what nobody notices.
     :ivar every: of so many calls of a boundary one is copied, at most.
+    :ivar beside: what the thread that sends them has taken.
     """
 
     share: float = 0.01
     every: int = 100
     spent: float = 0.0
+    beside: float = 0.0
     began: float = field(default_factory=time.perf_counter)
     held_back: int = 0
 
-    def allows(self) -> bool:
-        allowed = self.spent <= self.share * (time.perf_counter() - self.began)
+    def allows(self, cost: float = 0.0, step: float = 0.0) -> bool:
+        """:param cost: seconds that it may take; :param step: those of a step."""
+        within = self.spent + self.beside <= self.share * (time.perf_counter() - self.began)
+        allowed = within and cost <= max(5 * self.share * step, _UNNOTICED)
         self.held_back += not allowed
         return allowed
 

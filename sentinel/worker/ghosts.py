@@ -11,9 +11,11 @@ import builtins
 import importlib.util
 import linecache
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from types import FrameType
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import FrameType, ModuleType
 from typing import Any
 
 _ONLY_WHERE_NAMED = """
@@ -195,6 +197,30 @@ def _operator(name: str) -> Callable[..., Ghost]:
         return Ghost(f"{self._ghost_name}.{name}")
 
     return method
+
+
+class _GhostModule(ModuleType):
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(Ghost(self.__name__), attribute)
+
+
+class InertModules(MetaPathFinder, Loader):
+    """Finds ghosts for modules of these names and all below them, whoever imports them."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = tuple(names)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        inert = any(f"{name}.".startswith(f"{one}.") for one in self._names)
+        return ModuleSpec(name, self, is_package=True) if inert else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _GhostModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """There is nothing in it."""
 
 
 # ``X | None`` and ``X[int]`` stand in annotations; the rest in constants that modules compute while they are imported.
