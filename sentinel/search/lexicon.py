@@ -242,7 +242,6 @@ TERMS: tuple[Term, ...] = (
         10,
         2,
     ),
-    _any_of("strategy", r"strategy", "fsdp", "megatron"),
     _any_of("return_dict", r"return_dict", True),
     _any_of("top_k", r"top_?k", -1, 2),
     _any_of("top_p", r"top_?p|min_p", 1.0, 0.9),
