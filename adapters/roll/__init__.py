@@ -688,7 +688,7 @@ TARGET = Target(
         "roll.pipeline.agentic.agentic_config.AgenticConfig",
         "roll.pipeline.distill.distill_config.DistillConfig",
     ),
-    spellings={"traj_id": "uid", "traj_group_id": "uid", "episode_scores": "rewards", "step_scores": "rewards"},
+    spellings={"traj_id": "uid"},
     batches={"DataProto": "roll.distributed.scheduler.protocol.DataProto"},
     repository="https://github.com/alibaba/ROLL",
     roots=(PackageRoot("roll"),),
