@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, Protocol
 
 InputKind = Literal["tensor", "ragged", "number", "integer", "boolean", "string", "labels", "mapping", "any"]
@@ -155,6 +155,35 @@ class Observed:
 Measure = Callable[[Callable[..., Mapping[str, Any]], Mapping[str, Any]], Mapping[str, Any]]
 
 
+def returned(**forms: str) -> Measure:
+    """Measure what ``call`` returns by these names, and nothing beside it.
+
+    :param forms: for each name ``as_is``; ``counted`` (a tensor, 0 at tokens that do not count: what stands there is
+        nobody's meaning, and left out on both sides); ``number``, ``integer`` or ``truth``; ``tensor``, or a list as a
+        tensor of ``integers`` or ``numbers``. None stays None.
+    """
+    return partial(_returned, forms=forms)
+
+
+def _returned(
+    call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any], forms: Mapping[str, str]
+) -> dict[str, Any]:
+    import torch
+
+    of: Mapping[str, Callable[[Any], Any]] = {
+        "as_is": lambda value: value,
+        "counted": lambda value: torch.where(inputs["response_mask"] != 0, value, 0.0),
+        "number": float,
+        "integer": int,
+        "truth": bool,
+        "tensor": torch.as_tensor,
+        "integers": lambda values: torch.as_tensor(list(values), dtype=torch.int64),
+        "numbers": lambda values: torch.tensor([float(value) for value in values], dtype=torch.float64),
+    }
+    outputs = call(**inputs)
+    return {name: None if outputs[name] is None else of[form](outputs[name]) for name, form in forms.items()}
+
+
 @dataclass(frozen=True)
 class Contract:
     """:ivar name: what recipes and adapters call it.
@@ -195,9 +224,14 @@ class Contract:
         return {item.name: item for item in self.inputs}
 
     @property
+    def of_its_module(self) -> Any:
+        """A function of the module that defines it."""
+        return self.oracle if isinstance(self.measure, partial) else self.measure
+
+    @property
     def file(self) -> str:
         """Where it is defined: the worker loads it from there."""
-        return self.measure.__code__.co_filename
+        return str(self.of_its_module.__code__.co_filename)
 
     def input(self, name: str) -> Input | None:
         return self._named.get(name)

@@ -22,6 +22,7 @@ from sentinel.contracts.contract import (
     knob,
     per_row,
     per_token,
+    returned,
     rule,
     token_mask,
 )
@@ -236,10 +237,6 @@ REWARD_LAYOUT = Input(
 # -- reward normalisation ----------------------------------------------------------------------------------------------
 
 
-def _measure_reward_normalisation(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"normalised": call(**inputs)["normalised"]}
-
-
 def _oracle_reward_normalisation(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``clip((r_i - mean) / (std + epsilon))``: see :func:`sentinel.contracts.normalisation.normalised`."""
     import torch
@@ -263,7 +260,7 @@ REWARD_NORMALISATION = rule(
         knob("clip", "bound of the |normalised reward|; left out, none", (None, 1.0, 0.25)),
     ),
     observes=(Observed("normalised", "reward of each response, normalised", ("batch",)),),
-    measure=_measure_reward_normalisation,
+    measure=returned(normalised="as_is"),
     oracle=_oracle_reward_normalisation,
     group="group",
     aliases={"scores": "rewards", "uid": "group", "index": "group"},

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sentinel.contracts.aggregation import with_a_token
-from sentinel.contracts.contract import Choose, Contract, Input, Observed, per_token, rule
+from sentinel.contracts.contract import Choose, Contract, Input, Observed, per_token, returned, rule
 
 # -- balanced partition ------------------------------------------------------------------------------------------------
 
@@ -175,11 +175,6 @@ MICROBATCH_PACKING = Contract(
 # -- batch trimming ----------------------------------------------------------------------------------------------------
 
 
-def _measure_batch_trimming(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    outputs = call(**inputs)
-    return {name: int(outputs[name]) for name in ("kept", "global_batch_size")}
-
-
 def _oracle_batch_trimming(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A dynamic batch has as many samples as ranks can share equally; samples that fill no batch are left out."""
     samples, size = inputs["samples"], inputs["global_batch_size"]
@@ -212,7 +207,7 @@ BATCH_TRIMMING = rule(
         ),
     ),
     observes=(Observed("kept", "samples that are left"), Observed("global_batch_size", "samples of a batch")),
-    measure=_measure_batch_trimming,
+    measure=returned(kept="integer", global_batch_size="integer"),
     oracle=_oracle_batch_trimming,
     aliases={"batch_size": "global_batch_size"},
     arrange=_arrange_batch_trimming,

@@ -18,6 +18,7 @@ from sentinel.contracts.contract import (
     dialect,
     knob,
     per_row,
+    returned,
     rule,
     token_mask,
 )
@@ -166,10 +167,6 @@ TOKEN_REWARD = Contract(
 # -- soft overlong punishment ------------------------------------------------------------------------------------------
 
 
-def _measure_overlong_penalty(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"rewards": call(**inputs)["rewards"]}
-
-
 def _oracle_overlong_penalty(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``r + f R(y)``, where ``R`` is 0 up to ``|y| = L_max - L_cache``, falls linearly to -1 at ``L_max``, and stays
     there."""
@@ -202,7 +199,7 @@ OVERLONG_PENALTY = Contract(
         ),
     ),
     observes=(Observed("rewards", "reward of each response, with the penalty", ("batch",)),),
-    measure=_measure_overlong_penalty,
+    measure=returned(rewards="as_is"),
     oracle=_oracle_overlong_penalty,
     law="the_oracle_agrees",
     laws=(
@@ -219,12 +216,6 @@ OVERLONG_PENALTY = Contract(
 
 
 # -- rollout baselines -------------------------------------------------------------------------------------------------
-
-
-def _measure_rollout_baseline(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
-    return {"normalised": torch.as_tensor(call(**inputs)["normalised"])}
 
 
 def _oracle_rollout_baseline(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -260,7 +251,7 @@ ROLLOUT_BASELINE = rule(
         Input("rewards", "any", "reward of that rollout, for each sample", choices=([],)),
     ),
     observes=(Observed("normalised", "reward of each sample, relative to the baseline", ("samples",)),),
-    measure=_measure_rollout_baseline,
+    measure=returned(normalised="tensor"),
     oracle=_oracle_rollout_baseline,
     arrange=_arrange_rollout_baseline,
 )

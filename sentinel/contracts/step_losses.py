@@ -22,6 +22,7 @@ from sentinel.contracts.contract import (
     knob,
     laws_of_tokens,
     per_token,
+    returned,
     rule,
     token_mask,
 )
@@ -31,11 +32,6 @@ from sentinel.contracts.updates import MICRO_BATCH_SIZE, cut_otherwise, fitting
 from sentinel.values.literals import tensor
 
 # -- context-parallel losses -------------------------------------------------------------------------------------------
-
-
-def _measure_context_parallel_loss(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` goes through all ranks, and returns the ``loss`` that the ranks have together."""
-    return {"loss": float(call(**inputs)["loss"])}
 
 
 def _oracle_context_parallel_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,7 +57,7 @@ CONTEXT_PARALLEL_LOSS = rule(
         Input("per_token", "boolean", "whether losses are summed and divided by all tokens", choices=(True, False)),
     ),
     observes=(Observed("loss", "the loss of the sequence"),),
-    measure=_measure_context_parallel_loss,
+    measure=returned(loss="number"),
     oracle=_oracle_context_parallel_loss,
     arrange=_arrange_context_parallel_loss,
 )
