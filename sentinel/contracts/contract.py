@@ -191,7 +191,8 @@ class Contract:
     :ivar source: the paper or definition it is written from.
     :ivar observes: every key that :attr:`measure` returns; a recipe that expects another key is wrong.
     :ivar oracle: the reference in float64: canonical inputs to canonical outputs, written from :attr:`source`.
-    :ivar law: the name of the invariant that decides a published recipe that has variants but no expected values.
+    :ivar law: the name of the law that decides a recipe without expected values; where a contract names none, its
+        oracle decides.
     :ivar open_keys: whether boundaries of this contract may add keys of their own (only the generic ``call``).
     :ivar laws: the names of the laws that every boundary of the contract must obey; a search checks these.
     :ivar mask: the input that says which tokens count; empty where there is none.
@@ -218,6 +219,10 @@ class Contract:
     group: str = ""
     arrange: Callable[[dict[str, Any], Choose], dict[str, Any]] | None = None
     parts: Callable[[Mapping[str, Any], Choose], list[dict[str, Any]]] | None = None
+
+    def __post_init__(self) -> None:
+        if self.law is None and self.oracle is not None:
+            object.__setattr__(self, "law", "the_oracle_agrees")
 
     @cached_property
     def _named(self) -> Mapping[str, Input]:
@@ -287,11 +292,8 @@ def rule(
     observes: tuple[Observed, ...],
     measure: Measure,
     oracle: Callable[[Mapping[str, Any]], Mapping[str, Any]],
-    law: str | None = "the_oracle_agrees",
     laws: tuple[str, ...] = AS_DEFINED,
     **more: Any,
 ) -> Contract:
     """Define what has no mask of tokens: a rule over plain values, of which the reference gives the answer."""
-    return Contract(
-        name, summary, source, inputs, observes, measure, oracle, **{"law": law, "laws": laws, "mask": "", **more}
-    )
+    return Contract(name, summary, source, inputs, observes, measure, oracle, **{"laws": laws, "mask": "", **more})

@@ -162,7 +162,6 @@ OVERLONG_FILTER = Contract(
     ),
     measure=_measure_overlong_filter,
     oracle=_oracle_overlong_filter,
-    law="the_oracle_agrees",
     laws=("order_does_not_matter", "twins_agree", "the_oracle_agrees", "nothing_else_is_touched"),
     arrange=with_a_token,
 )
@@ -225,7 +224,6 @@ SECOND_MOMENT_MASK = Contract(
     ),
     measure=_measure_second_moment_mask,
     oracle=_oracle_second_moment_mask,
-    law="the_oracle_agrees",
     laws=("masked_values_have_no_influence", "padding_is_invisible", "twins_agree", "every_knob_counts", *AS_DEFINED),
     arrange=spreading("proximal_log_probs", "behaviour_log_probs"),
 )

@@ -307,7 +307,6 @@ ADVANTAGE_NORMALISATION = Contract(
     ),
     measure=_measure_advantage_normalisation,
     oracle=_oracle_advantage_normalisation,
-    law="the_oracle_agrees",
     group="group",
     aliases={"loss_mask": "response_mask", "uid": "group", "index": "group"},
     laws=LAWS_OF_TOKENS,
@@ -411,7 +410,6 @@ MASKED_STATISTICS = Contract(
     ),
     measure=_measure_masked_statistics,
     oracle=_oracle_masked_statistics,
-    law="the_oracle_agrees",
     aliases={"loss_mask": "response_mask", "mask": "response_mask"},
     laws=LAWS_OF_TOKENS,
 )

@@ -164,7 +164,6 @@ MICROBATCH_PACKING = Contract(
     ),
     measure=_measure_microbatch_packing,
     oracle=_oracle_microbatch_packing,
-    law="the_oracle_agrees",
     aliases={"max_token_len": "max_tokens_per_microbatch"},
     laws=("the_oracle_agrees", "nothing_else_is_touched"),
     mask="attention_mask",

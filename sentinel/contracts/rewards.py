@@ -102,7 +102,6 @@ RULE_REWARD = Contract(
     ),
     measure=_measure_rule_reward,
     oracle=_oracle_rule_reward,
-    law="the_oracle_agrees",
     laws=(*AS_DEFINED, "twins_agree", "finite_in_finite_out"),
 )
 
@@ -150,7 +149,6 @@ TOKEN_REWARD = Contract(
     ),
     measure=_measure_token_reward,
     oracle=_oracle_token_reward,
-    law="the_oracle_agrees",
     laws=(
         "groups_are_isolated",
         "order_does_not_matter",
@@ -201,7 +199,6 @@ OVERLONG_PENALTY = Contract(
     observes=(Observed("rewards", "reward of each response, with the penalty", ("batch",)),),
     measure=returned(rewards="as_is"),
     oracle=_oracle_overlong_penalty,
-    law="the_oracle_agrees",
     laws=(
         "groups_are_isolated",
         "order_does_not_matter",

@@ -106,7 +106,6 @@ PROMPT_LOSS = Contract(
     ),
     measure=_measure_prompt_loss,
     oracle=_oracle_prompt_loss,
-    law="the_oracle_agrees",
     laws=("masked_values_have_no_influence", "the_oracle_agrees", "nothing_else_is_touched", "finite_in_finite_out"),
     group="group",
     arrange=_arrange_prompt_loss,
@@ -168,7 +167,6 @@ ROLLOUT_KL = Contract(
     ),
     measure=_measure_rollout_kl,
     oracle=_oracle_rollout_kl,
-    law="the_oracle_agrees",
     aliases={"old_log_probs": "rollout_log_probs", "loss_mask": "response_mask"},
     laws=laws_of_tokens(
         "a_rejected_row_is_an_absent_row",
@@ -272,7 +270,6 @@ PREFERENCE_LOSS = Contract(
     ),
     measure=_measure_preference_loss,
     oracle=_oracle_preference_loss,
-    law="the_oracle_agrees",
     laws=("order_does_not_matter", "the_oracle_agrees", "nothing_else_is_touched", "every_knob_counts"),
     mask="chosen_mask",
     arrange=_arrange_preference_loss,
@@ -392,7 +389,6 @@ DECOUPLED_LOSS = Contract(
     ),
     measure=_measure_decoupled_loss,
     oracle=_oracle_decoupled_loss,
-    law="the_oracle_agrees",
     aliases={"loss_mask": "response_mask"},
     laws=(
         "masked_values_have_no_influence",
