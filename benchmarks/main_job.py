@@ -115,7 +115,7 @@ def target_imports(jobs: list[Job]) -> float:
             binding = adapter.target.binding(recipe.boundary, recipe.contract)
             paths = [*binding.paths, *binding.imports] if binding else [recipe.boundary]
             contract = CATALOG.contracts[recipe.contract]
-            file = contract.measure.__code__.co_filename
+            file = contract.file
             start = time.perf_counter()
             process.load(paths, str(adapter.file), file, contract.name)
             total += time.perf_counter() - start

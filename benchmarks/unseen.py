@@ -38,8 +38,8 @@ from sentinel.history import commits
 from sentinel.history.bindings import Definitions, sighting, span_of, syntax_of
 from sentinel.history.coverage import STATES, coverage_of, unbound
 from sentinel.history.gittrees import GitTrees, LargeObjectError
+from sentinel.history.held import Held, compared_at
 from sentinel.history.inventory import Function, Source, signal_functions
-from sentinel.history.since import Held, compared_at
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.checks import subjects
 from sentinel.sources import MirrorStore, open_checkout

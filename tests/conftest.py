@@ -131,7 +131,7 @@ def consult(zygote: Zygote) -> Iterator[Consult]:
     references = References(oracle)
 
     def ask(name: str, variants: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-        file = bundled_catalog().contracts[name].measure.__code__.co_filename
+        file = bundled_catalog().contracts[name].file
         calls = {variant: {"inputs": dict(inputs)} for variant, inputs in variants.items()}
         answer = references.consult({"contract": name, "contract_file": file, "calls": calls})
         assert isinstance(answer, Sat), answer

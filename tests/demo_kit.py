@@ -249,7 +249,7 @@ class Lab:
 
     def _files(self) -> tuple[str, str]:
         """Of the adapter and the contract."""
-        return str(bundled("adapters") / "demo.py"), bundled_catalog().contracts["call"].measure.__code__.co_filename
+        return str(bundled("adapters") / "demo.py"), bundled_catalog().contracts["call"].file
 
     def call(self, files: Mapping[str, str], boundary: str, /, **arguments: Any) -> Measured | Failed:
         return self.probe(self.open(self.write(files)), boundary, **arguments)

@@ -17,7 +17,7 @@ from sentinel.commands.known import PATIENCE, known, settings_options, target_na
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.runner import Runner, runner_of
 from sentinel.errors import SentinelError, nearest
-from sentinel.history.since import held_to
+from sentinel.history.held import held_to
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import Catalog
 from sentinel.reports.escaping import message

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, Protocol
 
 InputKind = Literal["tensor", "ragged", "number", "integer", "boolean", "string", "labels", "mapping", "any"]
@@ -155,6 +155,35 @@ class Observed:
 Measure = Callable[[Callable[..., Mapping[str, Any]], Mapping[str, Any]], Mapping[str, Any]]
 
 
+def returned(**forms: str) -> Measure:
+    """Measure what ``call`` returns by these names, and nothing beside it.
+
+    :param forms: for each name ``as_is``; ``counted`` (a tensor, 0 at tokens that do not count: what stands there is
+        nobody's meaning, and left out on both sides); ``number``, ``integer`` or ``truth``; ``tensor``, or a list as a
+        tensor of ``integers`` or ``numbers``. None stays None.
+    """
+    return partial(_returned, forms=forms)
+
+
+def _returned(
+    call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any], forms: Mapping[str, str]
+) -> dict[str, Any]:
+    import torch
+
+    of: Mapping[str, Callable[[Any], Any]] = {
+        "as_is": lambda value: value,
+        "counted": lambda value: torch.where(inputs["response_mask"] != 0, value, 0.0),
+        "number": float,
+        "integer": int,
+        "truth": bool,
+        "tensor": torch.as_tensor,
+        "integers": lambda values: torch.as_tensor(list(values), dtype=torch.int64),
+        "numbers": lambda values: torch.tensor([float(value) for value in values], dtype=torch.float64),
+    }
+    outputs = call(**inputs)
+    return {name: None if outputs[name] is None else of[form](outputs[name]) for name, form in forms.items()}
+
+
 @dataclass(frozen=True)
 class Contract:
     """:ivar name: what recipes and adapters call it.
@@ -162,7 +191,8 @@ class Contract:
     :ivar source: the paper or definition it is written from.
     :ivar observes: every key that :attr:`measure` returns; a recipe that expects another key is wrong.
     :ivar oracle: the reference in float64: canonical inputs to canonical outputs, written from :attr:`source`.
-    :ivar law: the name of the invariant that decides a published recipe that has variants but no expected values.
+    :ivar law: the name of the law that decides a recipe without expected values; where a contract names none, its
+        oracle decides.
     :ivar open_keys: whether boundaries of this contract may add keys of their own (only the generic ``call``).
     :ivar laws: the names of the laws that every boundary of the contract must obey; a search checks these.
     :ivar mask: the input that says which tokens count; empty where there is none.
@@ -190,14 +220,23 @@ class Contract:
     arrange: Callable[[dict[str, Any], Choose], dict[str, Any]] | None = None
     parts: Callable[[Mapping[str, Any], Choose], list[dict[str, Any]]] | None = None
 
+    def __post_init__(self) -> None:
+        if self.law is None and self.oracle is not None:
+            object.__setattr__(self, "law", "the_oracle_agrees")
+
     @cached_property
     def _named(self) -> Mapping[str, Input]:
         return {item.name: item for item in self.inputs}
 
     @property
+    def of_its_module(self) -> Any:
+        """A function of the module that defines it."""
+        return self.oracle if isinstance(self.measure, partial) else self.measure
+
+    @property
     def file(self) -> str:
         """Where it is defined: the worker loads it from there."""
-        return self.measure.__code__.co_filename
+        return str(self.of_its_module.__code__.co_filename)
 
     def input(self, name: str) -> Input | None:
         return self._named.get(name)
@@ -253,11 +292,8 @@ def rule(
     observes: tuple[Observed, ...],
     measure: Measure,
     oracle: Callable[[Mapping[str, Any]], Mapping[str, Any]],
-    law: str | None = "the_oracle_agrees",
     laws: tuple[str, ...] = AS_DEFINED,
     **more: Any,
 ) -> Contract:
     """Define what has no mask of tokens: a rule over plain values, of which the reference gives the answer."""
-    return Contract(
-        name, summary, source, inputs, observes, measure, oracle, **{"law": law, "laws": laws, "mask": "", **more}
-    )
+    return Contract(name, summary, source, inputs, observes, measure, oracle, **{"laws": laws, "mask": "", **more})

@@ -100,7 +100,6 @@ DISTILLATION_LOSS = Contract(
     ),
     measure=_measure_distillation_loss,
     oracle=_oracle_distillation_loss,
-    law="the_oracle_agrees",
     laws=laws_of_tokens(
         "a_sequence_decision_is_one_decision",
         "metrics_tell_the_truth",

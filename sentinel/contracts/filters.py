@@ -19,6 +19,7 @@ from sentinel.contracts.contract import (
     knob,
     per_row,
     per_token,
+    returned,
     rule,
     token_mask,
 )
@@ -99,10 +100,6 @@ GROUP_FILTER = rule(
 # -- difficulty filters ------------------------------------------------------------------------------------------------
 
 
-def _measure_difficulty_filter(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"kept": call(**inputs)["kept"]}
-
-
 def _oracle_difficulty_filter(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """1 for each row of a group with ``low < mean reward < high``."""
     import torch
@@ -127,7 +124,7 @@ DIFFICULTY_FILTER = rule(
         dialect("group_of_one", "filtered", "a response without others to the same prompt: filtered, or kept"),
     ),
     observes=(Observed("kept", "1 for a response that is trained on", ("batch",), "decision"),),
-    measure=_measure_difficulty_filter,
+    measure=returned(kept="as_is"),
     oracle=_oracle_difficulty_filter,
     group="group",
     laws=("groups_are_isolated", "order_does_not_matter", "twins_agree", "every_knob_counts", *AS_DEFINED),
@@ -165,7 +162,6 @@ OVERLONG_FILTER = Contract(
     ),
     measure=_measure_overlong_filter,
     oracle=_oracle_overlong_filter,
-    law="the_oracle_agrees",
     laws=("order_does_not_matter", "twins_agree", "the_oracle_agrees", "nothing_else_is_touched"),
     arrange=with_a_token,
 )
@@ -228,7 +224,6 @@ SECOND_MOMENT_MASK = Contract(
     ),
     measure=_measure_second_moment_mask,
     oracle=_oracle_second_moment_mask,
-    law="the_oracle_agrees",
     laws=("masked_values_have_no_influence", "padding_is_invisible", "twins_agree", "every_knob_counts", *AS_DEFINED),
     arrange=spreading("proximal_log_probs", "behaviour_log_probs"),
 )

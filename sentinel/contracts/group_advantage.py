@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import exp
 from typing import Any
 
@@ -18,6 +18,7 @@ from sentinel.contracts.contract import (
     knob,
     per_row,
     per_token,
+    returned,
     token_mask,
 )
 from sentinel.contracts.normalisation import (
@@ -31,12 +32,6 @@ from sentinel.contracts.normalisation import (
     whitened,
 )
 from sentinel.values.literals import tensor
-
-
-def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    outputs = call(**inputs)
-    return {"advantages": outputs["advantages"], "returns": outputs["returns"]}
-
 
 #: Estimators of one score a response; remax and optimal_token_baseline are those of token rewards.
 _ESTIMATORS = ("grpo", "gdpo", "reinforce_plus_plus_baseline", "gpg", "rloo", "opo", "maxrl", "passk")
@@ -269,7 +264,7 @@ GROUP_ADVANTAGE = Contract(
         Observed("advantages", "advantage of each token", TOKENS),
         Observed("returns", "return of each token", TOKENS),
     ),
-    measure=_measure,
+    measure=returned(advantages="as_is", returns="as_is"),
     oracle=_oracle,
     law="a_rejected_row_is_an_absent_row",
     group="group",

@@ -187,7 +187,6 @@ IMPORTANCE_WEIGHT = Contract(
     ),
     measure=_measure,
     oracle=_oracle,
-    law="the_oracle_agrees",
     aliases={"train_log_probs": "old_log_probs", "rollout_logprobs": "rollout_log_probs", "loss_mask": "response_mask"},
     laws=laws_of_tokens("parts_add_up", "normalisation_laws"),
     arrange=spreading("old_log_probs", "rollout_log_probs"),

@@ -62,7 +62,6 @@ KL_ESTIMATE = Contract(
     ),
     measure=_measure_kl,
     oracle=_oracle,
-    law="the_oracle_agrees",
     aliases={"ref_log_prob": "ref_log_probs", "log_probs_base": "ref_log_probs", "loss_mask": "response_mask"},
     laws=laws_of_tokens(
         "parts_add_up", "a_sequence_decision_is_one_decision", "metrics_tell_the_truth", "normalisation_laws"

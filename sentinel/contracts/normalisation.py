@@ -22,6 +22,7 @@ from sentinel.contracts.contract import (
     knob,
     per_row,
     per_token,
+    returned,
     rule,
     token_mask,
 )
@@ -236,10 +237,6 @@ REWARD_LAYOUT = Input(
 # -- reward normalisation ----------------------------------------------------------------------------------------------
 
 
-def _measure_reward_normalisation(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"normalised": call(**inputs)["normalised"]}
-
-
 def _oracle_reward_normalisation(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``clip((r_i - mean) / (std + epsilon))``: see :func:`sentinel.contracts.normalisation.normalised`."""
     import torch
@@ -263,7 +260,7 @@ REWARD_NORMALISATION = rule(
         knob("clip", "bound of the |normalised reward|; left out, none", (None, 1.0, 0.25)),
     ),
     observes=(Observed("normalised", "reward of each response, normalised", ("batch",)),),
-    measure=_measure_reward_normalisation,
+    measure=returned(normalised="as_is"),
     oracle=_oracle_reward_normalisation,
     group="group",
     aliases={"scores": "rewards", "uid": "group", "index": "group"},
@@ -310,7 +307,6 @@ ADVANTAGE_NORMALISATION = Contract(
     ),
     measure=_measure_advantage_normalisation,
     oracle=_oracle_advantage_normalisation,
-    law="the_oracle_agrees",
     group="group",
     aliases={"loss_mask": "response_mask", "uid": "group", "index": "group"},
     laws=LAWS_OF_TOKENS,
@@ -414,7 +410,6 @@ MASKED_STATISTICS = Contract(
     ),
     measure=_measure_masked_statistics,
     oracle=_oracle_masked_statistics,
-    law="the_oracle_agrees",
     aliases={"loss_mask": "response_mask", "mask": "response_mask"},
     laws=LAWS_OF_TOKENS,
 )

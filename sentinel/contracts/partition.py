@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sentinel.contracts.aggregation import with_a_token
-from sentinel.contracts.contract import Choose, Contract, Input, Observed, per_token, rule
+from sentinel.contracts.contract import Choose, Contract, Input, Observed, per_token, returned, rule
 
 # -- balanced partition ------------------------------------------------------------------------------------------------
 
@@ -164,7 +164,6 @@ MICROBATCH_PACKING = Contract(
     ),
     measure=_measure_microbatch_packing,
     oracle=_oracle_microbatch_packing,
-    law="the_oracle_agrees",
     aliases={"max_token_len": "max_tokens_per_microbatch"},
     laws=("the_oracle_agrees", "nothing_else_is_touched"),
     mask="attention_mask",
@@ -173,11 +172,6 @@ MICROBATCH_PACKING = Contract(
 
 
 # -- batch trimming ----------------------------------------------------------------------------------------------------
-
-
-def _measure_batch_trimming(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    outputs = call(**inputs)
-    return {name: int(outputs[name]) for name in ("kept", "global_batch_size")}
 
 
 def _oracle_batch_trimming(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,7 +206,7 @@ BATCH_TRIMMING = rule(
         ),
     ),
     observes=(Observed("kept", "samples that are left"), Observed("global_batch_size", "samples of a batch")),
-    measure=_measure_batch_trimming,
+    measure=returned(kept="integer", global_batch_size="integer"),
     oracle=_oracle_batch_trimming,
     aliases={"batch_size": "global_batch_size"},
     arrange=_arrange_batch_trimming,

@@ -214,7 +214,6 @@ POLICY_LOSS = Contract(
     ),
     measure=_measure,
     oracle=policy_loss,
-    law="the_oracle_agrees",
     aliases={
         "log_prob": "log_probs",
         "logprobs": "log_probs",

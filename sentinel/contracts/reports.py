@@ -18,6 +18,7 @@ from sentinel.contracts.contract import (
     dialect,
     knob,
     per_token,
+    returned,
     rule,
     token_mask,
 )
@@ -76,13 +77,6 @@ BATCH_REPORT = Contract(
 # -- length reports ----------------------------------------------------------------------------------------------------
 
 
-def _measure_length_report(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
-    outputs = call(**inputs)
-    return {"lengths": torch.as_tensor(outputs["lengths"]), **{name: float(outputs[name]) for name in _STATISTICS}}
-
-
 def _oracle_length_report(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Responses are cut at the limit, and their lengths are those that they have then."""
     lengths = [min(length, inputs["max_tokens"]) for length in inputs["generated"]]
@@ -106,7 +100,7 @@ LENGTH_REPORT = rule(
         Observed("lengths", "tokens of each response that is returned", ("responses",)),
         *(Observed(name, f"the reported {name} of these", role="metric") for name in _STATISTICS),
     ),
-    measure=_measure_length_report,
+    measure=returned(lengths="tensor", mean="number", max="number", min="number"),
     oracle=_oracle_length_report,
     law="metrics_tell_the_truth",
     laws=("the_oracle_agrees", "metrics_tell_the_truth", "nothing_else_is_touched"),
@@ -115,14 +109,6 @@ LENGTH_REPORT = rule(
 
 
 # -- ratio reports -----------------------------------------------------------------------------------------------------
-
-
-_EXTREMES = ("ratio_max", "ratio_min")
-
-
-def _measure_ratio_report(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    outputs = call(**inputs)
-    return {name: float(outputs[name]) for name in _EXTREMES}
 
 
 def _oracle_ratio_report(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,7 +146,7 @@ RATIO_REPORT = Contract(
         Observed("ratio_max", "the largest ratio", role="metric"),
         Observed("ratio_min", "the smallest ratio", role="metric"),
     ),
-    measure=_measure_ratio_report,
+    measure=returned(ratio_max="number", ratio_min="number"),
     oracle=_oracle_ratio_report,
     law="metrics_tell_the_truth",
     aliases={"loss_mask": "response_mask"},
@@ -175,17 +161,6 @@ RATIO_REPORT = Contract(
 
 
 # -- weight reports ----------------------------------------------------------------------------------------------------
-
-
-_FRACTIONS = ("fraction_high", "sequence_fraction_high")
-
-
-def _measure_weight_report(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
-    outputs = call(**inputs)
-    weights = torch.where(inputs["response_mask"] != 0, outputs["weights"], 0.0)
-    return {"weights": weights, **{name: float(outputs[name]) for name in _FRACTIONS}}
 
 
 def _oracle_weight_report(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -226,7 +201,7 @@ WEIGHT_REPORT = Contract(
         Observed("fraction_high", "share of tokens whose ratio is above the threshold", role="metric"),
         Observed("sequence_fraction_high", "share of sequences whose mean ratio is above it", role="metric"),
     ),
-    measure=_measure_weight_report,
+    measure=returned(weights="counted", fraction_high="number", sequence_fraction_high="number"),
     oracle=_oracle_weight_report,
     law="metrics_tell_the_truth",
     laws=("masked_values_have_no_influence", "order_does_not_matter", "metrics_tell_the_truth", *AS_DEFINED),

@@ -245,7 +245,6 @@ TOKEN_LOG_PROBS = Contract(
     ),
     measure=_measure_token_log_probs,
     oracle=_oracle_token_log_probs,
-    law="the_oracle_agrees",
     aliases={"labels": "token_ids", "loss_mask": "response_mask"},
     laws=laws_of_tokens(
         "masked_values_have_no_influence",
@@ -318,7 +317,6 @@ CRITIC_VALUES = Contract(
     ),
     measure=_measure_critic_values,
     oracle=_oracle_critic_values,
-    law="the_oracle_agrees",
     aliases={"loss_mask": "response_mask"},
     laws=laws_of_tokens(
         "parts_add_up",

@@ -18,21 +18,12 @@ from sentinel.contracts.contract import (
     knob,
     per_row,
     per_token,
+    returned,
     token_mask,
 )
 from sentinel.contracts.normalisation import COUNT_EPSILON, LAWS_OF_TOKENS, REWARD_LAYOUT, place_rewards, runs, whitened
 
 # -- generalised advantage estimation ----------------------------------------------------------------------------------
-
-
-def _measure_generalised_advantage(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns may be None. What stands at tokens that do not count is nobody's meaning, and left out on both sides."""
-    import torch
-
-    outputs = call(**inputs)
-    valid = inputs["response_mask"] != 0
-    found = {key: outputs[key] for key in ("advantages", "returns")}
-    return {key: None if value is None else torch.where(valid, value, 0.0) for key, value in found.items()}
 
 
 def _oracle_generalised_advantage(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,9 +79,8 @@ GENERALISED_ADVANTAGE = Contract(
         Observed("advantages", "advantage of each token that counts; 0 elsewhere", TOKENS),
         Observed("returns", "the critic's target at each token that counts; 0 elsewhere", TOKENS),
     ),
-    measure=_measure_generalised_advantage,
+    measure=returned(advantages="counted", returns="counted"),
     oracle=_oracle_generalised_advantage,
-    law="the_oracle_agrees",
     aliases={"rewards": "token_level_rewards", "lambd": "lam", "loss_mask": "response_mask"},
     laws=LAWS_OF_TOKENS,
     arrange=place_rewards,
@@ -212,7 +202,6 @@ DISCOUNTED_RETURN = Contract(
     ),
     measure=_measure_discounted_return,
     oracle=_oracle_discounted_return,
-    law="the_oracle_agrees",
     aliases={"rewards": "token_level_rewards", "loss_mask": "response_mask", "discount": "gamma"},
     laws=LAWS_OF_TOKENS,
     arrange=place_rewards,
@@ -220,14 +209,6 @@ DISCOUNTED_RETURN = Contract(
 
 
 # -- penalised advantages ----------------------------------------------------------------------------------------------
-
-
-def _measure_penalised_advantage(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
-    outputs = call(**inputs)
-    valid = inputs["response_mask"] != 0
-    return {key: torch.where(valid, outputs[key], 0.0) for key in ("advantages", "kl")}
 
 
 def _oracle_penalised_advantage(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -266,7 +247,7 @@ PENALISED_ADVANTAGE = Contract(
         Observed("advantages", "advantage of each token that counts; 0 elsewhere", TOKENS),
         Observed("kl", "the reported KL estimate (k1) of each of these", TOKENS, "metric"),
     ),
-    measure=_measure_penalised_advantage,
+    measure=returned(advantages="counted", kl="counted"),
     oracle=_oracle_penalised_advantage,
     law="metrics_tell_the_truth",
     laws=("groups_are_isolated", "order_does_not_matter", "metrics_tell_the_truth", "every_knob_counts", *AS_DEFINED),

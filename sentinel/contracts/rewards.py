@@ -18,6 +18,7 @@ from sentinel.contracts.contract import (
     dialect,
     knob,
     per_row,
+    returned,
     rule,
     token_mask,
 )
@@ -101,7 +102,6 @@ RULE_REWARD = Contract(
     ),
     measure=_measure_rule_reward,
     oracle=_oracle_rule_reward,
-    law="the_oracle_agrees",
     laws=(*AS_DEFINED, "twins_agree", "finite_in_finite_out"),
 )
 
@@ -149,7 +149,6 @@ TOKEN_REWARD = Contract(
     ),
     measure=_measure_token_reward,
     oracle=_oracle_token_reward,
-    law="the_oracle_agrees",
     laws=(
         "groups_are_isolated",
         "order_does_not_matter",
@@ -164,10 +163,6 @@ TOKEN_REWARD = Contract(
 
 
 # -- soft overlong punishment ------------------------------------------------------------------------------------------
-
-
-def _measure_overlong_penalty(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"rewards": call(**inputs)["rewards"]}
 
 
 def _oracle_overlong_penalty(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -202,9 +197,8 @@ OVERLONG_PENALTY = Contract(
         ),
     ),
     observes=(Observed("rewards", "reward of each response, with the penalty", ("batch",)),),
-    measure=_measure_overlong_penalty,
+    measure=returned(rewards="as_is"),
     oracle=_oracle_overlong_penalty,
-    law="the_oracle_agrees",
     laws=(
         "groups_are_isolated",
         "order_does_not_matter",
@@ -219,12 +213,6 @@ OVERLONG_PENALTY = Contract(
 
 
 # -- rollout baselines -------------------------------------------------------------------------------------------------
-
-
-def _measure_rollout_baseline(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
-    return {"normalised": torch.as_tensor(call(**inputs)["normalised"])}
 
 
 def _oracle_rollout_baseline(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -260,7 +248,7 @@ ROLLOUT_BASELINE = rule(
         Input("rewards", "any", "reward of that rollout, for each sample", choices=([],)),
     ),
     observes=(Observed("normalised", "reward of each sample, relative to the baseline", ("samples",)),),
-    measure=_measure_rollout_baseline,
+    measure=returned(normalised="tensor"),
     oracle=_oracle_rollout_baseline,
     arrange=_arrange_rollout_baseline,
 )

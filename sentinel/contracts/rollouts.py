@@ -6,18 +6,9 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import AS_DEFINED, REQUIRED, Choose, Input, Observed, knob, rule
+from sentinel.contracts.contract import AS_DEFINED, REQUIRED, Choose, Input, Observed, knob, returned, rule
 
 # -- a turn of a rollout -----------------------------------------------------------------------------------------------
-
-
-def _measure_rollout_turn(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns the ``response_mask`` of the tokens of the response so far, and whether it ``ended``."""
-    import torch
-
-    outputs = call(**inputs)
-    mask = torch.as_tensor(list(outputs["response_mask"]), dtype=torch.int64)
-    return {"response_mask": mask, "ended": bool(outputs["ended"])}
 
 
 def _oracle_rollout_turn(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,22 +42,13 @@ ROLLOUT_TURN = rule(
         ),
         Observed("ended", "whether the response has no room left, or not enough"),
     ),
-    measure=_measure_rollout_turn,
+    measure=returned(response_mask="integers", ended="truth"),
     oracle=_oracle_rollout_turn,
     arrange=_arrange_rollout_turn,
 )
 
 
 # -- rollout episodes --------------------------------------------------------------------------------------------------
-
-
-def _measure_rollout_episode(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns the ``loss_mask`` of the response's tokens, and whether it says that it was ``cut``."""
-    import torch
-
-    outputs = call(**inputs)
-    mask = torch.as_tensor(list(outputs["loss_mask"]), dtype=torch.int64)
-    return {"loss_mask": mask, "cut": bool(outputs["cut"])}
 
 
 def _oracle_rollout_episode(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,7 +88,7 @@ ROLLOUT_EPISODE = rule(
         Observed("loss_mask", "for each token of the response: 1 the policy's, 0 the environment's", ("response",)),
         Observed("cut", "whether the response is said to have reached its limit"),
     ),
-    measure=_measure_rollout_episode,
+    measure=returned(loss_mask="integers", cut="truth"),
     oracle=_oracle_rollout_episode,
     arrange=_arrange_rollout_episode,
 )
@@ -416,10 +398,6 @@ _VALUES: Mapping[str, tuple[Any, Any]] = {
 }
 
 
-def _measure_request_comparison(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"alike": bool(call(**inputs)["alike"])}
-
-
 def _oracle_request_comparison(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"alike": inputs["first"] == inputs["second"]}
 
@@ -443,7 +421,7 @@ REQUEST_COMPARISON = rule(
         Input("second", "mapping", "the same, of the other request", choices=({},)),
     ),
     observes=(Observed("alike", "whether they are taken for alike"),),
-    measure=_measure_request_comparison,
+    measure=returned(alike="truth"),
     oracle=_oracle_request_comparison,
     arrange=_arrange_request_comparison,
 )

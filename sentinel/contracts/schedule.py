@@ -6,17 +6,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import AS_DEFINED, REQUIRED, Choose, Input, Observed, dialect, knob, rule
+from sentinel.contracts.contract import AS_DEFINED, REQUIRED, Choose, Input, Observed, dialect, knob, returned, rule
 
 # -- KL coefficient ----------------------------------------------------------------------------------------------------
-
-
-def _measure_kl_coefficient(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns ``coefficients``: the first one, and the one after each update."""
-    import torch
-
-    found = call(**inputs)["coefficients"]
-    return {"coefficients": torch.tensor([float(value) for value in found], dtype=torch.float64)}
 
 
 def _oracle_kl_coefficient(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,7 +42,7 @@ KL_COEFFICIENT = rule(
         Input("kls", "any", "the KL of each step, in nats", choices=((),)),
     ),
     observes=(Observed("coefficients", "the first coefficient, and the one after each step", ("steps",)),),
-    measure=_measure_kl_coefficient,
+    measure=returned(coefficients="numbers"),
     oracle=_oracle_kl_coefficient,
     laws=(*AS_DEFINED, "every_knob_counts", "finite_in_finite_out"),
     arrange=_arrange_kl_coefficient,
@@ -58,13 +50,6 @@ KL_COEFFICIENT = rule(
 
 
 # -- learning rate -----------------------------------------------------------------------------------------------------
-
-
-def _measure_learning_rate(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns ``rates``: of each update."""
-    import torch
-
-    return {"rates": torch.tensor([float(rate) for rate in call(**inputs)["rates"]], dtype=torch.float64)}
 
 
 def _oracle_learning_rate(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,7 +96,7 @@ LEARNING_RATE = rule(
         dialect("warmup_from", "initial", "where the warm-up begins: at initial_ratio, or at the minimum"),
     ),
     observes=(Observed("rates", "the rate that each update is taken with", ("steps",)),),
-    measure=_measure_learning_rate,
+    measure=returned(rates="numbers"),
     oracle=_oracle_learning_rate,
     aliases={"num_warmup_steps": "warmup_steps", "num_training_steps": "training_steps", "min_lr_ratio": "min_ratio"},
     laws=(*AS_DEFINED, "every_knob_counts", "finite_in_finite_out"),

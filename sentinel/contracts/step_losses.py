@@ -22,6 +22,7 @@ from sentinel.contracts.contract import (
     knob,
     laws_of_tokens,
     per_token,
+    returned,
     rule,
     token_mask,
 )
@@ -31,11 +32,6 @@ from sentinel.contracts.updates import MICRO_BATCH_SIZE, cut_otherwise, fitting
 from sentinel.values.literals import tensor
 
 # -- context-parallel losses -------------------------------------------------------------------------------------------
-
-
-def _measure_context_parallel_loss(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` goes through all ranks, and returns the ``loss`` that the ranks have together."""
-    return {"loss": float(call(**inputs)["loss"])}
 
 
 def _oracle_context_parallel_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,7 +57,7 @@ CONTEXT_PARALLEL_LOSS = rule(
         Input("per_token", "boolean", "whether losses are summed and divided by all tokens", choices=(True, False)),
     ),
     observes=(Observed("loss", "the loss of the sequence"),),
-    measure=_measure_context_parallel_loss,
+    measure=returned(loss="number"),
     oracle=_oracle_context_parallel_loss,
     arrange=_arrange_context_parallel_loss,
 )
@@ -110,7 +106,6 @@ PROMPT_LOSS = Contract(
     ),
     measure=_measure_prompt_loss,
     oracle=_oracle_prompt_loss,
-    law="the_oracle_agrees",
     laws=("masked_values_have_no_influence", "the_oracle_agrees", "nothing_else_is_touched", "finite_in_finite_out"),
     group="group",
     arrange=_arrange_prompt_loss,
@@ -172,7 +167,6 @@ ROLLOUT_KL = Contract(
     ),
     measure=_measure_rollout_kl,
     oracle=_oracle_rollout_kl,
-    law="the_oracle_agrees",
     aliases={"old_log_probs": "rollout_log_probs", "loss_mask": "response_mask"},
     laws=laws_of_tokens(
         "a_rejected_row_is_an_absent_row",
@@ -276,7 +270,6 @@ PREFERENCE_LOSS = Contract(
     ),
     measure=_measure_preference_loss,
     oracle=_oracle_preference_loss,
-    law="the_oracle_agrees",
     laws=("order_does_not_matter", "the_oracle_agrees", "nothing_else_is_touched", "every_knob_counts"),
     mask="chosen_mask",
     arrange=_arrange_preference_loss,
@@ -396,7 +389,6 @@ DECOUPLED_LOSS = Contract(
     ),
     measure=_measure_decoupled_loss,
     oracle=_oracle_decoupled_loss,
-    law="the_oracle_agrees",
     aliases={"loss_mask": "response_mask"},
     laws=(
         "masked_values_have_no_influence",

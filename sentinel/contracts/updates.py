@@ -274,7 +274,6 @@ POLICY_UPDATE = Contract(
     ),
     measure=_measure_policy_update,
     oracle=_oracle_policy_update,
-    law="the_oracle_agrees",
     aliases={"ref_log_prob": "ref_log_probs", "kl_loss_coef": "kl_coef", "max_token_len": "max_tokens_per_microbatch"},
     laws=laws_of_tokens(
         "a_rejected_row_is_an_absent_row",
@@ -369,7 +368,6 @@ SUPERVISED_UPDATE = Contract(
     ),
     measure=_measure_supervised_update,
     oracle=_oracle_supervised_update,
-    law="the_oracle_agrees",
     aliases={"loss_mask": "response_mask"},
     laws=(
         "masked_values_have_no_influence",

@@ -121,7 +121,6 @@ VALUE_LOSS = Contract(
     ),
     measure=_measure,
     oracle=_oracle,
-    law="the_oracle_agrees",
     aliases={"old_values": "values", "loss_mask": "response_mask", "value_clip": "cliprange_value"},
     laws=laws_of_tokens("a_sequence_decision_is_one_decision", "normalisation_laws"),
     arrange=count_globally,

@@ -11,7 +11,7 @@ from sentinel.deciding.outcomes import Decision
 from sentinel.deciding.runner import Job, OpenCheckout
 from sentinel.deciding.runner import Runner as Deciding
 from sentinel.export.checking import Environment, Tried, distribution_of
-from sentinel.export.runner import Question, Runner, runner
+from sentinel.export.script import Question, Runner, runner
 from sentinel.export.verbatim import NotSelfContained
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog

@@ -1,6 +1,6 @@
 """The head of every exported runner: this file as it stands, with what it imports from the worker beside it.
 
-It needs Python, torch and numpy. ``sentinel.export.runner`` appends an adapter's and a contract's own functions
+It needs Python, torch and numpy. ``sentinel.export.script`` appends an adapter's and a contract's own functions
 and the case, and calls :func:`main`; nothing here knows about a bug, a framework or a machine.
 """
 

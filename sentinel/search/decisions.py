@@ -25,7 +25,7 @@ from sentinel.targets.refs import Ref
 from sentinel.values.literals import typed
 
 
-def of_tally(
+def of_outcome(
     open_target: OpenTarget, subject: Subject, law: Law, outcome: LawOutcome, tried: int, seed: int
 ) -> Decision:
     """The decision about one law at one boundary after a search."""

@@ -150,7 +150,7 @@ def compared(then: LawSession, now: LawSession, subject: Subject, count: int, se
     if made is None:
         return Outcome(subject, refused=Counter([why]))
     subject = made
-    outcome, tally = Outcome(subject), _Tally(subject)
+    outcome, sides = Outcome(subject), _Comparison(subject)
     for drawn in drawn_scenarios(subject, seed, 0, count):
         plans = _plans(subject, drawn)
         pairs = list(zip(plans, then.try_(subject, plans), now.try_(subject, plans)))
@@ -160,10 +160,10 @@ def compared(then: LawSession, now: LawSession, subject: Subject, count: int, se
             continue
         outcome.answered += 1
         for (law, _), before, after in pairs[1:]:
-            tally.add(law, before, after)
-        tally.differ(one, two)
-    outcome.held = {law.name: spoken for law, spoken in tally.spoken.items() if not tally.wrong(law)}
-    outcome.broken = [item for item in tally.suspects() if _confirmed(then, now, item)]
+            sides.add(law, before, after)
+        sides.differ(one, two)
+    outcome.held = {law.name: spoken for law, spoken in sides.spoken.items() if not sides.wrong(law)}
+    outcome.broken = [item for item in sides.suspects() if _confirmed(then, now, item)]
     return outcome
 
 
@@ -176,7 +176,7 @@ def _plans(subject: Subject, drawn: Drawn) -> list[Plan]:
     return plans
 
 
-class _Tally:
+class _Comparison:
     """What the laws said of the two revisions."""
 
     def __init__(self, subject: Subject) -> None:

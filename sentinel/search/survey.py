@@ -160,7 +160,7 @@ class Survey:
 
     def _search(self, place: Place) -> None:
         from sentinel.search.boundary_search import BoundarySearch
-        from sentinel.search.decisions import of_absence, of_tally, of_undecidable  # Hypothesis takes its time
+        from sentinel.search.decisions import of_absence, of_outcome, of_undecidable  # Hypothesis takes its time
 
         target, boundary, ref = place
         wanted = set(self._wanted[place])
@@ -195,7 +195,7 @@ class Survey:
             law_session.close()
         for law, outcome in search.outcomes.items():
             self._findings[jobs[law]] = list(outcome.findings)
-            self._decided[jobs[law]] = of_tally(open_target, subject, law, outcome, search.tried, self._seed)
+            self._decided[jobs[law]] = of_outcome(open_target, subject, law, outcome, search.tried, self._seed)
 
     def _subjects_of(self, target: str, ref: Ref) -> Mapping[str, Subject]:
         """name -> boundary."""

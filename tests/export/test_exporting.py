@@ -19,7 +19,7 @@ from demo_kit import MASKED_TOKENS, REJECTED_ROW
 from sentinel.errors import SentinelError
 from sentinel.export.checking import Environment, Tried
 from sentinel.export.exporting import Bundle
-from sentinel.export.runner import literal
+from sentinel.export.script import literal
 from sentinel.recipes import Pin
 from sentinel.targets import Alias
 from sentinel.targets.refs import Ref

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from sentinel.export.runner import Question, functions
+from sentinel.export.script import Question, functions
 from sentinel.export.verbatim import NotSelfContained, Verbatim
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.targets import Binding

@@ -21,7 +21,7 @@ from sentinel.deciding.outcomes import Decision
 from sentinel.deciding.runner import Job
 from sentinel.export.contribution import Contribution, documented
 from sentinel.export.exporting import Bundle, Side
-from sentinel.export.runner import Runner
+from sentinel.export.script import Runner
 from sentinel.export.writing import write as write_export
 from sentinel.history import record as records
 from sentinel.recipes.catalog import Catalog, bundled_catalog

@@ -61,10 +61,10 @@ if os.environ.get("TMPDIR"):  # in a zygote, and not in whoever prepares this
 
 
 @pytest.fixture
-def wall() -> None:
+def in_bubblewrap() -> None:
     reason = bubblewrap.reason_against()
     if reason:
-        pytest.skip(f"no wall is available here: {reason}")
+        pytest.skip(f"bubblewrap is not available here: {reason}")
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def _told(zygote: Zygote) -> dict[str, Any]:
     return dict(json.loads(next(line for line in lines if line.startswith("told ")).removeprefix("told ")))
 
 
-def test_what_an_environment_runs_as_it_starts_is_behind_the_wall(wall, started, tmp_path):
+def test_what_an_environment_runs_as_it_starts_is_in_bubblewrap(in_bubblewrap, started, tmp_path):
     told = _told(started("strict"))
     assert told["read"] == told["recipes"] == "FileNotFoundError"
     assert {told["write"], told["checkout"]} <= {"OSError", "PermissionError"}
@@ -145,7 +145,7 @@ def test_under_basic_it_is_not(started):
     assert [told[name] for name in ("read", "recipes", "checkout", "connect", "signal")] == ["done"] * 5
 
 
-def test_nothing_that_it_leaves_behind_outlives_the_worker(wall, started):
+def test_nothing_that_it_leaves_behind_outlives_the_worker(in_bubblewrap, started):
     zygote = started("strict")
     process, scratch = zygote._process, zygote._scratch
     assert scratch is not None
@@ -156,7 +156,7 @@ def test_nothing_that_it_leaves_behind_outlives_the_worker(wall, started):
     assert not Path(scratch).exists()
 
 
-def test_a_worker_that_is_killed_is_replaced(wall, started, tmp_path):
+def test_a_worker_that_is_killed_is_replaced(in_bubblewrap, started, tmp_path):
     zygote = started("strict")
     lab = Lab(zygote, tmp_path / "lab", sandbox="strict")
     first = zygote._process
@@ -169,7 +169,7 @@ def test_a_worker_that_is_killed_is_replaced(wall, started, tmp_path):
     assert returned(lab.call({}, "pkg.mod.f")) == 7
 
 
-def test_nothing_is_left_where_the_controller_is_killed(wall, environment, tmp_path, monkeypatch):
+def test_nothing_is_left_where_the_controller_is_killed(in_bubblewrap, environment, tmp_path, monkeypatch):
     """The processes in bubblewrap see the end of their socket, and the folder goes with them."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     script = """
@@ -187,7 +187,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert not Path(scratch).exists()
 
 
-def test_probes_contain_themselves_behind_the_wall_too(wall, started, tmp_path):
+def test_probes_contain_themselves_in_bubblewrap_too(in_bubblewrap, started, tmp_path):
     lab = Lab(started("strict"), tmp_path / "lab", sandbox="strict")
     source = """
 import os, socket
@@ -208,7 +208,7 @@ def spin():
     assert gone(process._leader.pid)
 
 
-def test_where_a_package_lies_is_asked_behind_the_wall(wall, environment, tmp_path):
+def test_where_a_package_lies_is_asked_in_bubblewrap(in_bubblewrap, environment, tmp_path):
     packages = _packages(environment)
     (packages / "demo_rl").mkdir()
     (packages / "demo_rl" / "__init__.py").write_text("")
@@ -219,7 +219,7 @@ def test_where_a_package_lies_is_asked_behind_the_wall(wall, environment, tmp_pa
     assert (made.path / "demo_rl" / "__init__.py").is_file()
     assert not (tmp_path / "mark").exists()
     subprocess.run([python, "-c", ""], check=False)
-    assert (tmp_path / "mark").exists()  # without a wall it is run
+    assert (tmp_path / "mark").exists()  # without a sandbox it is run
 
 
 def _below(pid: int) -> list[int]:
@@ -231,7 +231,7 @@ def _below(pid: int) -> list[int]:
     return found
 
 
-def test_the_users_own_packages_are_seen(wall, monkeypatch, tmp_path):
+def test_the_users_own_packages_are_seen(in_bubblewrap, monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONUSERBASE", str(tmp_path / "base"))
     (tmp_path / "base" / "lib").mkdir(parents=True)
     script = f"import json, os; print(json.dumps(os.listdir({str(tmp_path / 'base')!r})))"

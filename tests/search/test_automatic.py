@@ -11,7 +11,7 @@ import pytest
 from demo_kit import copy_demo
 
 from sentinel.deciding.runner import Runner
-from sentinel.history.since import Held, held_to
+from sentinel.history.held import Held, held_to
 from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.search.automatic import Understood, understood
 from sentinel.search.signatures import signature

@@ -11,7 +11,7 @@ from toy_target import OpenToys
 from sentinel.deciding.law_session import LawSession, Plan
 from sentinel.laws.law import Law
 from sentinel.search.boundary_search import BoundarySearch, LawOutcome, glimpses
-from sentinel.search.decisions import of_tally
+from sentinel.search.decisions import of_outcome
 from sentinel.search.examples import Example
 from sentinel.values.literals import tensor
 
@@ -182,7 +182,7 @@ def test_what_a_version_refuses_or_lacks_is_unavailable_to_a_law(open_toys, name
     search = BoundarySearch(open_target.law_session, found[name], 0)
     search.run(5)
     ((law, outcome),) = search.outcomes.items()
-    verdict = of_tally(open_target, found[name], law, outcome, search.tried, 0).verdict
+    verdict = of_outcome(open_target, found[name], law, outcome, search.tried, 0).verdict
     assert (verdict.name, verdict.kind) == ("unavailable", kind)
 
 
@@ -192,14 +192,14 @@ def test_a_law_that_says_nothing_once_an_input_is_left_out_has_nothing_to_look_a
     outcome.refused["no parameter for 'weights'"] = 1
     outcome.kinds["no parameter for 'weights'"] = "drift"
     outcome.silent["nothing to compare"] = 11
-    assert of_tally(open_target, found["right"], law, outcome, 12, 0).verdict.name == "inconclusive"
+    assert of_outcome(open_target, found["right"], law, outcome, 12, 0).verdict.name == "inconclusive"
     outcome.unknown = 1
-    verdict = of_tally(open_target, found["right"], law, outcome, 12, 0).verdict
+    verdict = of_outcome(open_target, found["right"], law, outcome, 12, 0).verdict
     assert (verdict.name, verdict.kind) == ("unavailable", "law")
     assert verdict.reason.endswith("nothing to compare")
     outcome.refused["another version"] = 1
     outcome.kinds["another version"] = "not-in-this-version"
-    verdict = of_tally(open_target, found["right"], law, outcome, 13, 0).verdict
+    verdict = of_outcome(open_target, found["right"], law, outcome, 13, 0).verdict
     assert (verdict.name, verdict.kind) == ("unavailable", "not-in-this-version")
     assert verdict.reason.endswith("another version")
 

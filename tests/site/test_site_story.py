@@ -26,7 +26,7 @@ def told(reports: Any, catalog: Catalog) -> Callable[..., Story]:
     return of
 
 
-def marked(scene: Variant, mark: str) -> dict[str, list[tuple[int, int, str]]]:
+def marked(variant: Variant, mark: str) -> dict[str, list[tuple[int, int, str]]]:
     found = {
         drawn.name: [
             (i, j, cell.text)
@@ -34,7 +34,7 @@ def marked(scene: Variant, mark: str) -> dict[str, list[tuple[int, int, str]]]:
             for j, cell in enumerate(line.cells)
             if cell.mark == mark
         ]
-        for drawn in scene.grids
+        for drawn in variant.grids
     }
     return {name: cells for name, cells in found.items() if cells}
 

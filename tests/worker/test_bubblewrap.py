@@ -1,4 +1,4 @@
-"""The wall around another interpreter: what of its environment is seen; what cannot be put behind one."""
+"""The sandbox of another interpreter: what of its environment is seen; what cannot be put into one."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def ask(session: Session, function: str, describe: Any = True, **calls: dict[str
         {
             "boundary": f"pkg.code.{function}",
             "contract": "call",
-            "contract_file": bundled_catalog().contracts["call"].measure.__code__.co_filename,
+            "contract_file": bundled_catalog().contracts["call"].file,
             "adapter": str(bundled("adapters") / "demo.py"),
             "given": ["arguments"],
             "describe": describe,

@@ -112,7 +112,7 @@ def functions(question: Question) -> tuple[Verbatim, str, str, str]:
 
 def _constant(found: Verbatim, value: Law | Contract) -> str:
     """Gather a law or a contract; its name."""
-    function = value.check if isinstance(value, Law) else value.measure
+    function = value.check if isinstance(value, Law) else value.of_its_module
     module = function.__module__
     return found.name(module, next(name for name, item in vars(sys.modules[module]).items() if item is value))
 
