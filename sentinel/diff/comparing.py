@@ -27,6 +27,7 @@ from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
 from sentinel.search.boundary_search import BoundarySearch, Finding, glimpses
 from sentinel.search.checks import subjects
+from sentinel.search.discovery import is_about
 from sentinel.search.examples import Example
 from sentinel.search.survey import LEVELS
 from sentinel.targets import Binding, Target
@@ -426,8 +427,19 @@ class Comparison:
             return replace(compared, reason=str(error))
         finally:
             session.close()
-        found = tuple(_broken(item) for outcome in search.outcomes.values() for item in outcome.findings)
-        return replace(compared, scenarios=search.tried, broken={AFTER: found} if found else {})
+        broken: list[Broken] = []
+        inherited: dict[str, None] = {}
+        for finding in (item for outcome in search.outcomes.values() for item in outcome.findings):
+            bugs = [recipe.bug_id for recipe in self._recipes if self._was_there(recipe, finding)]
+            inherited |= dict.fromkeys(bugs)
+            broken += [] if bugs else [_broken(finding)]
+        said = f"with {', '.join(inherited)} of what it calls, as before" if inherited else ""
+        return replace(compared, scenarios=search.tried, reason=said, broken={AFTER: tuple(broken)} if broken else {})
+
+    def _was_there(self, recipe: Recipe, finding: Finding) -> bool:
+        """Whether what is found in new code is a known bug of code that was there before, which it calls."""
+        about = is_about(recipe, finding, self.target)
+        return about and self._runner.decide(Job(recipe, self.refs[BEFORE])).verdict.name == "reproduced"
 
     def _difference(self, pair: Pair, subject: Subject, finding: Finding) -> Difference:
         inputs = asked(finding.trial)

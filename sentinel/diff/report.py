@@ -28,7 +28,8 @@ def sentence(compared: Compared) -> str:
     """What has changed, in one sentence."""
     parts = [f"mends {', '.join(bugs)}" for bugs in [compared.bugs.get(BEFORE)] if bugs]
     parts += [f"brings {', '.join(bugs)}" for bugs in [compared.bugs.get(AFTER)] if bugs]
-    parts += [f"it is no longer so that {item.statement}" for item in _first(compared.broken.get(AFTER, ()))]
+    lost = "it is new, and not so that" if compared.state == "new" else "it is no longer so that"
+    parts += [f"{lost} {item.statement}" for item in _first(compared.broken.get(AFTER, ()))]
     parts += [f"now {item.statement}" for item in _first(compared.broken.get(BEFORE, ()))]
     parts += [of_difference(item) for item in compared.differences[:1]]
     return "; ".join(parts)

@@ -31,10 +31,11 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
 FIXED = BUGGY.replace("loss_mat.sum()", "(loss_mat * loss_mask).sum()")
 
 ADAPTER = """
-from sentinel.targets import Binding, PackageRoot, Target
+from sentinel.targets import Binding, PackageRoot, Registry, Target
 
 TARGET = Target(
     name="tiny",
+    registries=(Registry("registered", like="tiny.losses.agg_loss"),),
     repository={repository!r},
     roots=(PackageRoot("tiny"),),
     pypi="tiny-dist",

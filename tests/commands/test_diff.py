@@ -122,6 +122,31 @@ def test_what_is_gone_is_looked_for_under_another_name(run_sentinel, tree):
     assert "new: tiny.losses.agg_loss" in run_sentinel("diff", "tiny", other, one).out
 
 
+@pytest.mark.parametrize("calls", [True, False])
+def test_new_code_does_not_bring_a_bug_of_what_it_calls(run_sentinel, tiny, tree, request, calls):
+    laws = "invariant: masked_values_have_no_influence\nalso_breaks: [padding_is_invisible, a_rejected_row_is_an_absent_row]"
+    recipe = tiny.recipe.read_text()
+    request.addfinalizer(lambda: tiny.recipe.write_text(recipe))  # other tests have it, too
+    tiny.recipe.write_text(recipe.replace("story:", f"{laws}\nstory:", 1))
+    added = """
+def registered(name):
+    return lambda function: function
+
+
+@registered("mean")
+def mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
+    return {}
+""".format("agg_loss(loss_mat, loss_mask)" if calls else "loss_mat.sum() / loss_mask.sum()")
+    old = CODE.format(returned="loss_mat.sum() / loss_mask.sum()")
+    refs = tree("one", old), tree("other", old + added)
+    answer = run_sentinel("diff", "tiny", *refs, "--json", *FEW)
+    assert answer.status < 2, answer.err
+    found = answer.json()["boundaries"][-1]
+    assert found["state"] == "new"
+    assert ("with TINY-MEAN of what it calls" in found["reason"]) is calls
+    assert found["judgement"] == ("" if calls else "worse")
+
+
 def test_refs_without_a_boundary_in_common_are_compared_in_nothing_and_that_is_said(run_sentinel, tree):
     one, other = tree("one", CODE.format(returned=MENDED)), tree("other", "def quite_another(x):\n    return x\n")
     answer = run_sentinel("diff", "tiny", one, other)
