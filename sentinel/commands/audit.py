@@ -315,7 +315,7 @@ def _tell_of(bug: Bug) -> None:
 
 def _row(bug: Bug) -> tuple[str, ...]:
     recipe = bug.decision.recipe
-    concerns = "; ".join(map(str, recipe.affects))
+    concerns = "; ".join(map(str, recipe.affects)) or reached(recipe.document)
     return recipe.bug_id, str(recipe.document.get("severity") or ""), bug.realism, concerns
 
 

@@ -25,7 +25,9 @@ MOST = 6
 
 _TEST = re.compile(r"(^|/)tests?/(.*/)?(test_\w+|\w+_test)\.py$")
 _OUTCOME = re.compile(
-    r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (?:\[\d+\] )?(\S+\.py(?:::\S+)?)(?:(?: - |:\d+: )(.*))?", re.MULTILINE
+    r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (?:\[\d+\] )?"
+    r"(\S+?\.py(?:::[\w:]+(?:\[.*?\](?= - |$))?)?)(?:(?: - |:\d+: )(.*))?",  # what is in brackets may have spaces
+    re.MULTILINE,
 )
 
 
@@ -147,7 +149,7 @@ class UpstreamTests:
                 own, key=lambda line: "::" in line[1]
             )  # that a file does not import, before that a test fails
             said = next((said for _, _, said in whole if said), "") or _why(out)
-            ran = {name.partition(" ")[0]: outcome for outcome, name, _ in own if outcome != "skipped"}
+            ran = {name: outcome for outcome, name, _ in own if outcome != "skipped"}
             found[test] = ran, portable(said)[:200], option
         if not option and not any(map(_ran, found.values())):
             alone = self._run(side, tests, own_tests, "--noconftest")

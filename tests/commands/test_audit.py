@@ -127,6 +127,7 @@ def test_what_hits_is_apart_from_what_hits_only_if(
     _rewritten(tree_with_options, affects="[]", reach=reach)
     answer = run_sentinel(*audit, "actor.clip=0.2")
     assert "    how a run gets there: a crash (tiny/losses.py:1@0123456789ab)\n" in answer.out
+    assert "fault    a crash (tiny/losses.py:1" in run_sentinel(*audit[:-3]).out  # where nothing was given, too
     _rewritten(tree_with_options, reach="{producer: none, how: nothing does}")
     answer = run_sentinel(*audit, "actor.clip=0.2")
     assert (answer.status, "1 more are hardening" in answer.out) == (0, True)

@@ -137,6 +137,15 @@ def test_a_conftest_that_waits_for_ever_is_left_out_from_then_on(monkeypatch: py
     assert found == {"a.py": told, "b.py": told}
 
 
+def test_tests_with_spaces_in_their_names_are_counted_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = "PASSED a.py::test[two words-1]\nFAILED a.py::test[two words-2] - [0] - no\nPASSED a.py::T::test\n"
+    monkeypatch.setattr(upstream_tests, "said_by", lambda *_: out)
+    monkeypatch.setattr(UpstreamTests, "_tree", lambda *_: Path("tree"))
+    monkeypatch.setattr(UpstreamTests, "files", ["a.py"])
+    with UpstreamTests(Path(), cast(Fix, None), {}, None) as upstream:
+        assert upstream.compared()["a.py"]["outcomes"] == {"passed": [2, 2], "failed": [1, 1]}
+
+
 def test_files_of_tests_that_a_fix_edits_are_run_whole(tmp_path: Path) -> None:
     """Also one that imports the function from where a package shows it, and not from its module."""
     for name, text in (("losses.py", ""), ("tests/test_all.py", "from tiny import f\ndef test_f(): ...\n")):

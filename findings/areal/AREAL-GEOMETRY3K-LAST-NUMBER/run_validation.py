@@ -16,7 +16,7 @@ from __future__ import annotations
 
 
 # ====================================================================================================
-# The head, the same in every runner; sha256 of its lines: 38b1ee1159fc6c26b8f7bbce175ff81ca1a12991ac3b81f3f39658aacf42a1a9
+# The head, the same in every runner; sha256 of its lines: 3f1187d8d897f50a7e49bfb75c8787e33ae4c75986d445a3ce2bb3c6f2794bc4
 # ====================================================================================================
 
 import ast
@@ -91,7 +91,7 @@ class Alias:
     path: str
 
 
-# -- sentinel/worker/boundaries.py
+# -- sentinel/worker/calling.py
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class Boundary:
 
 
 def module_of(path: str, roots: tuple[str, ...]) -> str | None:
-    """The longest prefix of a dotted path that is a module file below the import roots."""
+    """Give the longest prefix of a dotted path that is a module file below the import roots."""
     parts = path.split(".")
     for end in range(len(parts), 0, -1):
         relative = os.path.join(*parts[:end])
@@ -545,7 +545,7 @@ class ImportRecorder:
         return False
 
     def closure(self, module: str) -> set[str]:
-        """The target's own modules that a module's import statements reach, packages on the way included."""
+        """Give the target's own modules that a module's import statements reach, packages on the way included."""
         if module not in self._closures:
             self._closures[module] = self._reached(module)
         return self._closures[module]
@@ -564,7 +564,7 @@ class ImportRecorder:
         return found
 
     def ghosts_of(self, module: str) -> list[str]:
-        """The ghosts that those modules were given."""
+        """Give the ghosts that those modules were given."""
         return sorted({ghost for name in self.closure(module) for ghost in self.given.get(name, ())})
 
 
