@@ -351,11 +351,13 @@ def forked(checker: Any, changes: Callable[[], None]) -> Any:
         def _met(self, words: Any) -> Any:
             ours, theirs = Pipe()
             if os.fork() == 0:
-                ours.close()
-                checker.events = Path(words[1])
-                checker.attach(theirs)
-                checker.serve()
-                os._exit(0)
+                try:
+                    ours.close()
+                    checker.events = Path(words[1])
+                    checker.attach(theirs)
+                    checker.serve()
+                finally:
+                    os._exit(0)  # whatever happens: no second run goes on from here
             theirs.close()
             changes()
             return ours
