@@ -2,6 +2,7 @@
 
     python benchmarks/watch.py
     PYTHONPATH=… python benchmarks/watch.py --trl     with TRL 1.16.0: real steps of GRPO, and the memory of the checker
+    PYTHONPATH=… python benchmarks/watch.py --trl --memory       the latter alone
 
 Ratios of one process on one machine, by its own time. The first step is a forward and a backward pass of a small
 network, and one call of a watched function on a batch of 64 responses of 512 tokens. Those of GRPO are of a model of a
@@ -83,7 +84,8 @@ def main() -> None:
     torch.set_num_threads(1)
     if "--trl" in sys.argv:
         of_memory()
-        of_grpo()
+        if "--memory" not in sys.argv:
+            of_grpo()
         return
     module = _module()
     network = torch.nn.Sequential(torch.nn.Linear(512, 1024), torch.nn.Tanh(), torch.nn.Linear(1024, 512))
