@@ -64,6 +64,23 @@ def test_what_the_adapter_does_not_know_is_named(reading):
         reading.read(_parts(reading, power=2))
 
 
+@pytest.mark.parametrize("instead", ["values", "ones"])
+def test_what_is_left_out_is_what_the_function_has_in_its_place(instead):
+    """As a loss has the log-probs of now where it is given none of the rollout."""
+
+    def loss(values, mask, total, ids=None, power=1):
+        if mask is None:
+            mask = values.detach() if instead == "values" else torch.ones(values.shape)
+        return ((values * mask).sum() / total) ** power
+
+    reading, values = _reading(function=loss), torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
+    if instead == "ones":
+        with pytest.raises(Unreadable, match="mask is left out"):
+            reading.read(_parts(reading, values=values, mask=None))
+    else:
+        assert reading.read(_parts(reading, values=values, mask=None))["response_mask"].nested() == values.tolist()
+
+
 def test_what_is_observed_of_a_result_is_what_the_function_does(reading):
     inputs = reading.read(_parts(reading))
     seen = torch.tensor([[0.5, 0.25, 9.0], [1.0, 9.0, 9.0]])
