@@ -106,8 +106,8 @@ class Reading:
 
         :raises Unreadable: where there is none.
         """
-        for path, how in self.sources.values():
-            if how == "same" and parts[path] is None and path not in self._optional():
+        for path in self._required():
+            if parts[path] is None:
                 return self._read_without(path, parts)
         fewest, why = len(self.plan.paths) + 1, "its adapter makes no such call"
         for chosen in itertools.islice(itertools.product(*self.open.values()), _COMBINATIONS):
@@ -125,15 +125,20 @@ class Reading:
                 why = "; ".join(f"{written(p)} is {_brief(parts[p])}, not {_brief(made[p])}" for p in other[:3])
         raise Unreadable(why)
 
-    def _optional(self) -> set[Path]:
-        """The parts that show inputs which a scenario may leave out too."""
-        return {self.sources[name][0] for name, may in self.open.items() if _SHOWN in may}
+    def _required(self) -> list[Path]:
+        """The parts that show tensors which no scenario leaves out."""
+        return [
+            self.sources[item.name][0]
+            for item in self.subject.contract.inputs
+            if item.kind == "tensor" and item.default is not None and item.name not in self.open
+            if self.sources.get(item.name, ("", ""))[1] == "same"
+        ]
 
     def _read_without(self, path: Path, parts: Mapping[Path, Any]) -> dict[str, Any]:
         """The scenario of a call that leaves out what every scenario has, where the function itself shows that it has
         another part in that place: log-probs of now for those of the rollout, say."""
-        for other, how in self.sources.values():
-            if how == "same" and isinstance(parts[other], torch.Tensor):
+        for other in self._required():
+            if parts[other] is not None:
                 with contextlib.suppress(Unreadable):
                     inputs = self.read({**parts, path: parts[other]})
                     usual, without = (_with(self, inputs, changed) for changed in ({}, {path: None}))
