@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -50,7 +51,8 @@ def of_grpo(steps: int = 210, times: int = 3) -> None:
     counted. Both do the same work in the same step; the median of a step is what no accident of the machine is in."""
     from injected import Prepared
 
-    prepared, runs = Prepared(), {0: [], 100: []}  # the checker is another process
+    prepared = Prepared()  # the checker is another process
+    runs: dict[int, list[dict[str, Any]]] = {0: [], 100: []}
     for _ in range(times):
         for every, done in runs.items():
             done.append(prepared.trained("grpo", steps, every=every, share=0.01))
