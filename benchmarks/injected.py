@@ -3,6 +3,7 @@
     pip install trl==1.16.0                       (or have it on PYTHONPATH)
     python benchmarks/injected.py                 every bug, and four trainings without one: ten minutes of a core
     python benchmarks/injected.py --only 'dpo-*' --steps 20
+    python benchmarks/injected.py --only grpo-rows-for-tokens --steps 40 --picture docs/watch.svg      with matplotlib
 
 Each training is a process of its own, and so is its checker; both are forked from one that has read TRL. It has a
 model of a few thousand parameters, made from a configuration, on the CPU.
@@ -351,11 +352,13 @@ def forked(checker: Any, changes: Callable[[], None]) -> Any:
         def _met(self, words: Any) -> Any:
             ours, theirs = Pipe()
             if os.fork() == 0:
-                ours.close()
-                checker.events = Path(words[1])
-                checker.attach(theirs)
-                checker.serve()
-                os._exit(0)
+                try:
+                    ours.close()
+                    checker.events = Path(words[1])
+                    checker.attach(theirs)
+                    checker.serve()
+                finally:
+                    os._exit(0)  # whatever happens: no second run goes on from here
             theirs.close()
             changes()
             return ours
@@ -405,8 +408,30 @@ def _shown(one: Mapping[str, Any], clean: Mapping[str, Any]) -> str:
     return "; ".join(f"{key} {was:.3f} -> {now:.3f}" for key, was, now in pairs if was is not None and now is not None)
 
 
+def picture(one: Mapping[str, Any], clean: Mapping[str, Any], file: str) -> None:
+    """Draw the losses in the logs of two trainings, and where watching named what."""
+    import matplotlib  # type: ignore[import-not-found, unused-ignore]
+
+    matplotlib.use("svg")
+    matplotlib.rcParams.update({"svg.hashsalt": "", "svg.fonttype": "none", "font.size": 9})
+    from matplotlib import pyplot  # type: ignore[import-not-found, unused-ignore]
+
+    figure, plot = pyplot.subplots(figsize=(7, 3), layout="constrained")
+    for training, label in ((clean, "without the bug"), (one, f"with {one['name']}")):
+        plot.plot([row["loss"] for row in training["logs"] if row["loss"] is not None], label=label)
+    first: dict[int, list[str]] = {}
+    for item in one["named"]:
+        first.setdefault(item["step"], []).append(item["law"])
+    for step, laws in first.items():
+        plot.axvline(step, color="crimson", label=f"step {step}: {', '.join(dict.fromkeys(laws))}")
+    plot.set(xlabel="step", ylabel="loss in the trainer's log")
+    plot.legend(fontsize=8)
+    figure.savefig(file, metadata={"Date": None})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--picture", metavar="FILE", help="of the loss and what was named, for the last bug")
     parser.add_argument("--only", metavar="GLOB", default="*")
     parser.add_argument("--steps", type=int, default=_WITHIN)
     parser.add_argument("--clean-steps", type=int, default=_CLEAN)
@@ -435,6 +460,8 @@ def main() -> None:
             f"{first['law']} | {first['step']}" if first else f"{'not named' if one['logs'] else 'it did not run'} | "
         )
         print(f"| {name} | {said} | {_shown(one, usual) if one['logs'] else ''} |", flush=True)
+    if arguments.picture:
+        picture(one, usual, arguments.picture)
     print(
         f"{right} of {len(names)} named within {_WITHIN} steps; "
         f"false alarms: {sum(len(one['named']) for one in clean.values())}"

@@ -2,6 +2,7 @@
 
     python benchmarks/watch.py
     PYTHONPATH=… python benchmarks/watch.py --trl     with TRL 1.16.0: real steps of GRPO, and the memory of the checker
+    PYTHONPATH=… python benchmarks/watch.py --trl --memory       the latter alone
 
 Ratios of one process on one machine, by its own time. The first step is a forward and a backward pass of a small
 network, and one call of a watched function on a batch of 64 responses of 512 tokens. Those of GRPO are of a model of a
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -44,22 +46,25 @@ def _seconds(action: Callable[[], object], times: int) -> float:
     return (time.process_time() - began) / times
 
 
-def of_grpo(steps: int = 60) -> None:
-    """Steps of the real trainer at the default rate, and without; all that the run's process did in them is counted."""
+def of_grpo(steps: int = 210, times: int = 3) -> None:
+    """Steps of the real trainer at the default rate, and without, in turn: all that the run's process did in each is
+    counted. Both do the same work in the same step; the median of a step is what no accident of the machine is in."""
     from injected import Prepared
 
-    prepared = Prepared()
-    found = {
-        every: prepared.trained("grpo", steps, every=every, share=0.01) for every in (0, 100)
-    }  # the checker is another process
-    bare, watched = (found[every]["took"][1:] for every in (0, 100))
-    middle = statistics.median(bare)
-    counts = found[100]["counts"]
-    print(f"GRPO, {steps} steps: {sum(watched) / sum(bare):.3f} of the time without ({1e3 * middle:.0f} ms a step)")
-    print(
-        f"copies and looks: {counts['seconds'] / sum(found[100]['took']):.4f} of it; held back: {counts['held_back']}"
+    prepared = Prepared()  # the checker is another process
+    runs: dict[int, list[dict[str, Any]]] = {0: [], 100: []}
+    for _ in range(times):
+        for every, done in runs.items():
+            done.append(prepared.trained("grpo", steps, every=every, share=0.01))
+    bare, watched = (
+        [statistics.median(of_step) for of_step in zip(*(one["took"][1:] for one in done))] for done in runs.values()
     )
-    print(f"longest step after the first: {max(watched) / middle:.2f} of the median, {max(bare) / middle:.2f} without")
+    more = [one - other for one, other in zip(watched, bare)]
+    looked = [more[step - 1] for step in range(100, steps, 100)]
+    share = statistics.median(one["counts"]["seconds"] / sum(one["took"]) for one in runs[100])
+    print(f"GRPO, {times} times {steps} steps: {sum(watched) / sum(bare):.4f} of the time without")
+    print(f"a step: {1e3 * statistics.median(bare):.0f} ms; one that is looked at: {1e3 * max(looked):.1f} ms more")
+    print(f"copies, looks and sending by their own clocks: {share:.4f} of the time")
 
 
 def of_memory() -> None:
@@ -81,7 +86,8 @@ def main() -> None:
     torch.set_num_threads(1)
     if "--trl" in sys.argv:
         of_memory()
-        of_grpo()
+        if "--memory" not in sys.argv:
+            of_grpo()
         return
     module = _module()
     network = torch.nn.Sequential(torch.nn.Linear(512, 1024), torch.nn.Tanh(), torch.nn.Linear(1024, 512))

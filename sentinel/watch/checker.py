@@ -11,6 +11,7 @@ import faulthandler
 import json
 import math
 import os
+import resource
 import socket
 import sys
 import time
@@ -59,6 +60,8 @@ _INERT = (
     *(f"transformers.{name}" for name in ("trainer", "models", "generation", "modeling_utils", "processing_utils")),
     "transformers.image_processing_utils",
 )
+#: Bytes that it may ask for: a function that fills memory fails in it.
+_MEMORY = 4 << 30
 #: Seconds that one look or one function may take; then the checker ends, and the run goes on without.
 _LONGEST = 600.0
 
@@ -554,14 +557,22 @@ def _rank_of(process: Process) -> str:
     return "" if process.rank is None else f", rank {process.rank}"
 
 
+def _stand_back() -> None:
+    """Leave the machine to the run: where cores or memory are short, the checker is the one that goes without."""
+    with contextlib.suppress(OSError):
+        os.nice(10)
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
+
+
 def main(arguments: Sequence[str]) -> None:
     """:param arguments: the number of the open socket, its place, the target, the events' file, what is written,
     and the invariants that are not looked at."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     sys.meta_path.insert(0, ghosts.InertModules(_INERT))
-    with contextlib.suppress(OSError):
-        os.nice(10)
+    _stand_back()
     number, place, target, events, capture, *without = arguments
     with contextlib.suppress(OSError, KeyboardInterrupt), socket.socket(fileno=int(number)) as listening:
         checker = Checker(bundled_catalog(), target, Path(events), capture == "full", without)

@@ -106,12 +106,16 @@ class Reading:
 
         :raises Unreadable: where there is none.
         """
-        fewest, why = len(self.plan.paths) + 1, "no scenario makes such a call"
+        for path in self._required():
+            if parts[path] is None:
+                return self._read_without(path, parts)
+        fewest, why = len(self.plan.paths) + 1, "its adapter makes no such call"
         for chosen in itertools.islice(itertools.product(*self.open.values()), _COMBINATIONS):
             inputs = self._inputs(parts, dict(zip(self.open, chosen)))
             try:
                 made = self._made(inputs)
-            except Exception:  # no scenario of this version
+            except Exception as error:  # no scenario of this version
+                why = f"{why.partition(':')[0]}: {error}"[:200] if fewest > len(self.plan.paths) else why
                 continue
             other = [p for p in self.plan.paths if p not in self.scaling and not _alike(parts[p], made[p])]
             if not other:
@@ -120,6 +124,27 @@ class Reading:
                 fewest = len(other)
                 why = "; ".join(f"{written(p)} is {_brief(parts[p])}, not {_brief(made[p])}" for p in other[:3])
         raise Unreadable(why)
+
+    def _required(self) -> list[Path]:
+        """The parts that show tensors which no scenario leaves out."""
+        return [
+            self.sources[item.name][0]
+            for item in self.subject.contract.inputs
+            if item.kind == "tensor" and item.default is not None and item.name not in self.open
+            if self.sources.get(item.name, ("", ""))[1] == "same"
+        ]
+
+    def _read_without(self, path: Path, parts: Mapping[Path, Any]) -> dict[str, Any]:
+        """The scenario of a call that leaves out what every scenario has, where the function itself shows that it has
+        another part in that place: log-probs of now for those of the rollout, say."""
+        for other in self._required():
+            if parts[other] is not None:
+                with contextlib.suppress(Unreadable):
+                    inputs = self.read({**parts, path: parts[other]})
+                    usual, without = (_with(self, inputs, changed) for changed in ({}, {path: None}))
+                    if usual and without and all(_same_value(usual[key], without[key]) for key in self.keys):
+                        return inputs
+        raise Unreadable(f"{written(path)} is left out")
 
     def reads(self, parts: Mapping[Path, Any]) -> bool:
         try:

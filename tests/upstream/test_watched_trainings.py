@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,22 +17,40 @@ from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
 
 pytest.importorskip("datasets")
-_BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "injected.py"
+_BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="transformers needs Python 3.11")
-def test_a_bug_in_a_real_training_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the release that CI's first run has had; the whole list is the benchmark's."""
+pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="transformers needs Python 3.11")
+
+
+def _benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> str:
+    """What a benchmark prints, with the release that CI's first run has had."""
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     try:
         checkout = open_checkout(bundled_catalog().targets["trl"], Ref.parse("pypi:1.16.0"), store=MIRRORS)
     except Unavailable as error:
         pytest.skip(error.reason)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, checkout.import_roots)), "HF_HUB_OFFLINE": "1"}
-    words = [sys.executable, _BENCHMARK, "--only", "grpo-rows-for-tokens", "--steps", "2", "--clean-steps", "4"]
-    ran = subprocess.run(words, capture_output=True, text=True, timeout=500, cwd=tmp_path, env=environment)
+    ran = subprocess.run(
+        [sys.executable, _BENCHMARKS / name, *words],
+        capture_output=True, text=True, timeout=500, cwd=tmp_path, env=environment,
+    )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
-    assert "| grpo, no bug, 4 steps | nothing |" in ran.stdout
-    assert "| grpo, parameters after 4 steps | the same |" in ran.stdout
-    assert "| grpo-rows-for-tokens | the_oracle_agrees | 0 |" in ran.stdout
-    assert "1 of 1 named within 20 steps; false alarms: 0" in ran.stdout
+    return ran.stdout
+
+
+def test_a_bug_in_a_real_training_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of the benchmark's list."""
+    words = ["--only", "grpo-rows-for-tokens", "--steps", "2", "--clean-steps", "4"]
+    said = _benchmark(tmp_path, monkeypatch, "injected.py", *words)
+    assert "| grpo, no bug, 4 steps | nothing |" in said
+    assert "| grpo, parameters after 4 steps | the same |" in said
+    assert "| grpo-rows-for-tokens | the_oracle_agrees | 0 |" in said
+    assert "1 of 1 named within 20 steps; false alarms: 0" in said
+
+
+def test_the_checker_is_not_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = _benchmark(tmp_path, monkeypatch, "watch.py", "--trl", "--memory")
+    found = re.search(r"the checker: (\d+) MB of its own", said)
+    assert found is not None
+    assert int(found[1]) <= 256

@@ -154,6 +154,56 @@ def test_a_step_of_an_optimiser_is_seen_and_changes_nothing() -> None:
         watcher.copies.get_nowait()
 
 
+@pytest.mark.parametrize("looked_at", [True, False])
+def test_rows_are_copied_where_a_look_is_due(looked_at: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    watcher, memory = Watcher(Budget()), Memory()
+    training = Training(watcher)
+
+    def said() -> list[str]:
+        kinds = []
+        while not watcher.seen.empty():
+            seen = watcher.seen.get_nowait()
+            assert memory.look(seen.kind, {**seen.values, "step": seen.step}) == []
+            kinds.append(seen.kind)
+        return kinds
+
+    training._look = looked_at
+    training._hold({name: one.clone() for name, one in _ROWS.items()}, 2)
+    assert said() == ["produced"] * looked_at
+    training._look = True
+    training._consumed(_ROWS)
+    assert said() == ["produced"] * (not looked_at) + ["consumed"]
+    training._look = False
+    others = {name: one.flip(0) + 1 for name, one in _ROWS.items()}
+    training._hold(others, 2)
+    others["advantages"].mul_(2)  # what was computed is known no longer
+    training._consumed(others)
+    assert said() == ["produced", "consumed"]
+    monkeypatch.setattr("sentinel.watch.training.LARGEST", 1)
+    watcher.steps += 1
+    training._hold(_ROWS, 2)
+    training._consumed(_ROWS)
+    assert said() == ["produced", "consumed"], "what is too large takes the place of what was before"
+    watcher.restore()
+
+
+def test_rows_that_had_no_room_are_not_looked_for() -> None:
+    """Beside those of a batch before, what reaches the loss would seem to come from nowhere."""
+    watcher = Watcher(Budget())
+    training = Training(watcher)
+    for _ in range(watcher.seen.maxsize):
+        watcher.seen.put(None)
+    training._hold(_ROWS, 2)
+    watcher.seen.get()
+    for _ in range(2):
+        training._consumed(_ROWS)
+    watcher.restore()
+    assert [one.kind for one in list(watcher.seen.queue) if one] == ["produced"]
+    memory = Memory()
+    again = [("consumed", {"rows": _ROWS, "step": number}) for number in range(2)]
+    assert [memory.look(*one) for one in again] == [[], []], "the step between them had no room"
+
+
 def test_a_logger_is_told_as_its_user_configured_it(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Any] = []
     reporter = type("Reporter", (), {"__module__": "transformers.integrations.x"})()
@@ -169,3 +219,11 @@ def test_a_logger_is_told_as_its_user_configured_it(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     metrics.tell(None, {"sentinel/checked": 2}, 3)
     assert told[1:] == [({"sentinel/checked": 2}, False)]
+    wandb.run, mlflow = None, ModuleType("mlflow")
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    vars(mlflow).update(active_run=object, log_metrics=lambda counts, step: told.append((counts, step)))
+    metrics.tell(None, {"sentinel/checked": 3}, 4)
+    assert told[2:] == [({"sentinel/checked": 3}, 4)]
+    mlflow.active_run = lambda: None
+    metrics.tell(None, {"sentinel/checked": 5}, 6)
+    assert len(told) == 3, "nobody has a run open"

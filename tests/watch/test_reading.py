@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from types import ModuleType
 
 import pytest
@@ -13,6 +15,7 @@ from sentinel.search.scenarios import narrowed
 from sentinel.targets import Binding
 from sentinel.watch.reading import Unreadable, reading_of, written
 from sentinel.watch.values import at
+from sentinel.worker import ghosts
 from sentinel.worker.calling import Boundary
 
 
@@ -61,6 +64,23 @@ def test_what_the_adapter_does_not_know_is_named(reading):
         reading.read(_parts(reading, power=2))
 
 
+@pytest.mark.parametrize("instead", ["values", "ones"])
+def test_what_is_left_out_is_what_the_function_has_in_its_place(instead):
+    """As a loss has the log-probs of now where it is given none of the rollout."""
+
+    def loss(values, mask, total, ids=None, power=1):
+        if mask is None:
+            mask = values.detach() if instead == "values" else torch.ones(values.shape)
+        return ((values * mask).sum() / total) ** power
+
+    reading, values = _reading(function=loss), torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
+    if instead == "ones":
+        with pytest.raises(Unreadable, match="mask is left out"):
+            reading.read(_parts(reading, values=values, mask=None))
+    else:
+        assert reading.read(_parts(reading, values=values, mask=None))["response_mask"].nested() == values.tolist()
+
+
 def test_what_is_observed_of_a_result_is_what_the_function_does(reading):
     inputs = reading.read(_parts(reading))
     seen = torch.tensor([[0.5, 0.25, 9.0], [1.0, 9.0, 9.0]])
@@ -74,3 +94,19 @@ def test_what_is_observed_of_a_result_is_what_the_function_does(reading):
 def test_an_adapter_that_calls_something_else_is_no_help():
     with pytest.raises(Unreadable, match="does not call the function itself"):
         _reading(call=lambda boundary, inputs: {"loss": inputs["loss_mat"].sum()})
+
+
+def test_what_needs_a_package_that_the_checker_does_without_is_not_read(monkeypatch):
+    """A value that a ghost decides would be no value of the run."""
+    monkeypatch.setattr(ghosts.state(), "probing", True)
+    monkeypatch.setattr(sys, "meta_path", [ghosts.InertModules(["much_memory"]), *sys.meta_path])
+    module = importlib.import_module("much_memory.inside")
+    for name in ("much_memory", "much_memory.inside"):
+        monkeypatch.delitem(sys.modules, name)
+
+    def call(boundary, inputs):
+        return _call(boundary, inputs) if module.frames(inputs) else {}
+
+    with pytest.raises(Unreadable, match=r"it needs much_memory\.inside\.frames, for which there is no room"):
+        _reading(call=call)
+    ghosts.state().used.clear()

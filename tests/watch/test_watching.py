@@ -6,15 +6,19 @@ import json
 import os
 import subprocess
 import sys
+from multiprocessing import Pipe
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import jsonschema_rs
 import pytest
+import torch
 
 import sentinel.watch
 from sentinel.recipes.yamldoc import read
 from sentinel.watch import checker, link, meeting
+from sentinel.watch.wrapping import Budget, Plan
 from tests.demo_kit import FRAMEWORK
 
 #: Trains on the framework's advantages until a call was copied, and the same number of steps where nothing is watched.
@@ -133,6 +137,63 @@ def test_a_checker_that_is_killed_costs_its_checks_alone(tmp_path: Path) -> None
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, cwd=tmp_path)
     assert ran.stdout == "trained {}\n"
     assert ran.stderr == ""
+
+
+@pytest.mark.parametrize("end", ["hangs", "dies", "says nonsense"])
+@pytest.mark.parametrize("point", ["at once", "with the modules", "with a plan", "with a call"])
+def test_a_checker_that_hangs_or_ends_costs_its_checks_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, point: str, end: str
+) -> None:
+    """At every point of what the two say to each other. One that hangs leaves its socket full."""
+    ours, theirs = Pipe()
+    module: Any = ModuleType("ending_rl")
+    exec("def double(x):\n    return 2 * x\n", module.__dict__)
+    code = module.double.__code__
+    monkeypatch.setitem(sys.modules, "ending_rl", module)
+    monkeypatch.setattr(link, "PATIENCE", 0.2)
+    monkeypatch.setattr(link.Watching, "_met", lambda *_: ours)
+    watching = link.Watching("demo", ("ending_rl",), tmp_path / "events.jsonl", Budget(share=1.0, every=1))
+    ones = torch.ones(1 << 18)
+
+    def heard(kind: str) -> None:
+        while theirs.recv()[0] != kind:
+            pass
+
+    if point != "at once":
+        heard("modules")
+    if point in ("with a plan", "with a call"):
+        plan = Plan(0, "ending_rl.double", ("ending_rl", "double"), (("x",),))
+        theirs.send(("plan", plan))
+        heard("watched")
+    if point == "with a call":
+        module.double(ones)
+        heard("call")
+    if end == "dies":
+        theirs.close()
+    if end == "says nonsense":
+        theirs.send_bytes(b"nonsense")
+    assert all(torch.equal(module.double(ones), 2 * ones) for _ in range(20))
+    watching.stop()
+    assert module.double.__code__ is code
+    assert watching.counts == {}
+    theirs.close()
+
+
+def test_the_checker_leaves_the_memory_to_the_run() -> None:
+    """A function that fills it fails there; and where the machine has none left, the checker is what goes."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            checker._stand_back()
+            bytearray(checker._MEMORY)
+        except MemoryError:
+            os.write(write, Path("/proc/self/oom_score_adj").read_bytes())
+        finally:
+            os._exit(0)
+    os.close(write)
+    os.waitpid(pid, 0)
+    assert os.read(read, 99) == b"1000\n"
 
 
 def test_a_large_file_begins_again_and_a_full_disk_ends_the_writing(
