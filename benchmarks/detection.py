@@ -4,7 +4,10 @@ Recipes are switched off: at the buggy parent of every bug that upstream has men
 verdict), a search looks at the recipe's boundary with the laws of its contract, and nothing of the recipe's. A bug
 counts as flagged where any law breaks in a confirmed scenario.
 
-It needs the five mirrors in the mirror store (`sentinel mirror add TARGET`). A boundary of the generic contract `call`
+With `--corpus FILE` (JSON lines: target, parent, fix) it asks about the bugs that recipes have of that list, and a bug
+counts where a law breaks at the parent that does not at the fix: what a framework's adapter alone finds of its history.
+
+It needs the mirrors in the mirror store (`sentinel mirror add TARGET`). A boundary of the generic contract `call`
 has no laws: its bug counts as missed.
 """
 
@@ -15,7 +18,8 @@ import json
 import sys
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass
+from collections.abc import Container
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from sentinel.deciding.law_session import Subject, Undecidable
@@ -34,6 +38,9 @@ CATALOG = bundled_catalog()
 #: Scenarios of one search, and calls that shrinking may take.
 ENOUGH, SHRINKING = 400, 20
 
+#: Scenarios of a search at the parent or the fix of a corpus.
+SEEN = 50
+
 
 @dataclass(frozen=True)
 class Case:
@@ -47,6 +54,7 @@ class Case:
     laws: tuple[str, ...]
     tried: int
     missed: str = ""
+    symptoms: tuple[str, ...] = ()
 
 
 def mended() -> list[Job]:
@@ -73,13 +81,13 @@ def searched(runner: Runner, job: Job) -> Case:
 
 
 def search_until_broken(
-    runner: Runner, bug: str, target: str, ref: Ref, subject: Subject, enough: int = ENOUGH
+    runner: Runner, bug: str, target: str, ref: Ref, subject: Subject, enough: int = ENOUGH, known: Container[str] = ()
 ) -> Case:
-    """Search until a law breaks."""
+    """Search until a law breaks, in a way that was not known."""
     try:
         open_target = runner.open_target(target, ref, [subject.binding])
         search = BoundarySearch(open_target.law_session, subject, 0, shrinking=SHRINKING)
-        while search.tried < enough and not any(outcome.findings for outcome in search.outcomes.values()):
+        while search.tried < enough and not any(symptom not in known for symptom in symptoms(search)):
             before = search.tried
             search.run(25)
             if search.tried == before:
@@ -87,7 +95,42 @@ def search_until_broken(
     except (Unavailable, Undecidable) as error:
         return Case(bug, ref.short, (), 0, str(error))
     broken = tuple(law.name for law, outcome in search.outcomes.items() if outcome.findings)
-    return Case(bug, ref.short, broken, search.tried, "" if broken else why(search))
+    return Case(bug, ref.short, broken, search.tried, "" if broken else why(search), tuple(symptoms(search)))
+
+
+def symptoms(search: BoundarySearch) -> list[str]:
+    """Each law that breaks, with what shows it: another value, or one that is not finite."""
+    return [f"{law.name}: {symptom}" for law, found in search.outcomes.items() for symptom in sorted(found.symptoms)]
+
+
+class Everything(Container[str]):
+    """What a search knows that never stops before its end."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+def only_at_the_parent(runner: Runner, job: Job) -> Case:
+    """Search with every contract that the boundary is bound to, at the fix and then at the parent."""
+    recipe, missed = job.recipe, [f"the contract {job.recipe.contract} has no laws here"]
+    fix = next(pin.ref for pin in recipe.pins if pin.expect == "fixed")
+    bound = [item for item in subjects(CATALOG, recipe.target)[0] if item.binding.boundary == recipe.boundary]
+    for subject in bound:
+        after = search_until_broken(runner, recipe.bug_id, recipe.target, fix, subject, SEEN, Everything())
+        if not after.tried:
+            missed.append(f"at the fix: {after.missed}")
+            continue
+        case = search_until_broken(runner, recipe.bug_id, recipe.target, job.ref, subject, SEEN, after.symptoms)
+        gone = tuple(symptom for symptom in case.symptoms if symptom not in after.symptoms)
+        if gone:
+            return replace(case, laws=gone)
+        missed.append(case.missed or f"at both: {', '.join(case.symptoms)}")
+    return Case(recipe.bug_id, job.ref.short, (), 0, missed[-1])
+
+
+def of_corpus(file: Path) -> set[tuple[str, str]]:
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    return {(line["parent"], line["fix"]) for line in lines}
 
 
 def why(search: BoundarySearch) -> str:
@@ -102,14 +145,19 @@ def why(search: BoundarySearch) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", choices=sorted(CATALOG.targets), help="only bugs of this target")
+    parser.add_argument("--corpus", metavar="FILE", type=Path, help="the bugs of this list, at parent and fix")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write every case there")
     arguments = parser.parse_args()
     jobs = [job for job in mended() if arguments.target in (None, job.recipe.target)]
+    if arguments.corpus:
+        pairs = of_corpus(arguments.corpus)
+        jobs = [job for job in jobs if any((job.ref.name, pin.ref.name) in pairs for pin in job.recipe.pins)]
+    ask = only_at_the_parent if arguments.corpus else searched
     runner = Runner(CATALOG, lambda target, ref, pull: open_checkout(target, ref, pull=pull), Options())
     cases, began = [], time.monotonic()
     try:
         for number, job in enumerate(jobs, 1):
-            case = searched(runner, job)
+            case = ask(runner, job)
             cases.append(case)
             said = f"{', '.join(case.laws)} after {case.tried}" if case.laws else f"MISSED: {case.missed}"
             print(f"[{number}/{len(jobs)}] {case.bug} at {case.ref}: {said}", file=sys.stderr, flush=True)
