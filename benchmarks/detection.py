@@ -4,8 +4,9 @@ Recipes are switched off: at the buggy parent of every bug that upstream has men
 verdict), a search looks at the recipe's boundary with the laws of its contract, and nothing of the recipe's. A bug
 counts as flagged where any law breaks in a confirmed scenario.
 
-With `--corpus FILE` (JSON lines: target, parent, fix) it asks about the bugs that recipes have of that list, and a bug
-counts where a law breaks at the parent that does not at the fix: what a framework's adapter alone finds of its history.
+With `--corpus FILE` (JSON lines: parent, fix) it asks about the bugs of that list: a search at the parent, with every
+contract that the boundary is bound to, and a bug counts where what breaks a law there, shrunk, breaks none at the fix.
+That is what a framework's adapter alone finds of its history.
 
 It needs the mirrors in the mirror store (`sentinel mirror add TARGET`). A boundary of the generic contract `call`
 has no laws: its bug counts as missed.
@@ -18,16 +19,16 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Container
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sentinel.deciding.law_session import Subject, Undecidable
 from sentinel.deciding.runner import Job, Runner
 from sentinel.errors import Unavailable
+from sentinel.laws.law import Law
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.search.boundary_search import BoundarySearch
+from sentinel.search.boundary_search import BoundarySearch, Finding
 from sentinel.search.checks import subjects
 from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
@@ -38,7 +39,7 @@ CATALOG = bundled_catalog()
 #: Scenarios of one search, and calls that shrinking may take.
 ENOUGH, SHRINKING = 400, 20
 
-#: Scenarios of a search at the parent or the fix of a corpus.
+#: Scenarios of a search at the parents of a corpus.
 SEEN = 50
 
 
@@ -54,7 +55,6 @@ class Case:
     laws: tuple[str, ...]
     tried: int
     missed: str = ""
-    symptoms: tuple[str, ...] = ()
 
 
 def mended() -> list[Job]:
@@ -81,13 +81,13 @@ def searched(runner: Runner, job: Job) -> Case:
 
 
 def search_until_broken(
-    runner: Runner, bug: str, target: str, ref: Ref, subject: Subject, enough: int = ENOUGH, known: Container[str] = ()
+    runner: Runner, bug: str, target: str, ref: Ref, subject: Subject, enough: int = ENOUGH
 ) -> Case:
-    """Search until a law breaks, in a way that was not known."""
+    """Search until a law breaks."""
     try:
         open_target = runner.open_target(target, ref, [subject.binding])
         search = BoundarySearch(open_target.law_session, subject, 0, shrinking=SHRINKING)
-        while search.tried < enough and not any(symptom not in known for symptom in symptoms(search)):
+        while search.tried < enough and not any(outcome.findings for outcome in search.outcomes.values()):
             before = search.tried
             search.run(25)
             if search.tried == before:
@@ -95,37 +95,42 @@ def search_until_broken(
     except (Unavailable, Undecidable) as error:
         return Case(bug, ref.short, (), 0, str(error))
     broken = tuple(law.name for law, outcome in search.outcomes.items() if outcome.findings)
-    return Case(bug, ref.short, broken, search.tried, "" if broken else why(search), tuple(symptoms(search)))
+    return Case(bug, ref.short, broken, search.tried, "" if broken else why(search))
 
 
-def symptoms(search: BoundarySearch) -> list[str]:
-    """Each law that breaks, with what shows it: another value, or one that is not finite."""
-    return [f"{law.name}: {symptom}" for law, found in search.outcomes.items() for symptom in sorted(found.symptoms)]
-
-
-class Everything(Container[str]):
-    """What a search knows that never stops before its end."""
-
-    def __contains__(self, _: object) -> bool:
-        return True
-
-
-def only_at_the_parent(runner: Runner, job: Job) -> Case:
-    """Search with every contract that the boundary is bound to, at the fix and then at the parent."""
-    recipe, missed = job.recipe, [f"the contract {job.recipe.contract} has no laws here"]
+def gone_at_the_fix(runner: Runner, job: Job) -> Case:
+    """Search at the parent, and try at the fix what broke a law, shrunk as it is."""
+    recipe, missed = job.recipe, f"the contract {job.recipe.contract} has no laws here"
     fix = next(pin.ref for pin in recipe.pins if pin.expect == "fixed")
-    bound = [item for item in subjects(CATALOG, recipe.target)[0] if item.binding.boundary == recipe.boundary]
-    for subject in bound:
-        after = search_until_broken(runner, recipe.bug_id, recipe.target, fix, subject, SEEN, Everything())
-        if not after.tried:
-            missed.append(f"at the fix: {after.missed}")
+    for subject in subjects(CATALOG, recipe.target)[0]:
+        if subject.binding.boundary != recipe.boundary:
             continue
-        case = search_until_broken(runner, recipe.bug_id, recipe.target, job.ref, subject, SEEN, after.symptoms)
-        gone = tuple(symptom for symptom in case.symptoms if symptom not in after.symptoms)
-        if gone:
-            return replace(case, laws=gone)
-        missed.append(case.missed or f"at both: {', '.join(case.symptoms)}")
-    return Case(recipe.bug_id, job.ref.short, (), 0, missed[-1])
+        try:
+            before, after = (
+                BoundarySearch(
+                    runner.open_target(recipe.target, ref, [subject.binding]).law_session,
+                    subject,
+                    0,
+                    shrinking=SHRINKING,
+                )
+                for ref in (job.ref, fix)
+            )
+            before.run(SEEN)
+        except (Unavailable, Undecidable) as error:
+            missed = str(error)
+            continue
+        found = {law: outcome.findings for law, outcome in before.outcomes.items() if outcome.findings}
+        held = [law.name for law, each in found.items() if any(holds(after, law, finding) for finding in each)]
+        if held:
+            return Case(recipe.bug_id, job.ref.short, tuple(held), before.tried)
+        missed = f"the same at the fix: {', '.join(law.name for law in found)}" if found else why(before)
+    return Case(recipe.bug_id, job.ref.short, (), 0, missed)
+
+
+def holds(search: BoundarySearch, law: Law, finding: Finding) -> bool:
+    """Whether a law has something to say about a scenario that broke it elsewhere, and holds."""
+    spoken = search.outcomes[law].spoken
+    return not search.replay([(law, finding.trial.variants)]) and search.outcomes[law].spoken > spoken
 
 
 def of_corpus(file: Path) -> set[tuple[str, str]]:
@@ -152,7 +157,7 @@ def main() -> int:
     if arguments.corpus:
         pairs = of_corpus(arguments.corpus)
         jobs = [job for job in jobs if any((job.ref.name, pin.ref.name) in pairs for pin in job.recipe.pins)]
-    ask = only_at_the_parent if arguments.corpus else searched
+    ask = gone_at_the_fix if arguments.corpus else searched
     runner = Runner(CATALOG, lambda target, ref, pull: open_checkout(target, ref, pull=pull), Options())
     cases, began = [], time.monotonic()
     try:
