@@ -22,10 +22,9 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sentinel.deciding.law_session import Subject, Undecidable
+from sentinel.deciding.law_session import LawSession, Subject, Undecidable
 from sentinel.deciding.runner import Job, Runner
 from sentinel.errors import Unavailable
-from sentinel.laws.law import Law
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.boundary_search import BoundarySearch, Finding
@@ -107,30 +106,25 @@ def gone_at_the_fix(runner: Runner, job: Job) -> Case:
             continue
         try:
             before, after = (
-                BoundarySearch(
-                    runner.open_target(recipe.target, ref, [subject.binding]).law_session,
-                    subject,
-                    0,
-                    shrinking=SHRINKING,
-                )
-                for ref in (job.ref, fix)
+                runner.open_target(recipe.target, ref, [subject.binding]).law_session for ref in (job.ref, fix)
             )
-            before.run(SEEN)
+            search = BoundarySearch(before, subject, 0, shrinking=SHRINKING)
+            search.run(SEEN)
+            found = {law: outcome.findings for law, outcome in search.outcomes.items() if outcome.findings}
+            held = [law.name for law, each in found.items() if any(holds(after, one) for one in each)]
         except (Unavailable, Undecidable) as error:
             missed = str(error)
             continue
-        found = {law: outcome.findings for law, outcome in before.outcomes.items() if outcome.findings}
-        held = [law.name for law, each in found.items() if any(holds(after, law, finding) for finding in each)]
         if held:
-            return Case(recipe.bug_id, job.ref.short, tuple(held), before.tried)
-        missed = f"the same at the fix: {', '.join(law.name for law in found)}" if found else why(before)
+            return Case(recipe.bug_id, job.ref.short, tuple(held), search.tried)
+        missed = f"the same at the fix: {', '.join(law.name for law in found)}" if found else why(search)
     return Case(recipe.bug_id, job.ref.short, (), 0, missed)
 
 
-def holds(search: BoundarySearch, law: Law, finding: Finding) -> bool:
+def holds(session: LawSession, finding: Finding) -> bool:
     """Whether a law has something to say about a scenario that broke it elsewhere, and holds."""
-    spoken = search.outcomes[law].spoken
-    return not search.replay([(law, finding.trial.variants)]) and search.outcomes[law].spoken > spoken
+    [trial] = session.try_(finding.subject, [(finding.law, finding.trial.variants)])
+    return trial.case is not None and not trial.violations
 
 
 def of_corpus(file: Path) -> set[tuple[str, str]]:
