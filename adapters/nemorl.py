@@ -281,8 +281,8 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     mask, tokens = inputs["response_mask"], inputs["batch_num_tokens"]
-    kind, former = "reverse" if inputs["beta"] else "forward", {"zero_outside_topk": False, "mixed_kl_weight": 0.5}
-    loss = boundary.owner(_configured(boundary.module.DistillationLossConfig, {"kl_type": kind}, former))
+    options, kind = {"zero_outside_topk": False, "mixed_kl_weight": 0.5}, "reverse" if inputs["beta"] else "forward"
+    loss = boundary.owner(boundary.module.DistillationLossConfig(kl_type=kind, **options))
     said = [torch.log_softmax(inputs[name], -1) for name in ("logits", "teacher_logits")]
     data = {"token_mask": _behind_a_prompt(mask), "sample_mask": _rows(mask), "input_ids": mask}
     counts = _rows(mask).sum(), torch.tensor(float((mask != 0).sum() if tokens is None else tokens))

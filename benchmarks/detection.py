@@ -4,7 +4,11 @@ Recipes are switched off: at the buggy parent of every bug that upstream has men
 verdict), a search looks at the recipe's boundary with the laws of its contract, and nothing of the recipe's. A bug
 counts as flagged where any law breaks in a confirmed scenario.
 
-It needs the five mirrors in the mirror store (`sentinel mirror add TARGET`). A boundary of the generic contract `call`
+With `--corpus FILE` (JSON lines: parent, fix) it asks about the bugs of that list: a search at the parent, with every
+contract that the boundary is bound to, and a bug counts where what breaks a law there, shrunk, breaks none at the fix.
+That is what a framework's adapter alone finds of its history.
+
+It needs the mirrors in the mirror store (`sentinel mirror add TARGET`). A boundary of the generic contract `call`
 has no laws: its bug counts as missed.
 """
 
@@ -18,12 +22,12 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sentinel.deciding.law_session import Subject, Undecidable
+from sentinel.deciding.law_session import LawSession, Subject, Undecidable
 from sentinel.deciding.runner import Job, Runner
 from sentinel.errors import Unavailable
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.search.boundary_search import BoundarySearch
+from sentinel.search.boundary_search import BoundarySearch, Finding
 from sentinel.search.checks import subjects
 from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
@@ -33,6 +37,9 @@ CATALOG = bundled_catalog()
 
 #: Scenarios of one search, and calls that shrinking may take.
 ENOUGH, SHRINKING = 400, 20
+
+#: Scenarios of a search at the parents of a corpus.
+SEEN = 50
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,41 @@ def search_until_broken(
     return Case(bug, ref.short, broken, search.tried, "" if broken else why(search))
 
 
+def gone_at_the_fix(runner: Runner, job: Job) -> Case:
+    """Search at the parent, and try at the fix what broke a law, shrunk as it is."""
+    recipe, missed = job.recipe, f"the contract {job.recipe.contract} has no laws here"
+    fix = next(pin.ref for pin in recipe.pins if pin.expect == "fixed")
+    for subject in subjects(CATALOG, recipe.target)[0]:
+        if subject.binding.boundary != recipe.boundary:
+            continue
+        try:
+            before, after = (
+                runner.open_target(recipe.target, ref, [subject.binding]).law_session for ref in (job.ref, fix)
+            )
+            search = BoundarySearch(before, subject, 0, shrinking=SHRINKING)
+            search.run(SEEN)
+            found = {law: outcome.findings for law, outcome in search.outcomes.items() if outcome.findings}
+            held = [law.name for law, each in found.items() if any(holds(after, one) for one in each)]
+        except (Unavailable, Undecidable) as error:
+            missed = str(error)
+            continue
+        if held:
+            return Case(recipe.bug_id, job.ref.short, tuple(held), search.tried)
+        missed = f"the same at the fix: {', '.join(law.name for law in found)}" if found else why(search)
+    return Case(recipe.bug_id, job.ref.short, (), 0, missed)
+
+
+def holds(session: LawSession, finding: Finding) -> bool:
+    """Whether a law has something to say about a scenario that broke it elsewhere, and holds."""
+    [trial] = session.try_(finding.subject, [(finding.law, finding.trial.variants)])
+    return trial.case is not None and not trial.violations
+
+
+def of_corpus(file: Path) -> set[tuple[str, str]]:
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    return {(line["parent"], line["fix"]) for line in lines}
+
+
 def why(search: BoundarySearch) -> str:
     """Why no law broke: they held, or every call was refused."""
     outcomes = search.outcomes.values()
@@ -102,14 +144,19 @@ def why(search: BoundarySearch) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", choices=sorted(CATALOG.targets), help="only bugs of this target")
+    parser.add_argument("--corpus", metavar="FILE", type=Path, help="the bugs of this list, at parent and fix")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write every case there")
     arguments = parser.parse_args()
     jobs = [job for job in mended() if arguments.target in (None, job.recipe.target)]
+    if arguments.corpus:
+        pairs = of_corpus(arguments.corpus)
+        jobs = [job for job in jobs if any((job.ref.name, pin.ref.name) in pairs for pin in job.recipe.pins)]
+    ask = gone_at_the_fix if arguments.corpus else searched
     runner = Runner(CATALOG, lambda target, ref, pull: open_checkout(target, ref, pull=pull), Options())
     cases, began = [], time.monotonic()
     try:
         for number, job in enumerate(jobs, 1):
-            case = searched(runner, job)
+            case = ask(runner, job)
             cases.append(case)
             said = f"{', '.join(case.laws)} after {case.tried}" if case.laws else f"MISSED: {case.missed}"
             print(f"[{number}/{len(jobs)}] {case.bug} at {case.ref}: {said}", file=sys.stderr, flush=True)
