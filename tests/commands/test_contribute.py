@@ -190,7 +190,7 @@ def test_an_edit_of_another_file_than_the_commit_has_is_refused(run_sentinel: An
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        ("fix_version: 1", "fix_version: 2", ":1:14: 2 is not one of [1]"),
+        ("fix_version: 1", "fix_version: 2", ":1:14: 2 is not one of 1;"),
         ("lines: [3, 3], new", "new", ":12:5: `blob` and `lines` go together"),
         ("lines: [3, 3], new", "lines: [3, 33], new", "lines 3 to 33: tiny/losses.py has 3 lines"),
         ("bugs: [TINY-MEAN]", "bugs: [TINY-MEAN]\nhead: " + "a" * 40, "either `edits` or upstream's own `head`"),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jsonschema import Draft4Validator
+from jsonschema_rs import Draft4Validator
 
 from sentinel.reports.brief import brief
 from sentinel.reports.evidence import evidence

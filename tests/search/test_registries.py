@@ -115,7 +115,8 @@ def test_what_a_head_adds_is_searched(
     tree = copy_demo(tmp_path / "tree", "fixed")
     (tree / "demo_rl" / "more.py").write_text(ADDED)
     if command == "discover":
-        status = main(["discover", "demo", "--ref", f"path:{tree}", "--boundary", "mean_over_*", "--examples", "30"])
+        words = f"discover demo --ref path:{tree} --boundary mean_over_* --examples 30 --seed 1"
+        status = main(words.split())
         assert status == 1
         assert "masked_values_have_no_influence" in capsys.readouterr().out
         return
