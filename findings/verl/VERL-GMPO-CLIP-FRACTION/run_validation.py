@@ -10,13 +10,13 @@ Needs Python 3.10 or newer, torch, numpy, omegaconf; no GPU. What else the check
 is not installed is stubbed, and refused if it is used.
 Exit status: 0 the right values, 1 those of the bug, 2 neither, 3 nothing could be decided.
 
-What is to be read are lines 1010 to 1284. What stands before is the same in every runner, whatever the bug.
+What is to be read are lines 1036 to 1320. What stands before is the same in every runner, whatever the bug.
 """
 from __future__ import annotations
 
 
 # ====================================================================================================
-# The head, the same in every runner; sha256 of its lines: 38b1ee1159fc6c26b8f7bbce175ff81ca1a12991ac3b81f3f39658aacf42a1a9
+# The head, the same in every runner; sha256 of its lines: f1bdf5bdea067a72f996eac3c92efcf6d3205d900f6f57cb28048e95b5cc0691
 # ====================================================================================================
 
 import ast
@@ -35,9 +35,11 @@ import random
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import FrameType, ModuleType, SimpleNamespace
 from typing import Any
@@ -91,7 +93,7 @@ class Alias:
     path: str
 
 
-# -- sentinel/worker/boundaries.py
+# -- sentinel/worker/calling.py
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,7 @@ class Boundary:
 
 
 def module_of(path: str, roots: tuple[str, ...]) -> str | None:
-    """The longest prefix of a dotted path that is a module file below the import roots."""
+    """Give the longest prefix of a dotted path that is a module file below the import roots."""
     parts = path.split(".")
     for end in range(len(parts), 0, -1):
         relative = os.path.join(*parts[:end])
@@ -425,6 +427,30 @@ def _operator(name: str) -> Callable[..., Ghost]:
     return method
 
 
+class _GhostModule(ModuleType):
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(Ghost(self.__name__), attribute)
+
+
+class InertModules(MetaPathFinder, Loader):
+    """Finds ghosts for modules of these names and all below them, whoever imports them."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = tuple(names)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        inert = any(f"{name}.".startswith(f"{one}.") for one in self._names)
+        return ModuleSpec(name, self, is_package=True) if inert else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _GhostModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """There is nothing in it."""
+
+
 _OPERATORS = """
     or ror and rand xor getitem contains add radd sub rsub mul rmul matmul truediv rtruediv floordiv mod pow
     neg pos abs invert lshift rshift lt le gt ge
@@ -545,7 +571,7 @@ class ImportRecorder:
         return False
 
     def closure(self, module: str) -> set[str]:
-        """The target's own modules that a module's import statements reach, packages on the way included."""
+        """Give the target's own modules that a module's import statements reach, packages on the way included."""
         if module not in self._closures:
             self._closures[module] = self._reached(module)
         return self._closures[module]
@@ -564,7 +590,7 @@ class ImportRecorder:
         return found
 
     def ghosts_of(self, module: str) -> list[str]:
-        """The ghosts that those modules were given."""
+        """Give the ghosts that those modules were given."""
         return sorted({ghost for name in self.closure(module) for ghost in self.given.get(name, ())})
 
 
@@ -1218,9 +1244,9 @@ CASE = {
     'stands_for': [],
     'needs': {'omegaconf': 'omegaconf'},
     'scenario': {
-        'log_probs': {'$tensor': [[-1.0]], 'dtype': 'float32'},
-        'old_log_probs': {'$tensor': [[-1.25]], 'dtype': 'float32'},
-        'response_mask': {'$tensor': [[1.0]], 'dtype': 'float32'},
+        'log_probs': {'$tensor': [[-1.0, -1.25, -1.5]], 'dtype': 'float32'},
+        'old_log_probs': {'$tensor': [[-1.25, -1.25, -1.25]], 'dtype': 'float32'},
+        'response_mask': {'$tensor': [[1.0, 1.0, 1.0]], 'dtype': 'float32'},
         'algorithm': 'gmpo',
         'eps_clip_low': 0.2,
         'eps_clip_high': 0.2,
@@ -1256,23 +1282,33 @@ CASE = {
         'reduction': 'loss_agg_mode',
     },
     'variants': {
-        'positive': {'advantages': {'$tensor': [[1.0]], 'dtype': 'float32'}},
-        'negative': {'advantages': {'$tensor': [[-1.0]], 'dtype': 'float32'}},
+        'positive': {'advantages': {'$tensor': [[1.0, 1.0, 1.0]], 'dtype': 'float32'}},
+        'negative': {'advantages': {'$tensor': [[-1.0, -1.0, -1.0]], 'dtype': 'float32'}},
     },
     'expected': {
-        'positive.clip_fraction': {'of': ['positive'], 'key': 'clip_fraction', 'bug': 1.0, 'right': 1.0},
+        'positive.clip_fraction': {
+            'of': ['positive'],
+            'key': 'clip_fraction',
+            'bug': 0.6666666666666666,
+            'right': 0.3333333333333333,
+        },
         'positive.per_token_gradient': {
             'of': ['positive'],
             'key': 'per_token_gradient',
-            'bug': [[0.0]],
-            'right': [[0.0]],
+            'bug': [[0.0, -0.32782381772994995, -0.32782381772994995]],
+            'right': [[0.0, -0.32782381772994995, -0.32782381772994995]],
         },
-        'negative.clip_fraction': {'of': ['negative'], 'key': 'clip_fraction', 'bug': 1.0, 'right': 0.0},
+        'negative.clip_fraction': {
+            'of': ['negative'],
+            'key': 'clip_fraction',
+            'bug': 0.6666666666666666,
+            'right': 0.3333333333333333,
+        },
         'negative.per_token_gradient': {
             'of': ['negative'],
             'key': 'per_token_gradient',
-            'bug': [[1.2840254166877414]],
-            'right': [[1.2840254166877414]],
+            'bug': [[0.3389354646205902, 0.3389354646205902, 0.0]],
+            'right': [[0.3389354646205902, 0.3389354646205902, 0.0]],
         },
     },
 }
