@@ -889,7 +889,7 @@ TARGET = Target(
         "nemo_rl": ("nemo_reinforcer",),
         _LOSSES: (f"{_ALGORITHMS}.loss_functions", "nemo_reinforcer.algorithms.loss_functions"),
     },
-    preload=("torch._dynamo", "pydantic", "transformers"),
+    preload=("torch._dynamo", "pydantic", "transformers", "transformers.models.auto.processing_auto", "requests"),
     # A patch of tokenizers is for transformers before 5.12; pydantic wants the TypedDict of Python 3.12.
     at_import={"transformers.__version__": "5.11.0", "typing.TypedDict": Alias("typing_extensions.TypedDict")},
     bindings=tuple(

@@ -890,7 +890,7 @@ TARGET = Target(
     repository="https://github.com/OpenRLHF/OpenRLHF",
     roots=(PackageRoot("openrlhf"),),
     pypi="openrlhf",
-    preload=("torch._dynamo", "transformers"),
+    preload=("torch._dynamo", "transformers", "transformers.trainer", "transformers.models.auto.modeling_auto"),
     bindings=tuple(
         replace(binding, dtypes=("float32", "bfloat16"))
         for part in (_LOSSES, _UPDATES, _NUMBERS, _LOG_PROBS, _ADVANTAGES, _ROWS, _DATA, _AGENTS, _CALLS)

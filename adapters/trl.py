@@ -887,7 +887,10 @@ TARGET = Target(
     repository="https://github.com/huggingface/trl",
     roots=(PackageRoot("trl"),),
     pypi="trl",
-    preload=("transformers", "accelerate", "datasets", "huggingface_hub", "pyarrow"),
+    preload=(
+        *("transformers", "transformers.trainer", "transformers.models.auto.processing_auto", "torch.distributed.fsdp"),
+        *("accelerate", "datasets", "huggingface_hub", "pyarrow", "requests"),
+    ),
     moved=MOVED,
     at_import={  # names that transformers 5 has no more, and what came after them; no boundary uses them
         "transformers.top_k_top_p_filtering": Alias("transformers.TopKLogitsWarper"),

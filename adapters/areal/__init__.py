@@ -426,7 +426,7 @@ TARGET = Target(
     moved={"areal.trainer.ppo": ("areal.engine.ppo",)},
     pypi="areal",
     at_import={"areal.utils.fs.get_user_tmp": "areal"},  # until October 2025 it made a folder below /home
-    preload=("torch._dynamo", "tabulate", "omegaconf", "colorlog"),
+    preload=("torch._dynamo", "torch.distributed.checkpoint", "tabulate", "omegaconf", "colorlog", "requests"),
     bindings=(
         Binding(
             "areal.trainer.ppo.actor.PPOActor._compute_advantages",

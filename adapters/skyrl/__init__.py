@@ -86,7 +86,7 @@ TARGET = Target(
         Registry("register_advantage_estimator", f"{PPO}.compute_grpo_outcome_advantage", "AdvantageEstimatorRegistry"),
     ),
     # torch imports its compiler on the first call of a function decorated with torch.compile.
-    preload=("torch._dynamo", "tensordict", "omegaconf", "loguru"),
+    preload=("torch._dynamo", "tensordict", "omegaconf", "loguru", "requests"),
     bindings=(
         *driver.BINDINGS,
         *containers.BINDINGS,

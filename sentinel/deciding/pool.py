@@ -76,7 +76,7 @@ class Processes:
             device=options.device,
             sandbox=zygote.sandbox,
             flags=flags(),
-            packages={name: hello["packages"][name] for name in wanted if hello["packages"].get(name)},
+            packages={name: told for name in wanted if "." not in name and (told := hello["packages"].get(name))},
         )
 
     def told(self, target: str, failure: _Failure) -> _Failure:

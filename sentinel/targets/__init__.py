@@ -187,7 +187,7 @@ class Target:
     :ivar pypi: its distribution's name on PyPI, if upstream publishes one.
     :ivar branch: the default branch.
     :ivar preload: real third-party packages that are imported before the target, where installed, because boundaries
-        use them while they are probed.
+        use them while they are probed, or because each of its checkouts would import them anew.
     :ivar bindings: the boundaries.
     :ivar moved: dotted path of a package, module or class -> what it was called before. All that is bound or imported
         below it is looked for there, too.
