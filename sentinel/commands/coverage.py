@@ -84,7 +84,7 @@ def _at(catalog: Catalog, target: Target, written: str, settings: Settings, argu
     trees = CheckoutTrees(checkout)
     found = coverage(target, trees)
     if arguments.lines:
-        ask = partial(lines, found, trees.content, arguments.lines)
+        ask = partial(lines, found, checkout.path, arguments.lines)
         return _run(_asked(target, settings, catalog, checkout.ref, ask), arguments)
     if arguments.call:
         found = _asked(
@@ -182,13 +182,13 @@ def _run(told: Sequence[Lines], arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _marks(lines: Lines) -> dict[str, Sequence[int]]:
-    return {"ran": lines.ran, "idle": lines.idle, "ways": lines.ways}
+def _marks(lines: Lines) -> dict[str, Any]:
+    return {"ran": lines.ran, "idle": lines.idle, "branches": lines.branches, "taken": lines.taken}
 
 
 def _shares(told: Sequence[Lines]) -> tuple[str, ...]:
     ran, lines = sum(len(each.ran) for each in told), sum(len(each.ran) + len(each.idle) for each in told)
-    gone, ways = sum(sum(each.ways) for each in told), sum(2 * len(each.ways) for each in told)
+    gone, ways = sum(each.taken for each in told), sum(each.branches for each in told)
     shares = (f"{part / whole:.0%}" if whole else "" for part, whole in ((ran, lines), (gone, ways)))
     return str(len(told)), str(sum(not each.ran for each in told)), str(lines), next(shares), str(ways), next(shares)
 

@@ -130,7 +130,7 @@ class Trial:
     answer: Sat | None = None
 
 
-#: Whether an answer says what ran: no, functions, or lines of them.
+#: Whether an answer says what ran: no, functions, or lines.
 Describe = bool | Literal["lines"]
 
 #: A law, and the variants it compares: the first of them the scenario itself.
@@ -285,15 +285,13 @@ class LawSession:
 
 
 class LineSession(LawSession):
-    """A session that keeps which lines ran, of all the calls that it is asked for.
+    """A session that keeps which lines ran after which, of all the calls that it is asked for.
 
-    :ivar lines: file -> line -> whether it ran, of each function that ran at all.
-    :ivar jumps: file -> lines of which one ran after the other; 0 is the end of a function.
+    :ivar jumps: file -> pairs of lines; a negative one is where a code object begins or ends.
     """
 
     def __init__(self, session: LawSession) -> None:
         super().__init__(session._target, session._references, session._told)
-        self.lines: dict[str, dict[int, bool]] = {}
         self.jumps: dict[str, set[tuple[int, int]]] = {}
 
     def _ask(
@@ -306,12 +304,9 @@ class LineSession(LawSession):
     ) -> tuple[Sat, Sat]:
         told = super()._ask(subject, calls, consultations, "lines", given)
         for word in told[0].functions:
-            told_line = re.fullmatch(r"(.+) (-?)([0-9]{1,7})(?:>([0-9]{1,7}))?", word)
-            if told_line is not None and told_line[4]:
-                self.jumps.setdefault(told_line[1], set()).add((int(told_line[3]), int(told_line[4])))
-            elif told_line is not None:
-                there, line = self.lines.setdefault(told_line[1], {}), int(told_line[3])
-                there[line] = there.get(line, False) or not told_line[2]
+            jump = re.fullmatch(r"(.+) (-?[0-9]{1,7})>(-?[0-9]{1,7})", word)
+            if jump is not None:
+                self.jumps.setdefault(jump[1], set()).add((int(jump[2]), int(jump[3])))
         return told
 
 

@@ -3,16 +3,16 @@ nobody has looked at it."""
 
 from __future__ import annotations
 
-import ast
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from sentinel.deciding.law_session import LawSession, LineSession, Subject, Undecidable
-from sentinel.history.bindings import Definitions, Trees, sighting, syntax_of
+from sentinel.errors import INSTALL, SentinelError
+from sentinel.history.bindings import Definitions, Trees, sighting
 from sentinel.history.gittrees import TREE, Folder
 from sentinel.history.inventory import Source, read
 from sentinel.laws.law import Law
@@ -193,26 +193,30 @@ class Lines:
 
     :ivar ran: those that ran while laws were searched; none where it never was called.
     :ivar idle: those of a function that ran, which did not.
-    :ivar ways: of each condition and loop of a function that ran, how many of its two ways were gone.
+    :ivar branches: ways that lead on from its lines that have several, where it ran; ``taken`` of them were gone.
     """
 
     function: Looked
     ran: tuple[int, ...]
     idle: tuple[int, ...]
-    ways: tuple[int, ...] = ()
+    branches: int = 0
+    taken: int = 0
 
 
-def lines(
-    found: Coverage, sources: Callable[[str], bytes], level: str, session: LawSession, bound: Iterable[Subject]
-) -> list[Lines]:
-    """The lines and branches of each function that a contract looks at, or that ran beside one, which ran in a search.
+def lines(found: Coverage, folder: Path, level: str, session: LawSession, bound: Iterable[Subject]) -> list[Lines]:
+    """The lines and branches of each function that a contract looks at, or that ran beside one, which ran in a search;
+    as coverage.py counts them.
 
-    :param sources: the content of a file.
+    :param folder: where the files are.
     :param level: ``quick`` or ``deep``.
     """
     from sentinel.search.boundary_search import BoundarySearch  # Hypothesis takes its time
     from sentinel.search.survey import LEVELS
 
+    try:
+        import coverage as library
+    except ImportError:
+        raise SentinelError(f"coverage.py counts lines, and is not installed here: {INSTALL.format('lines')}") from None
     examples, shrinking = LEVELS[level]
     watched = LineSession(session)
     try:
@@ -221,36 +225,29 @@ def lines(
                 BoundarySearch(watched, boundary, 0, None, shrinking, False, glimpse=True).run(examples)
     finally:
         watched.close()
-    by_file = {f"/{each.file}": each.file for each in found.functions}
-    paths = {by_file[end]: path for path in watched.lines for end in by_file if path.endswith(end)}
-    there = {file: watched.lines[path] for file, path in paths.items()}
-    gone = {file: _ways(syntax_of(sources(file)), watched.jumps.get(path, set())) for file, path in paths.items()}
+    jumps: dict[str, set[tuple[int, int]]] = defaultdict(set)
+    for path, several in watched.jumps.items():  # the worker may know the checkout by another name
+        for file in (each.file for each in found.functions if path.endswith(f"/{each.file}")):
+            jumps[str(folder / file)] |= several
+    measured = library.Coverage(data_file=None, branch=True, config_file=False)
+    measured.get_data().add_arcs(jumps)
+    there: dict[str, tuple[set[int], set[int], dict[int, tuple[int, int]]]] = {}
+    for path in jumps:
+        with suppress(library.CoverageException, ValueError, MemoryError, RecursionError):  # it does not parse
+            _, statements, _, idle, _ = measured.analysis2(path)
+            there[path] = set(statements).difference(idle), set(idle), measured.branch_stats(path)
     told = []
     for each in found.functions:
-        marks = {line: ran for line, ran in there.get(each.file, {}).items() if each.line <= line <= each.end_line}
-        if marks or each.state == "by contract":
-            ran = tuple(sorted(line for line, did in marks.items() if did))
-            idle = tuple(sorted(line for line, did in marks.items() if not did))
-            ways = (many for line, many in gone.get(each.file, ()) if each.line <= line <= each.end_line)
-            told.append(Lines(each, ran, idle, tuple(ways) if ran else ()))
+        inside = range(each.line + 1, each.end_line + 1)  # to define a function is not to run it
+        gone, never, ways = there.get(str(folder / each.file), (set(), set(), {}))
+        ran = tuple(sorted(gone.intersection(inside)))
+        if ran:
+            exits = [ways[line] for line in inside if line in ways]
+            of, taken = (sum(numbers) for numbers in zip(*exits)) if exits else (0, 0)
+            told.append(Lines(each, ran, tuple(sorted(never.intersection(inside))), of, taken))
+        elif each.state == "by contract":
+            told.append(Lines(each, (), ()))
     return told
-
-
-def _ways(tree: ast.Module, jumps: set[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The line of each condition and loop of a file, and how many of its two ways were gone: into it, and past it."""
-    said = []
-    for node in ast.walk(tree):
-        if not isinstance(node, (ast.If, ast.While, ast.For, ast.AsyncFor)):
-            continue
-        asked = node.test if isinstance(node, (ast.If, ast.While)) else node.iter
-        if isinstance(asked, ast.Constant):
-            continue
-        head = range(node.lineno, (asked.end_lineno or 0) + 1)
-        body = range(head.stop, (node.body[-1].end_lineno or 0) + 1)
-        if body:  # not all on one line
-            after = {then in body for first, then in jumps if first in head and then not in head}
-            said.append((node.lineno, len(after)))
-    return said
 
 
 #: Scenarios of a boundary, to see what runs when it is called.

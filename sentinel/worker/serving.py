@@ -26,7 +26,7 @@ def serve(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.Impor
     another one: a twin) and ``watch``. The answer has for each ``observation`` or ``refused``, and where it was watched
     ``effects``, or what it was refused with when it was called once more; beside them provenance, ghosts and stand-ins,
     and where the request asks to ``describe``, the target's functions that ran; or, where it is to describe ``lines``,
-    these: see :class:`_LineTracer`.
+    these: see :class:`_BranchTracer`.
     """
     processes.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -50,6 +50,7 @@ class Sitting:
         self._prepared: dict[tuple[str, str, str], probe.Prepared] = {}
         self._contracts: dict[str, Contract] = {}
         self._settled = False
+        self._branches: _BranchTracer | None = None
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         if not self._settled:
@@ -60,10 +61,12 @@ class Sitting:
             if not self._roots:
                 return {"answers": {name: self._consult(contract, call) for name, call in request["calls"].items()}}
             main = self._prepare(request, request["boundary"])
+            describe = request.get("describe")
+            if describe == "lines" and self._branches is None:
+                self._branches = _BranchTracer(self._roots)
         except BaseException as error:
             return probe.describe(error, None, self._roots)
-        describe = request.get("describe")
-        tracer = (_LineTracer if describe == "lines" else _Tracer)(self._roots) if describe else None
+        tracer = self._branches if describe == "lines" else _Tracer(self._roots) if describe else None
         answers = {}
         for name, call in request["calls"].items():
             try:
@@ -185,58 +188,32 @@ class _Tracer:
             self._ran[code] = str(frame.f_globals.get("__name__", ""))
 
 
-class _LineTracer(_Tracer):
-    """Which lines of the target's own functions ran, and which did not, of all that ran at all."""
+class _BranchTracer(_Tracer):
+    """Which lines of the target's own files ran after which, as coverage.py records it: in every thread."""
 
     def __init__(self, roots: tuple[str, ...]) -> None:
+        import coverage  # an extra's, which a session that measures nothing does without
+
         super().__init__(roots)
-        self._lines: dict[str, dict[int, bool]] = {}
-        self._seen: set[Any] = set()
-        self._last: dict[Any, int] = {}
-        self._jumps: set[str] = set()
+        self._coverage = coverage.Coverage(
+            data_file=None, branch=True, config_file=False, include=[f"{root}*" for root in self._roots], messages=False
+        )
+        self._coverage.set_option("run:disable_warnings", ["no-data-collected"])
+        self._told: set[str] = set()
 
     def functions(self) -> list[str]:
-        """``file line`` of each line that ran, ``file -line`` of each that did not, and ``file line>line`` of each two
-        of which one ran after the other; 0 is the end of the function."""
-        return [
-            f"{file} {line if ran else -line}" for file, lines in self._lines.items() for line, ran in lines.items()
-        ] + sorted(self._jumps)
+        """Give ``file line>line`` of each two that ran one after the other, once; a negative line is where a code
+        object begins or ends."""
+        data = self._coverage.get_data()
+        ran = {f"{file} {one}>{other}" for file in data.measured_files() for one, other in data.arcs(file) or ()}
+        new = sorted(ran - self._told)
+        self._told |= ran
+        return new
 
     def around(self, call: Any) -> Any:
         @functools.wraps(call)
         def traced(*arguments: Any) -> Any:
-            old = sys.gettrace()
-            sys.settrace(self._step)
-            try:
+            with self._coverage.collect():
                 return call(*arguments)
-            finally:
-                sys.settrace(old)
 
         return traced
-
-    def _step(self, frame: Any, event: str, argument: Any) -> Any:
-        code = frame.f_code
-        if event == "call":
-            if not code.co_filename.startswith(self._roots):
-                return None
-            if code not in self._seen:
-                self._seen.add(code)
-                there = self._lines.setdefault(code.co_filename, {})
-                for line in _lines_of(code):
-                    there.setdefault(line, False)
-        self._lines[code.co_filename][frame.f_lineno] = True
-        last = self._last.pop(frame, 0)
-        if last:
-            self._jumps.add(f"{code.co_filename} {last}>{0 if event == 'return' else frame.f_lineno}")
-        if event != "return":
-            self._last[frame] = frame.f_lineno
-        return self._step
-
-
-def _lines_of(code: Any) -> set[int]:
-    """The lines that have code: a function's own, and those of the functions within it."""
-    found = {line for _, _, line in code.co_lines() if line}
-    for constant in code.co_consts:
-        if hasattr(constant, "co_lines"):
-            found |= _lines_of(constant)
-    return found

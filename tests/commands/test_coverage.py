@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -99,11 +100,19 @@ def test_which_lines_a_quick_search_runs(run_sentinel: Any, work: Path) -> None:
     assert answer.status == 0, answer.err
     words = " ".join(answer.out.split())
     assert "tiny.losses.agg_loss tiny/losses.py:1 3 module" in words
-    assert "tiny.losses 2 0 6 83% 2 50%" in words  # it went past the condition, and never into it
+    assert "tiny.losses 2 0 4 75% 2 50%" in words  # it went past the condition, and never into it
     told, beside = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--run", "--json").json()
-    assert (told["path"], told["ran"], told["idle"]) == ("tiny.losses.agg_loss", [1, 2, 4], [3])
-    assert told["ways"] == [1]
-    assert (beside["ran"], beside["idle"]) == ([6, 7], [])
+    assert (told["path"], told["ran"], told["idle"]) == ("tiny.losses.agg_loss", [2, 4], [3])
+    assert (told["branches"], told["taken"]) == (2, 1)
+    assert (beside["ran"], beside["idle"]) == ([7], [])
+
+
+def test_lines_want_the_library_that_counts_them(
+    run_sentinel: Any, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "coverage", None)
+    answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--run")
+    assert (answer.status, "coverage.py counts lines, and is not installed here" in answer.err) == (2, True)
 
 
 def test_for_programs(run_sentinel: Any, work: Path) -> None:

@@ -148,12 +148,14 @@ def test_a_described_answer_names_the_functions_that_ran(process):
     assert names == ("pkg.code.double", "pkg.code.inner", "pkg.double")
 
 
-def test_lines_are_described_of_the_functions_that_ran(process):
-    marks = ask(process.session(), "inner", "lines").functions
-    lines = {int(mark.rpartition(" ")[2]) for mark in marks if ">" not in mark}  # and not which way was taken
+def test_lines_are_described_of_the_files_of_the_target_alone(process):
+    """Each two that ran one after the other, once a session."""
+    session = process.session()
+    marks = ask(session, "inner", "lines").functions
     assert {mark.rpartition("/")[2].partition(" ")[0] for mark in marks} == {"code.py"}
-    assert any(line > 0 for line in lines)
-    assert not {line for line in lines if -line in lines}
+    first, then = max(tuple(map(int, mark.rpartition(" ")[2].split(">"))) for mark in marks)
+    assert first > 0 > then  # the last line of a function, and its end
+    assert ask(session, "inner", "lines").functions == ()
 
 
 def test_a_session_that_hangs_is_killed(lab):
