@@ -6,11 +6,13 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from sentinel.commands.console import Commands, command, counted, json_option, progress, say, say_json, say_table
 from sentinel.commands.known import PATIENCE, known, settings_options, target_named
 from sentinel.deciding.runner import opener, runner_of
+from sentinel.diff import report
 from sentinel.errors import Unavailable
 from sentinel.history.commits import releases
 from sentinel.history.coverage import STATES, CheckoutTrees, Coverage, Lines, Looked, called, coverage, lines
@@ -32,6 +34,7 @@ _EXAMPLE = """\
   sentinel coverage verl --run -v                    and which lines of them never ran while laws were searched
   sentinel coverage verl --run deep                  in a long search
   sentinel coverage verl --history                   at every release tag of the mirror, a line each
+  sentinel coverage verl --save reports/coverage.json    for the site, each of these
 
 A function carries training signal where its parameters, name, class and body speak of it: docs/coverage.md has the
 rule. It is looked at by a contract, left out by the adapter with a reason, or never looked at. The code is read;
@@ -59,6 +62,9 @@ def declare(commands: Commands, text: str) -> None:
         dest="lines",
         help="say which lines and branches of them run in a search (default: quick); it runs the code",
     )
+    parser.add_argument(
+        "--save", metavar="FILE", type=Path, help="also put it there: reports/coverage.json, for the site"
+    )
     parser.add_argument("-v", "--verbose", action="store_true", help="name every function, with file and line")
     settings_options(parser, "repo-url", "python")
     json_option(parser)
@@ -69,7 +75,7 @@ def _coverage(arguments: argparse.Namespace) -> int:
     target = target_named(catalog, arguments.target)
     try:
         if arguments.history:
-            return _history(target, arguments.json)
+            return _history(target, arguments)
         return _at(catalog, target, arguments.ref or f"git:{target.branch}", settings, arguments)
     except Unavailable as error:
         if not arguments.json:
@@ -85,11 +91,14 @@ def _at(catalog: Catalog, target: Target, written: str, settings: Settings, argu
     found = coverage(target, trees)
     if arguments.lines:
         ask = partial(lines, found, checkout.path, arguments.lines)
-        return _run(_asked(target, settings, catalog, checkout.ref, ask), arguments)
+        told = _asked(target, settings, catalog, checkout.ref, ask)
+        _save(arguments, target, "lines", commit=checkout.commit, level=arguments.lines, modules=_by_module(told))
+        return _run(told, arguments)
     if arguments.call:
         found = _asked(
             target, settings, catalog, checkout.ref, partial(called, catalog.adapters[target.name], found, catalog.laws)
         )
+    _save(arguments, target, "modules", commit=checkout.commit, totals=found.totals, modules=found.modules)
     if arguments.json:
         say_json(
             {
@@ -114,7 +123,12 @@ def _at(catalog: Catalog, target: Target, written: str, settings: Settings, argu
     return 1 if found.unread else 0
 
 
-def _history(target: Target, as_json: bool) -> int:
+def _save(arguments: argparse.Namespace, target: Target, name: str, **said: Any) -> None:
+    if arguments.save is not None:
+        report.save(arguments.save, "coverage", target.name, {name: said})
+
+
+def _history(target: Target, arguments: argparse.Namespace) -> int:
     mirror = MirrorStore().path(target.name)
     tags = releases(mirror)
     if not tags:
@@ -129,8 +143,12 @@ def _history(target: Target, as_json: bool) -> int:
                 tell(f"{target.name}: {len(found)} of {len(tags)} releases")
     finally:
         trees.close()
-    if as_json:
-        lines = [{"release": tag.name, "commit": tag.commit.sha, "totals": one.totals} for tag, one in found.items()]
+    lines = [
+        {"release": tag.name, "date": tag.commit.date[:10], "commit": tag.commit.sha, "totals": one.totals}
+        for tag, one in found.items()
+    ]
+    _save(arguments, target, "releases", releases=lines)
+    if arguments.json:
         say_json({"target": target.name, "releases": lines})
     else:
         rows = [(tag.name, tag.commit.date[:10], *_numbers(one.totals)) for tag, one in found.items()]
@@ -173,24 +191,41 @@ def _run(told: Sequence[Lines], arguments: argparse.Namespace) -> int:
         ]
         say_table(("function", "place", "lines that never ran"), rows)
         say("")
+    table = [(module, *_shares(counts)) for module, counts in _by_module(told).items()]
+    headings = ("module", "functions", "never ran", "lines", "ran", "branches", "gone")
+    say_table(headings, [*table, ("total", *_shares(_counts(told)))])
+    return 0
+
+
+def _by_module(told: Sequence[Lines]) -> dict[str, dict[str, int]]:
     modules: dict[str, list[Lines]] = {}
     for each in told:
         modules.setdefault(each.function.module, []).append(each)
-    table = [(module, *_shares(part)) for module, part in sorted(modules.items())]
-    headings = ("module", "functions", "never ran", "lines", "ran", "branches", "gone")
-    say_table(headings, [*table, ("total", *_shares(told))])
-    return 0
+    return {module: _counts(modules[module]) for module in sorted(modules)}
+
+
+def _counts(told: Sequence[Lines]) -> dict[str, int]:
+    return {
+        "functions": len(told),
+        "never ran": sum(not each.ran for each in told),
+        "lines": sum(len(each.ran) + len(each.idle) for each in told),
+        "ran": sum(len(each.ran) for each in told),
+        "branches": sum(each.branches for each in told),
+        "taken": sum(each.taken for each in told),
+    }
 
 
 def _marks(lines: Lines) -> dict[str, Any]:
     return {"ran": lines.ran, "idle": lines.idle, "branches": lines.branches, "taken": lines.taken}
 
 
-def _shares(told: Sequence[Lines]) -> tuple[str, ...]:
-    ran, lines = sum(len(each.ran) for each in told), sum(len(each.ran) + len(each.idle) for each in told)
-    gone, ways = sum(each.taken for each in told), sum(each.branches for each in told)
-    shares = (f"{part / whole:.0%}" if whole else "" for part, whole in ((ran, lines), (gone, ways)))
-    return str(len(told)), str(sum(not each.ran for each in told)), str(lines), next(shares), str(ways), next(shares)
+def _shares(counts: Mapping[str, int]) -> tuple[str, ...]:
+    def share(part: str, whole: str) -> str:
+        return f"{counts[part] / counts[whole]:.0%}" if counts[whole] else ""
+
+    numbers = (str(counts[name]) for name in ("functions", "never ran", "lines", "branches"))
+    functions, never, lines, branches = numbers
+    return functions, never, lines, share("ran", "lines"), branches, share("taken", "branches")
 
 
 def _spans(numbers: Sequence[int]) -> str:

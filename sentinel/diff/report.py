@@ -298,4 +298,4 @@ def _stopped(said: Any) -> bool:
 
 
 #: What a file of :func:`save` holds.
-KINDS = ("pulls", "revisions")
+KINDS = ("coverage", "pulls", "revisions")

@@ -48,7 +48,11 @@ def build(material: Material, tell: Callable[[str], None] = lambda text: None) -
     for name in ("site.css", "site.js"):
         yield name, (resources.files("sentinel.site") / "static" / name).read_text(encoding="utf-8")
     yield "index.html", _index(pages, material)
-    yield "coverage.html", pages.render("coverage.html", "coverage.html", "Laws", coverages=coverages(material))
+    held = material.coverage.get("coverage", {})
+    yield (
+        "coverage.html",
+        pages.render("coverage.html", "coverage.html", "Laws", coverages=coverages(material), held=held),
+    )
     yield "dialects.html", _dialects(pages, material)
     yield "changes.html", pages.render("changes.html", "changes.html", "Changes", changes=material.changes)
     yield "lifetimes.html", _lifetimes(pages, material)

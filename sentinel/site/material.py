@@ -140,6 +140,7 @@ class Material:
     :ivar laws: what searches found, by a law's name alone.
     :ivar compared: what ``sentinel compare --all`` wrote; empty where it did not.
     :ivar changes: what ``sentinel diff --save`` and ``sentinel pulls --save`` wrote.
+    :ivar coverage: what ``sentinel coverage --save`` wrote.
     :ivar notes: what could not be read and is left out, as lines for a person.
     :ivar exports: bug id -> the text of its runner, where ``sentinel contribute`` was tried; empty where it made none.
     """
@@ -151,6 +152,7 @@ class Material:
     notes: tuple[str, ...] = ()
     compared: Document = field(default_factory=dict)
     changes: Document = field(default_factory=dict)
+    coverage: Document = field(default_factory=dict)
 
     @property
     def targets(self) -> list[str]:
@@ -211,8 +213,8 @@ def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Materi
         bugs[known] = replace(bug, seen=_in_order(group, bug.recipe))
     placed = [replace(bug, histories=tuple(histories.get(about, ()))) for about, bug in sorted(bugs.items())]
     # A site without these is a site.
-    compared, changes = (read_json(reports / f"{name}.json") or {} for name in ("dialects", "changes"))
-    return Material(catalog, tuple(placed), tuple(laws), _exports(exports, placed), tuple(notes), compared, changes)
+    beside = (read_json(reports / f"{name}.json") or {} for name in ("dialects", "changes", "coverage"))
+    return Material(catalog, tuple(placed), tuple(laws), _exports(exports, placed), tuple(notes), *beside)
 
 
 def _folder(seen: Seen, boundary: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -105,6 +106,16 @@ def test_which_lines_a_quick_search_runs(run_sentinel: Any, work: Path) -> None:
     assert (told["path"], told["ran"], told["idle"]) == ("tiny.losses.agg_loss", [2, 4], [3])
     assert (told["branches"], told["taken"]) == (2, 1)
     assert (beside["ran"], beside["idle"]) == ([7], [])
+
+
+def test_what_the_site_shows_is_put_into_one_file(run_sentinel: Any, work: Path, tmp_path: Path) -> None:
+    (work / "tiny" / "losses.py").write_text(GUARDED)
+    file = tmp_path / "coverage.json"
+    for more in ((), ("--run",)):
+        assert run_sentinel("coverage", "tiny", "--ref", f"path:{work}", *more, "--save", file).status == 0
+    told = json.loads(file.read_text())["coverage"]["tiny"]
+    assert told["modules"]["totals"]["never looked at"] == 1
+    assert told["lines"]["modules"]["tiny.losses"]["ran"] == 3
 
 
 def test_lines_want_the_library_that_counts_them(

@@ -293,6 +293,20 @@ def test_what_changes_between_revisions_and_in_pull_requests_is_a_page(site: Cal
         assert said in text
 
 
+def test_which_functions_are_looked_at_stands_by_module_and_release(site: Callable[[], Path], reports: Path) -> None:
+    assert "carry training signal</h3>" not in (site() / "coverage.html").read_text()
+    totals = {"by contract": 2, "left out": 1, "never looked at": 4}
+    verl = {
+        "modules": {"commit": "0123456789", "totals": totals, "modules": {"verl.<b>": totals}},
+        "lines": {"modules": {"verl.<b>": {"lines": 10, "ran": 7, "branches": 4, "taken": 3}}},
+        "releases": {"releases": [{"release": "v<i>", "date": "2026-08-01", "totals": totals}]},
+    }
+    (reports / "coverage.json").write_text(json.dumps({"coverage": {"verl": verl}}))
+    text = Page(site() / "coverage.html").text
+    for said in ("7 at 012345678: 2 by contract, 1 left out, 4 never", "verl.<b>", "7 of 10", "3 of 4", "v<i>"):
+        assert said in text
+
+
 def test_coverage_leads_to_bugs_and_findings(site: Callable[[], Path]) -> None:
     made = site()
     page = Page(made / "coverage.html")
