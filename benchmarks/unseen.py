@@ -1,18 +1,15 @@
 """What of the bugs that nobody has shown it would Sentinel see? `python benchmarks/unseen.py`.
 
-Candidates are mined from whole histories (`sentinel mirror add TARGET`): first-parent commits of the branch whose
-subject speaks of a mistake, that change a function, and that neither a recipe nor a line of `--known FILE` names by
-commit or pull request. Nothing is asked of the laws while they are mined.
-
-1. The static share: by the best state of the functions of the inventory (docs/coverage.md) that a candidate changes,
-   how many are looked at by a contract, left out, never looked at, or outside the inventory.
-2. With `--run N`, of the candidates that `--json FILE` has from the first step: the laws of changed boundaries that are
-   bound search at the parent and at the fix, for N more candidates, drawn at random. `found` is a law that breaks at
-   the parent and not at the fix.
-3. With `--since N`, of candidates that change what nobody has bound: the changed functions are called by the lexicon at
-   the parent and at the fix, and compared. What the fix keeps and the parent does not is of rank three.
-
-A candidate is no verified bug: its subject may speak of a crash, and its diff may tidy up.
+1. Without `--bugs`, the static share: candidates are mined from whole histories (`sentinel mirror add TARGET`),
+   first-parent commits of the branch whose subject speaks of a mistake, that change a function, and that neither a
+   recipe nor a line of `--known FILE` names by commit or pull request. By the best state of the functions of the
+   inventory (docs/coverage.md) that a candidate changes: how many are looked at by a contract, left out, never looked
+   at, or outside the inventory. A candidate is no verified bug: its subject may speak of a crash.
+2. With `--bugs FILE` (JSON lines: id, target, parent, fix, boundary; whoever found a bug has run it at parent and fix
+   before any law was asked), recipes switched off: every bound function that reaches what the fix changed is compared
+   at parent and fix (`sentinel diff`), and, where no law tells them apart, the function itself is called by the lexicon
+   as if nobody had bound it. Rank 1 is an oracle and rank 2 another law of a contract that the parent breaks and the
+   fix keeps, rank 3 an inferred law, rank 4 numbers alone. What the fix breaks and the parent keeps is told, too.
 """
 
 from __future__ import annotations
@@ -20,7 +17,6 @@ from __future__ import annotations
 import argparse
 import ast
 import json
-import random
 import re
 import sys
 from collections import Counter
@@ -30,18 +26,17 @@ from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
-from detection import search_until_broken
-
 from sentinel.deciding.runner import Runner
-from sentinel.errors import Unavailable
+from sentinel.diff.comparing import Compared, Comparison
+from sentinel.diff.pairs import AFTER, BEFORE
+from sentinel.errors import SentinelError, Unavailable
 from sentinel.history import commits
-from sentinel.history.bindings import Definitions, sighting, span_of, syntax_of
+from sentinel.history.bindings import Definitions, span_of, syntax_of
 from sentinel.history.coverage import STATES, coverage_of, unbound
 from sentinel.history.gittrees import GitTrees, LargeObjectError
 from sentinel.history.held import Held, compared_at
 from sentinel.history.inventory import Function, Source, signal_functions
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.search.checks import subjects
 from sentinel.sources import MirrorStore, open_checkout
 from sentinel.sources.gitbinary import GitError
 from sentinel.targets import Target
@@ -58,12 +53,8 @@ ASIDE = re.compile(
     r"\b(revert|docs?|readme|typos?|ci|lint|format(ting)?|pre-commit|tests?|docker\w*|install\w*)\b", re.I
 )
 
-#: Scenarios of one comparison, and what it can say, the most telling first.
-SCENARIOS = 100
-OUTCOMES = ("inferred law", "differs", "the same", "refused", "not understood", "unavailable")
-
-#: Scenarios of one search: four times what `--sentinel-laws=quick` looks at.
-ENOUGH = 25
+#: Scenarios of one boundary, and of one function that nobody has bound.
+EXAMPLES, SCENARIOS = 25, 100
 
 
 @dataclass(frozen=True)
@@ -75,11 +66,7 @@ class Touched:
 
 @dataclass(frozen=True)
 class Candidate:
-    """:ivar state: the best of the functions that it changes.
-    :ivar outcome: of the laws, where they were asked.
-    :ivar automatic: changed functions that nobody has bound, each with what calling it by the lexicon said; None where
-        nobody has tried.
-    """
+    """:ivar state: the best of the functions that it changes."""
 
     target: str
     commit: str
@@ -87,8 +74,6 @@ class Candidate:
     date: str
     subject: str
     functions: tuple[Touched, ...]
-    outcome: str = ""
-    automatic: tuple[tuple[str, str], ...] | None = None
 
     @property
     def state(self) -> str:
@@ -148,25 +133,24 @@ class Miner:
             for one in coverage_of(self.target, self.definitions, tree, sources).functions:
                 yield Touched(one.path, one.state, one.by)
 
-    def held(self, runner: Runner, candidate: Candidate) -> Iterator[tuple[str, str]]:
-        """What the unbound functions that it changes keep at the fix and not at the parent."""
-        wanted = {function.path for function in candidate.functions if function.state == "never looked at"}
+    def held(self, runner: Runner, bug: Bug) -> Iterator[Held]:
+        """What the bug's function, as if nobody had bound it, keeps at the fix and not at the parent."""
         sides = []
-        for sha in (candidate.commit, candidate.parent):
+        for sha in (bug.fix, bug.parent):
             tree = commits.commit(self.mirror, sha).tree
             sources = {}
             for file, blob in self.definitions.sources(tree):
-                if any(path.startswith(f"{self.target.module_of(file)}.") for path in wanted):
+                if bug.boundary.startswith(f"{self.target.module_of(file)}."):
                     sources[file] = Source(functions=tuple(one for one, _ in self.texts(file, blob)))
-            adapter = CATALOG.adapters[self.target.name]
             bare = replace(self.target, bindings=(), unbound={}, registries=())
-            found = unbound(adapter, coverage_of(bare, self.definitions, tree, sources), CATALOG.laws)
-            sides.append({one.path: (one, subject) for one, subject in found if one.path in wanted})
-        both = [path for path in sides[0] if path in sides[1]]
-        if all(side[path][1] is None for path in both for side in sides):  # nothing to have a checkout for
-            return ((path, f"not understood: {sides[0][path][0].by[0]}") for path in both)
-        refs = Ref("git", candidate.commit), Ref("git", candidate.parent)
-        return ((one.function.path, said(one)) for one in compared_at(runner, self.target.name, refs, sides, SCENARIOS))
+            found = unbound(
+                CATALOG.adapters[self.target.name],
+                coverage_of(bare, self.definitions, tree, sources),
+                CATALOG.laws,
+            )
+            sides.append({one.path: (one, subject) for one, subject in found if one.path == bug.boundary})
+        refs = Ref("git", bug.fix), Ref("git", bug.parent)
+        return compared_at(runner, self.target.name, refs, sides, SCENARIOS)
 
     def _texts(self, file: str, blob: str) -> list[tuple[Function, str]]:
         """The functions of a file that carry signal, each with its code, without comments and docstrings."""
@@ -185,36 +169,6 @@ class Miner:
                     texts.append((function, ast.dump(node)))
         return texts
 
-    def asked(self, runner: Runner, candidate: Candidate) -> str:
-        """What the laws of the bound boundaries that it changes say, at the parent and at the fix."""
-        tree = commits.commit(self.mirror, candidate.parent).tree
-        changed = (self.definitions.find(tree, function.path) for function in candidate.functions)
-        places = {found.place for found in changed if found}
-        said = []
-        for subject in subjects(CATALOG, self.target.name)[0]:
-            seen = sighting(self.definitions, tree, subject.binding)
-            if seen.found is None or not seen.bound or seen.found.place not in places:
-                continue
-            refs = Ref("git", candidate.parent), Ref("git", candidate.commit)
-            before, after = (search_until_broken(runner, "", self.target.name, ref, subject, ENOUGH) for ref in refs)
-            gone = sorted(set(before.laws) - set(after.laws))
-            if gone and not after.missed.startswith(("every call", "the ")):
-                return f"found: {subject.name}: {', '.join(gone)}"
-            said.append("breaks at both" if before.laws and after.laws else before.missed or after.missed)
-        return Counter(said).most_common(1)[0][0] if said else "no laws"
-
-
-def said(one: Held) -> str:
-    """What a comparison of a fix and its parent says, in a word and a reason."""
-    outcome = one.outcome
-    if outcome is None or not outcome.answered:
-        why = one.why or next(iter(outcome.refused if outcome else ()), "")
-        return f"not understood: {why}" if outcome is None else f"refused: {why}"
-    ranks = {item.rank: item for item in reversed(outcome.broken)}
-    if 3 in ranks and (law := ranks[3].law):
-        return f"inferred law: {law.name} ({ranks[3].key})"
-    return f"differs: {ranks[4].key}" if 4 in ranks else "the same"
-
 
 def mine(targets: Sequence[str], records: list[Path]) -> Iterator[Candidate]:
     for name in targets:
@@ -228,93 +182,116 @@ def mine(targets: Sequence[str], records: list[Path]) -> Iterator[Candidate]:
             yield one
 
 
-def ask(found: list[Candidate], count: int) -> Iterator[tuple[int, Candidate]]:
-    """The next candidates whose boundaries are bound, with what the laws say; and their places."""
-    waiting = [n for n, one in enumerate(found) if one.state == STATES[0]]
-    random.Random(0).shuffle(waiting)
-    miners: dict[str, Miner] = {}
-    runner = Runner(CATALOG, lambda target, ref, pull: open_checkout(target, ref, pull=pull), Options())
+@dataclass(frozen=True)
+class Bug:
+    id: str
+    target: str
+    parent: str
+    fix: str
+    boundary: str
+
+
+@dataclass(frozen=True)
+class Seen:
+    """:ivar rank: the best with which it is seen; 0 where it is not.
+    :ivar how: by which law, at which function; or why not.
+    :ivar brought: laws that the fix breaks and the parent keeps, each at its function.
+    """
+
+    bug: Bug
+    rank: int
+    how: str
+    brought: tuple[str, ...] = ()
+    compared: tuple[str, ...] = ()
+
+
+def bugs_of(files: Sequence[Path]) -> list[Bug]:
+    lines = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines() if line]
+    return [Bug(*(line[name] for name in ("id", "target", "parent", "fix", "boundary"))) for line in lines]
+
+
+def seen(runner: Runner, miner: Miner, bug: Bug) -> Seen:
+    refs = Ref("git", bug.parent), Ref("git", bug.fix)
+    found: list[Compared] = []
+    refused = ""
     try:
-        for n in [n for n in waiting if not found[n].outcome][:count]:
-            one = found[n]
-            miner = miners.setdefault(one.target, Miner(CATALOG.targets[one.target], MirrorStore()))
-            yield n, replace(one, outcome=miner.asked(runner, one))
-    finally:
-        runner.close()
-
-
-def hold(found: list[Candidate], count: int) -> Iterator[tuple[int, Candidate]]:
-    """The next candidates that change what nobody has bound, with what the lexicon's calls say; and their places."""
-    waiting = [n for n, one in enumerate(found) if any(each.state == STATES[-1] for each in one.functions)]
-    random.Random(0).shuffle(waiting)
-    miners: dict[str, Miner] = {}
-    runner = Runner(CATALOG, lambda target, ref, pull: open_checkout(target, ref, pull=pull), Options(timeout=10))
+        for one in Comparison(CATALOG, runner, miner.target, refs, examples=EXAMPLES).run():
+            found.append(one)
+    except SentinelError as error:
+        refused = str(error)
+    laws = [(CATALOG.laws[each.law].rank, each.law, one.name) for one in found for each in one.broken.get(BEFORE, ())]
+    brought = tuple(f"{each.law} at {one.name}" for one in found for each in one.broken.get(AFTER, ()))
+    asked = [one for one in found if one.state != "same code"]
+    states = tuple(f"{one.name}: {one.state}{f' ({one.reason})' if one.reason else ''}" for one in asked)
+    if laws:
+        rank, law, name = min(laws)
+        return Seen(bug, rank, f"{law} at {name}", brought, states)
+    differ = [one.name for one in found if one.state == "differs"]
+    rank, how = (
+        (4, f"numbers of {differ[0]}") if differ else (0, refused or "; ".join(states) or "nothing bound reaches it")
+    )
     try:
-        for n in [n for n in waiting if found[n].automatic is None][:count]:
-            one = found[n]
-            miner = miners.setdefault(one.target, Miner(CATALOG.targets[one.target], MirrorStore()))
-            try:
-                yield n, replace(one, automatic=tuple(miner.held(runner, one)))
-            except (Unavailable, GitError) as error:
-                yield n, replace(one, automatic=(("", f"unavailable: {error}"),))
-    finally:
-        runner.close()
+        held = next(miner.held(runner, bug), None)
+    except (SentinelError, GitError) as error:
+        return Seen(bug, rank, f"{how}; by the lexicon: {error}", brought, states)
+    if held is None or held.outcome is None:
+        said = held.why if held is not None else "not in the inventory at both"
+    elif held.outcome.broken:
+        best = min(held.outcome.broken, key=lambda one: one.rank)
+        if not rank or best.rank < rank:
+            rank, how = best.rank, f"{best.law.name if best.law else 'numbers'} of {bug.boundary}, by the lexicon"
+        said = ""
+    else:
+        said = "the same" if held.outcome.answered else f"refused: {next(iter(held.outcome.refused), '')}"
+    return Seen(bug, rank, how if rank else f"{how}; by the lexicon: {said}", brought, states)
 
 
-def recorded(file: Path) -> list[Candidate]:
-    """The verified bugs of a list, each as if nobody had bound its function."""
-    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    return [
-        Candidate(bug["target"], bug["fix"], bug["parent"], "", bug["id"], (Touched(bug["boundary"], STATES[-1], ()),))
-        for bug in lines
-        if bug["target"] in CATALOG.targets
-    ]
-
-
-def read(file: Path) -> list[Candidate]:
-    lines = json.loads(file.read_text(encoding="utf-8"))
-    parts = [[Touched(each["path"], each["state"], tuple(each["by"])) for each in line["functions"]] for line in lines]
-    for line in lines:
-        if line.get("automatic") is not None:
-            line["automatic"] = tuple(map(tuple, line["automatic"]))
-    return [Candidate(**{**line, "functions": tuple(part)}) for line, part in zip(lines, parts)]
+def look(bugs: Sequence[Bug], file: Path) -> list[Seen]:
+    """Look at each bug once; what is in the file already is not asked again."""
+    known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    told = [Seen(**{**line, "bug": Bug(**line["bug"])}) for line in known]
+    there = {one.bug for one in told}
+    miners = {name: Miner(CATALOG.targets[name], MirrorStore()) for name in {bug.target for bug in bugs}}
+    for bug in bugs:
+        if bug in there:
+            continue
+        # A process each: what one revision leaves behind concerns no other.
+        runner = Runner(CATALOG, lambda target, ref, pull: open_checkout(target, ref, pull=pull), Options(timeout=10))
+        try:
+            told.append(seen(runner, miners[bug.target], bug))
+        finally:
+            runner.close()
+        file.write_text(json.dumps([asdict(one) for one in told], indent=1) + "\n", encoding="utf-8")
+        print(f"{bug.id}: rank {told[-1].rank}: {told[-1].how}", file=sys.stderr, flush=True)
+    return told
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", action="append", choices=sorted(CATALOG.targets))
     parser.add_argument("--known", metavar="FILE", type=Path, action="append", default=[])
-    parser.add_argument("--run", metavar="N", type=int, default=0, help="ask the laws of so many more bound ones")
-    parser.add_argument("--json", metavar="FILE", type=Path, required=True, help="where the candidates are kept")
-    parser.add_argument(
-        "--bugs", metavar="FILE", type=Path, help="with --since: these verified bugs instead (JSON lines)"
-    )
-    parser.add_argument("--since", metavar="N", type=int, default=0, help="call what N more change and nobody bound")
+    parser.add_argument("--json", metavar="FILE", type=Path, required=True, help="where the answers are kept")
+    parser.add_argument("--bugs", metavar="FILE", type=Path, action="append", help="verified bugs (JSON lines)")
     arguments = parser.parse_args()
-
-    def write() -> None:
-        arguments.json.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n")
-
-    if arguments.run or arguments.since:
-        found = recorded(arguments.bugs) if arguments.bugs else read(arguments.json)
-        for n, one in hold(found, arguments.since):
-            found[n] = one
-            write()
-            print(f"{one.target} {one.commit[:12]} {one.subject[:70]}: {one.automatic}", file=sys.stderr, flush=True)
-        for n, one in ask(found, arguments.run):
-            found[n] = one
-            write()
-            print(f"{one.target} {one.commit[:12]} {one.subject[:70]}: {one.outcome}", file=sys.stderr, flush=True)
-    else:
-        targets = arguments.target or [name for name in CATALOG.targets if name != "demo"]
-        found = list(mine(targets, arguments.known))
-        write()
+    if arguments.bugs:
+        bugs = [bug for bug in bugs_of(arguments.bugs) if not arguments.target or bug.target in arguments.target]
+        told = look(bugs, arguments.json)
+        for name in [*dict.fromkeys(one.bug.target for one in told), ""]:
+            ranks = Counter(one.rank for one in told if name in ("", one.bug.target))
+            print(
+                f"{name or 'all'}: {ranks.total()} bugs; " + ", ".join(f"rank {n}: {ranks[n]}" for n in (1, 2, 3, 4, 0))
+            )
+        for one in told:
+            print(f"{one.bug.id}: {one.rank or 'missed'}: {one.how}")
+            for law in one.brought:
+                print(f"    the fix breaks {law}")
+        return 0
+    targets = arguments.target or [name for name in CATALOG.targets if name != "demo"]
+    found = list(mine(targets, arguments.known))
+    arguments.json.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n", encoding="utf-8")
     for name in dict.fromkeys(one.target for one in found):
         print(name, dict(Counter(one.state for one in found if one.target == name)))
     print(f"all {len(found)}", dict(Counter(one.state for one in found)))
-    print("laws", dict(Counter(one.outcome.partition(":")[0] for one in found if one.outcome)))
-    tried = [{text.partition(":")[0] for _, text in one.automatic} for one in found if one.automatic is not None]
-    print("by the lexicon", len(tried), dict(Counter(next((o for o in OUTCOMES if o in one), "none") for one in tried)))
     return 0
 
 
