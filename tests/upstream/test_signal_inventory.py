@@ -90,3 +90,35 @@ def test_the_table_of_the_page_is_what_the_code_says(name):
     assert found.totals["never looked at"] <= never  # an adapter that has grown since is no lie of the page
     assert found.unread == {}
     assert len(found.outside) <= 0.1 * len(target.bindings)  # what a person bound and the rule does not see
+
+
+@pytest.mark.parametrize("name", [name for name in bundled_catalog().targets if name != "demo"])
+def test_what_is_left_out_since_nothing_calls_it_is_called_by_nothing(name):
+    """At the last commit of the branch, by its name: a call, or a mention in a table. A method shares its name with
+    what other classes have, so that a name says nothing of it."""
+    target = bundled_catalog().targets[name]
+    uncalled = [
+        path
+        for path, reason in target.unbound.items()
+        if reason.startswith("nothing calls it") and not path.split(".")[-2][0].isupper()
+    ]
+    try:
+        trees = GitTrees(MIRRORS.path(name))
+        tree = commit(MIRRORS.path(name), MIRRORS.resolve(target, target.branch)).tree
+    except Unavailable as error:
+        pytest.skip(error.reason)
+    try:
+        definitions = Definitions(trees, target.roots)
+        own = {path: found for path in uncalled if (found := definitions.find(tree, path)) is not None}
+        mentioned = {
+            (path, f"{file}:{node.lineno}")
+            for file, blob in definitions.sources(tree)
+            for node in ast.walk(ast.parse(trees.blob(blob)))
+            if isinstance(node, (ast.Name, ast.Attribute))
+            for path, found in own.items()
+            if path.rpartition(".")[2] == (node.id if isinstance(node, ast.Name) else node.attr)
+            and not (file == found.file and found.name.span[0] <= node.lineno <= found.name.span[1])
+        }
+    finally:
+        trees.close()
+    assert mentioned == set()
