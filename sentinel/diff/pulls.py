@@ -36,7 +36,7 @@ from sentinel.sources.gitrefs import read_refs, read_shallow
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
-Answer = Literal["brings", "mends", "changes", "nothing", "cannot be decided"]
+Answer = Literal["brings", "redefines", "mends", "changes", "nothing", "cannot be decided"]
 ANSWERS: tuple[Answer, ...] = get_args(Answer)
 
 #: Seconds for one head; what is left of it then is not compared.
@@ -60,7 +60,8 @@ class Pull:
     """What one pull request changes.
 
     :ivar base: where its head left the branch; empty where that cannot be had.
-    :ivar answer: the gravest: ``brings`` a broken law or a known bug, ``mends`` one, ``changes`` numbers.
+    :ivar answer: the gravest: ``brings`` a broken law or a known bug, ``redefines`` what a contract defines (and breaks
+        no other law), ``mends`` a law or bug, ``changes`` numbers.
     :ivar said: one sentence for each boundary that differs; or why nothing is known.
     :ivar compared: boundaries that reach changed code.
     :ivar text: as Markdown, for a comment; empty where there is nothing to say.
@@ -261,15 +262,16 @@ class Radar:
             len(asked),
             sum(item.scenarios for item in asked),
             round(time.monotonic() - began, 2),
-            report.markdown(comparison, found) if answer in ("brings", "mends", "changes") else "",
+            report.markdown(comparison, found) if answer in ("brings", "redefines", "mends", "changes") else "",
             self._by,
         )
 
 
 def answered(found: Sequence[Compared]) -> Answer:
     """The gravest of what boundaries say."""
-    if any(item.broken.get(AFTER) or item.bugs.get(AFTER) for item in found):
-        return "brings"
+    worse = [item for item in found if item.broken.get(AFTER) or item.bugs.get(AFTER)]
+    if worse:
+        return "redefines" if all(item.redefines for item in worse) else "brings"
     if any(item.broken.get(BEFORE) or item.bugs.get(BEFORE) for item in found):
         return "mends"
     if any(item.state == "differs" for item in found):

@@ -177,6 +177,78 @@ def test_what_one_revision_never_answers_is_not_compared(run_sentinel, tree):
     assert "not compared: tiny.losses.agg_loss (tiny/losses.py:2): before: every call was refused: " in answer.out
 
 
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (CODE.format(returned="(loss_mat * loss_mask).sum() / mask.sum()"), "NameError: name 'mask' is not defined"),
+        (
+            f"def mean(x, mask):\n    return (x * mask).sum() / mask.sum()\n{CODE}".format(
+                returned="mean(loss_mat, loss_mask, index=1)"
+            ),
+            "TypeError: mean() got an unexpected keyword argument 'index'",
+        ),
+        (CODE.format(returned=f"{MENDED} * ([1] ** 2)"), "TypeError: unsupported operand type(s) for"),
+    ],
+)
+def test_a_slip_that_refuses_every_call_is_for_the_worse_and_the_gate_fails(run_sentinel, tree, code, said):
+    one, other = tree("one", CODE.format(returned=MENDED)), tree("other", code)
+    answer = run_sentinel("diff", "tiny", one, other, "--worse", *FEW)
+    assert answer.status == 1
+    assert "1. tiny.losses.agg_loss: worse\n   it is no longer so that a call of its contract is answered" in answer.out
+    assert said in answer.out
+    back = run_sentinel("diff", "tiny", other, one, "--json", *FEW)
+    assert [each["judgement"] for each in back.json()["boundaries"]] == ["better"]
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (CODE.replace('="token-mean"', '="token-mean", *, weight').format(returned=f"{MENDED} * weight"), "'weight'"),
+        (
+            CODE.replace("loss_agg_mode", "scale=2, loss_agg_mode").format(returned=f"{MENDED} * ([1] ** scale)"),
+            "(its parameters have changed; ",
+        ),
+        (CODE.format(returned=f"{MENDED} * loss_mat.no_such"), "AttributeError"),
+        (CODE.format(returned=f"{MENDED} * {{}}['no such']"), "KeyError"),
+        (CODE.format(returned=f"{MENDED} * ([1] ** None)"), "TypeError"),
+        (
+            "def refuse(*_):\n    raise TypeError('refuse() got what it does not want')\n"
+            + CODE.format(returned="refuse(loss_mat)"),
+            "TypeError: refuse() got",
+        ),
+    ],
+)
+def test_what_may_be_another_way_to_call_it_or_is_meant_is_not_compared(run_sentinel, tree, code, reason):
+    answer = run_sentinel("diff", "tiny", tree("one", CODE.format(returned=MENDED)), tree("other", code), *FEW)
+    assert answer.status == 2
+    assert "not compared: tiny.losses.agg_loss (tiny/losses.py:" in answer.out
+    assert reason in answer.out
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_a_helper_that_takes_another_form_is_judged_by_what_calls_it(run_sentinel, tree, others):
+    """Its own number is refused for several tokens; what calls it gives it what it wants, and answers as before."""
+    code = """
+def registered(name):
+    return lambda function: function
+
+
+@registered("mean")
+def mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
+    return agg_loss(loss_mat{form}, loss_mask{form})
+"""
+    flat = MENDED.replace("loss_mask.sum()", "int(loss_mask.sum(0))")
+    more = "\n\ndef elsewhere(x, mask):\n    return agg_loss(x, mask)\n" if others else ""
+    one = CODE.format(returned=MENDED) + code.format(form="")
+    other = CODE.format(returned=flat) + code.format(form=".flatten()") + more
+    answer = run_sentinel("diff", "tiny", tree("one", one), tree("other", other), "--json", *FEW)
+    found = {item["boundary"]: item for item in answer.json()["boundaries"]}
+    assert found["tiny.losses.mean_loss"]["state"] == "same numbers"
+    helper = found["tiny.losses.agg_loss"]
+    assert helper["judgement"] == ("worse" if others else "other")
+    assert ("what calls it keeps its numbers: tiny.losses.mean_loss" in helper["reason"]) is not others
+
+
 def test_markdown_has_a_row_for_each_boundary_that_differs(run_sentinel, tiny):
     text = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main", "--markdown", *FEW).out
     assert text.startswith("## What changes in tiny\n")
