@@ -19,10 +19,11 @@ from sentinel.deciding.runner import Job, Runner
 from sentinel.diff.pairs import AFTER, BEFORE, NUMBERS_STAY, SIDES, Alone, Pair, Seen, asked, numbers_stay_for
 from sentinel.diff.reached import Code, Module, Place, Reached, Unit, names_in
 from sentinel.errors import SentinelError
-from sentinel.history.bindings import ALIKE, Sighting, sighting
+from sentinel.history.bindings import ALIKE, Definition, Sighting, sighting
 from sentinel.history.commits import Commit
 from sentinel.history.coverage import CheckoutTrees
 from sentinel.laws.law import Law
+from sentinel.laws.metrics import METRICS_TELL_THE_TRUTH
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
 from sentinel.search.boundary_search import BoundarySearch, Finding, glimpses
@@ -248,6 +249,12 @@ class Comparison:
             compared = _described(subject, sides)
             if not there:
                 continue
+            units = [self._unit(side, seen.found) for side, seen in sides.items() if seen.found is not None]
+            if len(there) == 1 and len(units) == 2 and units[0] is not None and units[0].like(units[1]):
+                lacking = _OTHER[there[0]]  # the function was there, and what its adapter asks it with was not
+                reason = f"{lacking}: not in this version: the checkout has no {sides[lacking].lacks}"
+                found.append((subject, replace(compared, state="not compared", reason=reason), []))
+                continue
             if len(there) == 1:
                 state = "new" if there == [AFTER] else "gone"
                 alike = tuple(self._alike(subject, there[0])) if state == "gone" else ()
@@ -266,6 +273,10 @@ class Comparison:
     def reached(self, side: str, subject: Subject) -> Reached | None:
         return self.codes[side].reached(self.trees[side], subject.binding)
 
+    def _unit(self, side: str, found: Definition) -> Unit | None:
+        units = self.codes[side].module(found.blob).units.values()
+        return next((unit for unit in units if unit.span == found.name.span), None)
+
     def _alike(self, subject: Subject, side: str) -> Iterator[str]:
         """What may be a boundary under another name: a function that is in the other revision alone, and has half its
         lines in common with it."""
@@ -275,7 +286,7 @@ class Comparison:
         if found is None:
             return
         before = dict(own.definitions.sources(here))
-        sought = _lines(next((u for u in own.module(found.blob).units.values() if u.span == found.name.span), None))
+        sought = _lines(self._unit(side, found))
         for file, blob in sorted(other.definitions.sources(there)):
             if before.get(file) == blob:
                 continue
@@ -626,11 +637,13 @@ def _answers(told: Mapping[str, Any]) -> dict[str, Mapping[str, Any] | str]:
 
 
 def _broken(finding: Finding, silenced: Collection[str] = ()) -> Broken:
-    """:param silenced: what this side alone always calls 0: that is no definition of anything."""
+    """:param silenced: what this side alone always calls 0: that is no definition of anything, and neither is a metric
+    of 0 where there is something to count."""
     first = finding.violations[0]
     detail = f"{first.key}: {first.detail}" if first.key else first.detail
     keys = {item.key.rpartition(".")[2] for item in finding.violations}
-    defined = finding.law.rank == 1 and finding.symptom == "value" and not keys & set(silenced)
+    empty = finding.law is METRICS_TELL_THE_TRUTH and any(item.observed in (0, None) for item in finding.violations)
+    defined = finding.law.rank == 1 and finding.symptom == "value" and not empty and not keys & set(silenced)
     return Broken(finding.law.name, finding.law.statement, finding.symptom, detail, finding.trial.variants, defined)
 
 
