@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,20 @@ def mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
     assert found["state"] == "new"
     assert ("with TINY-MEAN of what it calls" in found["reason"]) is calls
     assert found["judgement"] == ("" if calls else "worse")
+
+
+def test_what_its_adapter_alone_lacked_is_no_new_code(run_sentinel, tree, tiny_catalog, monkeypatch):
+    adapter = tiny_catalog.adapters["tiny"]
+    bindings = tuple(replace(each, requires=("tiny.losses.more",)) for each in adapter.target.bindings)
+    lacking = replace(adapter, target=replace(adapter.target, bindings=bindings))
+    catalog = replace(tiny_catalog, adapters={"tiny": lacking}, recipe_folders=())
+    monkeypatch.setattr("sentinel.recipes.catalog.bundled_catalog", lambda: catalog)
+    code = CODE.format(returned="loss_mat.sum() / loss_mask.sum()")
+    one, other = tree("one", code), tree("other", f"{code}\n\nmore = 1\n")
+    answer = run_sentinel("diff", "tiny", one, other, *FEW)
+    assert "not compared: tiny.losses.agg_loss (tiny/losses.py:2): before: not in this version: " in answer.out
+    changed = tree("changed", f"{code.replace('sum()', 'mean()')}\n\nmore = 1\n")
+    assert "new: tiny.losses.agg_loss" in run_sentinel("diff", "tiny", one, changed, *FEW).out
 
 
 def test_refs_without_a_boundary_in_common_are_compared_in_nothing_and_that_is_said(run_sentinel, tree):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from demo_kit import git
 
 from sentinel.deciding.runner import Runner
 from sentinel.diff.pulls import Radar, open_heads
+from sentinel.history import basis
+from sentinel.laws.law import Law
+from sentinel.recipes import find_recipes
 
 pytestmark = pytest.mark.usefixtures("warm_runs")
 
@@ -131,6 +135,28 @@ def test_what_decides_now_is_asked_again_and_what_the_code_tells_is_not(
     monkeypatch.setattr("sentinel.diff.pulls.deciding", lambda *_: "another law")
     run_sentinel("pulls", "tiny", "--examples", "5")
     assert looked == [2, 1, 2]
+
+
+def test_what_is_kept_knows_the_recipes_laws_and_contracts_that_decided(tiny, tiny_catalog, tmp_path):
+    """A law of somebody else's package, too; a recipe's story decides nothing."""
+
+    def digest(change: tuple[str, str] = ("", ""), law: str = "return []") -> str:
+        folder, file = tmp_path / "recipes" / "tiny", tmp_path / "law.py"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / tiny.recipe.name).write_text(tiny.recipe.read_text().replace(*change))
+        file.write_text(f"def check(case):\n    {law}\n")
+        names: dict[str, Any] = {}
+        exec(compile(file.read_text(), str(file), "exec"), names)
+        catalog = tiny_catalog.with_(laws=[Law("another_law", "another", names["check"])])
+        catalog = replace(catalog, recipe_folders=(folder.parent,))
+        basis._file_digest.cache_clear()
+        return basis.deciding(catalog, "tiny", find_recipes(catalog, ("tiny",), ()))
+
+    now = digest()
+    assert digest(("story: |", "story: |\n  More is told.")) == now
+    assert digest(("{loss: 1.0}", "{loss: 1.5}")) != now
+    assert digest(law="return list(case.inputs)") != now
+    assert digest() == now
 
 
 def test_after_ctrl_c_the_next_run_goes_on(run_sentinel, tiny, git, pull, mirror, monkeypatch):
