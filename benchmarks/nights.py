@@ -102,8 +102,12 @@ def main() -> None:
             assert not EXPRESSION.search(step["run"])
             finished = subprocess.run(
                 ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
-                env={**environment, "GITHUB_STEP_SUMMARY": str(summary)}, cwd=copy, capture_output=True, text=True, check=False,
-            )  # fmt: skip
+                env={**environment, "GITHUB_STEP_SUMMARY": str(summary)},
+                cwd=copy,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
             (folder / f"{day}.log").open("a").write(f"## {step['name']}\n{finished.stdout}{finished.stderr}\n")
             if finished.returncode:
                 failed[step["name"]] = finished.returncode
