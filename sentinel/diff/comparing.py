@@ -16,8 +16,9 @@ from sentinel.deciding.law_session import LawSession, Subject, Undecidable, wide
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.proof import NotProvenError, prove
 from sentinel.deciding.runner import Job, Runner
+from sentinel.diff.modules import Modules
 from sentinel.diff.pairs import AFTER, BEFORE, NUMBERS_STAY, SIDES, Alone, Pair, Seen, asked, numbers_stay_for
-from sentinel.diff.reached import Code, Module, Place, Reached, Unit, names_in
+from sentinel.diff.reached import Code, Place, Reached, Unit, names_in
 from sentinel.errors import SentinelError
 from sentinel.history.bindings import ALIKE, Definition, Sighting, sighting
 from sentinel.history.commits import Commit
@@ -218,9 +219,9 @@ class Comparison:
         self.checkouts: dict[str, Checkout] = {
             side: runner.checkout(target.name, ref) for side, ref in self.refs.items()
         }
-        modules: dict[str, Module] = {}
+        self._modules = Modules(target.name) if shared is None else None
         self.codes = {
-            side: Code(target, CheckoutTrees(checkout), modules) if shared is None else shared.code
+            side: Code(target, CheckoutTrees(checkout), self._modules) if shared is None else shared.code
             for side, checkout in self.checkouts.items()
         }
         found: dict[str, Subject] = {}
@@ -268,6 +269,8 @@ class Comparison:
                 found.append((subject, replace(compared, state="same code"), []))
             else:
                 found.append((subject, replace(compared, changed=_named(changed)), changed))
+        if self._modules is not None:
+            self._modules.save()
         return found
 
     def reached(self, side: str, subject: Subject) -> Reached | None:

@@ -17,6 +17,7 @@ import sentinel
 from sentinel.deciding.runner import Runner
 from sentinel.diff import report
 from sentinel.diff.comparing import Compared, Comparison, Shared
+from sentinel.diff.modules import Modules
 from sentinel.diff.pairs import AFTER, BEFORE
 from sentinel.diff.reached import Code
 from sentinel.errors import SentinelError, Unavailable
@@ -127,7 +128,8 @@ class Radar:
         self._mirror = store.path(target.name)
         self._branch = store.resolve(target, target.branch)
         self._trees = GitTrees(self._mirror)
-        self._shared = Shared(Code(target, self._trees))
+        self._modules = Modules(target.name)
+        self._shared = Shared(Code(target, self._trees, self._modules))
         self._code = self._shared.code
         self._store = ClosureVerdictStore(store.home)
         basis = f"{sentinel.__version__} {catalog.adapters[target.name].digest} {examples}"
@@ -140,6 +142,7 @@ class Radar:
 
     def close(self) -> None:
         self._trees.close()
+        self._modules.save()
 
     def ordered(self, heads: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
         """In which order it costs least: what is known, then those that left the branch last, each beside those that
