@@ -671,7 +671,8 @@ def _refused(compared: Compared, seen: Seen, differences: Sequence[Difference]) 
     side, why = next(iter(seen.refused.items()))
     slips = {each.slip for each in differences}
     if slips & {"NameError", "TypeError"} and not (compared.parameters and "TypeError" in slips):
-        return replace(compared, state="differs", differences=tuple(differences), broken=_with_slips({}, differences))
+        broken, count = _with_slips({}, differences), len(differences)
+        return replace(compared, state="differs", scenarios=count, differences=tuple(differences), broken=broken)
     reason = f"{side}: every call was refused: {why}"
     if compared.parameters:
         reason += " (its parameters have changed; the adapter may not know how it is called)"
