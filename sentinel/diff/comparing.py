@@ -35,6 +35,7 @@ from sentinel.search.survey import LEVELS
 from sentinel.targets import Binding, Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
+from sentinel.values.literals import HALVES, Tensor
 from sentinel.worker.answers import Called
 
 _OTHER = {BEFORE: AFTER, AFTER: BEFORE}
@@ -480,10 +481,13 @@ class Comparison:
         failed = (next(iter(sat.answers.values())).refused for sat in told.values())
         slip = next((each.slip for each in failed if each is not None), "")
         wide = widened(subject.contract, {"": inputs})
-        if finding.symptom == "value" and wide is not None:
+        halves = any(isinstance(each, Tensor) and each.dtype in HALVES for each in inputs.values())
+        if (finding.symptom == "value" or (slip and halves)) and wide is not None:
             with suppress(Undecidable):
                 closer = _answers(pair.both(subject, wide[0]))
                 double = {side: each for side, each in closer.items() if not isinstance(each, str)}
+        if slip and len(double or ()) == len(SIDES):  # what half precision alone is refused in, its caller may not have
+            slip, double = "", None
         return Difference(finding.symptom, inputs, answers, details, double, finding.examples, slip)
 
     def _searched(self, session: LawSession, subject: Subject, laws: Sequence[Law]) -> BoundarySearch:

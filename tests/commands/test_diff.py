@@ -240,6 +240,22 @@ def test_what_may_be_another_way_to_call_it_or_is_meant_is_not_compared(run_sent
     assert reason in answer.out
 
 
+@pytest.mark.parametrize(
+    ("refused", "judgement"),
+    [
+        ("loss_mat.dtype.itemsize < 4 and torch.zeros(1).dot(torch.zeros(1, dtype=loss_mat.dtype))", "other"),
+        ("len(loss_mat) > 1 and torch.zeros(1).dot(torch.zeros(2))", "worse"),
+    ],
+)
+def test_what_half_precision_alone_is_refused_in_is_for_no_worse(run_sentinel, tree, refused, judgement):
+    code = CODE.format(returned=MENDED)
+    other = tree("other", code.replace("    return", f"    import torch\n    {refused}\n    return"))
+    answer = run_sentinel("diff", "tiny", tree("one", code), other, "--json", "--examples", "60")
+    [found] = answer.json()["boundaries"]
+    assert "raises" in {item["symptom"] for item in found["differences"]}
+    assert found["judgement"] == judgement
+
+
 @pytest.mark.parametrize("others", [False, True])
 def test_a_helper_that_takes_another_form_is_judged_by_what_calls_it(run_sentinel, tree, others):
     """Its own number is refused for several tokens; what calls it gives it what it wants, and answers as before."""
