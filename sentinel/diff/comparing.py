@@ -35,7 +35,7 @@ from sentinel.search.survey import LEVELS
 from sentinel.targets import Binding, Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
-from sentinel.values.literals import HALVES, Tensor
+from sentinel.values.literals import HALVES, Tensor, from_array
 from sentinel.worker.answers import Called
 
 _OTHER = {BEFORE: AFTER, AFTER: BEFORE}
@@ -481,13 +481,15 @@ class Comparison:
         failed = (next(iter(sat.answers.values())).refused for sat in told.values())
         slip = next((each.slip for each in failed if each is not None), "")
         wide = widened(subject.contract, {"": inputs})
-        halves = any(isinstance(each, Tensor) and each.dtype in HALVES for each in inputs.values())
-        if (finding.symptom == "value" or (slip and halves)) and wide is not None:
+        if finding.symptom == "value" and wide is not None:
             with suppress(Undecidable):
                 closer = _answers(pair.both(subject, wide[0]))
                 double = {side: each for side, each in closer.items() if not isinstance(each, str)}
-        if slip and len(double or ()) == len(SIDES):  # what half precision alone is refused in, its caller may not have
-            slip, double = "", None
+        single = _in_single(inputs)
+        if slip and single != inputs:
+            with suppress(Undecidable):  # what half precision alone is refused, its caller may never have
+                answered = _answers(pair.both(subject, {"": single})).values()
+                slip = slip if any(isinstance(each, str) for each in answered) else ""
         return Difference(finding.symptom, inputs, answers, details, double, finding.examples, slip)
 
     def _searched(self, session: LawSession, subject: Subject, laws: Sequence[Law]) -> BoundarySearch:
@@ -641,6 +643,15 @@ def _answers(told: Mapping[str, Any]) -> dict[str, Mapping[str, Any] | str]:
         refused = called.refused.reason if called.refused is not None else "no answer"
         answers[side] = called.observation if called.observation is not None else refused
     return answers
+
+
+def _in_single(inputs: Inputs) -> Inputs:
+    return {
+        name: from_array(value.array(), "float32", value.requires_grad)
+        if isinstance(value, Tensor) and value.dtype in HALVES
+        else value
+        for name, value in inputs.items()
+    }
 
 
 def _broken(finding: Finding, silenced: Collection[str] = ()) -> Broken:
