@@ -1,20 +1,27 @@
 """Would the change that brought a bug have been flagged the day it came? With recipes off.
 
-    python benchmarks/shift_left.py [TARGET ...]
+    python benchmarks/shift_left.py [TARGET ...] [--share 0.5] [--seed 0] [--seconds 120] [--to FILE]
+    python benchmarks/shift_left.py --table FILE
 
-For every recipe that names the commit that introduced it: `sentinel diff` between that commit's parent and the commit,
-at the recipe's boundary, with drawn scenarios alone. It counts as flagged where the boundary is then worse (or mixed),
-or, where its code came with the commit, where a law breaks there. A difference that no law judges is counted by itself:
-a maintainer who reads the numbers would see it, a gate would not.
+For every recipe that names the commit that introduced it (or a share of them, drawn with a seed): `sentinel diff`
+between that commit's parent and the commit, at the recipe's boundary, with drawn scenarios alone, for so many seconds.
+It counts as flagged where the boundary is then worse (or mixed), or, where its code came with the commit, where a law
+breaks there. A difference that no law judges is counted by itself: a maintainer who reads the numbers would see it, a
+gate would not. What is written to FILE is not asked again, so a run that was stopped goes on.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import random
 import re
-import sys
-from collections import Counter
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 from sentinel.deciding.runner import Runner, runner_of
 from sentinel.diff.comparing import Comparison
@@ -30,30 +37,68 @@ from sentinel.targets.refs import Ref
 TARGETS = ("verl", "roll", "areal", "slime", "skyrl")
 _SHA = re.compile(r"[0-9a-f]{7,40}")
 
+#: What a change may be, and what may be said of it.
+KINDS = ("into code that was there", "came with its code")
+SAID = ("flagged", "seen and not judged", "missed")
+
 
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("targets", nargs="*", default=TARGETS)
+    parser.add_argument("--share", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--to", type=Path)
+    parser.add_argument("--table", type=Path)
+    options = parser.parse_args()
+    if options.table is not None:
+        print("\n".join(table(_kept(options.table))))
+        return
+    known = {row["bug"] for row in _kept(options.to)}
+    for row in rows(options.targets, options.share, options.seed, options.seconds, known):
+        line = json.dumps(row)
+        print(line, flush=True)
+        if options.to is not None:
+            with options.to.open("a", encoding="utf-8") as file:
+                file.write(f"{line}\n")
+
+
+def _kept(file: Path | None) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()] if file is not None and file.exists() else []
+
+
+def rows(targets: Iterable[str], share: float, seed: int, seconds: float, known: set[str]) -> Iterator[dict[str, Any]]:
     catalog, store = bundled_catalog(), MirrorStore()
-    counts: Counter[str] = Counter()
-    for name in sys.argv[1:] or TARGETS:
+    brought = [
+        (recipe, found.group())
+        for name in targets
+        for recipe in find_recipes(catalog, (name,), ())
+        if (found := _SHA.search(str(recipe.document.get("introduced_by", ""))))
+    ]
+    drawn = random.Random(seed).sample(brought, round(share * len(brought)))
+    drawn.sort(key=lambda each: TARGETS.index(each[0].target))
+    for name in dict.fromkeys(recipe.target for recipe, _ in drawn):
         with closing(runner_of(catalog, Settings(), store=store)) as runner:
-            for recipe in find_recipes(catalog, (name,), ()):
-                brought = _SHA.search(str(recipe.document.get("introduced_by", "")))
-                if brought is not None:
-                    said = flagged(catalog, runner, store, recipe, brought.group())
-                    counts[said.partition(":")[0]] += 1
-                    print(f"{recipe.bug_id}: {said}", flush=True)
-    print(json.dumps(counts))
+            for recipe, sha in drawn:
+                if recipe.target == name and recipe.bug_id not in known:
+                    began = time.process_time()
+                    row = flagged(catalog, runner, store, recipe, sha, seconds)
+                    yield {"bug": recipe.bug_id, **row, "seconds": round(time.process_time() - began, 1)}
 
 
-def flagged(catalog: Catalog, runner: Runner, store: MirrorStore, recipe: Recipe, brought: str) -> str:
+def flagged(
+    catalog: Catalog, runner: Runner, store: MirrorStore, recipe: Recipe, brought: str, seconds: float
+) -> dict[str, Any]:
     target = catalog.targets[recipe.target]
+    told: dict[str, Any] = {"target": target.name, "boundary": recipe.boundary}
     refs: tuple[Ref, ...] = ()
     try:
         commit = commits.commit(store.path(target.name), store.resolve(target, brought))
         if not commit.parents:
-            return "not had: it is the first commit"
+            return {**told, "said": "not had", "why": "it is the first commit"}
         refs = tuple(Ref("git", sha) for sha in (commit.parents[0], commit.sha))
-        comparison = Comparison(catalog, runner, target, (refs[0], refs[1]), boundaries=[recipe.boundary])
+        until = time.monotonic() + seconds
+        comparison = Comparison(catalog, runner, target, (refs[0], refs[1]), boundaries=[recipe.boundary], until=until)
         bindings = {subject.name: subject.binding for subject in comparison.subjects}
         found = [
             item
@@ -61,19 +106,42 @@ def flagged(catalog: Catalog, runner: Runner, store: MirrorStore, recipe: Recipe
             if item.contract == recipe.contract and recipe.boundary in bindings[item.name].paths
         ]
     except SentinelError as error:
-        return f"not had: {error}"
+        return {**told, "said": "not had", "why": str(error)}
     finally:
         for ref in refs:
             runner.discard(target.name, ref)
     if not found:
-        return "not bound"
+        return {**told, "said": "not bound", "why": "no boundary of this contract is there"}
     item = found[0]
-    came = "came with its code" if item.state == "new" else "into code that was there"
+    told |= {"kind": KINDS[item.state == "new"], "state": item.state, "judgement": item.judgement}
+    told |= {"laws": {side: sorted({each.law for each in broken}) for side, broken in item.broken.items()}}
     if item.broken.get(AFTER):
-        return f"flagged, {came}: {', '.join(broken.law for broken in item.broken[AFTER])}"
+        return {**told, "said": "flagged", "why": ", ".join(told["laws"][AFTER])}
     if item.state == "differs":
-        return f"seen and not judged, {came}: {item.judgement}"
-    return f"missed, {came}: {item.state} {item.reason}"
+        return {**told, "said": "seen and not judged", "why": item.judgement}
+    return {**told, "said": "missed", "why": f"{item.state} {item.reason}".strip()}
+
+
+def table(found: Iterable[dict[str, Any]]) -> Iterator[str]:
+    counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for row in found:
+        counts[row["target"], row.get("kind", "")][row["said"]] += 1
+    yield "| target | the bug came | flagged | seen and not judged | missed |"
+    yield "|" + " --- |" * 5
+    for kind in KINDS:
+        total: Counter[str] = Counter()
+        for name in TARGETS:
+            if counts[name, kind]:
+                total += counts[name, kind]
+                yield _row(name, kind, counts[name, kind])
+        yield _row("all", kind, total)
+    yield f"not compared: {json.dumps(sum((each for (_, kind), each in counts.items() if not kind), Counter()))}"
+
+
+def _row(name: str, kind: str, counts: Counter[str]) -> str:
+    share = f"{100 * counts['flagged'] / max(counts.total(), 1):.0f}%"
+    cells = [f"{counts['flagged']} of {counts.total()} ({share})", *(str(counts[word]) for word in SAID[1:])]
+    return f"| {name} | {kind} | {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -16,13 +16,15 @@ from sentinel.deciding.law_session import LawSession, Subject, Undecidable, wide
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.proof import NotProvenError, prove
 from sentinel.deciding.runner import Job, Runner
+from sentinel.diff.modules import Modules
 from sentinel.diff.pairs import AFTER, BEFORE, NUMBERS_STAY, SIDES, Alone, Pair, Seen, asked, numbers_stay_for
-from sentinel.diff.reached import Code, Module, Place, Reached, Unit, names_in
+from sentinel.diff.reached import Code, Place, Reached, Unit, names_in
 from sentinel.errors import SentinelError
-from sentinel.history.bindings import ALIKE, Sighting, sighting
+from sentinel.history.bindings import ALIKE, Definition, Sighting, sighting
 from sentinel.history.commits import Commit
 from sentinel.history.coverage import CheckoutTrees
 from sentinel.laws.law import Law
+from sentinel.laws.metrics import METRICS_TELL_THE_TRUTH
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
 from sentinel.search.boundary_search import BoundarySearch, Finding, glimpses
@@ -33,6 +35,7 @@ from sentinel.search.survey import LEVELS
 from sentinel.targets import Binding, Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
+from sentinel.values.literals import HALVES, Tensor, from_array
 from sentinel.worker.answers import Called
 
 _OTHER = {BEFORE: AFTER, AFTER: BEFORE}
@@ -54,6 +57,7 @@ class Difference:
     :ivar details: key -> where and by how much.
     :ivar double: the same in float64, where the scenario is of a coarser dtype: what is observed there, by side.
     :ivar recipes: whose scenario it is; none where it was drawn.
+    :ivar slip: of what one side raises: see :func:`sentinel.worker.slips.slip`.
     """
 
     symptom: str
@@ -62,17 +66,22 @@ class Difference:
     details: Mapping[str, str]
     double: Mapping[str, Mapping[str, Any]] | None = None
     recipes: tuple[str, ...] = ()
+    slip: str = ""
 
 
 @dataclass(frozen=True)
 class Broken:
-    """A law that one side breaks and the other keeps, on the same variants."""
+    """A law that one side breaks and the other keeps, on the same variants.
+
+    :ivar defined: whether the contract's definition alone is against it: then it may be what the change means.
+    """
 
     law: str
     statement: str
     symptom: str
     detail: str
     variants: Mapping[str, Inputs]
+    defined: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,6 +127,12 @@ class Compared:
         if worse or better:
             return "mixed" if worse and better else "worse" if worse else "better"
         return "other" if self.state == "differs" else ""
+
+    @property
+    def redefines(self) -> bool:
+        """Whether all that speaks against what it is now is the definition of its contract."""
+        broken = self.broken.get(AFTER, ())
+        return bool(broken) and not self.bugs.get(AFTER) and all(each.defined for each in broken)
 
 
 @dataclass(frozen=True)
@@ -205,9 +220,9 @@ class Comparison:
         self.checkouts: dict[str, Checkout] = {
             side: runner.checkout(target.name, ref) for side, ref in self.refs.items()
         }
-        modules: dict[str, Module] = {}
+        self._modules = Modules(target.name) if shared is None else None
         self.codes = {
-            side: Code(target, CheckoutTrees(checkout), modules) if shared is None else shared.code
+            side: Code(target, CheckoutTrees(checkout), self._modules) if shared is None else shared.code
             for side, checkout in self.checkouts.items()
         }
         found: dict[str, Subject] = {}
@@ -218,6 +233,7 @@ class Comparison:
             self.left_out |= {item.boundary: item.reason for item in omitted if not item.law}
         self.subjects = list(found.values())
         self._places: dict[tuple[str, str], OpenTarget] = {}
+        self._told: dict[str, Compared] = {}
 
     def static(self) -> list[Known]:
         """Every boundary of either revision, as its code tells, with what has changed of what it reaches. Those whose
@@ -235,6 +251,12 @@ class Comparison:
             compared = _described(subject, sides)
             if not there:
                 continue
+            units = [self._unit(side, seen.found) for side, seen in sides.items() if seen.found is not None]
+            if len(there) == 1 and len(units) == 2 and units[0] is not None and units[0].like(units[1]):
+                lacking = _OTHER[there[0]]  # the function was there, and what its adapter asks it with was not
+                reason = f"{lacking}: not in this version: the checkout has no {sides[lacking].lacks}"
+                found.append((subject, replace(compared, state="not compared", reason=reason), []))
+                continue
             if len(there) == 1:
                 state = "new" if there == [AFTER] else "gone"
                 alike = tuple(self._alike(subject, there[0])) if state == "gone" else ()
@@ -248,10 +270,16 @@ class Comparison:
                 found.append((subject, replace(compared, state="same code"), []))
             else:
                 found.append((subject, replace(compared, changed=_named(changed)), changed))
+        if self._modules is not None:
+            self._modules.save()
         return found
 
     def reached(self, side: str, subject: Subject) -> Reached | None:
         return self.codes[side].reached(self.trees[side], subject.binding)
+
+    def _unit(self, side: str, found: Definition) -> Unit | None:
+        units = self.codes[side].module(found.blob).units.values()
+        return next((unit for unit in units if unit.span == found.name.span), None)
 
     def _alike(self, subject: Subject, side: str) -> Iterator[str]:
         """What may be a boundary under another name: a function that is in the other revision alone, and has half its
@@ -262,7 +290,7 @@ class Comparison:
         if found is None:
             return
         before = dict(own.definitions.sources(here))
-        sought = _lines(next((u for u in own.module(found.blob).units.values() if u.span == found.name.span), None))
+        sought = _lines(self._unit(side, found))
         for file, blob in sorted(other.definitions.sources(there)):
             if before.get(file) == blob:
                 continue
@@ -297,10 +325,15 @@ class Comparison:
 
         :raises WorkerError: where the worker itself does not run.
         """
-        subject, compared, changed = self.known[name]
-        if compared.state == "new":
-            return self._new(subject, compared)
-        return compared if compared.state else self._asked(subject, compared, changed)
+        if name not in self._told:
+            subject, compared, changed = self.known[name]
+            self._told[name] = compared  # of what calls itself, nothing is known while it is asked
+            if compared.state == "new":
+                self._told[name] = self._new(subject, compared)
+            elif not compared.state:
+                asked = self._asked(subject, compared, changed)
+                self._told[name] = self._in_another_form(asked, changed)
+        return self._told[name]
 
     def place(self, side: str, subject: Subject) -> OpenTarget:
         """Where a boundary can be asked: processes that import what will be, or such of another revision in which it
@@ -342,13 +375,12 @@ class Comparison:
             with suppress(Undecidable):
                 pair.try_(search.subject, glimpses(search.subject, self._seed, [NUMBERS_STAY])[:4], describe=True)
             seen = pair.seen.get(subject.name, Seen())
-            if not seen.answered and seen.refused:
-                side, why = next(iter(seen.refused.items()))
-                return replace(compared, state="not compared", reason=f"{side}: every call was refused: {why}")
             findings = {item.symptom: item for each in laws[::-1] for item in search.outcomes[each].findings}
             differences = tuple(self._difference(pair, search.subject, finding) for finding in findings.values())
+            if not seen.answered and seen.refused:
+                return _refused(compared, seen, differences)
             scenarios = [next(iter(finding.trial.variants.values())) for finding in findings.values()]
-            broken = self._laws(sessions, search.subject, scenarios)
+            broken = _with_slips(self._laws(sessions, search.subject, scenarios, seen), differences)
         except Undecidable as error:
             return replace(compared, state="not compared", reason=str(error))
         finally:
@@ -444,14 +476,21 @@ class Comparison:
     def _difference(self, pair: Pair, subject: Subject, finding: Finding) -> Difference:
         inputs = asked(finding.trial)
         details = {item.key: item.detail for item in finding.violations}
-        answers = _answers(pair.both(subject, {"": inputs}))
-        double = None
+        told = pair.both(subject, {"": inputs})
+        answers, double = _answers(told), None
+        failed = (next(iter(sat.answers.values())).refused for sat in told.values())
+        slip = next((each.slip for each in failed if each is not None), "")
         wide = widened(subject.contract, {"": inputs})
         if finding.symptom == "value" and wide is not None:
             with suppress(Undecidable):
-                told = _answers(pair.both(subject, wide[0]))
-                double = {side: each for side, each in told.items() if not isinstance(each, str)}
-        return Difference(finding.symptom, inputs, answers, details, double, finding.examples)
+                closer = _answers(pair.both(subject, wide[0]))
+                double = {side: each for side, each in closer.items() if not isinstance(each, str)}
+        single = _in_single(inputs)
+        if slip and single != inputs:
+            with suppress(Undecidable):  # what half precision alone is refused, its caller may never have
+                answered = _answers(pair.both(subject, {"": single})).values()
+                slip = slip if any(isinstance(each, str) for each in answered) else ""
+        return Difference(finding.symptom, inputs, answers, details, double, finding.examples, slip)
 
     def _searched(self, session: LawSession, subject: Subject, laws: Sequence[Law]) -> BoundarySearch:
         """What a quick search shows of some laws of a boundary."""
@@ -468,7 +507,7 @@ class Comparison:
         return search
 
     def _laws(
-        self, sessions: Mapping[str, LawSession], subject: Subject, scenarios: Sequence[Inputs]
+        self, sessions: Mapping[str, LawSession], subject: Subject, scenarios: Sequence[Inputs], seen: Seen
     ) -> dict[str, tuple[Broken, ...]]:
         """The laws that one side breaks on a scenario on which the other keeps them: on those that differ, and on any
         that a quick search comes by. Where no number differs, a law may still tell that a call leaves something behind.
@@ -486,8 +525,37 @@ class Comparison:
                     for finding in _alone(own, other):
                         key = finding.law.name, finding.symptom
                         if key not in found[side] and _kept(sessions[_OTHER[side]], subject, finding):
-                            found[side][key] = _broken(finding)
+                            found[side][key] = _broken(finding, seen.spoken[_OTHER[side]] - seen.spoken[side])
         return {side: tuple(broken.values()) for side, broken in found.items()}
+
+    def _in_another_form(self, compared: Compared, changed: Sequence[Change]) -> Compared:
+        """A helper that refuses what it took before, or answers it by another definition, while all that call it are
+        boundaries whose numbers stay: it takes its arguments in another form, and nobody gives it the former one."""
+        refuses = any(each.symptom == "raises" for each in compared.differences)
+        speak = [each for each in compared.broken.get(AFTER, ()) if not each.defined and each.law != _ANSWERED]
+        if not refuses or speak or compared.bugs.get(AFTER):
+            return compared
+        helpers = {name for (_, name), _, now in changed if now is not None and now.kind == "function"}
+        callers = [self._boundary_at(*place) for place in self._calling(helpers)]
+        stay = [self.compared(name) for name in callers if name is not None and name != compared.name]
+        if not stay or len(stay) != len(callers) or not all(_stays(each, helpers) for each in stay):
+            return compared
+        names = ", ".join(each.name for each in stay)
+        why = f"it takes its arguments in another form; what calls it keeps its numbers: {names}"
+        return replace(compared, broken={**compared.broken, AFTER: ()}, reason=why)
+
+    def _calling(self, helpers: Collection[str]) -> Iterator[tuple[str, Unit]]:
+        """Where functions of these names are named in the later revision, outside of themselves."""
+        code, last = self.codes[AFTER], {name.rpartition(".")[2] for name in helpers}
+        for file, blob in code.definitions.sources(self.trees[AFTER]):
+            if code.names(blob, last):
+                for unit in code.module(blob).units.values():
+                    if unit.name not in helpers and last & (unit.names | unit.attributes):
+                        yield file, unit
+
+    def _boundary_at(self, file: str, unit: Unit) -> str | None:
+        place = f"({file}:{unit.span[0]})"
+        return next((n for n, each in self.known.items() if each[1].places.get(AFTER, "").endswith(place)), None)
 
     def _bugs(self, subject: Subject) -> dict[str, tuple[str, ...]]:
         """The known bugs of a boundary that are at one revision, and not at the other."""
@@ -577,10 +645,60 @@ def _answers(told: Mapping[str, Any]) -> dict[str, Mapping[str, Any] | str]:
     return answers
 
 
-def _broken(finding: Finding) -> Broken:
+def _in_single(inputs: Inputs) -> Inputs:
+    return {
+        name: from_array(value.array(), "float32", value.requires_grad)
+        if isinstance(value, Tensor) and value.dtype in HALVES
+        else value
+        for name, value in inputs.items()
+    }
+
+
+def _broken(finding: Finding, silenced: Collection[str] = ()) -> Broken:
+    """:param silenced: what this side alone always calls 0: that is no definition of anything, and neither is a metric
+    of 0 where there is something to count."""
     first = finding.violations[0]
     detail = f"{first.key}: {first.detail}" if first.key else first.detail
-    return Broken(finding.law.name, finding.law.statement, finding.symptom, detail, finding.trial.variants)
+    keys = {item.key.rpartition(".")[2] for item in finding.violations}
+    empty = finding.law is METRICS_TELL_THE_TRUTH and any(item.observed in (0, None) for item in finding.violations)
+    defined = finding.law.rank == 1 and finding.symptom == "value" and not empty and not keys & set(silenced)
+    return Broken(finding.law.name, finding.law.statement, finding.symptom, detail, finding.trial.variants, defined)
+
+
+#: What a side breaks that refuses, by a slip, what the other one answers.
+_ANSWERED = "a_call_is_answered"
+
+
+def _with_slips(
+    broken: Mapping[str, tuple[Broken, ...]], differences: Sequence[Difference]
+) -> dict[str, tuple[Broken, ...]]:
+    found = dict(broken)
+    for each in (item for item in differences if item.slip):
+        side = next(side for side, answer in each.answers.items() if isinstance(answer, str))
+        said = "a call of its contract is answered", "raises", str(each.answers[side])
+        found[side] = (*found.get(side, ()), Broken(_ANSWERED, *said, {"": each.inputs}))
+    return found
+
+
+def _refused(compared: Compared, seen: Seen, differences: Sequence[Difference]) -> Compared:
+    """What refuses every call at one side alone. A name that nobody defined is for the worse, and so is an argument
+    that no function takes; but one of another signature may be called as its adapter does not know."""
+    side, why = next(iter(seen.refused.items()))
+    slips = {each.slip for each in differences}
+    if slips & {"NameError", "TypeError"} and not (compared.parameters and "TypeError" in slips):
+        broken, count = _with_slips({}, differences), len(differences)
+        return replace(compared, state="differs", scenarios=count, differences=tuple(differences), broken=broken)
+    reason = f"{side}: every call was refused: {why}"
+    if compared.parameters:
+        reason += " (its parameters have changed; the adapter may not know how it is called)"
+    return replace(compared, state="not compared", reason=reason)
+
+
+def _stays(caller: Compared, helpers: Collection[str]) -> bool:
+    """Whether a caller's numbers are what they were, in scenarios that ran what has changed."""
+    ran = not any(line.endswith(f" {name}") for line in caller.unreached for name in helpers)
+    same = caller.state == "same numbers" or {each.symptom for each in caller.differences} == {"dtype"}
+    return ran and same and not caller.broken.get(AFTER) and not caller.bugs.get(AFTER)
 
 
 def _kept(session: LawSession, subject: Subject, finding: Finding) -> bool:

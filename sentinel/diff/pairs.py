@@ -108,6 +108,7 @@ class Seen:
     :ivar rounding: the largest difference that rounding explains.
     :ivar answered: scenarios that both sides answered.
     :ivar refused: what a side said to the last scenario that it alone refused, by side.
+    :ivar spoken: the numbers of what was observed that were once not 0, by side.
     """
 
     claims: dict[str, Claim] = field(default_factory=dict)
@@ -115,6 +116,7 @@ class Seen:
     rounding: float = 0.0
     answered: int = 0
     refused: dict[str, str] = field(default_factory=dict)
+    spoken: dict[str, set[str]] = field(default_factory=lambda: {side: set() for side in SIDES})
 
 
 class Pair(LawSession):
@@ -226,6 +228,9 @@ class Pair(LawSession):
             return Trial(variants, replace(case, observation=known), (violation,), answer=answer)
         seen.answered += 1
         case = replace(case, observation={side: each.observation or {} for side, each in called.items()})
+        for side, observation in case.observation.items():
+            left = {key: numbers(value) for key, value in observation.items() if key not in seen.spoken[side]}
+            seen.spoken[side] |= {key for key, told in left.items() if told is not None and told[0].any()}
         violations = tuple(law.violations(case))
         if not violations:
             seen.rounding = max([seen.rounding, *_gaps(case)])

@@ -17,6 +17,7 @@ import sentinel
 from sentinel.deciding.runner import Runner
 from sentinel.diff import report
 from sentinel.diff.comparing import Compared, Comparison, Shared
+from sentinel.diff.modules import Modules
 from sentinel.diff.pairs import AFTER, BEFORE
 from sentinel.diff.reached import Code
 from sentinel.errors import SentinelError, Unavailable
@@ -36,7 +37,7 @@ from sentinel.sources.gitrefs import read_refs, read_shallow
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
-Answer = Literal["brings", "mends", "changes", "nothing", "cannot be decided"]
+Answer = Literal["brings", "redefines", "mends", "changes", "nothing", "cannot be decided"]
 ANSWERS: tuple[Answer, ...] = get_args(Answer)
 
 #: Seconds for one head; what is left of it then is not compared.
@@ -60,7 +61,8 @@ class Pull:
     """What one pull request changes.
 
     :ivar base: where its head left the branch; empty where that cannot be had.
-    :ivar answer: the gravest: ``brings`` a broken law or a known bug, ``mends`` one, ``changes`` numbers.
+    :ivar answer: the gravest: ``brings`` a broken law or a known bug, ``redefines`` what a contract defines (and breaks
+        no other law), ``mends`` a law or bug, ``changes`` numbers.
     :ivar said: one sentence for each boundary that differs; or why nothing is known.
     :ivar compared: boundaries that reach changed code.
     :ivar text: as Markdown, for a comment; empty where there is nothing to say.
@@ -126,7 +128,8 @@ class Radar:
         self._mirror = store.path(target.name)
         self._branch = store.resolve(target, target.branch)
         self._trees = GitTrees(self._mirror)
-        self._shared = Shared(Code(target, self._trees))
+        self._modules = Modules(target.name)
+        self._shared = Shared(Code(target, self._trees, self._modules))
         self._code = self._shared.code
         self._store = ClosureVerdictStore(store.home)
         basis = f"{sentinel.__version__} {catalog.adapters[target.name].digest} {examples}"
@@ -139,6 +142,7 @@ class Radar:
 
     def close(self) -> None:
         self._trees.close()
+        self._modules.save()
 
     def ordered(self, heads: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
         """In which order it costs least: what is known, then those that left the branch last, each beside those that
@@ -261,15 +265,16 @@ class Radar:
             len(asked),
             sum(item.scenarios for item in asked),
             round(time.monotonic() - began, 2),
-            report.markdown(comparison, found) if answer in ("brings", "mends", "changes") else "",
+            report.markdown(comparison, found) if answer in ("brings", "redefines", "mends", "changes") else "",
             self._by,
         )
 
 
 def answered(found: Sequence[Compared]) -> Answer:
     """The gravest of what boundaries say."""
-    if any(item.broken.get(AFTER) or item.bugs.get(AFTER) for item in found):
-        return "brings"
+    worse = [item for item in found if item.broken.get(AFTER) or item.bugs.get(AFTER)]
+    if worse:
+        return "redefines" if all(item.redefines for item in worse) else "brings"
     if any(item.broken.get(BEFORE) or item.bugs.get(BEFORE) for item in found):
         return "mends"
     if any(item.state == "differs" for item in found):

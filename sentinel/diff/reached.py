@@ -141,6 +141,11 @@ class Code:
             self._modules[blob] = _module(content) if len(content) <= LARGEST_SOURCE else Module()
         return self._modules[blob]
 
+    def names(self, blob: str, words: Collection[str]) -> bool:
+        """Whether a file has any of some words in it; it is not parsed for that."""
+        content = self._trees.blob(blob)
+        return any(word.encode() in content for word in words)
+
     def reached(self, tree: str, binding: Binding) -> Reached | None:
         """What a boundary reaches in a tree; None where it is not there. Trees that have the same files where the walk
         came by have the same answer."""

@@ -32,6 +32,7 @@ def sentence(compared: Compared) -> str:
     parts += [f"{lost} {item.statement}" for item in _first(compared.broken.get(AFTER, ()))]
     parts += [f"now {item.statement}" for item in _first(compared.broken.get(BEFORE, ()))]
     parts += [of_difference(item) for item in compared.differences[:1]]
+    parts += [message(compared.reason)] if compared.state == "differs" and compared.reason else []
     return "; ".join(parts)
 
 

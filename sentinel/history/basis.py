@@ -63,9 +63,13 @@ def basis(catalog: Catalog, recipe: Recipe, settings: Settings) -> Basis:
 
 
 def deciding(catalog: Catalog, target: str, recipes: Sequence[Recipe]) -> str:
-    """Give a digest of what decides of a target beside its code: known bugs, laws, contracts, and Sentinel's own."""
-    contracts = {catalog.contracts[binding.contract].file for binding in catalog.targets[target].bindings}
-    own = _digest((*_judges(True), *(_PACKAGE / "diff").glob("*.py"), *map(Path, contracts)))
+    """Give a digest of what decides of a target beside its code: known bugs, laws, contracts, and Sentinel's own. Laws
+    and contracts may be other packages'."""
+    others = {catalog.contracts[binding.contract].file for binding in catalog.targets[target].bindings}
+    codes = (getattr(law.check, "__code__", None) for law in catalog.laws.values())
+    others |= {code.co_filename for code in codes if code is not None}
+    followed = _PACKAGE / "history" / "bindings.py"
+    own = _digest((*_judges(True), *(_PACKAGE / "diff").glob("*.py"), followed, *map(Path, others)))
     return hashlib.sha256(" ".join([own, *sorted(map(_meaning, recipes))]).encode()).hexdigest()[:12]
 
 

@@ -8,9 +8,7 @@ from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply
 from sentinel.laws.agreement import aligned, counted, scale_of
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import address, equal, first_two, observed_keys
-from sentinel.values.literals import Tensor
-
-_HALVES = ("float16", "bfloat16")
+from sentinel.values.literals import HALVES, Tensor
 
 
 def every_knob_counts(case: Case) -> list[Violation]:
@@ -69,7 +67,7 @@ def _turned(one: Inputs, other: Inputs) -> str:
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
     """Another choice of one knob."""
-    if any(isinstance(value, Tensor) and value.dtype in _HALVES for value in inputs.values()):
+    if any(isinstance(value, Tensor) and value.dtype in HALVES for value in inputs.values()):
         raise DoesNotApply("rounding to 16 bits may hide what a knob does")
     knobs = [item for item in contract.inputs if item.knob and item.name in inputs]
     options = [(item.name, value) for item in knobs for value in item.choices if not equal(value, inputs[item.name])]

@@ -230,6 +230,8 @@ class _Reading:
         if name is not None and contracts[name].open_keys:
             return contracts[name]
         bindings = [binding for binding in target.bindings if boundary in binding.paths]
+        if not bindings and self.data.get("requires") in (boundary, [boundary]):  # registered, as its family's others
+            bindings = [each for each in [target.binding(boundary, name)] if each is not None and name is not None]
         fitting = [binding for binding in bindings if name in (None, binding.contract)]
         if not bindings:
             self.findings.error(place, _unknown_boundary(boundary, target, name))

@@ -29,6 +29,7 @@ STORAGE: dict[str, str] = {
 }
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
+HALVES = ("float16", "bfloat16")
 
 #: How evidence and recipes write the floats that JSON has not.
 TAGGED: Mapping[str, float] = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}

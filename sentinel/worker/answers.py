@@ -67,6 +67,7 @@ class Failed:
     :ivar unknown_input: the input that the boundary has no parameter for, where that is why.
     :ivar place: the file that needs another Python, where that is why.
     :ivar asked: see :mod:`sentinel.worker.trace`; None: unknown.
+    :ivar slip: see :func:`sentinel.worker.slips.slip`.
     """
 
     kind: WorkerKind
@@ -76,6 +77,7 @@ class Failed:
     unknown_input: str = ""
     place: str = ""
     asked: tuple[str, ...] | None = None
+    slip: str = ""
 
 
 @dataclass(frozen=True)
@@ -218,7 +220,7 @@ def _called(part: Any) -> Called:
 
 
 def _failed(failure: Any) -> Failed:
-    told = _fields(failure, {"kind", "reason", "traceback", "provenance"}, {"unknown_input", "place"})
+    told = _fields(failure, {"kind", "reason", "traceback", "provenance"}, {"unknown_input", "place", "slip"})
     if text(told["kind"]) not in KINDS:
         _refuse("a failure of a kind that no worker knows of")
     return Failed(
@@ -228,6 +230,7 @@ def _failed(failure: Any) -> Failed:
         None if told["provenance"] is None else _claim(told["provenance"]),
         text(told.get("unknown_input", "")),
         _path(told.get("place", "")),
+        slip=text(told.get("slip", "")),
     )
 
 

@@ -19,6 +19,7 @@ from sentinel.targets import Binding, Target
 from sentinel.targets.loading import load_file
 from sentinel.worker import assembling, calling, ghosts, tensors, versions
 from sentinel.worker.drift import AbsentError, DriftError, StandInMissingError
+from sentinel.worker.slips import slip
 
 SEED = 20260821
 
@@ -255,9 +256,11 @@ def describe(error: BaseException, provenance: Any, roots: tuple[str, ...], trac
         )
         failed["failure"]["place"] = _place_of(error)
         return failed
-    kind = "raised" if provenance else "import"
-    reason = f"the boundary raised {text}" if provenance else f"the module does not import: {text}{_advice(error)}"
-    return _failure(kind, reason, trace, provenance)
+    if not provenance:
+        return _failure("import", f"the module does not import: {text}{_advice(error)}", trace)
+    failed = _failure("raised", f"the boundary raised {text}", trace, provenance)
+    failed["failure"]["slip"] = slip(error, roots)
+    return failed
 
 
 def _place_of(error: BaseException) -> str:

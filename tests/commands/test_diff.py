@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,20 @@ def mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
     assert found["judgement"] == ("" if calls else "worse")
 
 
+def test_what_its_adapter_alone_lacked_is_no_new_code(run_sentinel, tree, tiny_catalog, monkeypatch):
+    adapter = tiny_catalog.adapters["tiny"]
+    bindings = tuple(replace(each, requires=("tiny.losses.more",)) for each in adapter.target.bindings)
+    lacking = replace(adapter, target=replace(adapter.target, bindings=bindings))
+    catalog = replace(tiny_catalog, adapters={"tiny": lacking}, recipe_folders=())
+    monkeypatch.setattr("sentinel.recipes.catalog.bundled_catalog", lambda: catalog)
+    code = CODE.format(returned="loss_mat.sum() / loss_mask.sum()")
+    one, other = tree("one", code), tree("other", f"{code}\n\nmore = 1\n")
+    answer = run_sentinel("diff", "tiny", one, other, *FEW)
+    assert "not compared: tiny.losses.agg_loss (tiny/losses.py:2): before: not in this version: " in answer.out
+    changed = tree("changed", f"{code.replace('sum()', 'mean()')}\n\nmore = 1\n")
+    assert "new: tiny.losses.agg_loss" in run_sentinel("diff", "tiny", one, changed, *FEW).out
+
+
 def test_refs_without_a_boundary_in_common_are_compared_in_nothing_and_that_is_said(run_sentinel, tree):
     one, other = tree("one", CODE.format(returned=MENDED)), tree("other", "def quite_another(x):\n    return x\n")
     answer = run_sentinel("diff", "tiny", one, other)
@@ -175,6 +190,94 @@ def test_what_one_revision_never_answers_is_not_compared(run_sentinel, tree):
     answer = run_sentinel("diff", "tiny", tree("one", raising), tree("other", CODE.format(returned=MENDED)), *FEW)
     assert answer.status == 2
     assert "not compared: tiny.losses.agg_loss (tiny/losses.py:2): before: every call was refused: " in answer.out
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (CODE.format(returned="(loss_mat * loss_mask).sum() / mask.sum()"), "NameError: name 'mask' is not defined"),
+        (
+            f"def mean(x, mask):\n    return (x * mask).sum() / mask.sum()\n{CODE}".format(
+                returned="mean(loss_mat, loss_mask, index=1)"
+            ),
+            "TypeError: mean() got an unexpected keyword argument 'index'",
+        ),
+        (CODE.format(returned=f"{MENDED} * ([1] ** 2)"), "TypeError: unsupported operand type(s) for"),
+    ],
+)
+def test_a_slip_that_refuses_every_call_is_for_the_worse_and_the_gate_fails(run_sentinel, tree, code, said):
+    one, other = tree("one", CODE.format(returned=MENDED)), tree("other", code)
+    answer = run_sentinel("diff", "tiny", one, other, "--worse", *FEW)
+    assert answer.status == 1
+    assert "1. tiny.losses.agg_loss: worse\n   it is no longer so that a call of its contract is answered" in answer.out
+    assert said in answer.out
+    back = run_sentinel("diff", "tiny", other, one, "--json", *FEW)
+    assert [each["judgement"] for each in back.json()["boundaries"]] == ["better"]
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (CODE.replace('="token-mean"', '="token-mean", *, weight').format(returned=f"{MENDED} * weight"), "'weight'"),
+        (
+            CODE.replace("loss_agg_mode", "scale=2, loss_agg_mode").format(returned=f"{MENDED} * ([1] ** scale)"),
+            "(its parameters have changed; ",
+        ),
+        (CODE.format(returned=f"{MENDED} * loss_mat.no_such"), "AttributeError"),
+        (CODE.format(returned=f"{MENDED} * {{}}['no such']"), "KeyError"),
+        (CODE.format(returned=f"{MENDED} * ([1] ** None)"), "TypeError"),
+        (
+            "def refuse(*_):\n    raise TypeError('refuse() got what it does not want')\n"
+            + CODE.format(returned="refuse(loss_mat)"),
+            "TypeError: refuse() got",
+        ),
+    ],
+)
+def test_what_may_be_another_way_to_call_it_or_is_meant_is_not_compared(run_sentinel, tree, code, reason):
+    answer = run_sentinel("diff", "tiny", tree("one", CODE.format(returned=MENDED)), tree("other", code), *FEW)
+    assert answer.status == 2
+    assert "not compared: tiny.losses.agg_loss (tiny/losses.py:" in answer.out
+    assert reason in answer.out
+
+
+@pytest.mark.parametrize(
+    ("refused", "judgement"),
+    [
+        ("loss_mat.dtype.itemsize < 4 and torch.zeros(1).dot(torch.zeros(1, dtype=loss_mat.dtype))", "other"),
+        ("len(loss_mat) > 1 and torch.zeros(1).dot(torch.zeros(2))", "worse"),
+    ],
+)
+def test_what_half_precision_alone_is_refused_in_is_for_no_worse(run_sentinel, tree, refused, judgement):
+    code = CODE.format(returned=MENDED)
+    other = tree("other", code.replace("    return", f"    import torch\n    {refused}\n    return"))
+    answer = run_sentinel("diff", "tiny", tree("one", code), other, "--json", "--examples", "60")
+    [found] = answer.json()["boundaries"]
+    assert "raises" in {item["symptom"] for item in found["differences"]}
+    assert found["judgement"] == judgement
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_a_helper_that_takes_another_form_is_judged_by_what_calls_it(run_sentinel, tree, others):
+    """Its own number is refused for several tokens; what calls it gives it what it wants, and answers as before."""
+    code = """
+def registered(name):
+    return lambda function: function
+
+
+@registered("mean")
+def mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
+    return agg_loss(loss_mat{form}, loss_mask{form})
+"""
+    flat = MENDED.replace("loss_mask.sum()", "int(loss_mask.sum(0))")
+    more = "\n\ndef elsewhere(x, mask):\n    return agg_loss(x, mask)\n" if others else ""
+    one = CODE.format(returned=MENDED) + code.format(form="")
+    other = CODE.format(returned=flat) + code.format(form=".flatten()") + more
+    answer = run_sentinel("diff", "tiny", tree("one", one), tree("other", other), "--json", *FEW)
+    found = {item["boundary"]: item for item in answer.json()["boundaries"]}
+    assert found["tiny.losses.mean_loss"]["state"] == "same numbers"
+    helper = found["tiny.losses.agg_loss"]
+    assert helper["judgement"] == ("worse" if others else "other")
+    assert ("what calls it keeps its numbers: tiny.losses.mean_loss" in helper["reason"]) is not others
 
 
 def test_markdown_has_a_row_for_each_boundary_that_differs(run_sentinel, tiny):

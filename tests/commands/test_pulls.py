@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from demo_kit import git
 
 from sentinel.deciding.runner import Runner
 from sentinel.diff.pulls import Radar, open_heads
+from sentinel.history import basis
+from sentinel.laws.law import Law
+from sentinel.recipes import find_recipes
 
 pytestmark = pytest.mark.usefixtures("warm_runs")
 
@@ -68,6 +72,9 @@ def test_each_head_has_an_answer_and_a_hostile_one_spoils_its_own(run_sentinel, 
     pull(4, tiny.fixed, {LOSSES: None, "tiny/__init__.py": None, "README": "moved away"})
     pull(5, "", {"tiny/losses.py": fixed})
     pull(6, tiny.fixed, {LOSSES: f"{fixed}\nraise SystemExit('\\x1b[2J')\n"})
+    pull(7, tiny.fixed, {LOSSES: fixed.replace("return ", "return 2 * ")})
+    pull(8, tiny.fixed, {LOSSES: fixed.replace("return ", "return 0 * ")})
+    pull(9, tiny.fixed, {LOSSES: fixed.replace("loss_mask.sum()", "mask.sum()")})
     mirror()
     answer = run_sentinel("pulls", "tiny", "--json", "--examples", "10")
     assert answer.status == 1
@@ -79,6 +86,9 @@ def test_each_head_has_an_answer_and_a_hostile_one_spoils_its_own(run_sentinel, 
         4: "cannot be decided",
         5: "cannot be decided",
         6: "cannot be decided",
+        7: "redefines",
+        8: "brings",
+        9: "brings",
     }
     assert found[1]["compared"] == 0
     assert "the head has none of the package roots: tiny" in found[4]["said"]
@@ -91,18 +101,18 @@ def test_each_head_has_an_answer_and_a_hostile_one_spoils_its_own(run_sentinel, 
     assert again.out == answer.out
     shown = run_sentinel("pulls", "tiny", "--examples", "10").out
     assert "brings: #2 change 2" in shown
-    assert shown.endswith("6 of 6 open pull requests: 1 brings, 1 mends, 1 nothing, 3 cannot be decided\n")
+    assert shown.endswith("9 of 9 open pull requests: 3 brings, 1 redefines, 1 mends, 1 nothing, 3 cannot be decided\n")
     assert "\x1b" not in shown
     comment = run_sentinel("pulls", "tiny", "--comment", "2", "--examples", "10").out
     assert comment.startswith("## What changes in tiny\n")
     table = run_sentinel("pulls", "tiny", "--markdown", "--examples", "10", "--save", "changes.json").out
-    assert table.startswith("## Open pull requests of tiny\n\n6 of 6 open pull requests: 1 brings, 1 mends, ")
-    assert table.count("\n| ") == 2 + 5
+    assert table.startswith("## Open pull requests of tiny\n\n9 of 9 open pull requests: 3 brings, ")
+    assert table.count("\n| ") == 2 + 8
     told = json.loads(Path("changes.json").read_text())["pulls"]["tiny"]
-    assert [row["number"] for row in told["rows"]] == [2, 3, 6, 5, 4]
-    assert (told["answers"]["brings"], told["compared"]) == (1, 3)
+    assert [row["number"] for row in told["rows"]] == [9, 8, 2, 7, 3, 6, 5, 4]
+    assert (told["answers"]["brings"], told["compared"]) == (3, 6)
     only = run_sentinel("pulls", "tiny", "--json", "--examples", "10", "--since", "4").json()
-    assert [each["number"] for each in only] == [6, 5, 4]
+    assert [each["number"] for each in only] == [9, 8, 7, 6, 5, 4]
 
 
 def test_what_decides_now_is_asked_again_and_what_the_code_tells_is_not(
@@ -125,6 +135,28 @@ def test_what_decides_now_is_asked_again_and_what_the_code_tells_is_not(
     monkeypatch.setattr("sentinel.diff.pulls.deciding", lambda *_: "another law")
     run_sentinel("pulls", "tiny", "--examples", "5")
     assert looked == [2, 1, 2]
+
+
+def test_what_is_kept_knows_the_recipes_laws_and_contracts_that_decided(tiny, tiny_catalog, tmp_path):
+    """A law of somebody else's package, too; a recipe's story decides nothing."""
+
+    def digest(change: tuple[str, str] = ("", ""), law: str = "return []") -> str:
+        folder, file = tmp_path / "recipes" / "tiny", tmp_path / "law.py"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / tiny.recipe.name).write_text(tiny.recipe.read_text().replace(*change))
+        file.write_text(f"def check(case):\n    {law}\n")
+        names: dict[str, Any] = {}
+        exec(compile(file.read_text(), str(file), "exec"), names)
+        catalog = tiny_catalog.with_(laws=[Law("another_law", "another", names["check"])])
+        catalog = replace(catalog, recipe_folders=(folder.parent,))
+        basis._file_digest.cache_clear()
+        return basis.deciding(catalog, "tiny", find_recipes(catalog, ("tiny",), ()))
+
+    now = digest()
+    assert digest(("story: |", "story: |\n  More is told.")) == now
+    assert digest(("{loss: 1.0}", "{loss: 1.5}")) != now
+    assert digest(law="return list(case.inputs)") != now
+    assert digest() == now
 
 
 def test_after_ctrl_c_the_next_run_goes_on(run_sentinel, tiny, git, pull, mirror, monkeypatch):

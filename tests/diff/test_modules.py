@@ -1,0 +1,56 @@
+"""What is kept of parsed files says what parsing them says; what is not ours is parsed again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sentinel.diff import reached
+from sentinel.diff.modules import Modules
+from sentinel.diff.reached import Module
+
+#: Modules with all that a unit may be.
+SOURCES = [file.read_bytes() for file in sorted(Path(reached.__file__).parent.parent.rglob("*.py"))[::9]]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SENTINEL_HOME", str(tmp_path))
+    return tmp_path
+
+
+def kept(home: Path) -> Path:
+    [file] = home.rglob("*.json")
+    return file
+
+
+def test_what_was_parsed_is_read_as_it_was(home: Path) -> None:
+    modules = Modules("some")
+    modules.update({f"{number}": reached._module(source) for number, source in enumerate(SOURCES)})
+    modules.update(empty=Module(), broken=reached._module(b"def ("))
+    modules.save()
+    again = Modules("some")
+    assert dict(again) == dict(modules)
+    assert any(unit.kind == "class" for module in again.values() for unit in module.units.values())
+    assert Modules("other") == {}
+    stamp = kept(home).stat().st_mtime_ns
+    again.save()
+    assert kept(home).stat().st_mtime_ns == stamp
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"a": []}', '{"a": [[], {"x": 1}, {}, []]}', '{"a": [[[1]], {}, {}, []]}'])
+def test_what_is_something_else_is_forgotten(home: Path, text: str) -> None:
+    modules = Modules("some")
+    modules["a"] = Module()
+    modules.save()
+    kept(home).write_text(text)
+    assert Modules("some") == {}
+
+
+def test_a_home_that_cannot_be_written_is_done_without(home: Path) -> None:
+    (home / "history").write_text("no folder")
+    modules = Modules("some")
+    modules["a"] = Module()
+    modules.save()
+    assert Modules("some") == {}
