@@ -212,17 +212,19 @@ class _Verifier:
             trial.close()
         # What was learnt to look at since, another recipe or another function, is not in the evidence.
         looked = {name: {key: now[name].get(key) for key in recorded[name]} for name in ("others", "elsewhere")}
-        wrong = [name for name in recorded if name not in _TESTS and {**now, **looked}[name] != recorded[name]]
-        left = 0
+        pairs = {name: (recorded[name], {**now, **looked}[name]) for name in recorded if name not in _TESTS}
+        left = ""
         for name in _TESTS:
             then, here = _ran(recorded[name]), _ran(now[name])
-            left += len(recorded[name].keys() - (then.keys() & here.keys()))
-            wrong += [name] * any(then[test] != here[test] for test in then.keys() & here.keys())
-        if wrong:
-            told = "; ".join(f"{name}: {_apart(recorded[name], now[name])}" for name in wrong)
-            return Outcome(file, "different", "the trial of the fix", reason=told)
-        missing = f"; {left} of upstream's tests did not run, then or here" if left else ""
-        return Outcome(file, "same", "the trial of the fix", reason=f"the same: every count and difference{missing}")
+            both = sorted(then.keys() & here.keys())
+            pairs[name] = {test: then[test] for test in both}, {test: here[test] for test in both}
+            for test in sorted(recorded[name].keys() - set(both)):
+                side, said = ("here", now[name]) if test in then else ("then", recorded[name])
+                why = said.get(test, {}).get("not_runnable") or said.get(test, {}).get("reason", "")
+                left += f"; {test} did not run {side}: {why}"
+        if wrong := [f"{name}: {_apart(*pair)}" for name, pair in pairs.items() if pair[0] != pair[1]]:
+            return Outcome(file, "different", "the trial of the fix", reason="; ".join(wrong) + left)
+        return Outcome(file, "same", "the trial of the fix", reason=f"the same: every count and difference{left}")
 
     def _heads_again(self, file: Path, recipe: Recipe, fix: Fix, recorded: Sequence[dict[str, Any]]) -> Outcome:
         """The verdicts at those heads of pull requests that this mirror has, too."""
@@ -294,7 +296,7 @@ class _Verifier:
 
 def _apart(recorded: Any, now: Any) -> str:
     """What is not the same, entry by entry."""
-    if isinstance(recorded, Mapping):
+    if isinstance(recorded, Mapping) and isinstance(now, Mapping):
         return ", ".join(
             f"{key} {_apart(said, now.get(key))}" for key, said in recorded.items() if said != now.get(key)
         )

@@ -8,7 +8,7 @@
 
 One entry for each place where a trainer's options have been; of those with one name, the first counts whose file and
 class the copy has. Kinds: ``classes`` (a dataclass and its sections), ``parser`` (argparse), ``tree`` (YAML).
-``elsewhere`` holds options that another package declares, with their defaults.
+``elsewhere`` holds options that another package or file declares, with their defaults.
 
     [defaults.policy_loss]
     eps_clip_high = ["epsilon_high", "epsilon"]

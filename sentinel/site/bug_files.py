@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 from urllib.parse import quote
 
 from sentinel.recipes.affects import affected, in_text, settings_in_words
-from sentinel.recipes.grades import reached, realism
+from sentinel.recipes.grades import reached, realism, root
 from sentinel.reports.brief import command
 from sentinel.reports.store import file_name
 from sentinel.site.lifetimes import life_of
@@ -36,7 +36,7 @@ def _about(bug: Bug, material: Material, told: Story | None) -> dict[str, Any]:
         "chips": chips(bug, material.branch(bug.target)),
         "paragraphs": _paragraphs(bug),
         "laws": [(name, catalog.laws.get(name)) for name in bug.laws],
-        "facts": _facts(bug, repository),
+        "facts": _facts(bug, repository, material.bugs),
         "affects": [str(affected(entry)) for entry in bug.document.get("affects") or ()],
         "source": _source_of(told, repository),
         "source_url": partial(_source, repository),
@@ -71,9 +71,11 @@ def _paragraphs(bug: Bug) -> list[str]:
     return [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
 
 
-def _facts(bug: Bug, repository: str) -> list[tuple[str, str, str]]:
+def _facts(bug: Bug, repository: str, bugs: Iterable[Bug]) -> list[tuple[str, str, str]]:
     """Name, text and (where there is one) link of what the recipe says beside its story."""
     written, upstream = bug.document, bug.upstream
+    cause = (bug.target, root(written))
+    shared = [other.bug_id for other in bugs if other is not bug and (other.target, root(other.document)) == cause]
     places = {"pull": "pull", "issue": "issues"}
     facts = [
         (name, f"#{upstream[name]}", f"{repository}/{place}/{upstream[name]}")
@@ -88,7 +90,7 @@ def _facts(bug: Bug, repository: str) -> list[tuple[str, str, str]]:
     said = (
         ("realism", realism(written)),
         ("reach", reached(written)),
-        ("root cause shared by", str(written.get("root", ""))),
+        ("the same root cause", ", ".join(shared) if bug.bug_id else ""),
     )
     facts += [(name, text, "") for name, text in said if text]
     for name in ("severity", "signal", "effect", "root_cause", "fix", "introduced_by", "fixed_by"):

@@ -93,9 +93,9 @@ def knows(recipe: Recipe, ref: Ref, option: Option, value: str) -> bool:
         return option.default in ("true", "false", "null", None)
     if re.fullmatch(r"-?[\d.]+", value):
         return option.default in ("null", None) or re.fullmatch(r"-?[\d.e-]+", option.default) is not None
-    if option.choices:
-        return False
     text = code(recipe.target, ref)
+    if option.choices:  # of several classes that the option may have, the default's alone is read
+        return option.choices == (option.default,) and f'Literal["{value}"]' in text
     if value.count(".") > 1:  # the path of a class or function of the target's
         module, _, attribute = value.rpartition(".")
         found = checkout(recipe.target, ref)
