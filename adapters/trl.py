@@ -15,11 +15,10 @@ from typing import Any
 from sentinel import AbsentError, Binding, Dialect, DriftError, PackageRoot, StandIn, Target
 from sentinel.contracts.aggregation import row_mean
 from sentinel.contracts.conversations import chat
-from sentinel.contracts.normalisation import MASKED_STATISTICS, REWARD_NORMALISATION
-from sentinel.contracts.policy_loss import POLICY_LOSS
+from sentinel.contracts.normalisation import MASKED_STATISTICS
 from sentinel.contracts.updates import POLICY_UPDATE
 from sentinel.targets import Alias
-from sentinel.worker.families import microbatch_packing
+from sentinel.worker.families import microbatch_packing, normalised_rewards, policy_loss
 from sentinel.worker.kit import (
     PROMPT,
     Rows,
@@ -28,6 +27,7 @@ from sentinel.worker.kit import (
     answered,
     both_sides,
     built,
+    configured_by,
     group_size,
     itself,
     lengths_of,
@@ -41,6 +41,7 @@ from sentinel.worker.kit import (
     token_table,
     token_words,
     trained,
+    two_token_logits,
     unbuilt,
     with_gradient,
 )
@@ -57,6 +58,8 @@ KTO = "trl.trainer.kto_trainer"
 REWARD = "trl.trainer.reward_trainer"
 ONLINE = "trl.experimental.online_dpo.online_dpo_trainer"
 DISTILLATION = "trl.experimental.distillation.distillation_trainer"
+_OWN = "trl.experimental"
+_SDPO = f"{_OWN}.sdpo.sdpo_trainer.SDPOTrainer"
 #: Packages that became experimental in the winter of 2025.
 MOVED = {GKD: ("trl.trainer.gkd_trainer",)}
 
@@ -84,9 +87,9 @@ def _of_configuration(self: Any, name: str) -> Any:
     raise DriftError(f"the code reads an attribute {name!r} of the trainer, which neither its options nor _OFF have")
 
 
-def _options(boundary: Any, name: str, given: Mapping[str, Any], former: Mapping[str, Any] | None = None) -> Any:
+def _options(boundary: Any, given: Mapping[str, Any], former: Mapping[str, Any] | None = None, kind: Any = None) -> Any:
     """A configuration of one of TRL's own classes with these options, of which it checks none."""
-    kind = getattr(boundary.module, name)
+    kind = kind or configured_by(boundary)
     made = kind(output_dir="unused", use_cpu=boundary.device == "cpu", bf16=False, report_to="none")
     for option, value in accepted(kind, given, former).items():
         setattr(made, option, value)
@@ -139,18 +142,22 @@ def _completions(inputs: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     import torch
 
     mask, old = inputs["response_mask"].long(), inputs["old_log_probs"]
+    total, weights = (inputs.get(name) for name in ("batch_num_tokens", "importance_weights"))
     prompt = torch.ones(len(mask), 1, dtype=torch.long, device=mask.device)
     return {
         "prompt_ids": prompt, "prompt_mask": prompt, "completion_ids": torch.ones_like(mask), "completion_mask": mask,
         "advantages": row_mean(inputs["advantages"], mask != 0)[:, 0], "old_per_token_logps": old,
-        "old_logps": (old * mask).sum(-1), "num_items_in_batch": mask.sum(), **more,
+        "old_logps": (old * mask).sum(-1), "num_items_in_batch": mask.sum() if total is None else torch.tensor(total),
+        **({} if weights is None else {"importance_sampling_ratio": weights}), **more,
     }  # fmt: skip
 
 
 def _clipping(boundary: Any, args: Any, inputs: Mapping[str, Any], **attributes: Any) -> Any:
-    bounds = {"epsilon_low": args.epsilon, "epsilon_high": args.epsilon_high}
-    said = _saying(boundary, inputs["log_probs"])
-    return _trainer(boundary, args, **bounds, current_gradient_accumulation_steps=1, **said, **attributes)
+    return _trainer(
+        boundary, args, epsilon_low=args.epsilon, epsilon_high=args.epsilon_high, current_gradient_accumulation_steps=1,
+        use_vllm=inputs["importance_weights"] is not None, vllm_importance_sampling_correction=True,
+        **_saying(boundary, inputs["log_probs"]), **attributes,
+    )  # fmt: skip
 
 
 def _grpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,8 +167,7 @@ def _grpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     loss_type = _LOSS_TYPES.get((algorithm, mode))
     if loss_type is None or (algorithm == "cispo" and inputs["eps_clip_low"] < 1):
         raise AbsentError(f"not in TRL: {algorithm} with {mode} and a ratio cut below by {inputs['eps_clip_low']}")
-    total = inputs["batch_num_tokens"]
-    loss_type = "dapo" if loss_type == "bnpo" and total is not None else loss_type
+    loss_type = "dapo" if loss_type == "bnpo" and inputs["batch_num_tokens"] is not None else loss_type
     given = {
         **_bounds(inputs), "epsilon_high": inputs["eps_clip_high"] + (algorithm == "cispo"), "loss_type": loss_type,
         "importance_sampling_level": "sequence" if algorithm == "gspo" else "token", "delta": inputs["dual_clip"],
@@ -173,12 +179,10 @@ def _grpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     known = boundary.function.__code__.co_consts
     if not any(loss_type == one or (isinstance(one, tuple) and loss_type in one) for one in known):
         raise AbsentError(f"not in this version: there is no loss_type {loss_type!r}")
-    args = _options(boundary, "GRPOConfig", given, former)
-    weights = inputs["importance_weights"]
-    trainer = _clipping(boundary, args, inputs, use_vllm=weights is not None, vllm_importance_sampling_correction=True)
-    batch = _completions(inputs, **({} if weights is None else {"importance_sampling_ratio": weights}))
-    if total is not None:
-        batch["num_items_in_batch"] = torch.as_tensor(total)
+    trainer, batch = _clipping(boundary, _options(boundary, given, former), inputs), _completions(inputs)
+    if "student_logits" in boundary.parameters:  # SDPO's; a model is never certain of a token
+        said = torch.where(torch.isfinite(inputs["log_probs"]) & (inputs["log_probs"] < 0), inputs["log_probs"], -1.0)
+        return {"loss": boundary.function(trainer, batch, two_token_logits(said))}
     loss = boundary.function(trainer, stand_in(training=True), batch)
     clipped = trainer._metrics["train"].get("clip_ratio/region_mean") if algorithm == "ppo" else None
     return {"loss": loss, "clip_fraction": clipped[0] if clipped else None}
@@ -190,12 +194,8 @@ def _fused_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     if inputs["algorithm"] != "ppo" or inputs["loss_agg_mode"] != "seq-mean-token-mean":
         raise AbsentError("the options of the kernel are set where it is made, and not handed over by this boundary")
-    weights, plain = inputs["importance_weights"], boundary.owner._compute_loss
-    given = {"loss_type": "grpo", **_bounds(inputs)}
-    trainer = _clipping(
-        boundary, _options(boundary, "GRPOConfig", given), inputs, _get_last_hidden_state=lambda *_, **__: None,
-        vllm_importance_sampling_correction=True, use_vllm=weights is not None,
-    )  # fmt: skip
+    plain, args = boundary.owner._compute_loss, _options(boundary, {"loss_type": "grpo", **_bounds(inputs)})
+    trainer = _clipping(boundary, args, inputs, _get_last_hidden_state=lambda *_, **__: None)
 
     def kernel(**handed: Any) -> Any:
         trainer.use_vllm = handed.get("vllm_is_ratio") is not None
@@ -206,16 +206,15 @@ def _fused_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     vars(trainer)["liger_grpo_loss"] = vars(trainer)["liger_loss"] = kernel
     model = stand_in(lm_head=stand_in(weight=None, bias=None))
-    batch = _completions(inputs, **({} if weights is None else {"importance_sampling_ratio": weights}))
-    return {"loss": boundary.invoke({}, trainer, model, batch)}
+    return {"loss": boundary.invoke({}, trainer, model, _completions(inputs))}
 
 
 def _bounds(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"epsilon": inputs["eps_clip_low"], "epsilon_high": inputs["eps_clip_high"], "beta": 0.0}
 
 
-def _rloo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    trainer = _clipping(boundary, _options(boundary, "RLOOConfig", _bounds(inputs)), inputs)
+def _one_action_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    trainer = _clipping(boundary, _options(boundary, _bounds(inputs)), inputs)
     return {"loss": boundary.function(trainer, stand_in(training=True), _completions(inputs))}
 
 
@@ -248,12 +247,7 @@ _OF_GRPO, _OF_RLOO = "trainer/grpo_trainer.py#L3107", "trainer/rloo_trainer.py#L
 _ONE_ACTION = f"{CODE}/trainer/rloo_trainer.py#L1600"
 _RATIO_OF_A_RESPONSE = Dialect("ratio_level", "sequence", "it takes the completion as one action", _ONE_ACTION)
 _RANKS: dict[str, tuple[Any, ...]] = dict.fromkeys(("global_batch_size", "dp_size"), (None,))
-_OF_ROWS = {**_RANKS, **dict.fromkeys(("batch_num_tokens", "loss_scale_factor"), (None,))}
-_BY_RESPONSE = {
-    **POLICY_LOSS.lacking("eps_clip_low", "eps_clip_high"), "algorithm": "ppo", "loss_agg_mode": "seq-mean-token-mean"
-}  # fmt: skip
 _MEANS = {"loss_agg_mode": ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")}
-_OPTIONS_OF_GRPO = {**_RANKS, **_MEANS, "algorithm": ("ppo", "gspo", "sapo"), "dual_clip": (None, 3.0)}
 
 _REJECTION = Binding(
     f"{GRPO}.GRPOTrainer.get_off_policy_mask", "sequence_rejection", call=_off_policy,
@@ -261,28 +255,43 @@ _REJECTION = Binding(
     dialects=(Dialect("masked_values_have_no_influence", None, "log-probs of masked tokens are finite, too",
                       f"{CODE}/trainer/grpo_trainer.py#L2934", symptom="non-finite"),),
 )  # fmt: skip
-LOSSES = tuple(
-    Binding(
-        boundary, "policy_loss", call=call, stand_ins=(_SELF, _ONE_PROCESS, _LOG_PROBS, *stand_ins),
-        accepts={"response_mask": _COUNTED, **accepts}, fixed=fixed,
-        dialects=(
-            Dialect("a_rejected_row_is_an_absent_row", None, _EMPTY_ROWS, f"{CODE}/{line}", _RESPONSES, "value"),
-            *dialects,
-            *_of_responses(line),
-        ),
-    )
-    for boundary, call, stand_ins, accepts, fixed, line, dialects in (
-        (
-            f"{GRPO}.GRPOTrainer._compute_loss", _grpo_loss, (), _OPTIONS_OF_GRPO,
-            POLICY_LOSS.lacking("eps_clip_low", "eps_clip_high", "dual_clip", "tau_pos", "tau_neg", "loss_agg_mode"),
-            _OF_GRPO, (),
-        ),
-        (f"{GRPO}.GRPOTrainer.compute_liger_loss", _fused_loss, (_KERNEL,), _OF_ROWS, _BY_RESPONSE, _OF_GRPO, ()),
-        (
-            f"{RLOO}.RLOOTrainer._compute_loss", _rloo_loss, (), {**_OF_ROWS, "importance_weights": (None,)},
-            _BY_RESPONSE, _OF_RLOO, (_RATIO_OF_A_RESPONSE,),
-        ),
-    )
+
+
+def _loss(path: str, call: Any, algorithm: Any, line: str, *dialects: Dialect, **more: Any) -> Binding:
+    """A policy loss of completions.
+
+    :param line: where it is aggregated.
+    """
+    knobs, stand_ins = ("eps_clip_low", "eps_clip_high", *more.pop("knobs", ())), more.pop("stand_ins", ())
+    return policy_loss(
+        path, call, algorithm, knobs,
+        Dialect("a_rejected_row_is_an_absent_row", None, _EMPTY_ROWS, f"{CODE}/{line}", _RESPONSES, "value"),
+        *dialects, *_of_responses(line), stand_ins=(_SELF, _ONE_PROCESS, _LOG_PROBS, *stand_ins),
+        accepts={"response_mask": _COUNTED, **_RANKS, **more.pop("accepts", {})}, **more,
+    )  # fmt: skip
+
+
+_BY_RESPONSE = "seq-mean-token-mean"
+LOSSES = (
+    _loss(
+        f"{GRPO}.GRPOTrainer._compute_loss", _grpo_loss, ("ppo", "gspo", "sapo"), _OF_GRPO, weights=True,
+        knobs=("dual_clip", "tau_pos", "tau_neg", "loss_agg_mode"), accepts={**_MEANS, "dual_clip": (None, 3.0)},
+    ),
+    _loss(
+        f"{GRPO}.GRPOTrainer.compute_liger_loss", _fused_loss, "ppo", _OF_GRPO, mode=_BY_RESPONSE, weights=True,
+        stand_ins=(_KERNEL,),
+    ),
+    _loss(
+        f"{RLOO}.RLOOTrainer._compute_loss", _one_action_loss, "ppo", _OF_RLOO, _RATIO_OF_A_RESPONSE, mode=_BY_RESPONSE
+    ),
+    _loss(
+        f"{_OWN}.gmpo.gmpo_trainer.GMPOTrainer._compute_loss", _one_action_loss, "gmpo",
+        "experimental/gmpo/gmpo_trainer.py#L120", mode=_BY_RESPONSE, weights=True,
+    ),
+    _loss(
+        f"{_SDPO}._compute_policy_loss", _grpo_loss, ("ppo", "gspo"), "experimental/sdpo/sdpo_trainer.py#L1190",
+        knobs=("loss_agg_mode",), accepts={**_MEANS, "batch_num_tokens": (None,)},
+    ),
 )  # fmt: skip
 
 # -- losses of models: what a model says of a token stands in a table --------------------------------------------------
@@ -348,7 +357,7 @@ def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     batch = sequences(mask)
     given = {name: inputs[name] for name in ("beta", "ld_alpha") if inputs[name] is not None}
     former = not hasattr(boundary.module, "DPOConfig")
-    args = stand_in(**given) if former else _options(boundary, "DPOConfig", given)
+    args = stand_in(**given) if former else _options(boundary, given)
     trainer = _trainer(
         boundary, args, model=model, ref_model=other, loss_types=[inputs["loss_type"]],
         loss_weights=[1.0], beta=inputs["beta"], precompute_ref_logps=False, _total_train_tokens=0, max_length=None,
@@ -368,10 +377,8 @@ def _former_pairs(boundary: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
     """The pairs of a batch as they were collated until February 2026, and until October 2024."""
     whole = "chosen_labels" in boundary.owner.concatenated_forward.__code__.co_consts
     rows, start = len(batch["labels"]) // 2, 0 if whole else PROMPT
-    found = {
-        "prompt_input_ids": batch["prompts"][:rows],
-        "prompt_attention_mask": batch["prompt_attention_mask"][:rows],
-    }
+    prompts = {"prompt_input_ids": "prompts", "prompt_attention_mask": "prompt_attention_mask"}
+    found = {name: batch[column][:rows] for name, column in prompts.items()}
     for part, side in enumerate(_SIDES):
         for name in ("input_ids", "attention_mask", "labels"):
             found[f"{side}_{name}"] = batch[name][part * rows : (part + 1) * rows, start:]
@@ -424,7 +431,7 @@ _AT_THE_TABLE = StandIn("entropy_from_logits", "reads the scenario's numbers out
 _OF_HF = StandIn("Trainer.compute_loss", "of transformers: returns the model's outputs; its loss is not looked at")
 
 #: What stands in a metric that a trainer has no number for is NaN, where it has any such metric.
-_WITHOUT_A_NUMBER = (f"{GRPO}.GRPOTrainer", f"{RLOO}.RLOOTrainer", "trl.experimental.sdpo.sdpo_trainer.SDPOTrainer")
+_WITHOUT_A_NUMBER = (f"{GRPO}.GRPOTrainer", f"{RLOO}.RLOOTrainer", _SDPO)
 _LOGGING = (
     f"{DPO}.DPOTrainer", f"{SFT}.SFTTrainer", f"{KTO}.KTOTrainer", f"{REWARD}.RewardTrainer",
     *(f"trl.experimental.{place}Trainer" for place in (
@@ -480,7 +487,7 @@ def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     last = inputs["trains"] == "last"
     row = {"prompt": messages[:-1], "completion": messages[-1:]} if last else {"messages": messages}
     given = {"assistant_only_loss": not last, "completion_only_loss": last, "max_length": inputs["max_tokens"]}
-    args = _options(boundary, "SFTConfig", given)
+    args = _options(boundary, given)
     trainer = _trainer(boundary, args, _tokenizer=tokenizer, chat_template=None)
     made = boundary.function(trainer, Rows([row]), tokenizer, args, False, None, "chats")
     learned = [label != -100 for label in made[0]["labels"]] if made else None
@@ -491,7 +498,8 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The chosen answer to a chat, beside another one."""
     tokenizer, messages = chat(inputs)
     row = {"chosen": messages, "rejected": [*messages[:-1], {"role": "assistant", "content": "w9.9"}]}
-    args, trainers = _options(boundary, "DPOConfig", {"max_length": inputs["max_tokens"]}), boundary.module.DPOTrainer
+    trainers = boundary.module.DPOTrainer
+    args = _options(boundary, {"max_length": inputs["max_tokens"]}, kind=boundary.module.DPOConfig)
     trainer = unbuilt(trainers, args=args, _tokenizer=tokenizer)
     rows = trainers._prepare_dataset(trainer, Rows([row]), tokenizer, args, "pairs")
     if not rows:
@@ -636,14 +644,14 @@ def _learned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     ids = token_ids(mask * 0 + 1)
     rows = [{"input_ids": row, "completion_mask": [first, *kept]} for row, kept in zip(ids, mask.long().tolist())]
     trainer, model = built(
-        boundary, inputs["log_probs"], "SFTConfig", inputs["micro_batch_size"], rows,
+        boundary, inputs["log_probs"], inputs["micro_batch_size"], rows,
         {"completion_only_loss": True}, after=inputs["output_after"],
     )  # fmt: skip
     loss, arrived = trained(trainer, model)
     return {"loss": loss, "gradient": arrived[:, 1:-1], "gradient_after": arrived[:, -1]}
 
 
-def _optimised(which: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Completions that are generated and scored, buffered, cut and trained on."""
     import torch
 
@@ -653,12 +661,11 @@ def _optimised(which: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str
         raise AbsentError("a prompt has several completions")
     options = {**_bounds(inputs), "num_generations": len(ids),
                "max_completion_length": inputs["loss_scale_factor"] or mask.shape[1]}  # fmt: skip
-    if which == "GRPO":
+    if "GRPO" in boundary.path:
         options["loss_type"] = _LOSS_TYPES["ppo", inputs["loss_agg_mode"]].replace("bnpo", "dapo")
     prompts = [{"prompt": token_words(row[:1])} for row in ids.tolist()]
     trainer, model = built(
-        boundary, inputs["log_probs"], f"{which}Config", inputs["micro_batch_size"], prompts, options,
-        reward_funcs=itself,
+        boundary, inputs["log_probs"], inputs["micro_batch_size"], prompts, options, reward_funcs=itself
     )  # fmt: skip
     scored = _completions(inputs, prompt_ids=ids[:, :1], completion_ids=ids[:, 1:])
     trainer._generate_and_score_completions = partial(itself, scored)
@@ -698,8 +705,7 @@ def _preferred(
     given = {name: inputs[name] for name in names if name != "ref_model" and inputs[name] is not None}
     if given.get("loss_type") == "apo_zero":
         given["loss_type"] = "apo_zero_unpaired"
-    config = boundary.owner.__name__.replace("Trainer", "Config")
-    trainer, model = built(boundary, table, config, size, made, {**options, **given}, scores=rows == "texts", **parts)
+    trainer, model = built(boundary, table, size, made, {**options, **given}, scores=rows == "texts", **parts)
     model.generate = partial(answered, {pair[0][0]: pair for pair in pairs})
     loss, arrived = trained(trainer, model)
     return {"loss": with_gradient(loss, table, arrived[:, 1:-1])}
@@ -712,16 +718,14 @@ def _taught(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     ids = token_ids(mask, ended=True)
     if min(map(len, ids)) < 2:
         raise AbsentError("a completion has a token")
-    config = boundary.owner.__name__.replace("Trainer", "Config")
-    fields = getattr(boundary.module, config).__dataclass_fields__
     known = {"beta": inputs["beta"], "temperature": inputs["temperature"], "lmbda": float(generated),
              "max_new_tokens": mask.shape[1], "max_completion_length": mask.shape[1],
              "dataset_kwargs": {"skip_prepare_dataset": True}, "remove_unused_columns": False,
              "distillation_objective": "jsd", "loss_top_k": 0}  # fmt: skip
     rows = [{"first": row[0], "rest": row[1 : 2 if generated else None]} for row in ids]
     trainer, model = built(
-        boundary, inputs["logits"], config, inputs["micro_batch_size"], rows,
-        {name: value for name, value in known.items() if name in fields},
+        boundary, inputs["logits"], inputs["micro_batch_size"], rows,
+        accepted(configured_by(boundary), known, known),
         teacher_model=token_table(inputs["teacher_logits"]), data_collator=prompted,
     )  # fmt: skip
     model.generate = partial(answered, {row[0]: (row[1:],) for row in ids})
@@ -739,20 +743,20 @@ _COLLATOR = StandIn("data_collator", "hands over prompts of one token, each with
 _POLICY = {**_ONE_RANK, "mini_batch_size": (None,), "ref_log_probs": (None,)}
 
 
-def _scored(which: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The advantages of completions with these rewards, of one token each. A group of one is evaluated: a trainer wants
     several."""
     import torch
 
     rewards, size, level = inputs["rewards"], group_size(inputs), inputs["std_level"]
     options: dict[str, Any] = {"num_generations": max(size, 2), "beta": 0.0}
-    if which == "GRPO":
+    if "GRPO" in boundary.path:
         options["scale_rewards"] = level or "none"
     elif level == "batch":
         options["normalize_advantages"] = True
     batch = [{"prompt": f"w{PROMPT + sorted(set(inputs['group'])).index(label)}"} for label in inputs["group"]]
     trainer, model = built(
-        boundary, -torch.ones(2 * len(batch), 1), f"{which}Config", None, batch * 2, options,
+        boundary, -torch.ones(2 * len(batch), 1), None, batch * 2, options,
         reward_funcs=lambda completions, **_: rewards.tolist(),
     )  # fmt: skip
     model.generate = lambda input_ids, **_: torch.nn.functional.pad(input_ids, (0, 1), value=1)
@@ -763,25 +767,21 @@ def _scored(which: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, A
 
 
 _ONE_TOKEN = StandIn("generate", "answers one token, in the place of sampling")
-_EPSILON = {"group_layout": "equal", "epsilon": 1e-4, **REWARD_NORMALISATION.lacking("std_level", "epsilon")}
-_PEERS = {
-    **REWARD_NORMALISATION.lacking("leave_one_out", "std_level"), "group_layout": "equal", "leave_one_out": True,
-    "std_level": None,
-}  # fmt: skip
-ADVANTAGES = tuple(
-    Binding(
-        f"{module}.{name}Trainer._generate_and_score_completions", "reward_normalisation",
-        call=partial(_scored, name), stand_ins=(_TABLE, _ONE_TOKEN), fixed=fixed, accepts=accepts, dtypes=dtypes,
-    )
-    for module, name, fixed, accepts, dtypes in (
-        (GRPO, "GRPO", _EPSILON, {"std_level": ("group", "batch", None)}, ("float32",)),
-        (RLOO, "RLOO", _PEERS, {}, ()),
-    )
+ADVANTAGES = (
+    normalised_rewards(
+        f"{GRPO}.GRPOTrainer._generate_and_score_completions", _scored, "std_level", "epsilon",
+        fixed={"group_layout": "equal", "epsilon": 1e-4}, accepts={"std_level": ("group", "batch", None)},
+        stand_ins=(_TABLE, _ONE_TOKEN), dtypes=("float32",),
+    ),
+    normalised_rewards(
+        f"{RLOO}.RLOOTrainer._generate_and_score_completions", _scored, "leave_one_out", "std_level",
+        stand_ins=(_TABLE, _ONE_TOKEN), fixed={"group_layout": "equal", "leave_one_out": True, "std_level": None},
+    ),
 )  # fmt: skip
 
-_OWN = "trl.experimental"
-_CPO = f"{CODE}/experimental/cpo/cpo_trainer.py#L677"
-_NO_REFERENCE = Dialect("reference", "none", "it has no reference model", _CPO)
+_NO_REFERENCE = Dialect(
+    "reference", "none", "it has no reference model", f"{CODE}/experimental/cpo/cpo_trainer.py#L677"
+)
 _OF_PAIRS = ("beta", "ref_model")
 
 STEPS = (
@@ -793,12 +793,12 @@ STEPS = (
         for boundary, contract, call, stand_ins, accepts, fixed, dialects in (
             (f"{SFT}.SFTTrainer.compute_loss", "supervised", _learned, (), _ONE_RANK, {}, (_FINITE,)),
             (
-                f"{GRPO}.GRPOTrainer.compute_loss", "policy", partial(_optimised, "GRPO"), (_BATCH,),
+                f"{GRPO}.GRPOTrainer.compute_loss", "policy", _optimised, (_BATCH,),
                 {**_POLICY, **_MEANS}, POLICY_UPDATE.lacking("eps_clip_low", "eps_clip_high", "loss_agg_mode"),
                 _of_responses(_OF_GRPO),
             ),
             (
-                f"{RLOO}.RLOOTrainer.compute_loss", "policy", partial(_optimised, "RLOO"), (_BATCH,), _POLICY,
+                f"{RLOO}.RLOOTrainer.compute_loss", "policy", _optimised, (_BATCH,), _POLICY,
                 {**POLICY_UPDATE.lacking("eps_clip_low", "eps_clip_high"), "loss_agg_mode": "seq-mean-token-mean"},
                 (_RATIO_OF_A_RESPONSE, *_of_responses(_OF_RLOO)),
             ),
@@ -867,18 +867,14 @@ _LEFT_OUT = {
         trainer.kto_trainer.DataCollatorForVisionUnpairedPreference.* trainer.utils.unsplit_pixel_values_by_grid
         experimental.utils.DataCollatorForVisionLanguageChatML.*
     """,
-    "a loss of one paper, and of TRL alone: ORPO, A2PO, SDPO, GOLD's across tokenizers; no contract defines it yet": """
+    "none of the frameworks but TRL has it: ORPO's odds ratio, A2PO's regression, SDPO's and GOLD's distillation": """
         experimental.a2po.* experimental.orpo.* experimental.sdpo.* experimental.gold.gold_trainer.*
         experimental.utils.*byte_offsets
     """,
-    "an option of a loss that is bound, off by default, which no contract has": """
-        trainer.grpo_trainer.GRPOTrainer.get_high_entropy_mask trainer.grpo_trainer.GRPOTrainer.get_gamma_weights
-        trainer.sft_trainer.dft_loss
-    """,
+    "an option of a bound loss, off by default": "*.get_high_entropy_mask *.get_gamma_weights *.dft_loss",
     "a pattern of a text, or it needs a package for that alone: math_verify, peft": "rewards.* experimental.sdft.*",
     "it counts operations of the machine, or prints": """
-        trainer.utils.compute_flops_per_token trainer.utils.compute_mfu trainer.utils.adjusted_mfu trainer.callbacks.*
-        trainer.utils.print_prompt_completions_sample experimental.gold.gold_trainer.print_prompt_completions_sample_uld
+        trainer.utils.*_flops_per_token trainer.utils.*_mfu trainer.utils.print_* trainer.callbacks.*
     """,
 }
 

@@ -253,8 +253,11 @@ def has(path: str, roots: tuple[str, ...]) -> bool:
     return hasattr(owner, last) or any(last in table for table in tables)
 
 
-def is_installed(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None
+def is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # nor is the package that it would be in
+        return False
 
 
 def packages(names: Iterable[str]) -> list[str]:

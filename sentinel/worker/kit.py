@@ -717,10 +717,14 @@ def trained(trainer: Any, model: Any) -> tuple[float, Any]:
         return trainer.train().training_loss, arrived
 
 
+def configured_by(boundary: Any) -> Any:
+    """Give the class of the configuration of a trainer of transformers, which is named after it."""
+    return getattr(boundary.module, boundary.owner.__name__.replace("Trainer", "Config"))
+
+
 def built(
     boundary: Any,
     table: Any,
-    config: str,
     micro: int | None,
     rows: list[dict[str, Any]],
     options: Mapping[str, Any],
@@ -728,14 +732,11 @@ def built(
     scores: bool = False,
     **parts: Any,
 ) -> tuple[Any, Any]:
-    """Make a trainer of transformers, of these rows, and the :func:`token_table` that it trains.
-
-    :param config: its configuration's class, in the boundary's module.
-    """
+    """Make a trainer of transformers, of these rows, and the :func:`token_table` that it trains."""
     datasets: Any = importlib.import_module("datasets")
 
     datasets.disable_progress_bars()
-    made = getattr(boundary.module, config)
+    made = configured_by(boundary)
     args = made(**{**one_step(len(rows), micro), **accepted(made, options)})
     model = token_table(table, after, scores=scores)
     tokenizer = table_tokenizer(model)

@@ -110,7 +110,7 @@ def test_what_the_target_preloads_is_real_and_what_its_adapter_answers_at_import
     text = losses.read_text().replace("import torch\n", "import string\nimport torch\nimport tqdm\n")
     losses.write_text(text.replace("    if loss_agg", f"{used}    if loss_agg", 1))
     answers = {"string.digits": "01", "string.Template": Alias("string.Formatter")}
-    for name, of_demo, told in (("preload", [], ["tqdm"]), ("at_import", {}, answers)):
+    for name, of_demo, told in (("preload", [], ["tqdm", "demo_missing_package.part"]), ("at_import", {}, answers)):
         assert runner.text.count(f"'{name}': {of_demo},") == 1
         runner = replace(runner, text=runner.text.replace(f"'{name}': {of_demo},", f"'{name}': {literal(told)},"))
     assert ran(bare, runner.text, broken_tree).needs == ("tqdm",)
