@@ -35,7 +35,7 @@ class Watching:
     """A run that is watched. :meth:`stop` ends it, as leaving its ``with`` block and the end of the process do.
 
     :ivar counts: what became of it, once it has ended: violations, calls that were checked, and why others were not.
-    :ivar checker: the process beside it, where this one has started it.
+    :ivar checker: the number of the process beside it, where this one has started it.
     :ivar watcher: the functions that are watched by now.
     """
 
@@ -57,10 +57,10 @@ class Watching:
         self._told: set[str] = set()
         self._modules = -1
         self._rank: int | None = -1
-        self.checker: subprocess.Popen[bytes] | None = None
+        self.checker: int | None = None
         try:
             self._connection = self._met([target, str(events.absolute()), capture, *without])
-        except OSError as error:
+        except (OSError, subprocess.SubprocessError) as error:
             print(f"sentinel watch: this run is not watched: {error}", file=sys.stderr)
             self._ending.set()
             return
@@ -77,14 +77,16 @@ class Watching:
             environment = {name: value for name, value in os.environ.items() if not name.startswith(_OF_RANKS)}
             environment |= {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
             environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "HYPOTHESIS_NO_PLUGINS": "1"}
-            self.checker = subprocess.Popen(
-                [sys.executable, "-m", "sentinel.watch.checker", str(listening.fileno()), str(place), *words],
+            command = [sys.executable, "-m", "sentinel.watch.checker", str(listening.fileno()), str(place), *words]
+            started = subprocess.run(
+                ["sh", "-c", '"$@" </dev/null >/dev/null & echo $!', "sh", *command],
                 pass_fds=[listening.fileno()],
                 env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,  # what ends this process is no reason to leave the others
+                stdout=subprocess.PIPE,
+                start_new_session=True,  # what ends this process is no reason to leave the others; a shell is between
+                check=True,  # the two, as Ray kills the children of a worker that ends
             )
+            self.checker = int(started.stdout)
 
         return meeting.joined(place, launch)
 
@@ -109,9 +111,6 @@ class Watching:
         self._ending.set()
         self._thread.join(PATIENCE)
         self._connection.close()
-        if self.checker is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.checker.wait(0.2)  # it stays for other processes of the run
 
     def _talk(self) -> None:
         """Whatever happens to the checker ends this thread, and nothing else."""
@@ -125,7 +124,7 @@ class Watching:
                 if self._send_all():
                     idle, self.watcher.budget.beside = 0.0, time.thread_time()
                 else:
-                    idle = min(idle + 0.05, 0.25 if self._ready.is_set() else 0.05)
+                    idle = min(idle + 0.05, 0.5 if self._ready.is_set() else 0.05)
                     self._ending.wait(idle)
             self._send_all()
             watcher = self.watcher

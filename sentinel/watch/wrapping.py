@@ -251,11 +251,13 @@ class Watcher:
             stack = getattr(self._local, "stack", None)
             if stack and self.on:
                 copier, answers, live = stack[-1]
+                began = time.perf_counter()
                 try:
                     if name not in answers:
                         answers[name], live[name] = copier.copy(result), result
                 except Exception as error:
                     self.note(error)
+                self.budget.spent += time.perf_counter() - began
             return result
 
         return called

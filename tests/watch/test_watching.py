@@ -126,9 +126,9 @@ def test_what_keeps_the_laws_is_not_said(tmp_path: Path) -> None:
 def test_a_checker_that_is_killed_costs_its_checks_alone(tmp_path: Path) -> None:
     (tmp_path / "demo_rl").symlink_to(FRAMEWORK / "fixed" / "demo_rl")
     script = (
-        "import sys, torch\nimport sentinel.watch\nsys.path[:0] = [sys.argv[1]]\n"
+        "import os, sys, torch\nimport sentinel.watch\nsys.path[:0] = [sys.argv[1]]\n"
         "watching = sentinel.watch.start('demo', 'events.jsonl', every=1)\n"
-        "watching.checker.kill()\nfrom demo_rl.advantages import group_advantage\n"
+        "os.kill(watching.checker, 9)\nfrom demo_rl.advantages import group_advantage\n"
         "ones = torch.ones(2, 2)\n"
         "for _ in range(1000):\n    group_advantage(ones, ones.int(), ['p', 'p'])\n"
         "watching.stop()\nprint('trained', watching.counts)\n"
@@ -224,7 +224,8 @@ def test_the_checker_is_no_rank_of_the_training(tmp_path: Path, monkeypatch: pyt
         "SLURM_PROCID",
     ):
         monkeypatch.setenv(name, "1")
-    monkeypatch.setattr(link.subprocess, "Popen", lambda *_, env, **__: launched.append(env))
+    said = subprocess.CompletedProcess([], 0, b"1\n")
+    monkeypatch.setattr(link.subprocess, "run", lambda *_, env, **__: launched.append(env) or said)
     monkeypatch.setattr(meeting.tempfile, "gettempdir", lambda: str(tmp_path))
     sentinel.watch.start("demo", tmp_path / "events.jsonl").stop()
     kept = [name for name in launched[0] if name.startswith(("RANK", "WORLD", "LOCAL_", "MASTER", "TORCHE", "SLURM"))]
