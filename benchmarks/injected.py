@@ -24,10 +24,10 @@ import json
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from multiprocessing import Pipe
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 #: Steps within which a bug is to be named; steps of a training that has none; steps that are compared bit for bit.
@@ -260,7 +260,8 @@ def trainer_of(
     tokenizer = fast(tokenizer_object=made, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
     config = LlamaConfig(
         vocab_size=len(words), hidden_size=hidden, intermediate_size=2 * hidden, num_hidden_layers=layers,
-        num_attention_heads=2, max_position_embeddings=max(64, 2 * tokens), pad_token_id=0, eos_token_id=1, bos_token_id=None,
+        num_attention_heads=2, max_position_embeddings=max(64, 2 * tokens), pad_token_id=0, eos_token_id=1,
+        bos_token_id=None,
     )  # fmt: skip
     sums = [(one, other) for one in range(8) for other in range(8)]
     rows: list[dict[str, str]] = [{"prompt": f"{one} plus {other} is"} for one, other in sums]
@@ -391,7 +392,7 @@ def _trained(
         watching = kind("trl", ("trl",), events, Budget(**budget)) if budget["every"] else None
         if watching:
             watching.ready(60.0)
-            watching.watcher.budget.began = time.perf_counter()
+            watching.watcher.budget.began = perf_counter()
         trainer = trainer_of(name.partition("-")[0], steps, folder, "-reference-" in name, **size)
         if name in AFTER:
             AFTER[name](trainer)

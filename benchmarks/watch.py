@@ -132,10 +132,11 @@ _FIRST = 10
 def _of_blocks(blocks: list[list[dict[str, Any]]], sent: float, idle: float) -> dict[str, float]:
     """What a step costs more than those beside it that are not watched."""
     bare = [statistics.fmean(row["took"] for row in block if row["kind"] == "bare") for block in blocks]
+    both = [(row, of) for block, of in zip(blocks, bare) for row in block]
     more = {
-        kind: statistics.fmean(row["took"] - of for block, of in zip(blocks, bare) for row in block if row["kind"] == kind)
+        kind: statistics.fmean(row["took"] - of for row, of in both if row["kind"] == kind)
         for kind in ("watched", "looked")
-    }  # fmt: skip
+    }
     usual = statistics.fmean(bare)
     whole = more["watched"] + _OF_HUNDRED / 100 * (more["looked"] - more["watched"] + sent)
     return {"bare": usual, **more, "share": whole / usual + idle}
@@ -157,11 +158,11 @@ def of_grpo(steps: int, size: dict[str, Any]) -> None:
     drawn = random.Random(0)
     again = [_of_blocks(drawn.choices(blocks, k=len(blocks)), sent, noted["idle"]) for _ in range(1000)]
 
+    found = _of_blocks(blocks, sent, noted["idle"])
+
     def told(name: str, factor: float) -> str:
         low, *_, high = statistics.quantiles([one[name] for one in again], n=40)
-        return (
-            f"{factor * _of_blocks(blocks, sent, noted['idle'])[name]:.2f} ({factor * low:.2f} to {factor * high:.2f})"
-        )
+        return f"{factor * found[name]:.2f} ({factor * low:.2f} to {factor * high:.2f})"
 
     print(f"GRPO, {len(rows)} steps of {told('bare', 1e3)} ms")
     print(f"a watched step: {told('watched', 1e3)} ms more; one that is looked at: {told('looked', 1e3)} ms more")

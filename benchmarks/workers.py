@@ -5,7 +5,8 @@
 
 A step is the framework's own update of a policy (microbatches, loss, backward pass, and what it reports), with the
 adapter's stand-ins for what needs a cluster; a table of logits stands for the model. Its advantages are the framework's
-own too, where its GRPO is a function. The bug doubles what the loss inside of the step returns.
+own too, where its GRPO is a function. The bug doubles what the loss inside of the step returns, or where none
+is read, another function that is.
 """
 
 from __future__ import annotations
@@ -187,8 +188,8 @@ def measured(target_name: str, ref: str, steps: int) -> Iterator[str]:
         clean = watched(checker, target, Training(update, advantage), steps, [])
         plans = {reading.boundary.path: reading.plan for reading in checker.readings}
         called_ = [plan for path, plan in plans.items() if path in clean["counts"]["called"]]
-        losses = [plan for plan in called_ if "loss" in plan.function[1].lower()][:1]
-        broken = watched(checker, target, Training(update, advantage), steps, losses)
+        losses = [plan for plan in called_ if "loss" in plan.function[1].lower()] or called_
+        broken = watched(checker, target, Training(update, advantage), steps, losses[:1])
         before = [(one["law"], one["boundary"]) for one in clean["named"]]
         fresh = [one for one in broken["named"] if (one["law"], one["boundary"]) not in before]
         first = next((f"`{one['law']}`, step {one['step']}" for one in fresh), "not named")

@@ -54,6 +54,8 @@ _VARIED = 20
 _MOST_WRITTEN = 4096
 #: Bytes of the events' file before it begins again.
 _LARGEST = 16 << 20
+#: Files of events that are put aside.
+_PUT_ASIDE = 3
 #: What takes much memory, and no function needs that is given numbers: data sets, and models beside the run's.
 _INERT = (
     *("datasets", "pandas", "pyarrow"),
@@ -491,7 +493,10 @@ class Checker:
         line = json.dumps(said).encode() + b"\n"
         with contextlib.suppress(OSError):
             if self.events.exists() and self.events.stat().st_size > _LARGEST:
-                self.events.replace(self.events.with_suffix(".1"))
+                files = [self.events, *(self.events.with_suffix(f".{number + 1}") for number in range(_PUT_ASIDE))]
+                for newer, older in [*zip(files, files[1:])][::-1]:
+                    if newer.exists():
+                        newer.replace(older)
             with self.events.open("ab", buffering=0) as file:
                 before = file.seek(0, os.SEEK_END)
                 if file.write(line) != len(line):

@@ -160,7 +160,7 @@ def _of_the_model(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) ->
 
 
 def _counted(values: Mapping[str, Any]) -> torch.Tensor | None:
-    """Which tokens but the first are learned, of a batch with labels; None where not all of their log-probs are known."""
+    """Which tokens but the first are learned, of a batch with labels of which all log-probs are known."""
     labels, log_probs = values.get("labels"), values["log_probs"]
     learned = None if labels is None or "ref_log_probs" in values else labels[:, 1:] != -100
     known = learned is not None and log_probs.shape == learned.shape and not log_probs[learned].isnan().any()

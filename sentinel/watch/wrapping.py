@@ -164,7 +164,7 @@ class Watcher:
         original.__kwdefaults__ = function.__kwdefaults__
         name = f"__sentinel_watches_{code.co_name}_{next(_NUMBERS)}__"
         name = name.replace("<", "").replace(">", "")
-        function.__globals__[name] = made(original)
+        function.__globals__[name] = _Jump(made(original), original)
         if not hasattr(function, "__signature__"):
             function.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
         self._changed.append((function, code))
@@ -205,7 +205,7 @@ class Watcher:
             if not _capturing():
                 signed = signature.bind(*args, **kwargs)
                 signed.apply_defaults()
-                bound, place = signed.arguments, _place(sys._getframe(2))
+                bound, place = signed.arguments, _place(sys._getframe(3))
                 parts = {
                     path: copier.copy(at(bound, path, {})) for path in plan.paths if all(s[0] != "()" for s in path[1:])
                 }
@@ -265,6 +265,27 @@ class Watcher:
     def note(self, error: Exception) -> None:
         reason = str(error) if isinstance(error, NotCopied) else f"{type(error).__name__}: {error}"[:200]
         self.failed[reason] = self.failed.get(reason, 0) + 1
+
+
+class _Jump:
+    """What the code of a watched function calls. Where that is pickled by value, as Ray does with what is in no module
+    of its workers, nothing watches there.
+    """
+
+    __slots__ = ("_called", "_original")
+
+    def __init__(self, called: Callable[[tuple[Any, ...], dict[str, Any]], Any], original: FunctionType) -> None:
+        self._called, self._original = called, original
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._called(args, kwargs)
+
+    def __reduce__(self) -> Any:
+        return _plain, (self._original,)
+
+
+def _plain(original: FunctionType) -> _Jump:
+    return _Jump(lambda args, kwargs: original(*args, **kwargs), original)
 
 
 def gradients_of(result: Any, parts: Mapping[Path, Any]) -> dict[Path, Any]:

@@ -1,4 +1,4 @@
-"""Ray: workers of a cluster are watched because their environment says so, by one checker that outlives each of them."""
+"""Ray: workers of a cluster are watched as their environment says, by one checker that outlives each of them."""
 
 from __future__ import annotations
 
