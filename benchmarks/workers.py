@@ -140,8 +140,10 @@ def doubled(plans: list[Any]) -> None:
     def twice(original: Any) -> Any:
         def called(args: Any, kwargs: Any) -> Any:
             result = original(*args, **kwargs)
-            first = result[0] if isinstance(result, tuple) else result
-            return (first * 2, *result[1:]) if isinstance(result, tuple) else first * 2
+            if not isinstance(result, tuple):
+                return result * 2
+            whole = "loss" not in original.__name__  # a loss comes first, and has its metrics beside it
+            return tuple(one * 2 if place == 0 or whole else one for place, one in enumerate(result))
 
         return called
 

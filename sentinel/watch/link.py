@@ -14,7 +14,6 @@ import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 from sentinel.watch import meeting
@@ -93,9 +92,7 @@ class Watching:
     def __enter__(self) -> Watching:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def ready(self, seconds: float = 120.0) -> bool:
@@ -144,27 +141,17 @@ class Watching:
                 while True:
                     one = waiting.get_nowait()
                     sent = True
-                    self._send(one) if isinstance(one, Call) else self._send_seen(one)
+                    self._send(one)
         return sent
 
-    def _send_seen(self, seen: Seen) -> None:
+    def _send(self, one: Call | Seen) -> None:
+        fields = ("parts", "result", "gradients") if isinstance(one, Call) else ("values",)
         try:
-            plain = seen._replace(values=packed(seen.values))
-        except Exception as error:
-            self.watcher.note(error)
-        else:
-            self._connection.send(("seen", plain))
-
-    def _send(self, call: Call) -> None:
-        try:
-            parts, gradients = (
-                {path: packed(item) for path, item in one.items()} for one in (call.parts, call.gradients)
-            )
-            plain = call._replace(parts=parts, result=packed(call.result), gradients=gradients)
+            plain = one._replace(**{name: packed(getattr(one, name)) for name in fields})
         except Exception as error:  # a device that fails, a tensor of a kind that nobody knows
             self.watcher.note(error)
         else:
-            self._connection.send(("call", plain))
+            self._connection.send(("call" if isinstance(one, Call) else "seen", plain))
 
     def _tell_rank(self) -> None:
         """Say which process of the training this is, as soon as it is known."""

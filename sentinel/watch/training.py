@@ -29,15 +29,7 @@ _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 #: What a model does to its logits beside multiplying.
 _SCALES = ("final_logit_softcapping", "logit_scale", "output_multiplier", "lm_head_multiplier", "logits_scaling")
 #: Options that a loss of pairs reads.
-_KNOBS = (
-    "beta",
-    "loss_type",
-    "ld_alpha",
-    "temperature",
-    "num_iterations",
-    "label_smoothing",
-    "precompute_ref_log_probs",
-)
+_KNOBS = ("beta", "loss_type", "ld_alpha", "label_smoothing")
 
 
 class Seen(NamedTuple):
@@ -124,7 +116,7 @@ class Training:
             watcher.moment += 1
             if not self._look or not watcher.on or trainer is not self._trainer():
                 return original(*args, **kwargs)
-            began, batch = time.perf_counter(), None
+            batch: Any = None
             answers: dict[str, Any] = {}
             handles: list[Any] = []
             with self._guard():
@@ -133,18 +125,15 @@ class Training:
                 if not (some and self._micro):  # one micro-batch shows how the loss has its log-probs
                     watcher.forced = True
                     handles = list(self._listened(trainer, answers, some))
-            watcher.budget.spent += time.perf_counter() - began
             try:
                 result = original(*args, **kwargs)
             finally:
                 watcher.forced = False
                 for handle in handles:
                     handle.remove()
-            began = time.perf_counter()
             with self._guard():
                 items = kwargs.get("num_items_in_batch", args[4] if len(args) > 4 else None)
                 self._answered(trainer, batch, answers, result, items)
-            watcher.budget.spent += time.perf_counter() - began
             return result
 
         return called
@@ -158,14 +147,12 @@ class Training:
             )
 
             def heard(module: Any, args: Any, kwargs: Any, output: Any, name: str = name, hidden: Any = hidden) -> None:
-                began = time.perf_counter()
                 with self._guard():
                     ids = kwargs.get("input_ids", args[0] if args else None)
                     temperature = getattr(trainer.args, "temperature", None) or 1.0
                     found = _log_probs(module, hidden.pop() if hidden else None, ids, temperature, some)
                     if found is not None and name not in answers:
                         answers[name] = found, ids
-                self._watcher.budget.spent += time.perf_counter() - began
 
             yield model.register_forward_hook(heard, with_kwargs=True)
 
@@ -206,12 +193,10 @@ class Training:
 
     def _hold(self, rows: dict[str, Any], peers: Any) -> None:
         """Copy the rows of a step that is looked at, and know which those of another are: a look may come later."""
-        began = time.perf_counter()
         small = rows if sum(one.nbytes for one in rows.values()) <= LARGEST else {}
         self._held = [(name, one, None if one.is_inference() else one._version) for name, one in small.items()], peers
         if self._look:
             self._produced()
-        self._watcher.budget.spent += time.perf_counter() - began
 
     def _produced(self) -> bool:
         """Send the rows that were made last, but for what was changed in place since; whether the checker has them."""
@@ -255,7 +240,6 @@ class Training:
         trainer = self._trainer()
         if trainer is None or not self._look:
             return
-        began = time.perf_counter()
         named = {id(parameter): name for name, parameter in trainer.model.named_parameters()}
         held = {id(parameter): (parameter, group) for group in optimiser.param_groups for parameter in group["params"]}
         moving = [one for place, (one, group) in held.items() if place in named and float(group["lr"])]  # no warm-up
@@ -287,7 +271,6 @@ class Training:
                 **_ranks(trainer),
             },
         )
-        self._watcher.budget.spent += time.perf_counter() - began
 
     def _stepped(self, *_: Any) -> None:
         began = time.perf_counter()
@@ -305,17 +288,18 @@ class Training:
         self._look = self._watcher.steps % budget.every == 0
         if self._look and not budget.allows(self._cost, began - self._ended):
             self._look, self._cost = False, self._cost / 2  # that it took so long may have been an accident
-        self._spent = budget.spent = budget.spent + time.perf_counter() - began
-        self._ended = began
+        self._spent, self._ended = budget.spent, began
 
-    # -- what none of it may do: end the run ---------------------------------------------------------------------------
+    # -- what none of it may do: end the run, or take longer than is known ---------------------------------------------
 
     @contextlib.contextmanager
     def _guard(self) -> Iterator[None]:
+        began = time.perf_counter()
         try:
             yield
         except Exception as error:
             self._watcher.note(error)
+        self._watcher.budget.spent += time.perf_counter() - began
 
     def _guarded(self, hook: Callable[..., None]) -> Callable[..., None]:
         def called(*args: Any) -> None:

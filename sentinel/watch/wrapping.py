@@ -292,7 +292,7 @@ def gradients_of(result: Any, parts: Mapping[Path, Any]) -> dict[Path, Any]:
     """The gradients of a call's loss with respect to parts of it: they go back through the function alone, and leave
     the graph as it is."""
     torch = sys.modules.get("torch")
-    loss = loss_in(result)
+    loss = next((one for one in members(result) if getattr(one, "requires_grad", False) and one.dim() == 0), None)
     live = {path: part for path, part in parts.items() if getattr(part, "requires_grad", False)}
     if torch is None or loss is None or not live:
         return {}
@@ -300,10 +300,10 @@ def gradients_of(result: Any, parts: Mapping[Path, Any]) -> dict[Path, Any]:
     return {path: gradient for path, gradient in zip(live, found) if gradient is not None}
 
 
-def loss_in(result: Any) -> Any:
-    """The first number of a result that has a gradient; None where there is none."""
+def members(result: Any) -> list[Any]:
+    """What a function has returned, one by one."""
     inside = result if isinstance(result, (list, tuple)) else result.values() if isinstance(result, dict) else [result]
-    return next((one for one in inside if getattr(one, "requires_grad", False) and one.dim() == 0), None)
+    return [*inside]
 
 
 def _place(frame: FrameType | None) -> str:
