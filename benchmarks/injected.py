@@ -24,10 +24,10 @@ import json
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from multiprocessing import Pipe
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 #: Steps within which a bug is to be named; steps of a training that has none; steps that are compared bit for bit.
@@ -229,8 +229,22 @@ def _reward(completions: list[str], **_: Any) -> list[float]:
     return [sum(map(ord, text)) % 7 / 7 for text in completions]
 
 
-def trainer_of(kind: str, steps: int, folder: str, referred: bool = False) -> Any:
-    """A trainer of TRL, with a model of a few thousand parameters that adds numbers."""
+def trainer_of(
+    kind: str,
+    steps: int,
+    folder: str,
+    referred: bool = False,
+    hidden: int = 32,
+    layers: int = 2,
+    tokens: int = 8,
+    words_more: int = 0,
+    **more: Any,
+) -> Any:
+    """A trainer of TRL, with a model of a few thousand parameters that adds numbers.
+
+    :param hidden: its width, and :param layers: its layers; :param tokens: of the longest response.
+    :param words_more: words of its vocabulary that no prompt has; :param more: settings of the trainer.
+    """
     import torch
     import trl
     from datasets import Dataset  # type: ignore[import-untyped, unused-ignore]
@@ -239,14 +253,15 @@ def trainer_of(kind: str, steps: int, folder: str, referred: bool = False) -> An
 
     set_seed(0)
     torch.set_num_threads(1)
-    words = ["<pad>", "<eos>", "<unk>", *map(str, range(20)), "plus", "is", "so"]
+    words = ["<pad>", "<eos>", "<unk>", *map(str, range(20)), "plus", "is", "so", *(f"w{n}" for n in range(words_more))]
     made = Tokenizer(models.WordLevel({word: place for place, word in enumerate(words)}, unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
     fast: Any = PreTrainedTokenizerFast
     tokenizer = fast(tokenizer_object=made, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
     config = LlamaConfig(
-        vocab_size=len(words), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
-        max_position_embeddings=64, pad_token_id=0, eos_token_id=1, bos_token_id=None,
+        vocab_size=len(words), hidden_size=hidden, intermediate_size=2 * hidden, num_hidden_layers=layers,
+        num_attention_heads=2, max_position_embeddings=max(64, 2 * tokens), pad_token_id=0, eos_token_id=1,
+        bos_token_id=None,
     )  # fmt: skip
     sums = [(one, other) for one in range(8) for other in range(8)]
     rows: list[dict[str, str]] = [{"prompt": f"{one} plus {other} is"} for one, other in sums]
@@ -258,8 +273,8 @@ def trainer_of(kind: str, steps: int, folder: str, referred: bool = False) -> An
     parts: dict[str, Any] = {}
     if kind in ("grpo", "rloo"):
         parts["reward_funcs"] = _reward
-        options |= {"num_generations": 4, "max_completion_length": 8, "num_iterations": 2, "temperature": 0.9}
-        options |= {"beta": 0.04 if referred else 0.0}
+        options |= {"num_generations": 4, "max_completion_length": tokens, "num_iterations": 2, "temperature": 0.9}
+        options |= {"beta": 0.04 if referred else 0.0, **more}
     elif kind == "dpo":
         rows = [
             {**row, "chosen": f" {one + other} so" * (1 + one % 3), "rejected": f" {abs(one - other)} so"}
@@ -298,9 +313,18 @@ class Prepared:
         with contextlib.redirect_stdout(io.StringIO()):  # adapters try functions out, and some of these print
             self.checker.prepare([name for name in sys.modules if name.partition(".")[0] == "trl"])
 
-    def trained(self, name: str, steps: int, **budget: float) -> dict[str, Any]:
+    def trained(
+        self,
+        name: str,
+        steps: int,
+        attach: Callable[[Any, Any], None] = lambda trainer, watching: None,
+        size: Mapping[str, Any] = {},
+        **budget: float,
+    ) -> dict[str, Any]:
         """Train with a bug (or, under a trainer's name, without one): what was named, and what the logs had.
 
+        :param attach: what is done to the trainer, given what watches it.
+        :param size: of the model and the responses, as :func:`trainer_of` has it.
         :param budget: of what watches; ``every=0``: nothing does.
         """
         read, write = os.pipe()
@@ -309,7 +333,7 @@ class Prepared:
             status = 1
             try:
                 with open(write, "w", encoding="utf-8") as answer:
-                    json.dump(_trained(name, steps, self.checker, {**_EACH, **budget}), answer)
+                    json.dump(_trained(name, steps, self.checker, attach, size, {**_EACH, **budget}), answer)
                 status = 0
             except BaseException as error:
                 print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
@@ -325,20 +349,6 @@ class Prepared:
 
 #: Every step, and every call.
 _EACH: Mapping[str, Any] = {"every": 1, "share": 1.0}
-
-
-def _clocked(trainer: Any, took: list[float]) -> None:
-    """Have the time of each step noted: of this process, which other processes of the machine make no longer."""
-    from transformers import TrainerCallback
-
-    class Notes(TrainerCallback):  # type: ignore[misc, unused-ignore]
-        def on_step_begin(self, *_: Any, **__: Any) -> None:
-            self.began = time.process_time()
-
-        def on_step_end(self, *_: Any, **__: Any) -> None:
-            took.append(time.process_time() - self.began)
-
-    trainer.add_callback(Notes())
 
 
 def forked(checker: Any, changes: Callable[[], None]) -> Any:
@@ -366,7 +376,14 @@ def forked(checker: Any, changes: Callable[[], None]) -> Any:
     return Forked
 
 
-def _trained(name: str, steps: int, checker: Any, budget: Mapping[str, Any]) -> dict[str, Any]:
+def _trained(
+    name: str,
+    steps: int,
+    checker: Any,
+    attach: Callable[[Any, Any], None],
+    size: Mapping[str, Any],
+    budget: Mapping[str, Any],
+) -> dict[str, Any]:
     from sentinel.watch.wrapping import Budget
 
     kind = forked(checker, BEFORE.get(name, lambda: None))
@@ -375,12 +392,11 @@ def _trained(name: str, steps: int, checker: Any, budget: Mapping[str, Any]) -> 
         watching = kind("trl", ("trl",), events, Budget(**budget)) if budget["every"] else None
         if watching:
             watching.ready(60.0)
-            watching.watcher.budget.began = time.perf_counter()
-        trainer = trainer_of(name.partition("-")[0], steps, folder, "-reference-" in name)
+            watching.watcher.budget.began = perf_counter()
+        trainer = trainer_of(name.partition("-")[0], steps, folder, "-reference-" in name, **size)
         if name in AFTER:
             AFTER[name](trainer)
-        took: list[float] = []
-        _clocked(trainer, took)
+        attach(trainer, watching)
         trainer.train()
         if watching:
             watching.stop()
@@ -389,7 +405,7 @@ def _trained(name: str, steps: int, checker: Any, budget: Mapping[str, Any]) -> 
         parameters = b"".join(one.detach().numpy().tobytes() for one in trainer.model.parameters())
         named = [{key: one[key] for key in ("law", "step", "detail")} for one in found if one["event"] == "violation"]
         return {
-            "name": name, "named": named, "counts": watching.counts if watching else {}, "took": took,
+            "name": name, "named": named, "counts": watching.counts if watching else {},
             "parameters": hashlib.sha256(parameters).hexdigest()[:16],
             "logs": [{key: row.get(key) for key in ("loss", "reward")} for row in trainer.state.log_history],
         }  # fmt: skip

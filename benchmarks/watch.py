@@ -1,8 +1,9 @@
 """What watching costs: a call that is not copied, one that is, and a step of training with and without.
 
     python benchmarks/watch.py
-    PYTHONPATH=… python benchmarks/watch.py --trl     with TRL 1.16.0: real steps of GRPO, and the memory of the checker
-    PYTHONPATH=… python benchmarks/watch.py --trl --memory       the latter alone
+    python benchmarks/watch.py --memory               with TRL 1.16.0: the memory of the checker
+    python benchmarks/watch.py --grpo 1500            real steps of GRPO, as short as they can be
+    python benchmarks/watch.py --grpo 100 --long      and of about a second
 
 Ratios of one process on one machine, by its own time. The first step is a forward and a backward pass of a small
 network, and one call of a watched function on a batch of 64 responses of 512 tokens. Those of GRPO are of a model of a
@@ -11,6 +12,9 @@ few thousand parameters, as short as a step can be: what watching adds to one is
 
 from __future__ import annotations
 
+import argparse
+import json
+import random
 import statistics
 import sys
 import tempfile
@@ -26,6 +30,8 @@ import sentinel.watch
 from sentinel.watch.wrapping import Budget, Plan, Watcher
 
 _CALLS, _STEPS = 200_000, 400
+#: A model of three million parameters, and steps of about a second.
+_LONG = {"hidden": 256, "layers": 4, "tokens": 64, "words_more": 2000}
 
 
 def _module() -> ModuleType:
@@ -46,25 +52,131 @@ def _seconds(action: Callable[[], object], times: int) -> float:
     return (time.process_time() - began) / times
 
 
-def of_grpo(steps: int = 210, times: int = 3) -> None:
-    """Steps of the real trainer at the default rate, and without, in turn: all that the run's process did in each is
-    counted. Both do the same work in the same step; the median of a step is what no accident of the machine is in."""
+#: Steps of one block, whose order is drawn: not watched at all, watched, and watched and looked at.
+_BLOCK = ("bare",) * 4 + ("watched",) * 4 + ("looked",) * 2
+#: Of a hundred steps at the default rate: one that is looked at, and one of which a call is copied.
+_OF_HUNDRED = 2
+
+
+class _Clock:
+    """In the place of ``time`` in what watches: its own clocks count as this benchmark does."""
+
+    perf_counter = staticmethod(time.thread_time)
+
+
+def switched(file: Path) -> Callable[[Any, Any], None]:
+    """Have a training switch watching off and on from step to step, and note what each took its thread.
+
+    Both kinds of steps are of one process, next to each other: between two processes that do the same work, memory that
+    lies elsewhere makes several per cent.
+    """
+
+    def attach(trainer: Any, watching: Any) -> None:
+        from transformers import TrainerCallback
+
+        from sentinel.watch import training as of_training
+        from sentinel.watch import wrapping
+
+        watcher, training = watching.watcher, watching._training
+        of_training.time = wrapping.time = _Clock  # type: ignore[assignment]
+        watcher.budget.began = _Clock.perf_counter()
+        codes: dict[int, tuple[Any, Any, Any]] = {}
+        beside = time.pthread_getcpuclockid(watching._thread.ident)
+
+        def switch(on: bool) -> None:
+            for function, code in watcher._changed:
+                codes.setdefault(id(function), (function, code, function.__code__))
+            for function, *both in codes.values():
+                function.__code__ = both[on]
+            training.stop()
+            if on:
+                training._attached.discard("torch")
+                training.attach()
+
+        class Switches(TrainerCallback):  # type: ignore[misc, unused-ignore]
+            def __init__(self) -> None:
+                self.rows: list[dict[str, Any]] = []
+                self.todo: list[str] = []
+                self.kind, self.drawn = "first", random.Random(0)
+
+            def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+                if state.global_step >= _FIRST:
+                    if not self.todo:
+                        self.todo = self.drawn.sample(_BLOCK, len(_BLOCK))
+                    self.kind = self.todo.pop()
+                    switch(self.kind != "bare")
+                    watcher.steps, training._look = state.global_step, self.kind == "looked"
+                    training._micro, training._before = [], []
+                self.own, self.began = watcher.budget.spent, time.thread_time()
+
+            def on_step_end(self, *_: Any, **__: Any) -> None:
+                took, own = time.thread_time() - self.began, watcher.budget.spent - self.own
+                self.rows.append({"kind": self.kind, "took": took, "own": own})
+
+            def on_train_end(self, *_: Any, **__: Any) -> None:
+                switch(True)
+                sent = time.clock_gettime(beside)
+                time.sleep(10.0)  # nothing to do
+                idle = (time.clock_gettime(beside) - sent) / 10.0
+                file.write_text(json.dumps({"rows": self.rows, "sent": sent, "idle": idle}), encoding="utf-8")
+
+        trainer.add_callback(Switches())
+
+    return attach
+
+
+#: Steps that warm up.
+_FIRST = 10
+
+
+def _of_blocks(blocks: list[list[dict[str, Any]]], sent: float, idle: float) -> dict[str, float]:
+    """What a step costs more than those beside it that are not watched."""
+    bare = [statistics.fmean(row["took"] for row in block if row["kind"] == "bare") for block in blocks]
+    both = [(row, of) for block, of in zip(blocks, bare) for row in block]
+    more = {
+        kind: statistics.fmean(row["took"] - of for row, of in both if row["kind"] == kind)
+        for kind in ("watched", "looked")
+    }
+    usual = statistics.fmean(bare)
+    whole = more["watched"] + _OF_HUNDRED / 100 * (more["looked"] - more["watched"] + sent)
+    return {"bare": usual, **more, "share": whole / usual + idle}
+
+
+def of_grpo(steps: int, size: dict[str, Any]) -> None:
+    """Steps of the real trainer, watched and not in a drawn order, by the time that their thread was running: what else
+    the machine does makes them no longer. With intervals of 95% (blocks drawn again)."""
     from injected import Prepared
 
-    prepared = Prepared()  # the checker is another process
-    runs: dict[int, list[dict[str, Any]]] = {0: [], 100: []}
-    for _ in range(times):
-        for every, done in runs.items():
-            done.append(prepared.trained("grpo", steps, every=every, share=0.01))
-    bare, watched = (
-        [statistics.median(of_step) for of_step in zip(*(one["took"][1:] for one in done))] for done in runs.values()
-    )
-    more = [one - other for one, other in zip(watched, bare)]
-    looked = [more[step - 1] for step in range(100, steps, 100)]
-    share = statistics.median(one["counts"]["seconds"] / sum(one["took"]) for one in runs[100])
-    print(f"GRPO, {times} times {steps} steps: {sum(watched) / sum(bare):.4f} of the time without")
-    print(f"a step: {1e3 * statistics.median(bare):.0f} ms; one that is looked at: {1e3 * max(looked):.1f} ms more")
-    print(f"copies, looks and sending by their own clocks: {share:.4f} of the time")
+    file = Path(tempfile.mkdtemp()) / "rows.json"
+    settings = {"num_iterations": 1, "generation_kwargs": {"min_new_tokens": size.get("tokens", 8)}, **size}
+    done = Prepared().trained("grpo", steps + _FIRST, switched(file), settings, every=100, share=1.0)
+    assert not done["named"], done["named"]
+    noted = json.loads(file.read_text(encoding="utf-8"))
+    rows = noted["rows"][_FIRST:]
+    blocks = [rows[start : start + len(_BLOCK)] for start in range(0, len(rows), len(_BLOCK))]
+    sent = noted["sent"] / sum(row["kind"] == "looked" for row in rows)
+    drawn = random.Random(0)
+    again = [_of_blocks(drawn.choices(blocks, k=len(blocks)), sent, noted["idle"]) for _ in range(1000)]
+
+    found = _of_blocks(blocks, sent, noted["idle"])
+
+    def told(name: str, factor: float) -> str:
+        low, *_, high = statistics.quantiles([one[name] for one in again], n=40)
+        return f"{factor * found[name]:.2f} ({factor * low:.2f} to {factor * high:.2f})"
+
+    print(f"GRPO, {len(rows)} steps of {told('bare', 1e3)} ms")
+    print(f"a watched step: {told('watched', 1e3)} ms more; one that is looked at: {told('looked', 1e3)} ms more")
+    print(f"at the default rate: {told('share', 100)}% of the time, with the thread that sends and waits")
+    usual = statistics.median(row["took"] for row in rows if row["kind"] == "bare")
+    own = [row["own"] / usual for row in rows if row["kind"] == "looked"]
+    print(f"a look by its own clocks: {100 * statistics.median(own):.1f}% of a step, at most {100 * max(own):.1f}%")
+    for kind in dict.fromkeys(_BLOCK):
+        above = []
+        for block in blocks:
+            for row in block:
+                others = [one["took"] for one in block if one["kind"] == "bare" and one is not row]
+                above += [row["took"] > 1.05 * statistics.median(others)] if row["kind"] == kind else []
+        print(f"{kind} steps that take 5% more than bare ones beside them: {sum(above)} of {len(above)}")
 
 
 def of_memory() -> None:
@@ -76,7 +188,7 @@ def of_memory() -> None:
         importlib.import_module(f"trl.trainer.{name}_trainer")
     watching.ready(600.0)
     assert watching.checker is not None
-    lines = Path(f"/proc/{watching.checker.pid}/smaps_rollup").read_text(encoding="utf-8").splitlines()
+    lines = Path(f"/proc/{watching.checker}/smaps_rollup").read_text(encoding="utf-8").splitlines()
     sizes = {line.split()[0].rstrip(":"): int(line.split()[1]) >> 10 for line in lines[1:]}
     print(f"the checker: {sizes['Private_Clean'] + sizes['Private_Dirty']} MB of its own, {sizes['Rss']} MB in all")
     watching.stop()
@@ -84,10 +196,16 @@ def of_memory() -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
-    if "--trl" in sys.argv:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--grpo", type=int, metavar="STEPS")
+    parser.add_argument("--long", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.memory:
         of_memory()
-        if "--memory" not in sys.argv:
-            of_grpo()
+    if arguments.grpo:
+        of_grpo(arguments.grpo, _LONG if arguments.long else {})
+    if arguments.memory or arguments.grpo:
         return
     module = _module()
     network = torch.nn.Sequential(torch.nn.Linear(512, 1024), torch.nn.Tanh(), torch.nn.Linear(1024, 512))

@@ -5,7 +5,8 @@
 
 A step is the framework's own update of a policy (microbatches, loss, backward pass, and what it reports), with the
 adapter's stand-ins for what needs a cluster; a table of logits stands for the model. Its advantages are the framework's
-own too, where its GRPO is a function. The bug doubles what the loss inside of the step returns.
+own too, where its GRPO is a function. The bug doubles what the loss inside of the step returns, or where none
+is read, another function that is.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +39,10 @@ from sentinel.targets.refs import Ref
 from sentinel.watch.checker import Checker
 from sentinel.watch.wrapping import Budget, Watcher
 from sentinel.worker import calling, ghosts, probe, tensors
-from sentinel.worker.calling import Boundary
 
 _WORDS, _DRAWN = 5, 600
+#: Where no worker's step runs here, the losses by themselves.
+_LOSSES = ("policy_update", "policy_loss")
 #: Ranks are threads to adapters, which a training of one process has no use for.
 _ONE = {"dp_size": 1, "max_tokens_per_microbatch": None}
 
@@ -57,8 +60,12 @@ def imported(target: Any, ref: str) -> tuple[str, ...]:
     return roots
 
 
-def called(subject: Subject, target: Any, roots: tuple[str, ...]) -> tuple[Boundary, dict[str, Any]] | None:
-    """A boundary, and a scenario of which its adapter makes a call; None where this revision has none."""
+#: What calls a boundary and measures it, and a scenario of which its adapter makes a call.
+Called = tuple[Callable[[dict[str, Any]], Mapping[str, Any]], dict[str, Any]]
+
+
+def called(subject: Subject, target: Any, roots: tuple[str, ...]) -> Called | None:
+    """How a boundary is called; None where this revision has none."""
     try:
         calling.answer_at_import(target.at_import, roots)
         boundary = probe.found(subject.binding, roots, frozenset(subject.given), "cpu")
@@ -72,9 +79,9 @@ def called(subject: Subject, target: Any, roots: tuple[str, ...]) -> tuple[Bound
             whole = not any(inputs.get(name) is not None for name in ("entropies", "ref_log_probs", "reward_baselines"))
             inputs |= {name: value for name, value in _ONE.items() if name in inputs}
             if grpo and whole and mask.shape[0] >= 3 and mask.shape[1] >= 2 and mask.any(1).all():
-                live = built(inputs)
-                subject.contract.measure(boundary, live)
-                return boundary, inputs
+                measure = partial(subject.contract.measure, boundary)
+                measure(built(inputs))
+                return measure, inputs
     return None
 
 
@@ -88,7 +95,7 @@ def built(inputs: dict[str, Any], **changed: Any) -> dict[str, Any]:
 class Training:
     """A policy that is a table of logits, and learns to say one word."""
 
-    def __init__(self, update: tuple[Boundary, dict[str, Any]], advantage: tuple[Boundary, dict[str, Any]] | None):
+    def __init__(self, update: Called, advantage: Called | None):
         self._update, self._advantage = update, advantage
         self._mask = tensors.build(update[1]["response_mask"], str)
         torch.manual_seed(0)
@@ -97,7 +104,7 @@ class Training:
 
     def step(self) -> float:
         """One rollout, and an update on it; the mean reward."""
-        boundary, inputs = self._update
+        measure, inputs = self._update
         table = self.logits.log_softmax(-1)
         tokens = torch.multinomial(table.detach().exp().flatten(0, 1), 1).reshape(self._mask.shape)
         log_probs = table.gather(-1, tokens[..., None])[..., 0]
@@ -108,19 +115,20 @@ class Training:
             "old_log_probs": log_probs.detach() - 0.1 * torch.rand_like(leaf),
             "advantages": self._of(rewards, valid),
         }
-        outputs = boundary(**built(inputs, log_probs=leaf, **given))
+        outputs = measure(built(inputs, log_probs=leaf, **given))
         self._optimiser.zero_grad()
-        torch.autograd.backward(log_probs, outputs["gradient"].to(log_probs))
+        gradient = outputs["gradient" if "gradient" in outputs else "per_token_gradient"]
+        torch.autograd.backward(log_probs, gradient.to(log_probs))
         self._optimiser.step()
         return float(rewards.mean())
 
     def _of(self, rewards: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
         if self._advantage is not None:
-            boundary, inputs = self._advantage
+            measure, inputs = self._advantage
             last = valid * (valid.cumsum(-1) == valid.sum(-1, keepdim=True))
             with contextlib.suppress(Exception):  # it wants rows that this policy does not have
                 given = {"token_level_rewards": rewards[:, None] * last, "response_mask": self._mask}
-                made: torch.Tensor = boundary(**built(inputs, group=["p"] * len(rewards), **given))["advantages"]
+                made: torch.Tensor = measure(built(inputs, group=["p"] * len(rewards), **given))["advantages"]
                 return made.float() * valid
         return (rewards - rewards.mean())[:, None] * valid
 
@@ -132,8 +140,10 @@ def doubled(plans: list[Any]) -> None:
     def twice(original: Any) -> Any:
         def called(args: Any, kwargs: Any) -> Any:
             result = original(*args, **kwargs)
-            first = result[0] if isinstance(result, tuple) else result
-            return (first * 2, *result[1:]) if isinstance(result, tuple) else first * 2
+            if not isinstance(result, tuple):
+                return result * 2
+            whole = "loss" not in original.__name__  # a loss comes first, and has its metrics beside it
+            return tuple(one * 2 if place == 0 or whole else one for place, one in enumerate(result))
 
         return called
 
@@ -167,11 +177,12 @@ def measured(target_name: str, ref: str, steps: int) -> Iterator[str]:
         (found for one in every if one.contract.name == "group_advantage" if (found := called(one, target, roots))),
         None,
     )
-    updates = [
-        (one, found) for one in every if one.contract.name == "policy_update" if (found := called(one, target, roots))
-    ]
+    updates: list[tuple[Subject, Called]] = []
+    for contract in _LOSSES:
+        mine = [one for one in every if one.contract.name == contract] if not updates else []
+        updates += [(one, found) for one in mine if (found := called(one, target, roots))]
     if not updates:
-        yield f"| {target_name} | no worker's step runs here at {ref} | | | |"
+        yield f"| {target_name} | neither a worker's step nor a loss runs here at {ref} | | | |"
     for subject, update in updates:
         checker = Checker(catalog, target_name, Path("unused"))
         with contextlib.redirect_stdout(io.StringIO()):
@@ -179,8 +190,8 @@ def measured(target_name: str, ref: str, steps: int) -> Iterator[str]:
         clean = watched(checker, target, Training(update, advantage), steps, [])
         plans = {reading.boundary.path: reading.plan for reading in checker.readings}
         called_ = [plan for path, plan in plans.items() if path in clean["counts"]["called"]]
-        losses = [plan for plan in called_ if "loss" in plan.function[1].lower()][:1]
-        broken = watched(checker, target, Training(update, advantage), steps, losses)
+        losses = [plan for plan in called_ if "loss" in plan.function[1].lower()] or called_
+        broken = watched(checker, target, Training(update, advantage), steps, losses[:1])
         before = [(one["law"], one["boundary"]) for one in clean["named"]]
         fresh = [one for one in broken["named"] if (one["law"], one["boundary"]) not in before]
         first = next((f"`{one['law']}`, step {one['step']}" for one in fresh), "not named")
@@ -206,7 +217,7 @@ def main() -> None:
             print(line, flush=True)
         return
     catalog = bundled_catalog()
-    bound = [name for name, one in catalog.targets.items() if any(b.contract == "policy_update" for b in one.bindings)]
+    bound = [name for name, one in catalog.targets.items() if any(b.contract in _LOSSES for b in one.bindings)]
     print("| target | worker's step | read | reward | alarms | loss doubled |\n| --- | --- | --- | --- | --- | --- |")
     for name in arguments.targets or bound:  # one process each: what one framework imports is no matter of another
         subprocess.run(

@@ -54,6 +54,8 @@ _VARIED = 20
 _MOST_WRITTEN = 4096
 #: Bytes of the events' file before it begins again.
 _LARGEST = 16 << 20
+#: Files of events that are put aside.
+_PUT_ASIDE = 3
 #: What takes much memory, and no function needs that is given numbers: data sets, and models beside the run's.
 _INERT = (
     *("datasets", "pandas", "pyarrow"),
@@ -415,33 +417,19 @@ class Checker:
         how = "" if where == "run" else ", the run's own function on a few rows of it"
         _say(
             f"{law.name} does not hold: {boundary}, call {call.call}, step {call.step}{_rank_of(process)}{how}: "
-            f"{violation.key}: "
-            f"{violation.detail}{known}"
+            f"{violation.key}: {violation.detail}{known}"
         )
         small = self._whole or all(_elements(inputs) <= _MOST_WRITTEN for inputs in variants.values())
         self._write(
             {
-                "event": "violation",
-                "target": self._target.name,
-                "version": self._version,
-                "law": law.name,
-                "rank": law.rank,
-                "statement": law.statement,
-                "boundary": boundary,
-                "subject": reading.subject.name,
-                "contract": reading.subject.contract.name,
-                "symptom": violation.symptom,
-                "call": call.call,
-                "step": call.step,
-                "place": call.place,
-                "seen": where,
-                "key": violation.key,
-                "detail": violation.detail,
-                "known": names,
-                "variants": typed(variants) if small else None,
+                "event": "violation", "target": self._target.name, "version": self._version, "law": law.name,
+                "rank": law.rank, "statement": law.statement, "boundary": boundary, "subject": reading.subject.name,
+                "contract": reading.subject.contract.name, "symptom": violation.symptom, "call": call.call,
+                "step": call.step, "place": call.place, "seen": where, "key": violation.key,
+                "detail": violation.detail, "known": names, "variants": typed(variants) if small else None,
             },
             process,
-        )
+        )  # fmt: skip
 
     def _checked(self) -> int:
         return self._counts["laws"] + sum(self._invariants.values())
@@ -491,7 +479,10 @@ class Checker:
         line = json.dumps(said).encode() + b"\n"
         with contextlib.suppress(OSError):
             if self.events.exists() and self.events.stat().st_size > _LARGEST:
-                self.events.replace(self.events.with_suffix(".1"))
+                for number in range(_PUT_ASIDE, 0, -1):
+                    newer = self.events.with_suffix(f".{number - 1}") if number > 1 else self.events
+                    if newer.exists():
+                        newer.replace(self.events.with_suffix(f".{number}"))
             with self.events.open("ab", buffering=0) as file:
                 before = file.seek(0, os.SEEK_END)
                 if file.write(line) != len(line):

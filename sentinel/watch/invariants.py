@@ -151,16 +151,20 @@ def _of_the_model(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) ->
         return ""
     told, mask = call["log_probs"], call["response_mask"] != 0
     said = answer["log_probs"][:, -told.shape[1] :]
-    if said.shape != told.shape or not mask.any():
+    if said.shape != told.shape:
         return ""
-    apart = (said - told)[mask].abs()
+    apart = (said - told)[mask & ~said.isnan()].abs()
+    if not len(apart):
+        return ""
     return f"a token's is {float(apart.max()):.3g} off what the model says of it" if float(apart.max()) > _AGREE else ""
 
 
 def _counted(values: Mapping[str, Any]) -> torch.Tensor | None:
-    """Which tokens but the first are learned, of a batch with labels."""
-    labels = values.get("labels")
-    return None if labels is None or "ref_log_probs" in values else labels[:, 1:] != -100
+    """Which tokens but the first are learned, of a batch with labels of which all log-probs are known."""
+    labels, log_probs = values.get("labels"), values["log_probs"]
+    learned = None if labels is None or "ref_log_probs" in values else labels[:, 1:] != -100
+    known = learned is not None and log_probs.shape == learned.shape and not log_probs[learned].isnan().any()
+    return learned if known else None
 
 
 def _labels_are_tokens(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
@@ -185,7 +189,7 @@ def _prompts_are_given(kind: str, values: Mapping[str, Any], kept: dict[str, Any
 
 def _mean_of_labels(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
     learned = _counted(values)
-    if learned is None or values["log_probs"].shape != learned.shape or "advantages" in values:
+    if learned is None or "advantages" in values:
         return ""
     total = -float(values["log_probs"][learned].sum())
     items = float(values["items"]) if values["items"] is not None else float(learned.sum())
@@ -205,6 +209,7 @@ def _of_pairs(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str
         or "ref_log_probs" not in values
         or loss_type not in ("sigmoid", "ipo")
         or values["label_smoothing"]
+        or values["log_probs"].isnan().any()
     ):
         return ""
     inputs: dict[str, Any] = {"beta": values["beta"], "loss_type": loss_type, "ld_alpha": values["ld_alpha"]}
@@ -222,7 +227,7 @@ def _of_pairs(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str
 def _steps_add_up(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
     if kind == "answers":
         learned = _counted(values)
-        if learned is not None and values["log_probs"].shape == learned.shape:
+        if learned is not None:
             kept["total"] = kept.get("total", 0.0) - float(values["log_probs"][learned].sum())
             kept["count"] = kept.get("count", 0) + int(learned.sum())
             kept["calls"] = kept.get("calls", 0) + 1

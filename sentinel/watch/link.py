@@ -14,7 +14,6 @@ import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 from sentinel.watch import meeting
@@ -35,7 +34,7 @@ class Watching:
     """A run that is watched. :meth:`stop` ends it, as leaving its ``with`` block and the end of the process do.
 
     :ivar counts: what became of it, once it has ended: violations, calls that were checked, and why others were not.
-    :ivar checker: the process beside it, where this one has started it.
+    :ivar checker: the number of the process beside it, where this one has started it.
     :ivar watcher: the functions that are watched by now.
     """
 
@@ -57,10 +56,10 @@ class Watching:
         self._told: set[str] = set()
         self._modules = -1
         self._rank: int | None = -1
-        self.checker: subprocess.Popen[bytes] | None = None
+        self.checker: int | None = None
         try:
             self._connection = self._met([target, str(events.absolute()), capture, *without])
-        except OSError as error:
+        except (OSError, subprocess.SubprocessError) as error:
             print(f"sentinel watch: this run is not watched: {error}", file=sys.stderr)
             self._ending.set()
             return
@@ -77,23 +76,23 @@ class Watching:
             environment = {name: value for name, value in os.environ.items() if not name.startswith(_OF_RANKS)}
             environment |= {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
             environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "HYPOTHESIS_NO_PLUGINS": "1"}
-            self.checker = subprocess.Popen(
-                [sys.executable, "-m", "sentinel.watch.checker", str(listening.fileno()), str(place), *words],
+            command = [sys.executable, "-m", "sentinel.watch.checker", str(listening.fileno()), str(place), *words]
+            started = subprocess.run(
+                ["sh", "-c", '"$@" </dev/null >/dev/null & echo $!', "sh", *command],
                 pass_fds=[listening.fileno()],
                 env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,  # what ends this process is no reason to leave the others
+                stdout=subprocess.PIPE,
+                start_new_session=True,  # what ends this process is no reason to leave the others; a shell is between
+                check=True,  # the two, as Ray kills the children of a worker that ends
             )
+            self.checker = int(started.stdout)
 
         return meeting.joined(place, launch)
 
     def __enter__(self) -> Watching:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def ready(self, seconds: float = 120.0) -> bool:
@@ -109,9 +108,6 @@ class Watching:
         self._ending.set()
         self._thread.join(PATIENCE)
         self._connection.close()
-        if self.checker is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.checker.wait(0.2)  # it stays for other processes of the run
 
     def _talk(self) -> None:
         """Whatever happens to the checker ends this thread, and nothing else."""
@@ -125,7 +121,7 @@ class Watching:
                 if self._send_all():
                     idle, self.watcher.budget.beside = 0.0, time.thread_time()
                 else:
-                    idle = min(idle + 0.05, 0.25 if self._ready.is_set() else 0.05)
+                    idle = min(idle + 0.05, 0.5 if self._ready.is_set() else 0.05)
                     self._ending.wait(idle)
             self._send_all()
             watcher = self.watcher
@@ -145,27 +141,17 @@ class Watching:
                 while True:
                     one = waiting.get_nowait()
                     sent = True
-                    self._send(one) if isinstance(one, Call) else self._send_seen(one)
+                    self._send(one)
         return sent
 
-    def _send_seen(self, seen: Seen) -> None:
+    def _send(self, one: Call | Seen) -> None:
+        fields = ("parts", "result", "gradients") if isinstance(one, Call) else ("values",)
         try:
-            plain = seen._replace(values=packed(seen.values))
-        except Exception as error:
-            self.watcher.note(error)
-        else:
-            self._connection.send(("seen", plain))
-
-    def _send(self, call: Call) -> None:
-        try:
-            parts, gradients = (
-                {path: packed(item) for path, item in one.items()} for one in (call.parts, call.gradients)
-            )
-            plain = call._replace(parts=parts, result=packed(call.result), gradients=gradients)
+            plain = one._replace(**{name: packed(getattr(one, name)) for name in fields})
         except Exception as error:  # a device that fails, a tensor of a kind that nobody knows
             self.watcher.note(error)
         else:
-            self._connection.send(("call", plain))
+            self._connection.send(("call" if isinstance(one, Call) else "seen", plain))
 
     def _tell_rank(self) -> None:
         """Say which process of the training this is, as soon as it is known."""

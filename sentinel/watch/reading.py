@@ -29,7 +29,7 @@ from sentinel.laws.law import Case
 from sentinel.search.scenarios import draw, with_dialects
 from sentinel.values.literals import Tensor, from_array
 from sentinel.watch.values import Path, at
-from sentinel.watch.wrapping import Plan, gradients_of
+from sentinel.watch.wrapping import Plan, gradients_of, members
 from sentinel.worker import ghosts, probe, tensors
 from sentinel.worker.calling import Boundary
 
@@ -506,7 +506,7 @@ def _answered(boundary: Boundary, heard: Mapping[str, Any]) -> Iterator[tuple[st
 
 def _with_gradients(result: Any, parts: Mapping[Path, tuple[Any, Any]]) -> Any:
     """A result whose loss has these gradients with respect to these parts, as it had in the run."""
-    loss = next((one for one in _members(result) if isinstance(one, torch.Tensor) and one.dim() == 0), None)
+    loss = next((one for one in members(result) if isinstance(one, torch.Tensor) and one.dim() == 0), None)
     if loss is None or not parts:
         return result
     moved = loss
@@ -529,16 +529,6 @@ class _Given(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, given: Any) -> Any:
         return given, given * ctx.gradient, None
-
-
-def _members(result: Any) -> Sequence[Any]:
-    return (
-        list(result)
-        if isinstance(result, (list, tuple))
-        else list(result.values())
-        if isinstance(result, dict)
-        else [result]
-    )
 
 
 def _no_object(path: str) -> Any:

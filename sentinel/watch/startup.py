@@ -57,4 +57,7 @@ def _say(text: str) -> None:
 
 
 if os.environ.get("SENTINEL_WATCH"):
-    begin(os.environ["SENTINEL_WATCH"])
+    try:
+        begin(os.environ["SENTINEL_WATCH"])
+    except Exception as error:  # an interpreter that lacks what is needed: a tool's, which imports no target
+        _say(f"this process is not watched: {type(error).__name__}: {error}")

@@ -22,22 +22,14 @@ from sentinel.watch.wrapping import Made, Watcher
 
 #: Parameters that are looked at in one step, and elements of each.
 _PARAMETERS, _ELEMENTS = 8, 4096
-#: Numbers of a layer of logits that are made to hold a loss to the model, at most.
-_LOGITS = 1 << 24
+#: Numbers of a layer of logits that are made to hold a loss to the model, at most: of all of its tokens, and of some.
+_LOGITS, _FEW_LOGITS = 1 << 24, 1 << 20
 #: Options that a generation has under the names that the trainer's configuration has.
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 #: What a model does to its logits beside multiplying.
 _SCALES = ("final_logit_softcapping", "logit_scale", "output_multiplier", "lm_head_multiplier", "logits_scaling")
 #: Options that a loss of pairs reads.
-_KNOBS = (
-    "beta",
-    "loss_type",
-    "ld_alpha",
-    "temperature",
-    "num_iterations",
-    "label_smoothing",
-    "precompute_ref_log_probs",
-)
+_KNOBS = ("beta", "loss_type", "ld_alpha", "label_smoothing")
 
 
 class Seen(NamedTuple):
@@ -124,31 +116,29 @@ class Training:
             watcher.moment += 1
             if not self._look or not watcher.on or trainer is not self._trainer():
                 return original(*args, **kwargs)
-            began, batch = time.perf_counter(), None
+            batch: Any = None
             answers: dict[str, Any] = {}
             handles: list[Any] = []
             with self._guard():
                 batch = args[2] if len(args) > 2 else kwargs.get("inputs")
-                self._consumed(batch)
-                handles = list(self._listened(trainer, answers))
-            watcher.forced = True
-            watcher.budget.spent += time.perf_counter() - began
+                some = self._consumed(batch)
+                if not (some and self._micro):  # one micro-batch shows how the loss has its log-probs
+                    watcher.forced = True
+                    handles = list(self._listened(trainer, answers, some))
             try:
                 result = original(*args, **kwargs)
             finally:
                 watcher.forced = False
                 for handle in handles:
                     handle.remove()
-            began = time.perf_counter()
             with self._guard():
                 items = kwargs.get("num_items_in_batch", args[4] if len(args) > 4 else None)
                 self._answered(trainer, batch, answers, result, items)
-            watcher.budget.spent += time.perf_counter() - began
             return result
 
         return called
 
-    def _listened(self, trainer: Any, answers: dict[str, Any]) -> Iterator[Any]:
+    def _listened(self, trainer: Any, answers: dict[str, Any], some: bool) -> Iterator[Any]:
         """Hooks that keep what the trained model, and the reference, say of the tokens that they are given."""
         for name, model in (("trained", trainer.model), *_references(trainer)):
             hidden: list[Any] = []
@@ -160,7 +150,7 @@ class Training:
                 with self._guard():
                     ids = kwargs.get("input_ids", args[0] if args else None)
                     temperature = getattr(trainer.args, "temperature", None) or 1.0
-                    found = _log_probs(module, hidden.pop() if hidden else None, ids, temperature)
+                    found = _log_probs(module, hidden.pop() if hidden else None, ids, temperature, some)
                     if found is not None and name not in answers:
                         answers[name] = found, ids
 
@@ -203,12 +193,10 @@ class Training:
 
     def _hold(self, rows: dict[str, Any], peers: Any) -> None:
         """Copy the rows of a step that is looked at, and know which those of another are: a look may come later."""
-        began = time.perf_counter()
         small = rows if sum(one.nbytes for one in rows.values()) <= LARGEST else {}
         self._held = [(name, one, None if one.is_inference() else one._version) for name, one in small.items()], peers
         if self._look:
             self._produced()
-        self._watcher.budget.spent += time.perf_counter() - began
 
     def _produced(self) -> bool:
         """Send the rows that were made last, but for what was changed in place since; whether the checker has them."""
@@ -219,10 +207,12 @@ class Training:
                 self._held = None
         return self._held is None
 
-    def _consumed(self, batch: Any) -> None:
+    def _consumed(self, batch: Any) -> bool:
+        """Send the rows that reach a loss; whether they have advantages."""
         rows = _rows(batch)
         if "advantages" in rows and self._produced():
             self._send("consumed", {"rows": rows})
+        return "advantages" in rows
 
     # -- generation ----------------------------------------------------------------------------------------------------
 
@@ -250,7 +240,6 @@ class Training:
         trainer = self._trainer()
         if trainer is None or not self._look:
             return
-        began = time.perf_counter()
         named = {id(parameter): name for name, parameter in trainer.model.named_parameters()}
         held = {id(parameter): (parameter, group) for group in optimiser.param_groups for parameter in group["params"]}
         moving = [one for place, (one, group) in held.items() if place in named and float(group["lr"])]  # no warm-up
@@ -282,7 +271,6 @@ class Training:
                 **_ranks(trainer),
             },
         )
-        self._watcher.budget.spent += time.perf_counter() - began
 
     def _stepped(self, *_: Any) -> None:
         began = time.perf_counter()
@@ -300,17 +288,18 @@ class Training:
         self._look = self._watcher.steps % budget.every == 0
         if self._look and not budget.allows(self._cost, began - self._ended):
             self._look, self._cost = False, self._cost / 2  # that it took so long may have been an accident
-        self._spent = budget.spent = budget.spent + time.perf_counter() - began
-        self._ended = began
+        self._spent, self._ended = budget.spent, began
 
-    # -- what none of it may do: end the run ---------------------------------------------------------------------------
+    # -- what none of it may do: end the run, or take longer than is known ---------------------------------------------
 
     @contextlib.contextmanager
     def _guard(self) -> Iterator[None]:
+        began = time.perf_counter()
         try:
             yield
         except Exception as error:
             self._watcher.note(error)
+        self._watcher.budget.spent += time.perf_counter() - began
 
     def _guarded(self, hook: Callable[..., None]) -> Callable[..., None]:
         def called(*args: Any) -> None:
@@ -370,18 +359,28 @@ def _references(trainer: Any) -> list[tuple[str, Any]]:
     return [("reference", model)] if isinstance(model, torch.nn.Module) else []
 
 
-def _log_probs(model: Any, hidden: Any, ids: Any, temperature: float) -> Any:
-    """What a causal model says of each token but the first, made of its last layer; None where that is much to make, or
-    the model does more with it."""
+def _log_probs(model: Any, hidden: Any, ids: Any, temperature: float, some: bool) -> Any:
+    """What a causal model says of each token but the first, made of its last layer; None where the model does more with
+    it.
+
+    :param some: whether tokens here and there are enough, as they are where all are much to make; the others are NaN.
+    """
     torch, config = sys.modules["torch"], getattr(model, "config", None)
     head = model.get_output_embeddings()
     if hidden is None or ids is None or head is None or any(getattr(config, name, None) for name in _SCALES):
         return None
-    if ids.numel() * head.weight.shape[0] > _LOGITS or hidden.shape[:2] != ids.shape:
+    if hidden.shape[:2] != ids.shape or ids.shape[1] < 2:
         return None
+    words, count = head.weight.shape[0], ids[:, 1:].numel()
+    made = count if not some and count * words <= _LOGITS else min(count, _FEW_LOGITS // words or 1)
     with torch.no_grad():
-        logits = torch.nn.functional.linear(hidden[:, :-1], head.weight, getattr(head, "bias", None)).float()
-        return (logits / temperature).log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
+        places = torch.linspace(0, count - 1, made, device=ids.device, dtype=torch.float64).round().long()
+        chosen = hidden[:, :-1].flatten(0, 1)[places]
+        logits = torch.nn.functional.linear(chosen, head.weight, getattr(head, "bias", None)).float()
+        found = torch.full((count,), torch.nan, device=ids.device)
+        told = (logits / temperature).log_softmax(-1)
+        found[places] = told.gather(-1, ids[:, 1:].reshape(-1)[places][:, None])[:, 0]
+        return found.view(ids.shape[0], -1)
 
 
 def _piece(tensor: Any) -> Any:

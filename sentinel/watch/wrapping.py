@@ -164,7 +164,7 @@ class Watcher:
         original.__kwdefaults__ = function.__kwdefaults__
         name = f"__sentinel_watches_{code.co_name}_{next(_NUMBERS)}__"
         name = name.replace("<", "").replace(">", "")
-        function.__globals__[name] = made(original)
+        function.__globals__[name] = _Jump(made(original), original)
         if not hasattr(function, "__signature__"):
             function.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
         self._changed.append((function, code))
@@ -205,7 +205,7 @@ class Watcher:
             if not _capturing():
                 signed = signature.bind(*args, **kwargs)
                 signed.apply_defaults()
-                bound, place = signed.arguments, _place(sys._getframe(2))
+                bound, place = signed.arguments, _place(sys._getframe(3))
                 parts = {
                     path: copier.copy(at(bound, path, {})) for path in plan.paths if all(s[0] != "()" for s in path[1:])
                 }
@@ -251,11 +251,13 @@ class Watcher:
             stack = getattr(self._local, "stack", None)
             if stack and self.on:
                 copier, answers, live = stack[-1]
+                began = time.perf_counter()
                 try:
                     if name not in answers:
                         answers[name], live[name] = copier.copy(result), result
                 except Exception as error:
                     self.note(error)
+                self.budget.spent += time.perf_counter() - began
             return result
 
         return called
@@ -265,11 +267,32 @@ class Watcher:
         self.failed[reason] = self.failed.get(reason, 0) + 1
 
 
+class _Jump:
+    """What the code of a watched function calls. Where that is pickled by value, as Ray does with what is in no module
+    of its workers, nothing watches there.
+    """
+
+    __slots__ = ("_called", "_original")
+
+    def __init__(self, called: Callable[[tuple[Any, ...], dict[str, Any]], Any], original: FunctionType) -> None:
+        self._called, self._original = called, original
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._called(args, kwargs)
+
+    def __reduce__(self) -> Any:
+        return _plain, (self._original,)
+
+
+def _plain(original: FunctionType) -> _Jump:
+    return _Jump(lambda args, kwargs: original(*args, **kwargs), original)
+
+
 def gradients_of(result: Any, parts: Mapping[Path, Any]) -> dict[Path, Any]:
     """The gradients of a call's loss with respect to parts of it: they go back through the function alone, and leave
     the graph as it is."""
     torch = sys.modules.get("torch")
-    loss = loss_in(result)
+    loss = next((one for one in members(result) if getattr(one, "requires_grad", False) and one.dim() == 0), None)
     live = {path: part for path, part in parts.items() if getattr(part, "requires_grad", False)}
     if torch is None or loss is None or not live:
         return {}
@@ -277,10 +300,10 @@ def gradients_of(result: Any, parts: Mapping[Path, Any]) -> dict[Path, Any]:
     return {path: gradient for path, gradient in zip(live, found) if gradient is not None}
 
 
-def loss_in(result: Any) -> Any:
-    """The first number of a result that has a gradient; None where there is none."""
+def members(result: Any) -> list[Any]:
+    """What a function has returned, one by one."""
     inside = result if isinstance(result, (list, tuple)) else result.values() if isinstance(result, dict) else [result]
-    return next((one for one in inside if getattr(one, "requires_grad", False) and one.dim() == 0), None)
+    return [*inside]
 
 
 def _place(frame: FrameType | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from multiprocessing import Pipe
@@ -126,9 +127,9 @@ def test_what_keeps_the_laws_is_not_said(tmp_path: Path) -> None:
 def test_a_checker_that_is_killed_costs_its_checks_alone(tmp_path: Path) -> None:
     (tmp_path / "demo_rl").symlink_to(FRAMEWORK / "fixed" / "demo_rl")
     script = (
-        "import sys, torch\nimport sentinel.watch\nsys.path[:0] = [sys.argv[1]]\n"
+        "import os, sys, torch\nimport sentinel.watch\nsys.path[:0] = [sys.argv[1]]\n"
         "watching = sentinel.watch.start('demo', 'events.jsonl', every=1)\n"
-        "watching.checker.kill()\nfrom demo_rl.advantages import group_advantage\n"
+        "os.kill(watching.checker, 9)\nfrom demo_rl.advantages import group_advantage\n"
         "ones = torch.ones(2, 2)\n"
         "for _ in range(1000):\n    group_advantage(ones, ones.int(), ['p', 'p'])\n"
         "watching.stop()\nprint('trained', watching.counts)\n"
@@ -139,7 +140,7 @@ def test_a_checker_that_is_killed_costs_its_checks_alone(tmp_path: Path) -> None
     assert ran.stderr == ""
 
 
-@pytest.mark.parametrize("end", ["hangs", "dies", "says nonsense"])
+@pytest.mark.parametrize("end", ["hangs", "dies", "says nonsense", "lies", "plans what is not there"])
 @pytest.mark.parametrize("point", ["at once", "with the modules", "with a plan", "with a call"])
 def test_a_checker_that_hangs_or_ends_costs_its_checks_alone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, point: str, end: str
@@ -172,6 +173,11 @@ def test_a_checker_that_hangs_or_ends_costs_its_checks_alone(
         theirs.close()
     if end == "says nonsense":
         theirs.send_bytes(b"nonsense")
+    if end == "lies":
+        theirs.send(("plan", 7))
+    if end == "plans what is not there":
+        for name, path in (("double", ("y", (".", "z"))), ("nothing", ("x",)), ("double.__code__", ("x",))):
+            theirs.send(("plan", Plan(1, "other", ("ending_rl", name), (path,), {"m": ("ending_rl", "m")}, (path,))))
     assert all(torch.equal(module.double(ones), 2 * ones) for _ in range(20))
     watching.stop()
     assert module.double.__code__ is code
@@ -204,11 +210,11 @@ def test_a_large_file_begins_again_and_a_full_disk_ends_the_writing(
     writes._write({"event": "end"})
     writes.events = tmp_path / "events.jsonl"
     monkeypatch.setattr(checker, "_LARGEST", 100)
-    for number in range(3):
+    for number in range(6):
         writes._write({"event": "violation", "detail": "x" * 90, "step": number})
-    lines = [json.loads(line)["step"] for line in writes.events.read_text(encoding="utf-8").splitlines()]
-    assert lines == [2]
-    assert json.loads(writes.events.with_suffix(".1").read_text(encoding="utf-8"))["step"] == 1
+    kept = [writes.events, *(writes.events.with_suffix(f".{number}") for number in (1, 2, 3))]
+    assert [json.loads(file.read_text(encoding="utf-8"))["step"] for file in kept] == [5, 4, 3, 2]
+    assert len(list(tmp_path.iterdir())) == 4
 
 
 def test_the_checker_is_no_rank_of_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +230,8 @@ def test_the_checker_is_no_rank_of_the_training(tmp_path: Path, monkeypatch: pyt
         "SLURM_PROCID",
     ):
         monkeypatch.setenv(name, "1")
-    monkeypatch.setattr(link.subprocess, "Popen", lambda *_, env, **__: launched.append(env))
+    said = subprocess.CompletedProcess([], 0, b"1\n")
+    monkeypatch.setattr(link.subprocess, "run", lambda *_, env, **__: launched.append(env) or said)
     monkeypatch.setattr(meeting.tempfile, "gettempdir", lambda: str(tmp_path))
     sentinel.watch.start("demo", tmp_path / "events.jsonl").stop()
     kept = [name for name in launched[0] if name.startswith(("RANK", "WORLD", "LOCAL_", "MASTER", "TORCHE", "SLURM"))]
@@ -301,3 +308,55 @@ def test_a_command_that_imports_no_target_is_told_so(tmp_path: Path) -> None:
     ran = _command(tmp_path, "--target", "demo", "--", sys.executable, "-c", "raise SystemExit(3)")
     assert ran.returncode == 3
     assert "no process of this command imported demo" in ran.stderr
+
+
+def test_a_framework_that_is_not_installed_costs_nothing(tmp_path: Path) -> None:
+    """Beside one that is: the run goes on, and its end says that nothing was watched."""
+    script = (
+        "import sentinel.watch\n"
+        "with sentinel.watch.start('demo') as watching:\n    print(watching.ready(2.0), 'trained')\n"
+        "print(watching.counts['boundaries'], watching.counts['violations'])\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True, cwd=tmp_path
+    )
+    assert ran.stdout == "False trained\n[] []\n"
+    assert "0 boundaries watched" in ran.stderr
+
+
+def test_an_unknown_version_is_watched_or_said_not_to_be(tmp_path: Path) -> None:
+    """One whose function wants an argument that no adapter knows: its calls are no calls that the adapter makes."""
+    shutil.copytree(FRAMEWORK / "broken" / "demo_rl", tmp_path / "demo_rl")
+    file = tmp_path / "demo_rl" / "advantages.py"
+    source = file.read_text(encoding="utf-8")
+    changed = source.replace("group_advantage(\n", "group_advantage(\n    horizon: int,\n")
+    assert changed != source
+    file.write_text(changed, encoding="utf-8")
+    script = (
+        "import sys, torch\nimport sentinel.watch\nsys.path[:0] = [sys.argv[1]]\n"
+        "from demo_rl.advantages import group_advantage\n"
+        "with sentinel.watch.start('demo', every=1) as watching:\n    watching.ready()\n"
+        "    for _ in range(3):\n"
+        "        group_advantage(9, torch.rand(2, 2), torch.tensor([[1, 1], [0, 0]]), ['p', 'p'])\n"
+        "print(watching.counts['violations'], sum(watching.counts['not_watched'].values()) > 0)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True, cwd=tmp_path)
+    assert ran.stdout == "[] True\n", ran.stderr
+
+
+def test_what_is_foreign_is_escaped_where_it_is_shown(tmp_path: Path) -> None:
+    """Live and in a replay: an events' file is text that others may have written."""
+    event = {"event": "violation", "run": 1, "target": "demo", "subject": "\x1b[31mx", "boundary": "\x1b[31mred"}
+    event |= {"law": "the_oracle_agrees", "symptom": "\x1b", "key": "\x1b[0m", "detail": "\x1b[2J", "variants": None}
+    event |= {"step": 0, "call": 1, "place": "", "version": ""}
+    (tmp_path / "events.jsonl").write_text(json.dumps(event) + "\n", encoding="utf-8")
+    ran = _command(tmp_path, "replay", "events.jsonl", "--ref", f"path:{FRAMEWORK / 'broken'}")
+    assert "red" in ran.stdout
+    assert "\x1b" not in ran.stdout + ran.stderr
+
+
+def test_what_the_checker_says_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    checker._say("does not hold: \x1b[31mred\x07")
+    assert "\x1b" not in (said := capsys.readouterr().err)
+    assert "red" in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import os
@@ -306,6 +307,41 @@ def test_functions_are_pickled_by_their_name(module: Any, watcher: Watcher) -> N
     module.add.__module__ = "watched_module"
     assert pickle.loads(pickle.dumps(module.add)) is module.add
     assert functools.partial(module.add, 1)() == 6
+
+
+@pytest.mark.parametrize(("name", "path"), [("add", ("a",)), ("Trainer.loss", ("x",))])
+def test_functions_are_pickled_by_value_without_what_watches(
+    module: Any, watcher: Watcher, name: str, path: tuple[Any, ...]
+) -> None:
+    """As Ray does with functions of a script: there is a queue and a lock behind a watched one."""
+    cloudpickle = pytest.importorskip("cloudpickle")
+    watcher.watch(_plan(name, path))
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        function = module.Trainer.loss if name == "Trainer.loss" else module.add
+        again = cloudpickle.loads(cloudpickle.dumps(function))
+        assert again is not function
+        assert (again(1) if name == "add" else again(module.Trainer(), 3)) == (6 if name == "add" else 70)
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+    assert watcher.copies.empty()
+
+
+def test_a_plain_function_is_watched_in_tasks_of_a_loop(module: Any, watcher: Watcher) -> None:
+    """The calls of tasks that wait for each other are kept apart; coroutines themselves are said not to be watched."""
+    asked = {"log_probs": ("watched_module", "Trainer.log_probs")}
+    watcher.watch(_plan("Trainer.loss", ("self", ("()", "log_probs"), ("[]", 0)), asked=asked))
+
+    async def one(number: int) -> int:
+        await asyncio.sleep(0.01 * (3 - number))
+        return int(module.Trainer().loss(number))
+
+    async def every() -> list[int]:
+        return await asyncio.gather(*map(one, range(3)))
+
+    assert asyncio.run(every()) == [10, 30, 50]
+    copies = [watcher.copies.get_nowait() for _ in range(3)]
+    assert [(copy.parts.popitem()[1], copy.result) for copy in copies] == [(4, 50), (2, 30), (0, 10)]
 
 
 def test_a_compiler_finds_a_plain_call(module: Any, watcher: Watcher) -> None:
