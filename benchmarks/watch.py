@@ -116,8 +116,8 @@ def switched(file: Path) -> Callable[[Any, Any], None]:
             def on_train_end(self, *_: Any, **__: Any) -> None:
                 switch(True)
                 sent = time.clock_gettime(beside)
-                time.sleep(10.0)  # nothing to do
-                idle = (time.clock_gettime(beside) - sent) / 10.0
+                time.sleep(_IDLE)  # nothing to do
+                idle = (time.clock_gettime(beside) - sent) / _IDLE
                 file.write_text(json.dumps({"rows": self.rows, "sent": sent, "idle": idle}), encoding="utf-8")
 
         trainer.add_callback(Switches())
@@ -125,8 +125,8 @@ def switched(file: Path) -> Callable[[Any, Any], None]:
     return attach
 
 
-#: Steps that warm up.
-_FIRST = 10
+#: Steps that warm up, and seconds in which the thread that sends only waits.
+_FIRST, _IDLE = 10, 5.0
 
 
 def _of_blocks(blocks: list[list[dict[str, Any]]], sent: float, idle: float) -> dict[str, float]:
