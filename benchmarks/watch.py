@@ -78,7 +78,8 @@ def switched(file: Path) -> Callable[[Any, Any], None]:
         from sentinel.watch import wrapping
 
         watcher, training = watching.watcher, watching._training
-        of_training.time = wrapping.time = _Clock  # type: ignore[assignment]
+        for module in (of_training, wrapping):
+            vars(module).update(time=_Clock)
         watcher.budget.began = _Clock.perf_counter()
         codes: dict[int, tuple[Any, Any, Any]] = {}
         beside = time.pthread_getcpuclockid(watching._thread.ident)
