@@ -52,9 +52,8 @@ MOST_ROWS, MOST_TOKENS = 8, 12
 _VARIED = 20
 #: Numbers of the largest tensor of a scenario that is written.
 _MOST_WRITTEN = 4096
-#: Bytes of the events' file before it begins again.
+#: Bytes of the events' file before it begins again, and files that are put aside.
 _LARGEST = 16 << 20
-#: Files of events that are put aside.
 _PUT_ASIDE = 3
 #: What takes much memory, and no function needs that is given numbers: data sets, and models beside the run's.
 _INERT = (
@@ -151,6 +150,7 @@ class Checker:
         self._where: dict[tuple[str, str, str], set[int]] = {}
         self._found, self._found_at = {"sentinel/violations": 0, "sentinel/checked": 0}, 0.0
         self._configured: Path | None = None
+        self._rate, self._begun = "", False
 
     def prepare(self, modules: Sequence[str]) -> None:
         """Read the functions of these modules before there is a run."""
@@ -237,11 +237,14 @@ class Checker:
                     process.send("plan", reading.plan)
             if not self._waiting:
                 process.waits = False
+                if self._readings and not self._begun:
+                    self._begun = True
+                    _say(f"{len(self._readings)} boundaries watched: {self._rate}")
                 process.send("ready", self._producers(process.modules))
 
     def _take(self, process: Process, said: Sequence[Any]) -> None:
         if said[0] == "process":
-            process.pid, process.rank = said[1:]
+            process.pid, process.rank, self._rate = said[1:]
             self._ranks[process.pid] = process.rank
         elif said[0] == "modules":
             process.modules |= set(said[1])

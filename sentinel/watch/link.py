@@ -163,7 +163,9 @@ class Watching:
                 rank = int(distributed.get_rank())
         if rank != self._rank:
             self._rank = rank
-            self._connection.send(("process", self._pid, rank))
+            every, share = self.watcher.budget.every, self.watcher.budget.share
+            rate = f"one call in {every} of each is copied, in at most {share:.0%} of the time"
+            self._connection.send(("process", self._pid, rank, rate))
 
     def _tell_modules(self) -> None:
         if len(sys.modules) == self._modules:

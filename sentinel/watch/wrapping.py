@@ -268,9 +268,7 @@ class Watcher:
 
 
 class _Jump:
-    """What the code of a watched function calls. Where that is pickled by value, as Ray does with what is in no module
-    of its workers, nothing watches there.
-    """
+    """What the code of a watched function calls. Pickled by value, as Ray does with a script's, it watches nothing."""
 
     __slots__ = ("_called", "_original")
 

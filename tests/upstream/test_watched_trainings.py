@@ -50,7 +50,15 @@ def test_a_bug_in_a_real_training_is_named(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_the_checker_is_not_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = _benchmark(tmp_path, monkeypatch, "watch.py", "--trl", "--memory")
+    said = _benchmark(tmp_path, monkeypatch, "watch.py", "--memory")
     found = re.search(r"the checker: (\d+) MB of its own", said)
     assert found is not None
     assert int(found[1]) <= 256
+
+
+def test_a_look_costs_little_of_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the time that the run's thread was running. Of a hundred steps, two are looked at or have a call copied."""
+    said = _benchmark(tmp_path, monkeypatch, "watch.py", "--grpo", "40")
+    found = re.search(r"a look by its own clocks: ([\d.]+)% of a step", said)
+    assert found is not None, said
+    assert 2 * float(found[1]) / 100 <= 0.5, "the bound on all that watching costs is 1% of the time"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from sentinel.watch import metrics
+from sentinel.watch import metrics, training
 from sentinel.watch.invariants import INVARIANTS, Memory
 from sentinel.watch.training import Training
 from sentinel.watch.wrapping import Budget, Watcher
@@ -227,3 +227,32 @@ def test_a_logger_is_told_as_its_user_configured_it(monkeypatch: pytest.MonkeyPa
     mlflow.active_run = lambda: None
     metrics.tell(None, {"sentinel/checked": 5}, 6)
     assert len(told) == 3, "nobody has a run open"
+
+
+def test_log_probs_of_some_tokens_are_those_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    head = torch.nn.Linear(4, 5)
+    model = SimpleNamespace(get_output_embeddings=lambda: head, config=None)
+    hidden, ids = torch.rand(2, 7, 4), torch.randint(5, (2, 7))
+    whole = training._log_probs(model, hidden, ids, 0.7, some=False)
+    monkeypatch.setattr(training, "_FEW_LOGITS", 15)
+    some = training._log_probs(model, hidden, ids, 0.7, some=True)
+    assert whole.shape == some.shape == (2, 6)
+    assert not whole.isnan().any()
+    assert torch.equal(some[~some.isnan()], whole[~some.isnan()])
+    assert int((~some.isnan()).sum()) == 3
+    monkeypatch.setattr(training, "_LOGITS", 15)
+    assert torch.equal(training._log_probs(model, hidden, ids, 0.7, some=False).isnan(), some.isnan())
+
+
+def test_some_tokens_show_one_that_is_off_and_add_up_to_no_loss() -> None:
+    """Nothing is said of a loss of which a part is not known."""
+    some = _LOG_PROBS.clone()
+    some[0, 2], some[1, 1] = torch.nan, torch.nan
+    memory = Memory()
+    assert memory.look(*_answers(log_probs=some, loss=2 * _MEAN)) == []
+    assert memory.look(*_pairs(log_probs=some, loss=99.0)) == []
+    memory = Memory()
+    for log_probs, named in ((_LOG_PROBS[:, 1:], []), (_LOG_PROBS[:, 1:] - 1.0, ["log_probs_are_the_models"])):
+        memory.look("call", {**_CALL, "log_probs": log_probs})
+        assert [one.name for one, _ in memory.look(*_answers(log_probs=some))] == named
