@@ -521,8 +521,8 @@ class Comparison:
         found: dict[str, dict[tuple[str, str], Broken]] = {side: {} for side in SIDES}
         with ThreadPoolExecutor(2, "sentinel-laws") as pool:
             for both in zip(*pool.map(searches, SIDES)):
-                for side, (own, other) in zip(SIDES, (both, both[::-1])):
-                    for finding in _alone(own, other):
+                for side, own in zip(SIDES, both):
+                    for finding in (item for outcome in own.outcomes.values() for item in outcome.findings):
                         key = finding.law.name, finding.symptom
                         if key not in found[side] and _kept(sessions[_OTHER[side]], subject, finding):
                             found[side][key] = _broken(finding, seen.spoken[_OTHER[side]] - seen.spoken[side])
@@ -594,11 +594,6 @@ class Comparison:
             if all(unit is None or unit.kind == "function" for unit in units) and not paths & ran:
                 left.append(change)
         return _named(left)
-
-
-def _alone(own: BoundarySearch, other: BoundarySearch) -> Iterator[Finding]:
-    for law, outcome in own.outcomes.items():
-        yield from (item for item in outcome.findings if item.symptom not in other.outcomes[law].symptoms)
 
 
 def _lines(unit: Unit | None) -> frozenset[str]:
