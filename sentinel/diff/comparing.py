@@ -68,6 +68,12 @@ class Difference:
     recipes: tuple[str, ...] = ()
     slip: str = ""
 
+    @property
+    def shown(self) -> bool:
+        """Whether it was seen again: a call that was refused is."""
+        refused = any(isinstance(answer, str) for answer in self.answers.values())
+        return refused or self.symptom not in ("raises", "no longer raises")
+
 
 @dataclass(frozen=True)
 class Broken:
@@ -376,7 +382,8 @@ class Comparison:
                 pair.try_(search.subject, glimpses(search.subject, self._seed, [NUMBERS_STAY])[:4], describe=True)
             seen = pair.seen.get(subject.name, Seen())
             findings = {item.symptom: item for each in laws[::-1] for item in search.outcomes[each].findings}
-            differences = tuple(self._difference(pair, search.subject, finding) for finding in findings.values())
+            seen_again = (self._difference(pair, search.subject, finding) for finding in findings.values())
+            differences = tuple(each for each in seen_again if each.shown)
             if not seen.answered and seen.refused:
                 return _refused(compared, seen, differences)
             scenarios = [next(iter(finding.trial.variants.values())) for finding in findings.values()]
