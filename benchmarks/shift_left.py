@@ -114,6 +114,7 @@ def flagged(
         return {**told, "said": "not bound", "why": "no boundary of this contract is there"}
     item = found[0]
     told |= {"kind": KINDS[item.state == "new"], "state": item.state, "judgement": item.judgement}
+    told["redefines"] = item.redefines
     told |= {"laws": {side: sorted({each.law for each in broken}) for side, broken in item.broken.items()}}
     if item.broken.get(AFTER):
         return {**told, "said": "flagged", "why": ", ".join(told["laws"][AFTER])}

@@ -68,6 +68,12 @@ class Difference:
     recipes: tuple[str, ...] = ()
     slip: str = ""
 
+    @property
+    def shown(self) -> bool:
+        """Whether it was seen again: a call that was refused is."""
+        refused = any(isinstance(answer, str) for answer in self.answers.values())
+        return refused or self.symptom not in ("raises", "no longer raises")
+
 
 @dataclass(frozen=True)
 class Broken:
@@ -376,7 +382,8 @@ class Comparison:
                 pair.try_(search.subject, glimpses(search.subject, self._seed, [NUMBERS_STAY])[:4], describe=True)
             seen = pair.seen.get(subject.name, Seen())
             findings = {item.symptom: item for each in laws[::-1] for item in search.outcomes[each].findings}
-            differences = tuple(self._difference(pair, search.subject, finding) for finding in findings.values())
+            seen_again = (self._difference(pair, search.subject, finding) for finding in findings.values())
+            differences = tuple(each for each in seen_again if each.shown)
             if not seen.answered and seen.refused:
                 return _refused(compared, seen, differences)
             scenarios = [next(iter(finding.trial.variants.values())) for finding in findings.values()]
@@ -521,8 +528,8 @@ class Comparison:
         found: dict[str, dict[tuple[str, str], Broken]] = {side: {} for side in SIDES}
         with ThreadPoolExecutor(2, "sentinel-laws") as pool:
             for both in zip(*pool.map(searches, SIDES)):
-                for side, (own, other) in zip(SIDES, (both, both[::-1])):
-                    for finding in _alone(own, other):
+                for side, own in zip(SIDES, both):
+                    for finding in (item for outcome in own.outcomes.values() for item in outcome.findings):
                         key = finding.law.name, finding.symptom
                         if key not in found[side] and _kept(sessions[_OTHER[side]], subject, finding):
                             found[side][key] = _broken(finding, seen.spoken[_OTHER[side]] - seen.spoken[side])
@@ -594,11 +601,6 @@ class Comparison:
             if all(unit is None or unit.kind == "function" for unit in units) and not paths & ran:
                 left.append(change)
         return _named(left)
-
-
-def _alone(own: BoundarySearch, other: BoundarySearch) -> Iterator[Finding]:
-    for law, outcome in own.outcomes.items():
-        yield from (item for item in outcome.findings if item.symptom not in other.outcomes[law].symptoms)
 
 
 def _lines(unit: Unit | None) -> frozenset[str]:
