@@ -221,7 +221,7 @@ class _Verifier:
             for test in sorted(recorded[name].keys() - set(both)):
                 side, said = ("here", now[name]) if test in then else ("then", recorded[name])
                 why = said.get(test, {}).get("not_runnable") or said.get(test, {}).get("reason", "")
-                left += f"; {test} did not run {side}: {why}"
+                left += f"; {test} did not run {side}" + (f": {why}" if why else "")
         if wrong := [f"{name}: {_apart(*pair)}" for name, pair in pairs.items() if pair[0] != pair[1]]:
             return Outcome(file, "different", "the trial of the fix", reason="; ".join(wrong) + left)
         return Outcome(file, "same", "the trial of the fix", reason=f"the same: every count and difference{left}")
