@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +244,9 @@ class _Verifier:
         refs = [self._patched(side) or ref_of(side, self._repo) for side in sides]
         checkouts = [opened(self._catalog.targets[recorded["target"]], ref, None).path for ref in refs]
         contained = all((side["environment"] or {}).get("sandbox") == "strict" for side in sides)
+        here = {str(item.metadata["Name"]).lower() for item in metadata.distributions()}
+        if lacking := [name for name in recorded["runner"]["packages"] if name.lower() not in here]:
+            return Outcome(file, "could not", "the runner", reason=f"{', '.join(lacking)} not installed here")
         environment = Environment()
         try:
             texts = {file.name: file.read_text(encoding="utf-8")}

@@ -277,8 +277,10 @@ def test_what_only_the_evidence_has_is_named(run_sentinel: Any, few_scenarios: N
     answer = run_sentinel("verify", evidence, "--no-tests")
     assert (answer.status, "tests/test_gone.py did not run here" in answer.out) == (0, True), answer.out
     document["tried"]["elsewhere"]["tiny.gone"] = {"scenarios": 6, "largest_difference": 0.0}
+    document["runner"]["packages"].append("no-such-package")
     evidence.write_text(json.dumps(document))
     answer = run_sentinel("verify", evidence, "--no-tests")
+    assert "could not be verified: no-such-package not installed here" in answer.out, answer.out
     assert (answer.status, "tiny.gone {" in answer.out and "recorded, None now" in answer.out) == (1, True), answer.out
 
 
