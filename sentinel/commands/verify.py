@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -221,7 +222,7 @@ class _Verifier:
             for test in sorted(recorded[name].keys() - set(both)):
                 side, said = ("here", now[name]) if test in then else ("then", recorded[name])
                 why = said.get(test, {}).get("not_runnable") or said.get(test, {}).get("reason", "")
-                left += f"; {test} did not run {side}: {why}"
+                left += f"; {test} did not run {side}" + (f": {why}" if why else "")
         if wrong := [f"{name}: {_apart(*pair)}" for name, pair in pairs.items() if pair[0] != pair[1]]:
             return Outcome(file, "different", "the trial of the fix", reason="; ".join(wrong) + left)
         return Outcome(file, "same", "the trial of the fix", reason=f"the same: every count and difference{left}")
@@ -243,6 +244,9 @@ class _Verifier:
         refs = [self._patched(side) or ref_of(side, self._repo) for side in sides]
         checkouts = [opened(self._catalog.targets[recorded["target"]], ref, None).path for ref in refs]
         contained = all((side["environment"] or {}).get("sandbox") == "strict" for side in sides)
+        here = {str(item.metadata["Name"]).lower() for item in metadata.distributions()}
+        if lacking := [name for name in recorded["runner"]["packages"] if name.lower() not in here]:
+            return Outcome(file, "could not", "the runner", reason=f"{', '.join(lacking)} not installed here")
         environment = Environment()
         try:
             texts = {file.name: file.read_text(encoding="utf-8")}

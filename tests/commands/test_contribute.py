@@ -267,6 +267,24 @@ def test_a_contribution_is_verified_number_by_number(run_sentinel: Any, few_scen
     assert "it says changed at base" in answer.out
 
 
+def test_what_only_the_evidence_has_is_named(run_sentinel: Any, few_scenarios: None, fixed_by: Any) -> None:
+    fixed_by()
+    assert run_sentinel("contribute", "TINY-MEAN", "--out", "out", "--no-tests").status == 0
+    evidence = Path("out") / "TINY-MEAN" / "evidence.json"
+    (evidence.parent / "PULL_REQUEST.md").unlink()  # it would say something else, too
+    document = json.loads(evidence.read_text())
+    document["tried"]["tests"]["tests/test_gone.py"] = {"outcomes": {"passed": [1, 1]}, "worse": []}
+    evidence.write_text(json.dumps(document))
+    answer = run_sentinel("verify", evidence, "--no-tests")
+    assert (answer.status, "tests/test_gone.py did not run here" in answer.out) == (0, True), answer.out
+    document["tried"]["elsewhere"]["tiny.gone"] = {"scenarios": 6, "largest_difference": 0.0}
+    document["runner"]["packages"].append("no-such-package")
+    evidence.write_text(json.dumps(document))
+    answer = run_sentinel("verify", evidence, "--no-tests")
+    assert "could not be verified: no-such-package not installed here" in answer.out, answer.out
+    assert (answer.status, "tiny.gone {" in answer.out and "recorded, None now" in answer.out) == (1, True), answer.out
+
+
 def test_a_contribution_whose_fix_is_another_one_by_now_is_not_verified(run_sentinel: Any, fixed_by: Any) -> None:
     fixed_by()
     assert run_sentinel("contribute", "TINY-MEAN", "--out", "out", "--no-check").status == 0
