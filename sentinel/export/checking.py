@@ -20,6 +20,9 @@ from sentinel.worker import bubblewrap
 from sentinel.worker.client import Options
 from sentinel.worker.contained import contained_command
 
+#: What dill, and so datasets, looks for in a path to tell what is installed from what has to be pickled.
+SITE = "site-packages"
+
 #: Seconds for one script; importing a framework with its packages takes most of it.
 TIMEOUT = 120.0
 
@@ -159,11 +162,12 @@ class Environment:
         if not folder.exists():
             made = Path(tempfile.mkdtemp(dir=self._folder.name))
             made.chmod(0o755)
+            (made / SITE).mkdir()
             for top, place in _installed_by(names).items():
-                (made / top).symlink_to(place)
+                (made / SITE / top).symlink_to(place)
             with contextlib.suppress(OSError):  # the other side's was first
                 made.rename(folder)
-        return folder
+        return folder / SITE
 
 
 def distribution_of(package: str) -> str | None:
