@@ -107,6 +107,7 @@ class Watching:
         self.watcher.restore()
         self._ending.set()
         self._thread.join(PATIENCE)
+        self.watcher.restore()  # what it was about to watch
         self._connection.close()
 
     def _talk(self) -> None:
@@ -187,7 +188,7 @@ class Watching:
         while self._connection.poll(max(until - time.monotonic(), 0.0)):
             kind, said = self._connection.recv()
             if kind == "plan":
-                refused = self.watcher.watch(said)
+                refused = "the watching has ended" if self._ending.is_set() else self.watcher.watch(said)
                 self._connection.send(("watched", said.number, refused))
             elif kind == "found":
                 self.watcher.found = said

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import os
 import runpy
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -187,9 +186,7 @@ def test_fixes_are_mined_that_nobody_has_shown(
         history.commit(files, subject)
     store.add(tiny_catalog.targets["tiny"], str(history.path))
     (tmp_path / "known.jsonl").write_text('{"target": "tiny", "pull": 7}\n{"target": "other", "pull": 4}\n')
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
     unseen = runpy.run_path(str(BENCHMARKS / "unseen.py"))
-    monkeypatch.delitem(sys.modules, "detection")  # it has this test's catalog
     known = unseen["Known"]("tiny", [tmp_path / "known.jsonl"])
     mined = list(unseen["Miner"](tiny_catalog.targets["tiny"], store).candidates(known))
     assert {one.subject: (one.state, [function.path for function in one.functions]) for one in mined} == {
