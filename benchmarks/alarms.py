@@ -46,10 +46,10 @@ def main() -> None:
             if not commit.parents or commit.date >= options.before:
                 continue
             parent = commits.commit(mirror, commit.parents[0])
-            if not radar._touches(parent.tree, commit.tree):
+            if not radar.touches(parent.tree, commit.tree):
                 continue
             taken += 1
-            pull = radar._compared(0, commit, parent, time.monotonic())
+            pull = radar.compared(0, commit, parent, time.monotonic())
             known = [bug for bug, text in brought.items() if commit.sha[:7] in text]
             row: dict[str, Any] = {
                 "target": target.name,

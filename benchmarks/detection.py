@@ -30,7 +30,6 @@ from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.boundary_search import BoundarySearch, Finding
 from sentinel.search.checks import subjects
 from sentinel.sources import open_checkout
-from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
 
 CATALOG = bundled_catalog()
@@ -73,20 +72,15 @@ def subject_of(recipe: Recipe) -> Subject | None:
 
 
 def searched(runner: Runner, job: Job) -> Case:
+    """Search until a law breaks."""
+    bug, ref = job.recipe.bug_id, job.ref
     subject = subject_of(job.recipe)
     if subject is None:
-        return Case(job.recipe.bug_id, job.ref.short, (), 0, f"the contract {job.recipe.contract} has no laws here")
-    return search_until_broken(runner, job.recipe.bug_id, job.recipe.target, job.ref, subject)
-
-
-def search_until_broken(
-    runner: Runner, bug: str, target: str, ref: Ref, subject: Subject, enough: int = ENOUGH
-) -> Case:
-    """Search until a law breaks."""
+        return Case(bug, ref.short, (), 0, f"the contract {job.recipe.contract} has no laws here")
     try:
-        open_target = runner.open_target(target, ref, [subject.binding])
+        open_target = runner.open_target(job.recipe.target, ref, [subject.binding])
         search = BoundarySearch(open_target.law_session, subject, 0, shrinking=SHRINKING)
-        while search.tried < enough and not any(outcome.findings for outcome in search.outcomes.values()):
+        while search.tried < ENOUGH and not any(outcome.findings for outcome in search.outcomes.values()):
             before = search.tried
             search.run(25)
             if search.tried == before:

@@ -53,6 +53,23 @@ ASIDE = re.compile(
     r"\b(revert|docs?|readme|typos?|ci|lint|format(ting)?|pre-commit|tests?|docker\w*|install\w*)\b", re.I
 )
 
+#: Where a bug is, by the dotted path of its function: the first that fits.
+PLACES = {
+    "rewards and graders": r"reward|extract_utils|score",
+    "rollouts, agents, requests to engines": (
+        r"agent|rollout|generator|inference|vllm|sglang|client|remote|server|tinker|io_struct|scheduler"
+    ),
+    "data sets, loaders, templates": (
+        r"dataset|dataloader|\.data\.|data_api|chat_template|function_executor|dist_rollout"
+    ),
+    "metrics": r"metric|stats",
+    "workers, engines and models' steps": (
+        r"workers?\b|engine|strategy|megatron|models?\b|model_wrapper|losses|base_worker|actor_worker|sft"
+    ),
+    "the trainer's step": r"trainer",
+    "other": "",
+}
+
 #: Scenarios of one boundary, and of one function that nobody has bound.
 EXAMPLES, SCENARIOS = 25, 100
 
@@ -219,7 +236,12 @@ def seen(runner: Runner, miner: Miner, bug: Bug) -> Seen:
             found.append(one)
     except SentinelError as error:
         refused = str(error)
-    laws = [(CATALOG.laws[each.law].rank, each.law, one.name) for one in found for each in one.broken.get(BEFORE, ())]
+    laws = [
+        (CATALOG.laws[each.law].rank, each.law, one.name)
+        for one in found
+        for each in one.broken.get(BEFORE, ())
+        if each.law in CATALOG.laws  # and no call that is refused by a slip: that is loud
+    ]
     brought = tuple(f"{each.law} at {one.name}" for one in found for each in one.broken.get(AFTER, ()))
     asked = [one for one in found if one.state != "same code"]
     states = tuple(f"{one.name}: {one.state}{f' ({one.reason})' if one.reason else ''}" for one in asked)
@@ -244,6 +266,19 @@ def seen(runner: Runner, miner: Miner, bug: Bug) -> Seen:
     else:
         said = "the same" if held.outcome.answered else f"refused: {next(iter(held.outcome.refused), '')}"
     return Seen(bug, rank, how if rank else f"{how}; by the lexicon: {said}", brought, states)
+
+
+def places(told: Sequence[Seen]) -> Iterator[str]:
+    """Where the bugs are, how many are seen, and of how many functions something that is bound reaches what changed."""
+    counts: dict[str, Counter[str]] = {name: Counter() for name in PLACES}
+    for one in told:
+        name = next(name for name, pattern in PLACES.items() if re.search(pattern, one.bug.boundary))
+        own = any(each.startswith(one.bug.boundary) for each in one.compared)
+        how = "bound itself" if own else "others reach it" if one.compared else "nothing bound reaches it"
+        counts[name].update(["bugs", how, *(["seen"] if one.rank else [])])
+    headings = ("bugs", "seen", "nothing bound reaches it", "others reach it", "bound itself")
+    for name, found in counts.items():
+        yield f"{name}: " + ", ".join(f"{heading} {found[heading]}" for heading in headings)
 
 
 def look(bugs: Sequence[Bug], file: Path) -> list[Seen]:
@@ -281,6 +316,7 @@ def main() -> int:
             print(
                 f"{name or 'all'}: {ranks.total()} bugs; " + ", ".join(f"rank {n}: {ranks[n]}" for n in (1, 2, 3, 4, 0))
             )
+        print("\n".join(places(told)))
         for one in told:
             print(f"{one.bug.id}: {one.rank or 'missed'}: {one.how}")
             for law in one.brought:

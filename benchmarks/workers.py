@@ -47,6 +47,9 @@ _LOSSES = ("policy_update", "policy_loss")
 _ONE = {"dp_size": 1, "max_tokens_per_microbatch": None}
 
 
+_SCRATCH = tempfile.TemporaryDirectory()
+
+
 def imported(target: Any, ref: str) -> tuple[str, ...]:
     """Have this process import a framework as a worker does; its import roots."""
     checkout = open_checkout(target, Ref.parse(ref))
@@ -56,6 +59,7 @@ def imported(target: Any, ref: str) -> tuple[str, ...]:
     for name in target.preload:
         with contextlib.suppress(ImportError):
             __import__(name)
+    os.chdir(_SCRATCH.name)  # one of them writes logs where it is imported
     ghosts.ImportRecorder(places, target.packages, target.ghost_versions, target.preload).install()
     return roots
 

@@ -194,12 +194,12 @@ class Radar:
         if not self._code.files(head.tree):
             roots = ", ".join(root.path for root in self._target.roots)
             raise Unavailable(f"the head has none of the package roots: {roots}")
-        if not self._touches(base.tree, head.tree):
+        if not self.touches(base.tree, head.tree):
             seconds = round(time.monotonic() - began, 2)
             return Pull(number, head.sha, head.subject, base.sha, "nothing", seconds=seconds)
-        return self._compared(number, head, base, began)
+        return self.compared(number, head, base, began)
 
-    def _touches(self, base: str, head: str) -> bool:
+    def touches(self, base: str, head: str) -> bool:
         """Whether any boundary reaches code that is not the same, or something is registered in a changed file."""
         one, other = self._code.files(base), self._code.files(head)
         changed = {file for file in one.keys() | other.keys() if one.get(file) != other.get(file)}
@@ -217,7 +217,7 @@ class Radar:
                 return True
         return False
 
-    def _compared(self, number: int, head: Commit, base: Commit, began: float) -> Pull:
+    def compared(self, number: int, head: Commit, base: Commit, began: float) -> Pull:
         refs = Ref("git", base.sha), Ref("git", head.sha)
         found: list[Compared] = []
         try:

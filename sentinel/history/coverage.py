@@ -225,10 +225,13 @@ def lines(found: Coverage, folder: Path, level: str, session: LawSession, bound:
                 BoundarySearch(watched, boundary, 0, None, shrinking, False, glimpse=True).run(examples)
     finally:
         watched.close()
-    jumps: dict[str, set[tuple[int, int]]] = defaultdict(set)
-    for path, several in watched.jumps.items():  # the worker may know the checkout by another name
-        for file in (each.file for each in found.functions if path.endswith(f"/{each.file}")):
-            jumps[str(folder / file)] |= several
+    known = {each.file for each in found.functions}
+    jumps = {  # the worker may know the checkout by another name
+        str(folder / file): several
+        for path, several in watched.jumps.items()
+        for file in known
+        if path.endswith(f"/{file}")
+    }
     measured = library.Coverage(data_file=None, branch=True, config_file=False)
     measured.get_data().add_arcs(jumps)
     there: dict[str, tuple[set[int], set[int], dict[int, tuple[int, int]]]] = {}

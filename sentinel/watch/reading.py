@@ -27,7 +27,7 @@ from sentinel.contracts.contract import TOKENS, Contract, DoesNotApply, Input
 from sentinel.deciding.law_session import Subject
 from sentinel.laws.law import Case
 from sentinel.search.scenarios import draw, with_dialects
-from sentinel.values.literals import Tensor, from_array
+from sentinel.values.literals import HALVES, Tensor, from_array
 from sentinel.watch.values import Path, at
 from sentinel.watch.wrapping import Plan, gradients_of, members
 from sentinel.worker import ghosts, probe, tensors
@@ -453,7 +453,7 @@ def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any
 def _same_meaning(reading: Reading, drawn: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:
     """Whether the contract says the same of a scenario and of what was read off its call."""
     contract = reading.subject.contract
-    if any(isinstance(value, Tensor) and value.dtype in ("float16", "bfloat16") for value in drawn.values()):
+    if any(isinstance(value, Tensor) and value.dtype in HALVES for value in drawn.values()):
         return True  # a call may have a mean in the place of its terms, rounded; scenarios in float32 tell
     try:
         one, two = (reading.of_results(probe.consult(contract, _literals(contract, item))) for item in (drawn, inputs))
