@@ -26,13 +26,14 @@ def figures() -> dict[str, tuple[object, ...]]:
     verl = [(recipe.bug_id, pin) for recipe, pin in every if recipe.target == "verl"]
     unknown = [(name, pin.ref) for name, pin in verl if pin.ref.kind == "git"]  # the first command has no mirror yet
     releases = Counter(pin.expect for _, pin in verl if pin.ref.kind == "pypi")
+    there = {pin.ref for _, pin in verl if pin.ref.kind == "pypi" and pin.expect == "reproduced"}
     seen, right, gone = (releases[name] for name in ("reproduced", "fixed", "unavailable"))
     return {
         r"ships (\d+ bugs? .*?), with (\d+) revisions": (counted(rows), len(every)),
         r"and (\d+) \*laws\*": (len(catalog.laws),),
-        r"(\d+) bugs  pypi:0\.9\.1  fixed ": (right,),
-        r"(\d+) bugs  pypi:0\.9\.1  reproduced ": (seen,),
-        r"(\d+) bugs  (\d+) refs +unavailable ": (len({name for name, _ in unknown}), len({ref for _, ref in unknown})),
+        r"(\d+) bugs +pypi:0\.9\.1  fixed ": (right,),
+        r"(\d+) bugs +(\d+) refs +reproduced ": (seen, len(there)),
+        r"(\d+) bugs +(\d+) refs +unavailable ": (len({name for name, _ in unknown}), len({ref for _, ref in unknown})),
         r"(\d+) reproduced, (\d+) unavailable, (\d+) fixed": (seen, len(unknown) + gone, right),
         r"(\d+) passed, (\d+) skipped in": (seen + right + gone, len(unknown)),
     }
