@@ -131,14 +131,15 @@ _FIRST, _IDLE = 10, 5.0
 
 
 def _middle(values: list[float]) -> float:
-    """The mean without the lowest and the highest fifth: one step in a hundred takes six times the others, watched or not."""
+    """The mean without the lowest and the highest fifth: one step in a hundred takes six times the others, watched or
+    not."""
     fifth = len(values) // 5
     return statistics.fmean(sorted(values)[fifth : len(values) - fifth])
 
 
 def _beside(block: list[dict[str, Any]], row: dict[str, Any]) -> float:
     """What the steps of a block take that are not watched, but for this one."""
-    return statistics.median(other["took"] for other in block if other["kind"] == "bare" and other is not row)
+    return statistics.median(float(other["took"]) for other in block if other["kind"] == "bare" and other is not row)
 
 
 def _of_blocks(blocks: list[list[dict[str, Any]]], sent: float, idle: float) -> dict[str, float]:

@@ -146,7 +146,7 @@ def doubled(plans: list[Any]) -> None:
             result = original(*args, **kwargs)
             if not isinstance(result, tuple):
                 return result * 2
-            whole = "loss" not in original.__name__  # a loss comes first, and has its metrics beside it
+            whole = "loss" not in original.__qualname__.lower()  # a loss comes first, and has its metrics beside it
             return tuple(one * 2 if place == 0 or whole else one for place, one in enumerate(result))
 
         return called
@@ -163,6 +163,7 @@ def watched(checker: Checker, target: Any, training: Training, steps: int, bug: 
         events = Path(folder) / "events.jsonl"
         watching = kind(target.name, target.packages, events, Budget(every=1, share=1.0))
         watching.ready(60.0)
+        watching.watcher.copies.maxsize = 0  # steps of a millisecond would fill it
         rewards = [training.step() for _ in range(steps)]
         watching.stop()
         lines = [json.loads(line) for line in events.read_text(encoding="utf-8").splitlines()]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import enum
 import hashlib
 import inspect
 import itertools
@@ -110,6 +111,7 @@ class Reading:
             if parts[path] is None:
                 return self._read_without(path, parts)
         fewest, why = len(self.plan.paths) + 1, "its adapter makes no such call"
+        closest: tuple[dict[str, Any], dict[Path, Any]] | None = None
         for chosen in itertools.islice(itertools.product(*self.open.values()), _COMBINATIONS):
             inputs = self._inputs(parts, dict(zip(self.open, chosen)))
             try:
@@ -121,9 +123,19 @@ class Reading:
             if not other:
                 return inputs
             if len(other) < fewest:
-                fewest = len(other)
+                fewest, closest = len(other), (inputs, {path: parts[path] for path in other})
                 why = "; ".join(f"{written(p)} is {_brief(parts[p])}, not {_brief(made[p])}" for p in other[:3])
+        if closest is not None and self._same_with(*closest):
+            return closest[0]
         raise Unreadable(why)
+
+    def _same_with(self, inputs: Mapping[str, Any], parts: Mapping[Path, Any]) -> bool:
+        """Whether the function does the same with these parts of a call in the place of the adapter's: what a batch has
+        of the prompt, or what an option that is off would read."""
+        usual, other = _with(self, inputs, {}), _with(self, inputs, parts)
+        if usual is None or other is None:
+            return False
+        return all(_same_value(_flat(usual[key]), _flat(other[key]), near=1e-6, least=0.0) for key in self.keys)
 
     def _required(self) -> list[Path]:
         """The parts that show tensors which no scenario leaves out."""
@@ -141,8 +153,7 @@ class Reading:
             if parts[other] is not None:
                 with contextlib.suppress(Unreadable):
                     inputs = self.read({**parts, path: parts[other]})
-                    usual, without = (_with(self, inputs, changed) for changed in ({}, {path: None}))
-                    if usual and without and all(_same_value(usual[key], without[key]) for key in self.keys):
+                    if self._same_with(inputs, {path: None}):
                         return inputs
         raise Unreadable(f"{written(path)} is left out")
 
@@ -164,6 +175,7 @@ class Reading:
         listener._answers = answers
         boundary = replace(self.boundary, function=listener)
         observed = self.of_results(probe.observe(self.subject.contract, boundary, inputs, (), "cpu"))
+        observed = {key: _as_rows(value, inputs.get(self.subject.contract.mask)) for key, value in observed.items()}
         of_gradients = {item.key for item in self.subject.contract.observes if item.role == "gradient"}
         return {key: value for key, value in observed.items() if gradients or key not in of_gradients}
 
@@ -203,6 +215,10 @@ class Reading:
     def _inputs(self, parts: Mapping[Path, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
         contract, binding = self.subject.contract, self.subject.binding
         read = {name: parts[path] for name, (path, _) in self.sources.items()}
+        for item in contract.inputs:
+            value = read.get(item.name)
+            if item.shape == TOKENS and self.sources.get(item.name, ("", ""))[1] == "same" and _packed(value):
+                read[item.name] = value[None]  # tokens of all responses, one behind the other, are read as one response's
         wide = next((value for value in read.values() if isinstance(value, torch.Tensor) and value.dim() == 2), None)
         inputs: dict[str, Any] = {}
         for item in contract.inputs:
@@ -248,12 +264,16 @@ def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
         elif (given := _source_where_given(values, seen, paths)) is not None:
             sources[item.name] = given, "same"
             open_[item.name] = (_SHOWN, None)
+        elif (mostly := _source(values, seen, paths, len(values) // 2)) is not None:
+            sources[item.name] = mostly, "same"  # some algorithm has no use for it, and its adapter gives none
         elif item.choices and not item.domain:
             open_[item.name] = item.choices
         elif item.kind == "tensor" and item.name != subject.contract.mask and item.default is not None:
             if item.shape != TOKENS:
                 raise Unreadable(f"no part of a call shows {item.name}")
             per_token.append(item.name)
+    shown = {path for path, _ in sources.values()}
+    paths = tuple(path for path in paths if path[-1][0] != "[:]" or path in shown)
     owner, name = boundary.module.__name__, boundary.path.removeprefix(f"{boundary.module.__name__}.")
     asked = {step[1] for path in paths for step in path[1:] if step[0] == "()"}
     answering = {method: (owner, f"{name.rpartition('.')[0]}.{method}") for method in sorted(asked)}
@@ -335,7 +355,7 @@ def _with(reading: Reading, inputs: Mapping[str, Any], changed: Mapping[Path, An
     def called(*_: Any, **__: Any) -> Any:
         arguments = listener.heard or {}
         for path, value in changed.items():
-            _put(arguments, path, value)
+            _put(arguments, path, _laid_out(at(arguments, path, {}), value))
         bound = listener.__signature__.bind_partial()
         bound.arguments.update(arguments)
         return function(*bound.args, **bound.kwargs)
@@ -346,6 +366,28 @@ def _with(reading: Reading, inputs: Mapping[str, Any], changed: Mapping[Path, An
         return reading.of_results(probe.observe(reading.subject.contract, boundary, inputs, (), "cpu"))
     except Exception:
         return None
+
+
+def _packed(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() == 1
+
+
+def _laid_out(of_adapter: Any, of_run: Any) -> Any:
+    """What a run has in a place; where these are the adapter's numbers in another shape, these, with their gradients."""
+    tensors_ = isinstance(of_adapter, torch.Tensor) and isinstance(of_run, torch.Tensor)
+    if tensors_ and of_adapter.shape != of_run.shape and _alike(of_adapter.flatten(), of_run.flatten()):
+        return of_adapter.reshape(of_run.shape)
+    return of_run
+
+
+def _flat(value: Any) -> Any:
+    return from_array(value.array().reshape(-1), value.dtype) if isinstance(value, Tensor) else value
+
+
+def _as_rows(value: Any, mask: Any) -> Any:
+    """What is observed of packed tokens, as of the one response that they are read as."""
+    packed = isinstance(value, Tensor) and isinstance(mask, Tensor) and (1, *value.shape) == mask.shape
+    return from_array(value.array()[None], value.dtype) if packed else value
 
 
 def _another(value: Any) -> Any:
@@ -377,6 +419,10 @@ def _put(arguments: dict[str, Any], path: Path, given: Any = _ANOTHER) -> None:
         object.__setattr__(owner, path[asked][1], lambda *_, **__: answer)
         return
     value = _another(at(arguments, path, {})) if given is _ANOTHER else given
+    if path[-1][0] == "[:]":
+        first = at(arguments, path[:-1], {})[:, : path[-1][1]]
+        _put(arguments, path[:-1], torch.cat([first, value.to(first)], 1))
+        return
     if len(path) == 1:
         arguments[path[0]] = value
         return
@@ -511,8 +557,8 @@ def _with_gradients(result: Any, parts: Mapping[Path, tuple[Any, Any]]) -> Any:
         return result
     moved = loss
     for part, gradient in parts.values():
-        if isinstance(part, torch.Tensor) and part.shape == gradient.shape:
-            moved = _Given.apply(moved, part, gradient)  # type: ignore[no-untyped-call]
+        if isinstance(part, torch.Tensor) and part.numel() == gradient.numel():
+            moved = _Given.apply(moved, part, gradient.reshape(part.shape))  # type: ignore[no-untyped-call]
     if isinstance(result, dict):
         return {name: moved if one is loss else one for name, one in result.items()}
     return type(result)(moved if one is loss else one for one in result) if result is not loss else moved
@@ -550,6 +596,10 @@ def _leaves(path: Path, value: Any, names: frozenset[str]) -> Iterator[tuple[Pat
     """The plain values in an argument that the code may read: tensors, numbers, strings, and lists of these."""
     if value is None or isinstance(value, (bool, int, float, str, torch.Tensor, np.ndarray, np.generic)):
         yield path, value
+        if isinstance(value, torch.Tensor) and value.dim() == 2:
+            yield (*path, ("[:]", 1)), value[:, 1:]  # a column for the token before the first that is asked of
+    elif isinstance(value, enum.Enum):
+        yield (*path, (".", "name")), value.name
     elif isinstance(value, (tuple, dict)) and not value and len(path) == 1:
         yield path, value  # where further arguments would be
     elif isinstance(value, (list, tuple)):
@@ -615,11 +665,16 @@ def _of_code(code: CodeType) -> Iterator[str]:
 # -- values ------------------------------------------------------------------------------------------------------------
 
 
-def _source(values: list[Any], seen: list[dict[Path, Any]], paths: tuple[Path, ...]) -> Path | None:
-    """The part of a call that equals an input in all of them."""
+def _source(
+    values: list[Any], seen: list[dict[Path, Any]], paths: tuple[Path, ...], least: int | None = None
+) -> Path | None:
+    """The part of a call that equals an input in all of them, or in at least so many of other values."""
     for path in paths:
         parts = [of_call.get(path) for of_call in seen]
-        if any(part is not None for part in parts) and all(map(_alike, values, parts)):
+        equal = [value for value, part in zip(values, parts) if part is not None and _alike(value, part)]
+        if least is None and equal and all(map(_alike, values, parts)):
+            return path
+        if least is not None and len(equal) >= least and isinstance(equal[0], torch.Tensor) and equal[0].dim() == 2:
             return path
     return None
 
@@ -663,9 +718,9 @@ def _as_labels(values: Any) -> list[int]:
     return [numbers.setdefault(value, len(numbers)) for value in values]
 
 
-def _same_value(one: Any, other: Any, mask: Any = None, near: float = 1e-4) -> bool:
+def _same_value(one: Any, other: Any, mask: Any = None, near: float = 1e-4, least: float = 1e-6) -> bool:
     """:param mask: what else stands in a tensor of its shape means nothing.
-    :param near: how far apart they may be, relative.
+    :param near: how far apart they may be, relative; ``least``: absolute, which is all that is asked near 0.
     """
 
     def live(value: Any) -> Any:
@@ -675,13 +730,13 @@ def _same_value(one: Any, other: Any, mask: Any = None, near: float = 1e-4) -> b
         masked = isinstance(mask, Tensor) and value.shape == mask.shape
         return torch.from_numpy(array[mask.array() != 0] if masked else array)
 
-    return _close(live(one), live(other), near) or _alike(live(one), live(other))
+    return _close(live(one), live(other), near, least) or _alike(live(one), live(other))
 
 
-def _close(one: Any, other: Any, near: float) -> bool:
+def _close(one: Any, other: Any, near: float, least: float) -> bool:
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and one.shape == other.shape:
-        return torch.allclose(one, other, rtol=near, atol=1e-6, equal_nan=True)
-    return isinstance(one, float) and isinstance(other, float) and math.isclose(one, other, rel_tol=near, abs_tol=1e-6)
+        return torch.allclose(one, other, rtol=near, atol=least, equal_nan=True)
+    return isinstance(one, float) and isinstance(other, float) and math.isclose(one, other, rel_tol=near, abs_tol=least)
 
 
 def _literal(item: Input, value: Any) -> Any:
@@ -697,7 +752,8 @@ def _literal(item: Input, value: Any) -> Any:
 def written(path: Path) -> str:
     """A path as one would write it in Python."""
     return str(path[0]) + "".join(
-        f".{name}" if kind == "." else f".{name}()" if kind == "()" else f"[{name!r}]" for kind, name in path[1:]
+        {".": f".{name}", "()": f".{name}()", "[:]": f"[:, {name}:]"}.get(kind, f"[{name!r}]")
+        for kind, name in path[1:]
     )
 
 

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-#: The way to a part of a call: a parameter's name, then attributes ``(".", name)``, items ``("[]", key)``, and the
-#: answer of a method that the call asks ``("()", name)``.
+#: The way to a part of a call: a parameter's name, then attributes ``(".", name)``, items ``("[]", key)``, the answer
+#: of a method that the call asks ``("()", name)``, and a tensor's columns from one on ``("[:]", first)``.
 Path = tuple[Any, ...]
 
 #: Bytes of one call that are copied at most.
@@ -54,7 +54,7 @@ def at(arguments: Mapping[str, Any], path: Path, answers: Mapping[str, Any]) -> 
             found = answers.get(name)
             continue
         try:
-            found = getattr(found, name) if kind == "." else found[name]
+            found = getattr(found, name) if kind == "." else found[:, name:] if kind == "[:]" else found[name]
         except Exception:  # whatever a stranger's object raises
             return None
     return found

@@ -110,3 +110,50 @@ def test_what_needs_a_package_that_the_checker_does_without_is_not_read(monkeypa
     with pytest.raises(Unreadable, match=r"it needs much_memory\.inside\.frames, for which there is no room"):
         _reading(call=call)
     ghosts.state().used.clear()
+
+
+def shifted_loss(data):
+    mask = data["mask"][:, 1:]
+    return (data["values"][:, 1:] * mask * data["rows"][:, None]).sum() / mask.sum()
+
+
+def _call_shifted(boundary, inputs):
+    """A framework that has a column for the first token of the prompt, of which nothing is asked."""
+    mask = inputs["response_mask"]
+    data = {"values": inputs["loss_mat"], "mask": mask}
+    data = {name: torch.nn.functional.pad(value.float(), (1, 0)) for name, value in data.items()}
+    return {"loss": boundary.function({**data, "rows": (mask != 0).any(-1).float()})}
+
+
+def test_a_column_before_the_first_token_is_left_out_and_may_be_anything():
+    """The adapter puts 0 there, and a run its own; the function itself shows that it makes no difference."""
+    reading = _reading(shifted_loss, _call_shifted)
+    data = {"values": torch.tensor([[9.0, 0.5, 2.0]]), "mask": torch.tensor([[0, 1, 1]]), "rows": torch.ones(1)}
+    inputs = reading.read({path: at({"data": data}, path, {}) for path in reading.plan.paths})
+    assert inputs["loss_mat"].array().tolist() == [[0.5, 2.0]]
+    assert inputs["response_mask"].array().tolist() == [[1, 1]]
+
+
+def test_what_makes_a_difference_is_not_put_down_to_the_adapter():
+    """However small the numbers are: of 0 and 0 nothing is told apart, of 1e-9 and 2e-9 something is."""
+    reading = _reading(shifted_loss, _call_shifted)
+    data = {"values": torch.tensor([[0.0, 1e-9]]), "mask": torch.tensor([[0, 1]]), "rows": torch.full((1,), 2.0)}
+    with pytest.raises(Unreadable, match="rows"):
+        reading.read({path: at({"data": data}, path, {}) for path in reading.plan.paths})
+
+
+def test_packed_tokens_are_read_as_one_response():
+    """Those of all responses, one behind the other; where a function tells responses apart, it is not so."""
+    reading = _reading()
+    call = {"values": torch.tensor([0.5, 1.0, 8.0]), "mask": torch.tensor([1, 1, 0]), "total": torch.tensor(2)}
+    inputs = reading.read({path: at({**call, "power": 1}, path, {}) for path in reading.plan.paths})
+    assert inputs["loss_mat"].array().tolist() == [[0.5, 1.0, 8.0]]
+    observed = reading.observe(inputs, torch.tensor(0.75), {("values",): torch.tensor([0.5, 0.5, 0.0])})
+    assert observed["per_token_gradient"].nested() == [[0.5, 0.5, 0.0]]
+
+    def by_row(values, mask, total, ids=None, power=1):
+        return ((values * mask).sum(0) ** 2 / total).sum() ** power
+
+    reading = _reading(function=by_row)
+    with pytest.raises(Unreadable, match="mask is a tensor"):
+        reading.read({path: at({**call, "power": 1}, path, {}) for path in reading.plan.paths})
