@@ -137,9 +137,8 @@ class Training:
         return (rewards - rewards.mean())[:, None] * valid
 
 
-def doubled(plans: list[Any]) -> None:
-    """Put the bug into the functions of these plans."""
-    watcher = Watcher(Budget())
+def doubled(watcher: Watcher, plans: list[Any]) -> None:
+    """Put the bug into the functions of these plans, until the watcher restores them."""
 
     def twice(original: Any) -> Any:
         def called(args: Any, kwargs: Any) -> Any:
@@ -158,7 +157,8 @@ def doubled(plans: list[Any]) -> None:
 def watched(checker: Checker, target: Any, training: Training, steps: int, bug: list[Any]) -> dict[str, Any]:
     """Train beside a checker; what it has named, and how the reward went."""
 
-    kind = forked(checker, lambda: doubled(bug))
+    bugs = Watcher(Budget())
+    kind = forked(checker, lambda: doubled(bugs, bug))
     with tempfile.TemporaryDirectory() as folder:
         events = Path(folder) / "events.jsonl"
         watching = kind(target.name, target.packages, events, Budget(every=1, share=1.0))
@@ -166,6 +166,7 @@ def watched(checker: Checker, target: Any, training: Training, steps: int, bug: 
         watching.watcher.copies.maxsize = 0  # steps of a millisecond would fill it
         rewards = [training.step() for _ in range(steps)]
         watching.stop()
+        bugs.restore()
         lines = [json.loads(line) for line in events.read_text(encoding="utf-8").splitlines()]
     named = [
         {key: one.get(key) for key in ("law", "boundary", "step", "known")} for one in lines if one["event"] != "end"

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from sentinel.contracts.loss_aggregation import LOSS_AGGREGATION
+from sentinel.contracts.policy_loss import POLICY_LOSS
 from sentinel.deciding.law_session import Subject
 from sentinel.search.scenarios import narrowed
 from sentinel.targets import Binding
@@ -17,6 +18,7 @@ from sentinel.watch.reading import Unreadable, reading_of, written
 from sentinel.watch.values import at
 from sentinel.worker import ghosts
 from sentinel.worker.calling import Boundary
+from sentinel.worker.families import policy_loss
 
 
 def agg_loss(values, mask, total, ids=None, power=1):
@@ -157,3 +159,26 @@ def test_packed_tokens_are_read_as_one_response():
     reading = _reading(function=by_row)
     with pytest.raises(Unreadable, match="mask is a tensor"):
         reading.read({path: at({**call, "power": 1}, path, {}) for path in reading.plan.paths})
+
+
+def test_a_difference_shows_two_log_probs_but_not_what_it_is_not_told():
+    """The mask is in no such call: what the contract says of it is not looked at."""
+
+    def loss(ppo_kl, advantages, low, high):
+        ratio = (-ppo_kl).exp()
+        return torch.maximum(-ratio * advantages, -ratio.clamp(1 - low, 1 + high) * advantages)
+
+    def call(boundary, inputs):
+        bounds = inputs["eps_clip_low"], inputs["eps_clip_high"]
+        between = inputs["old_log_probs"] - inputs["log_probs"]
+        return {"per_token_loss": boundary.function(between, inputs["advantages"], *bounds)}
+
+    binding = policy_loss("run.loss", call, "ppo", ("eps_clip_low", "eps_clip_high"), mode="token-sum")
+    subject = Subject(binding, narrowed(POLICY_LOSS, binding), (), "", "run.loss")
+    reading = reading_of(0, subject, Boundary("run.loss", ModuleType("run"), loss, None, binding))
+    assert "per_token_loss" in reading.keys
+    assert not {"loss", "approx_kl", "per_token_gradient"} & reading.keys
+    parts = {"ppo_kl": torch.tensor([-0.5, 0.25]), "advantages": torch.tensor([1.0, -1.0]), "low": 0.2, "high": 0.3}
+    inputs = reading.read({path: at(parts, path, {}) for path in reading.plan.paths})
+    assert (inputs["old_log_probs"].array() - inputs["log_probs"].array()).tolist() == [[-0.5, 0.25]]
+    assert reading.observe(inputs, torch.tensor([-1.3, 0.8]), {})["per_token_loss"].array().shape == (1, 2)
