@@ -134,9 +134,9 @@ class Reading:
         """Whether the function does the same with these parts of a call in the place of the adapter's: what a batch has
         of the prompt, or what an option that is off would read."""
         usual, other = _with(self, inputs, {}), _with(self, inputs, parts)
-        if usual is None or other is None:
+        if usual is None or other is None or usual.keys() != other.keys():
             return False
-        return all(_same_value(_flat(usual[key]), _flat(other[key]), near=1e-6, least=0.0) for key in self.keys)
+        return all(_same_value(_flat(usual[key]), _flat(other[key]), near=1e-6, least=0.0) for key in usual)
 
     def _required(self) -> list[Path]:
         """The parts that show tensors which no scenario leaves out."""
@@ -266,7 +266,7 @@ def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
         elif (given := _source_where_given(values, seen, paths)) is not None:
             sources[item.name] = given, "same"
             open_[item.name] = (_SHOWN, None)
-        elif (mostly := _source(values, seen, paths, len(values) // 2)) is not None:
+        elif (mostly := _source(values, seen, _others(paths, sources), len(values) // 2)) is not None:
             sources[item.name] = mostly, "same"  # some algorithm has no use for it, and its adapter gives none
         elif item.choices and not item.domain:
             open_[item.name] = item.choices
@@ -674,6 +674,12 @@ def _of_code(code: CodeType) -> Iterator[str]:
 
 
 # -- values ------------------------------------------------------------------------------------------------------------
+
+
+def _others(paths: tuple[Path, ...], sources: Mapping[str, tuple[Path, str]]) -> tuple[Path, ...]:
+    """The parts that show no input yet: log-probs of the rollout equal those of now where nothing was learned since."""
+    shown = {path for path, _ in sources.values()}
+    return tuple(path for path in paths if path not in shown)
 
 
 def _source(
