@@ -99,25 +99,7 @@ def test_rollouts_that_are_lost_or_doubled(taken, left, times):
     assert seen["times"] == times
 
 
-@pytest.mark.parametrize(
-    ("dynamic", "kept", "size"), [(False, 18, 6), (True, 16, 16)], ids=["as configured", "dynamic"]
-)
-def test_whole_batches_are_kept(dynamic, kept, size):
-    seen = measured("batch_trimming", samples=19, global_batch_size=6, dp_size=4, dynamic=dynamic)
-    assert seen == {"kept": kept, "global_batch_size": size}
-
-
 # -- what engines are asked, and answer --------------------------------------------------------------------------------
-
-
-def test_an_empty_response_has_no_tail():
-    given = {"values": [[-0.5, -1.0], [-2.0, -3.0]], "response_lengths": [0, 1]}
-    assert measured("response_tail", **given) == {"lengths": [0, 1], "values": [-3.0]}
-
-    def minus_zero(values: Any, response_lengths: Any) -> dict[str, Any]:
-        return {"tails": [row[-length:] for row, length in zip(values, response_lengths)]}
-
-    assert measured("response_tail", minus_zero, **given)["lengths"] == [2, 1]
 
 
 def asked(request, configured=None, **given):
@@ -171,11 +153,6 @@ def test_requests_are_alike_where_they_are_equal():
 # -- groups ------------------------------------------------------------------------------------------------------------
 
 
-def test_pieces_of_a_rollout_count_once():
-    given = {"group": [0, 0, 0, 1], "rollout": [0, 0, 1, 2], "rewards": [1.0, 1.0, 0.0, 5.0]}
-    assert measured("rollout_baseline", **given) == {"normalised": [0.5, 0.5, -0.5, 0.0]}
-
-
 @pytest.mark.parametrize(
     ("numbers", "alike", "ends"),
     [
@@ -193,27 +170,6 @@ def test_groups_by_their_numbers(numbers, alike, ends):
 
 def test_labels_are_names():
     assert measured("group_numbers", labels=numpy.array([7, 3, 7]))["numbers"] == [0, 1, 0]
-
-
-# -- records -----------------------------------------------------------------------------------------------------------
-
-
-def test_reading_is_not_writing():
-    assert measured("record_reading", record={"status": "a"}) == {
-        "altered": 0,
-        "kept": 1,
-        "rewritten": [],
-    }
-
-    def rewrites(record: dict[str, Any]) -> dict[str, Any]:
-        record["status"], record["more"] = "b", 1
-        return {"fields": record}
-
-    assert measured("record_reading", rewrites, record={"status": "a"}) == {
-        "altered": 1,
-        "kept": 0,
-        "rewritten": ["more", "status"],
-    }
 
 
 # -- episodes ----------------------------------------------------------------------------------------------------------
