@@ -64,25 +64,6 @@ def test_what_a_boundary_is_given_is_padded_on_both_sides():
     assert seen == {"response_mask": [[1, 0, 0], [1, 1, 1]], "counted_prompt_tokens": 3}
 
 
-# -- samples of prompts ------------------------------------------------------------------------------------------------
-
-
-def test_samples_stand_with_their_prompt():
-    seen = measured("prompt_expansion", prompts=2, samples_per_prompt=2)
-    assert seen == {"prompt_of_sample": [0, 0, 1, 1], "shared_with_sibling": False, "shared_with_prompt": False}
-
-
-def test_what_is_repeated_is_shared():
-    def repeated(prompts: int, samples_per_prompt: int) -> dict[str, Any]:
-        states = [[prompt] for prompt in range(prompts)]
-        samples = [state for state in states for _ in range(samples_per_prompt)]
-        return {"prompt_of_sample": [s[0] for s in samples], "sample_states": samples, "prompt_states": states}
-
-    seen = measured("prompt_expansion", repeated, prompts=1, samples_per_prompt=2)
-    assert (seen["shared_with_sibling"], seen["shared_with_prompt"]) == (True, True)
-    assert measured("prompt_expansion", repeated, prompts=2, samples_per_prompt=1)["shared_with_sibling"] is False
-
-
 # -- batches of rollouts -----------------------------------------------------------------------------------------------
 
 
@@ -188,16 +169,6 @@ def test_labels_are_names():
 def test_what_is_never_answered_is_no_part_of_a_response(said, heard, room, mask, cut):
     seen = measured("rollout_episode", said=said, heard=heard, turns=len(said), max_tokens=room)
     assert seen == {"loss_mask": mask, "cut": cut}
-
-
-def test_lengths_are_those_of_what_is_returned():
-    given = {"generated": [6, 2], "max_tokens": 4}
-    assert measured("length_report", **given) == {"lengths": [4, 2], "mean": 3.0, "max": 4.0, "min": 2.0}
-
-    def before(generated: list[int], max_tokens: int) -> dict[str, Any]:
-        return {"lengths": [min(n, max_tokens) for n in generated], "mean": 4.0, "max": 6.0, "min": 2.0}
-
-    assert measured("length_report", before, **given)["max"] == 6.0
 
 
 # -- conversations -----------------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ ELSEWHERE = {
 BEFORE, KL_HEAD = "6ecf87862b8b0694d4c2475a17c1a2ec7a9cc4f5", "fda3c7352e2afe9fb9686362530426945a2ee84e"
 
 #: Contracts whose scenarios are no tensors made by hand: the recipes that pin their boundaries have them.
-BY_RECIPES = ("advantage_step", "batch_surgery", "configuration_check", "training_input", "device_placement")
+BY_RECIPES = ("advantage_step", "batch_surgery", "training_input")
 #: At a commit where they are not: it came in the weeks between, and it has gone since.
 NOWHERE = (
     "skyrl_train.utils.ppo_utils.sapo_policy_loss",
