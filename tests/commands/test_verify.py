@@ -206,7 +206,7 @@ def test_the_folders_of_evidence_are_those_of_the_settings(run_sentinel, mirrore
     assert "baseline" in run_sentinel("show", "TINY-MEAN").out
     assert run_sentinel("report", "findings", "--json").json()[0]["steps"][-1]["because"] == "fixed at git:main"
     assert run_sentinel("report", "site").status == 0
-    for command in (("report", "--from"), ("baseline", "update", "--from"), ("changes", "--baseline")):
+    for command in (("report", "--from"), ("report", "accept", "--from"), ("report", "changes", "--baseline")):
         assert "no such folder: elsewhere" in run_sentinel(*command, "elsewhere").err
     Path("sentinel.toml").unlink()
     monkeypatch.setenv("OUTPUT_DIR", str(evidence))  # a run follows it too
