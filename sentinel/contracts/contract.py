@@ -159,8 +159,8 @@ def returned(**forms: str) -> Measure:
     """Measure what ``call`` returns by these names, and nothing beside it.
 
     :param forms: for each name ``as_is``; ``counted`` (a tensor, 0 at tokens that do not count: what stands there is
-        nobody's meaning, and left out on both sides); ``number``, ``integer`` or ``truth``; ``tensor``, or a list as a
-        tensor of ``integers`` or ``numbers``. None stays None.
+        nobody's meaning, and left out on both sides); ``number`` or ``truth``; a list as a tensor of ``integers`` or
+        ``numbers``. None stays None.
     """
     return partial(_returned, forms=forms)
 
@@ -174,9 +174,7 @@ def _returned(
         "as_is": lambda value: value,
         "counted": lambda value: torch.where(inputs["response_mask"] != 0, value, 0.0),
         "number": float,
-        "integer": int,
         "truth": bool,
-        "tensor": torch.as_tensor,
         "integers": lambda values: torch.as_tensor(list(values), dtype=torch.int64),
         "numbers": lambda values: torch.tensor([float(value) for value in values], dtype=torch.float64),
     }
