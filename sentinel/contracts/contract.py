@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Literal, Protocol
 
-InputKind = Literal["tensor", "ragged", "number", "integer", "boolean", "string", "labels", "mapping", "any"]
+InputKind = Literal["tensor", "number", "integer", "boolean", "string", "labels", "mapping", "any"]
 
 
 #: Canonical inputs of one call, as literals.
@@ -59,7 +59,7 @@ class Input:
     """One canonical input of a contract.
 
     :ivar name: the field's term for it.
-    :ivar kind: ``tensor``; ``ragged`` (a list of one-dimensional tensors); ``labels`` (one string or number a row);
+    :ivar kind: ``tensor``; ``labels`` (one string or number a row);
         ``mapping`` (configuration, plain data); ``any`` (a typed literal of the recipe language); or a scalar kind.
     :ivar meaning: one sentence, with the unit.
     :ivar dtype: the dtype that a bare list takes.
