@@ -63,22 +63,6 @@ def _padding_microbatch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, A
 # -- the driver: configuration and training input ---------------------------------------------------------------------
 
 
-def _takes(*names: str, **needed: Any) -> dict[str, Any]:
-    return {"names": list(names), "with": {f"trainer.algorithm.{option}": value for option, value in needed.items()}}
-
-
-#: Options that take a name, with names that they have had throughout.
-_NAMED_OPTIONS = {
-    "trainer.algorithm.policy_loss_type": _takes("regular", "dual_clip", "gspo"),
-    "trainer.algorithm.advantage_estimator": _takes("grpo", "rloo"),
-    "trainer.algorithm.loss_reduction": _takes("token_mean", "sequence_mean"),
-    "trainer.algorithm.off_policy_correction.tis_ratio_type": _takes("token", "sequence"),
-    "trainer.algorithm.off_policy_correction.sequence_mask_metric": _takes("product", "geometric"),
-    "trainer.algorithm.rollout_kl_estimator_type": _takes("k3", "k1", "k2", "abs", use_rollout_kl_loss=True),
-    "trainer.algorithm.kl_estimator_type": _takes("k3", "k1", "k2", "abs", use_kl_loss=True),
-    "trainer.algorithm.dynamic_sampling.type": _takes("filter", "replace"),
-}
-
 _CORRECTION = "trainer.algorithm.off_policy_correction"
 #: Configurations whose training step reads the rollouts' log-probs, after one that does not.
 _NEED_LOG_PROBS: tuple[dict[str, Any], ...] = (
@@ -93,16 +77,17 @@ _NEED_LOG_PROBS: tuple[dict[str, Any], ...] = (
 
 
 def _validate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    configuration = configuration_of(boundary, inputs["configuration"])
+    """Whether the check accepts the configuration, and the watched options as it leaves them."""
+    configuration = configuration_of(boundary, inputs["arguments"]["configuration"])
     with no_ray(boundary):
         _, refusal = refused(lambda: boundary.invoke({}, configuration))
     settled = {}
-    for path in inputs["watched"]:
+    for path in inputs["arguments"].get("watched", ()):
         value = configuration
         for name in path.split("."):
             value = getattr(value, name)
         settled[path] = value
-    return {"refusal": refusal, "settled": settled}
+    return {"returned": {"accepted": refusal is None, "settled": settled}}
 
 
 def _convert(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,11 +127,10 @@ _DRIVER = (
     ),
     Binding(
         "skyrl.train.utils.utils.validate_cfg",
-        "configuration_check",
+        "call",
         call=_validate,
         imports=CONFIGURED,
         stand_ins=(GYM, RAY),
-        fixed={"named_options": _NAMED_OPTIONS},
     ),
     Binding(
         "skyrl.train.trainer.RayPPOTrainer.convert_to_training_input",

@@ -103,24 +103,27 @@ def _cispo_ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _samples_of_a_prompt(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What one environment may write to is a list in its extras."""
+    given = inputs["arguments"]
     rows: list[dict[str, Any]] = [
         {"prompt": [], "env_class": None, "env_extras": {"state": [row]}, "uid": str(row)}
-        for row in range(inputs["prompts"])
+        for row in range(given["prompts"])
     ]
-    made, owners = boundary.invoke(
+    made, _ = boundary.invoke(
         {},
         prompts=rows,
-        n_samples_per_prompt=inputs["samples_per_prompt"],
+        n_samples_per_prompt=given["samples_per_prompt"],
         sampling_params={},
         default_env_class="env",
         training_phase="train",
         global_step=0,
     )
-    return {
-        "prompt_of_sample": [int(uid) for uid in owners],
-        "sample_states": [extras["state"] for extras in made["env_extras"]],
-        "prompt_states": [row["env_extras"]["state"] for row in rows],
+    samples = [id(extras["state"]) for extras in made["env_extras"]]
+    dataset = {id(row["env_extras"]["state"]) for row in rows}
+    shared = {
+        "shared_with_sibling": len(set(samples)) < len(samples),
+        "shared_with_prompt": not dataset.isdisjoint(samples),
     }
+    return {"returned": shared}
 
 
 CALLS = (
@@ -133,7 +136,7 @@ CALLS = (
         dtypes=("float32",),  # safe_exp_delta takes every exponential in single precision
         dialects=SAFELY[:1],
     ),
-    Binding("skyrl.train.generators.utils.prepare_generator_input", "prompt_expansion", call=_samples_of_a_prompt),
+    Binding("skyrl.train.generators.utils.prepare_generator_input", "call", call=_samples_of_a_prompt),
 )
 
 POLICY_LOSSES = (

@@ -163,7 +163,8 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    generated = inputs["generated"]
+    """The lengths of the responses that are returned, beside those that are reported."""
+    generated = inputs["arguments"]["generated"]
     rows = len(generated)
     generator = _generator(boundary, _Engine([generated]), 1, conversation=False, batched=True)
     with _gym(boundary, [0]):
@@ -173,16 +174,14 @@ def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
                 [list(_PROMPT) for _ in range(rows)],
                 ["gsm8k"] * rows,
                 [{} for _ in range(rows)],
-                inputs["max_tokens"],
+                inputs["arguments"]["max_tokens"],
                 *((1000,) if "max_input_length" in boundary.parameters else ()),
             )
         )
     told = answer["rollout_metrics"]
     names = {"mean": "avg", "max": "max", "min": "min"}
-    return {
-        "lengths": [len(row) for row in answer["response_ids"]],
-        **{name: told[f"generate/{key}_num_tokens"] for name, key in names.items()},
-    }
+    reported = {name: told[f"generate/{key}_num_tokens"] for name, key in names.items()}
+    return {"returned": {"lengths": [len(row) for row in answer["response_ids"]], **reported}}
 
 
 _STAND_INS = (
@@ -233,5 +232,5 @@ BINDINGS = (
         # The loop kept the limit itself once; since then it is the engine's, and this one answers what it is told to.
         accepts={"max_tokens": (100,)},
     ),
-    Binding(f"{_NOW}.generate_batched", "length_report", call=_batched, stand_ins=_STAND_INS),
+    Binding(f"{_NOW}.generate_batched", "call", call=_batched, stand_ins=_STAND_INS),
 )

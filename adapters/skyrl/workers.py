@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -112,17 +113,14 @@ def _fsdp_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
     return {"rollout_kl": status["rollout_kl"], "loss": strategy.loss.detach()}
 
 
-#: On first: what is off is what makes constants.
-_TERMS = tuple(
-    {f"{ALGORITHM}.use_kl_loss": kl, f"{ALGORITHM}.use_entropy_loss": entropy}
-    for kl in (True, False)
-    for entropy in (True, False)
-)
-
-
 def _fsdp_device(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The loss up to its backward pass; what follows only reads values, which a meta tensor does not have."""
+    """Watch every torch call that the step's own code makes while its log-probs lie on another device.
+
+    The device is meta, which shows another one on a machine that has only one. The loss up to its backward pass; what
+    follows only reads values, which a meta tensor does not have.
+    """
     import torch
+    from torch.overrides import TorchFunctionMode
 
     class LossIsMade(Exception):
         pass
@@ -131,12 +129,30 @@ def _fsdp_device(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         def backward(self, loss: Any, model: Any, optimizer: Any) -> None:
             raise LossIsMade
 
+    code = inspect.unwrap(boundary.function).__code__
+    made: list[str] = []
+    mixed: list[str] = []
+
+    class Watch(TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = getattr(function, "__name__", "")
+            if name == "item" and args[0].device.type == "meta":
+                return 0.0  # a meta tensor has no value; nothing that is observed here depends on one
+            result = function(*args, **(kwargs or {}))
+            if sys._getframe(1).f_code is code:
+                devices = {item.device.type for item in args if isinstance(item, torch.Tensor)}
+                if not devices and isinstance(result, torch.Tensor) and result.device.type != "meta":
+                    made.append(name)
+                if len(devices) > 1:
+                    mixed.append(name)
+            return result
+
     zeros = torch.zeros(2, 3)
-    log_probs = torch.zeros(2, 3, device=inputs["device"], requires_grad=True)
-    with contextlib.suppress(LossIsMade):
-        fields = batch_fields(zeros, torch.ones(2, 3), rollout_logprobs=zeros.clone())
-        _fsdp_step(boundary, inputs["configuration"], log_probs, fields, Stop())
-    return {}
+    log_probs = torch.zeros(2, 3, device="meta", requires_grad=True)
+    fields = batch_fields(zeros, torch.ones(2, 3), rollout_logprobs=zeros.clone())
+    with Watch(), contextlib.suppress(LossIsMade):
+        _fsdp_step(boundary, inputs["arguments"]["configuration"], log_probs, fields, Stop())
+    return {"returned": {"created_off_device": len(made), "mixed_device_operations": len(mixed)}}
 
 
 _FSDP = (
@@ -159,21 +175,11 @@ _WORKERS = (
     ),
     Binding(
         f"{BACKEND}.workers.worker.PolicyWorkerBase._forward_backward_micro",
-        "device_placement",
+        "call",
         formerly=(f"{BACKEND}.workers.worker.PolicyWorkerBase.training_step",),
         call=_fsdp_device,
         imports=WORKING,
         stand_ins=_FSDP,
-        accepts={"configuration": _TERMS},
-        dialects=(
-            Dialect(
-                "the_oracle_agrees",
-                reason="where the KL or entropy term is off, a zero of no dimension stands in for it on the CPU, "
-                "which PyTorch adds to a tensor on any device without a copy",
-                link=f"{CODE}/backends/skyrl_train/workers/worker.py#L1067",
-                where={"configuration": _TERMS[1:]},
-            ),
-        ),
     ),
 )
 

@@ -494,6 +494,8 @@ TARGET = Target(
         "slime.rollout.sglang_rollout.*": "it asks an engine of SGLang",
         "slime.ray.rollout.*": "it starts servers, and averages metrics for display",
         "slime.rollout._fanout_test_helpers.compact_generate": "a generation function for tests",
+        "slime.rollout._fanout_test_helpers.grpo_normalize_by_group_index": "a recipe calls it without an adapter",
+        "slime.utils.types.Sample.from_dict": "a recipe calls it without an adapter",
         "slime.rollout.fully_async_rollout.generate_rollout_fully_async": "_generate_rollout_async, bound, in a loop",
         "slime.rollout.rm_hub.ifbench.*": "it asks the data set's own package, which is not installed",
         "slime.rollout.rm_hub.remote_rm": "it asks a service",

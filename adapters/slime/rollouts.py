@@ -84,50 +84,36 @@ def _asked(boundary: Any, args: Any) -> Any:
 
 def _teacher_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """It leaves them in the samples. The engine says nothing of the first token, which nothing predicts."""
-    made = boundary.imported[TYPES].Sample
+    given, made = inputs["arguments"], boundary.imported[TYPES].Sample
     samples = [
         made(
             response_length=length, reward={"meta_info": {"input_token_logprobs": [(None, 5), *((n, 6) for n in row)]}}
         )
-        for row, length in zip(inputs["values"], inputs["response_lengths"])
+        for row, length in zip(given["values"], given["response_lengths"])
     ]
     boundary.function(stand_in(reward_key=None), samples)
-    return {"tails": [sample.teacher_log_probs for sample in samples]}
-
-
-def _siblings(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    made = boundary.imported[TYPES].Sample
-    samples = [
-        made(group_index=group, rollout_id=rollout, reward=reward)
-        for group, rollout, reward in zip(inputs["group"], inputs["rollout"], inputs["rewards"])
-    ]
-    _, normalised = boundary.function(stand_in(reward_key=None, grpo_std_normalization=False), samples)
-    return {"normalised": normalised}
-
-
-def _read(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"fields": boundary.function(inputs["record"]).to_dict()}
+    return {"returned": [sample.teacher_log_probs for sample in samples]}
 
 
 def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """How many samples are kept, and the batch size that was chosen."""
-
+    """How many samples are kept, and the batch size that was chosen; as many as fill whole batches of it should be."""
+    given = inputs["arguments"]
     if hasattr(boundary.module, "build_dp_schedule"):
         raise AbsentError(f"{boundary.path} trims nothing here: build_dp_schedule leaves out what fills no step")
     sample = boundary.imported[TYPES].Sample
-    answer = stand_in(samples=[sample(index=n) for n in range(inputs["samples"])], metrics=None)
+    answer = stand_in(samples=[sample(index=n) for n in range(given["samples"])], metrics=None)
     args = stand_in(
         load_debug_rollout_data=None,
         disable_rollout_trim_samples=False,
         debug_rollout_only=False,
-        use_dynamic_global_batch_size=inputs["dynamic"],
-        global_batch_size=inputs["global_batch_size"],
+        use_dynamic_global_batch_size=given["dynamic"],
+        global_batch_size=given["global_batch_size"],
     )
-    manager = stand_in(args=args, train_parallel_config={"dp_size": inputs["dp_size"]})
+    manager = stand_in(args=args, train_parallel_config={"dp_size": given["dp_size"]})
     manager.rollout_id, manager.data_source = 0, None
     manager.generate_rollout = lambda *_, **__: answer.samples
-    manager._dynamic_global_batch_size = inputs["global_batch_size"]
-    if inputs["dynamic"]:
+    manager._dynamic_global_batch_size = given["global_batch_size"]
+    if given["dynamic"]:
         size = getattr(boundary.owner, "_compute_dynamic_global_batch_size", None)
         if size is None:
             raise AbsentError("not in this version: there is no dynamic batch size")
@@ -137,7 +123,7 @@ def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             data, _ = boundary.function(manager, 0)
     else:  # until October 2025 the manager asked the function itself, and gave the samples alone
         data = boundary.function(manager)
-    return {"kept": len(data), "global_batch_size": manager._dynamic_global_batch_size}
+    return {"returned": {"kept": len(data), "global_batch_size": manager._dynamic_global_batch_size}}
 
 
 def _fully_async(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -211,27 +197,14 @@ BINDINGS = (
     ),
     Binding(
         f"{_DISTILLATION}.post_process_rewards",
-        "response_tail",
+        "call",
         call=_teacher_log_probs,
         imports=(TYPES,),
         stand_ins=(ARGS,),
     ),
     Binding(
-        "slime.rollout._fanout_test_helpers.grpo_normalize_by_group_index",
-        "rollout_baseline",
-        call=_siblings,
-        imports=(TYPES,),
-        stand_ins=(ARGS,),
-    ),
-    Binding(
-        f"{TYPES}.Sample.from_dict",
-        "record_reading",
-        call=_read,
-        accepts={"record": ({"status": "pending", "response": "a"}, {"status": "completed", "reward": 1.0})},
-    ),
-    Binding(
         "slime.ray.rollout.RolloutManager._get_rollout_data",
-        "batch_trimming",
+        "call",
         call=_rollout_data,
         imports=(TYPES,),
         stand_ins=(_MANAGER, ARGS, _ROLLOUT),

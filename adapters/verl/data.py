@@ -43,9 +43,10 @@ def _numpy(labels: list[Any]) -> Any:
 
 def _selected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Rows of a container with one tensor and one column of labels."""
-    data = _proto(boundary, {"numbers": inputs["numbers"]}, non_tensors={"labels": _numpy(inputs["labels"])})
-    chosen = boundary.function(data, inputs["chosen"])
-    return {"numbers": chosen.batch["numbers"], "labels": list(chosen.non_tensor_batch["labels"])}
+    given = inputs["arguments"]
+    data = _proto(boundary, {"numbers": given["numbers"]}, non_tensors={"labels": _numpy(given["labels"])})
+    chosen = boundary.function(data, given["chosen"])
+    return {"returned": {"numbers": chosen.batch["numbers"], "labels": list(chosen.non_tensor_batch["labels"])}}
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,10 +140,15 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _bootstrapped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What numpy's global generator gives next, without the call and after it."""
     import numpy
 
-    ((mean, _),) = boundary.function(inputs["values"], subset_size=inputs["subset_size"], reduce_fns=[numpy.mean])
-    return {"mean": mean}
+    given = inputs["arguments"]
+    numpy.random.seed(given["seed"])
+    without = numpy.random.random_sample()
+    numpy.random.seed(given["seed"])
+    boundary.function(given["values"], subset_size=given["subset_size"], reduce_fns=[numpy.mean])
+    return {"returned": {"without": without, "after": numpy.random.random_sample()}}
 
 
 def _summarised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,7 +187,7 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _DATA = (
-    Binding(f"{_PROTOCOL}.DataProto.select_idxs", "row_selection", call=_selected, imports=(_PROTOCOL,)),
+    Binding(f"{_PROTOCOL}.DataProto.select_idxs", "call", call=_selected, imports=(_PROTOCOL,)),
     Binding(
         f"{_BALANCING}.rearrange_micro_batches",
         "microbatch_packing",
@@ -223,7 +229,7 @@ _DATA = (
             ),
         ),
     ),
-    Binding(f"{_METRICS}.bootstrap_metric", "resampled_statistic", call=_bootstrapped),
+    Binding(f"{_METRICS}.bootstrap_metric", "call", call=_bootstrapped),
     Binding(
         f"{_METRICS}.compute_data_metrics",
         "batch_report",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Literal, Protocol
 
-InputKind = Literal["tensor", "ragged", "number", "integer", "boolean", "string", "labels", "mapping", "any"]
+InputKind = Literal["tensor", "number", "integer", "boolean", "string", "labels", "mapping", "any"]
 
 
 #: Canonical inputs of one call, as literals.
@@ -59,7 +59,7 @@ class Input:
     """One canonical input of a contract.
 
     :ivar name: the field's term for it.
-    :ivar kind: ``tensor``; ``ragged`` (a list of one-dimensional tensors); ``labels`` (one string or number a row);
+    :ivar kind: ``tensor``; ``labels`` (one string or number a row);
         ``mapping`` (configuration, plain data); ``any`` (a typed literal of the recipe language); or a scalar kind.
     :ivar meaning: one sentence, with the unit.
     :ivar dtype: the dtype that a bare list takes.
@@ -159,8 +159,8 @@ def returned(**forms: str) -> Measure:
     """Measure what ``call`` returns by these names, and nothing beside it.
 
     :param forms: for each name ``as_is``; ``counted`` (a tensor, 0 at tokens that do not count: what stands there is
-        nobody's meaning, and left out on both sides); ``number``, ``integer`` or ``truth``; ``tensor``, or a list as a
-        tensor of ``integers`` or ``numbers``. None stays None.
+        nobody's meaning, and left out on both sides); ``number`` or ``truth``; a list as a tensor of ``integers`` or
+        ``numbers``. None stays None.
     """
     return partial(_returned, forms=forms)
 
@@ -174,9 +174,7 @@ def _returned(
         "as_is": lambda value: value,
         "counted": lambda value: torch.where(inputs["response_mask"] != 0, value, 0.0),
         "number": float,
-        "integer": int,
         "truth": bool,
-        "tensor": torch.as_tensor,
         "integers": lambda values: torch.as_tensor(list(values), dtype=torch.int64),
         "numbers": lambda values: torch.tensor([float(value) for value in values], dtype=torch.float64),
     }

@@ -1,76 +1,14 @@
-"""The driver and its workers: what they refuse, hand on, and leave behind."""
+"""The driver and its workers: what they refuse and hand on."""
 
 from __future__ import annotations
 
-import inspect
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from sentinel.contracts.contract import TOKENS, Choose, Contract, DoesNotApply, Input, Observed
+from sentinel.contracts.contract import TOKENS, Choose, Contract, Input, Observed
 from sentinel.values.literals import from_array
-
-# -- the check of a configuration before training starts ---------------------------------------------------------------
-
-
-def _measure_configuration_check(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    outputs = call(**inputs)
-    return {"accepted": outputs["refusal"] is None, "refusal": outputs["refusal"], "settled": outputs["settled"]}
-
-
-def _arrange_configuration_check(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """One option that takes a name, with a name that exists or with a misspelt one."""
-    named = inputs["named_options"]
-    option = choose.one_of(list(named))
-    names = named[option]["names"]
-    name = f"{names[0]}x" if choose.integer(0, 1) else choose.one_of(names)
-    inputs["configuration"] = {**inputs["configuration"], **named[option].get("with", {}), option: name}
-    return inputs
-
-
-def _oracle_configuration_check(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A name that does not exist can have no effect but a mistake: it is refused, and one that exists is not."""
-    named = {option: of["names"] for option, of in inputs["named_options"].items() if option in inputs["configuration"]}
-    if not named:
-        raise DoesNotApply("the configuration has no option whose names are known")
-    wrong = {option for option, names in named.items() if inputs["configuration"][option] not in names}
-    refusal = {"type": "", "message": ", ".join(sorted(wrong))} if wrong else None
-    return {"refusal": refusal, "settled": {}}
-
-
-CONFIGURATION_CHECK = Contract(
-    name="configuration_check",
-    summary="whether a configuration is accepted, and the options as the check leaves them",
-    source="a mistake in the configuration is refused before any GPU hour is spent, not in the first training step",
-    inputs=(
-        Input(
-            "configuration",
-            "mapping",
-            "dotted option -> value; what is left out keeps the framework's default",
-            choices=({},),
-        ),
-        Input("watched", "any", "dotted options whose value after the check is observed", default=[]),
-        Input(
-            "named_options",
-            "mapping",
-            "what a search makes the configuration of: dotted option -> names (those that it takes) and with (options "
-            "without which nobody reads it)",
-            default={},
-        ),
-    ),
-    observes=(
-        Observed("accepted", "whether the check let it pass"),
-        Observed("refusal", "type and message of the error, where it did not", role="other"),
-        Observed("settled", "dotted option -> value after the check", role="other"),
-    ),
-    measure=_measure_configuration_check,
-    oracle=_oracle_configuration_check,
-    laws=("the_oracle_agrees",),
-    arrange=_arrange_configuration_check,
-)
-
 
 # -- from rollouts to the training batch -------------------------------------------------------------------------------
 
@@ -144,77 +82,6 @@ TRAINING_INPUT = Contract(
     oracle=_oracle_training_input,
     laws=("the_oracle_agrees", "nothing_else_is_touched"),
     arrange=_arrange_training_input,
-)
-
-
-# -- device placement --------------------------------------------------------------------------------------------------
-
-
-def _measure_device_placement(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Watch every torch call that the boundary's own code makes while its log-probs lie on ``device``."""
-    import torch
-    from torch.overrides import TorchFunctionMode
-
-    code = inspect.unwrap(getattr(call, "function", call)).__code__
-    device = inputs["device"]
-    made: list[dict[str, Any]] = []
-    mixed = 0
-
-    class Watch(TorchFunctionMode):
-        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            nonlocal mixed
-            name = getattr(function, "__name__", "")
-            if name == "item" and args[0].device.type == "meta":
-                return 0.0  # a meta tensor has no value; nothing that is observed here depends on one
-            result = function(*args, **(kwargs or {}))
-            if sys._getframe(1).f_code is code:
-                devices = {item.device.type for item in args if isinstance(item, torch.Tensor)}
-                if not devices and isinstance(result, torch.Tensor):
-                    made.append({"operation": name, "device": result.device.type})
-                mixed += len(devices) > 1
-            return result
-
-    with Watch():
-        call(**inputs)
-    elsewhere = [item for item in made if item["device"] != device]
-    return {
-        "created_off_device": len(elsewhere),
-        "mixed_device_operations": mixed,
-        "tensors_created": len(made),
-        "elsewhere": elsewhere,
-    }
-
-
-def _oracle_device_placement(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Code that makes no tensor of its own makes none elsewhere; the answer on every device is that of the CPU."""
-    return {}
-
-
-DEVICE_PLACEMENT = Contract(
-    name="device_placement",
-    summary="where the tensors lie that a loss makes by itself",
-    source=(
-        "PyTorch, CUDA semantics: a factory call without a device gives a CPU tensor, and mixing devices costs or fails"
-    ),
-    inputs=(
-        Input("configuration", "mapping", "dotted option -> value", choices=({},)),
-        Input(
-            "device",
-            "string",
-            "where the log-probs lie; meta shows another device on a machine that has only one",
-            default="meta",
-            choices=("meta",),
-        ),
-    ),
-    observes=(
-        Observed("created_off_device", "how many tensors the code itself made on another device"),
-        Observed("mixed_device_operations", "how many of its operations took tensors of two devices"),
-        Observed("tensors_created", "how many tensors it made by itself", role="other"),
-        Observed("elsewhere", "operation and device of those on another device", role="other"),
-    ),
-    measure=_measure_device_placement,
-    oracle=_oracle_device_placement,
-    laws=("the_oracle_agrees",),
 )
 
 

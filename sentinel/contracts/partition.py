@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sentinel.contracts.aggregation import with_a_token
-from sentinel.contracts.contract import Choose, Contract, Input, Observed, per_token, returned, rule
+from sentinel.contracts.contract import Choose, Contract, Input, Observed, per_token, rule
 
 # -- balanced partition ------------------------------------------------------------------------------------------------
 
@@ -168,46 +168,4 @@ MICROBATCH_PACKING = Contract(
     laws=("the_oracle_agrees", "nothing_else_is_touched"),
     mask="attention_mask",
     arrange=_arrange_microbatch_packing,
-)
-
-
-# -- batch trimming ----------------------------------------------------------------------------------------------------
-
-
-def _oracle_batch_trimming(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A dynamic batch has as many samples as ranks can share equally; samples that fill no batch are left out."""
-    samples, size = inputs["samples"], inputs["global_batch_size"]
-    if inputs["dynamic"]:
-        size = samples // inputs["dp_size"] * inputs["dp_size"]
-    return {"kept": samples // size * size, "global_batch_size": size}
-
-
-def _arrange_batch_trimming(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """At least one sample for each rank, and a whole batch."""
-    least = inputs["dp_size"] if inputs["dynamic"] else inputs["global_batch_size"]
-    inputs["samples"] = least + choose.integer(0, 16)
-    return inputs
-
-
-BATCH_TRIMMING = rule(
-    name="batch_trimming",
-    summary="the samples that a step keeps, where they are no multiple of its batch size",
-    source="floor(n / b) * b samples are whole batches",
-    inputs=(
-        Input("samples", "integer", "samples that there are", choices=(0,)),
-        Input("global_batch_size", "integer", "samples of a batch, as configured", choices=(4, 2, 8)),
-        Input("dp_size", "integer", "data-parallel ranks, which share a batch equally", choices=(1, 2, 4)),
-        Input(
-            "dynamic",
-            "boolean",
-            "whether the batch is what there is, rounded down to a multiple of dp_size, instead of the configured one",
-            default=False,
-            choices=(False, True),
-        ),
-    ),
-    observes=(Observed("kept", "samples that are left"), Observed("global_batch_size", "samples of a batch")),
-    measure=returned(kept="integer", global_batch_size="integer"),
-    oracle=_oracle_batch_trimming,
-    aliases={"batch_size": "global_batch_size"},
-    arrange=_arrange_batch_trimming,
 )

@@ -13,13 +13,11 @@ from sentinel.contracts.contract import (
     Choose,
     Contract,
     DoesNotApply,
-    Input,
     Observed,
     dialect,
     knob,
     per_token,
     returned,
-    rule,
     token_mask,
 )
 
@@ -71,40 +69,6 @@ BATCH_REPORT = Contract(
         "nothing_else_is_touched",
         "representation_is_invisible",
     ),
-)
-
-
-# -- length reports ----------------------------------------------------------------------------------------------------
-
-
-def _oracle_length_report(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Responses are cut at the limit, and their lengths are those that they have then."""
-    lengths = [min(length, inputs["max_tokens"]) for length in inputs["generated"]]
-    return {"lengths": lengths, "mean": sum(lengths) / len(lengths), "max": max(lengths), "min": min(lengths)}
-
-
-def _arrange_length_report(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    inputs["generated"] = [choose.integer(1, 6) for _ in range(choose.integer(1, 3))]
-    return inputs
-
-
-LENGTH_REPORT = rule(
-    name="length_report",
-    summary="the reported lengths of the responses that a generator returns",
-    source="a mean, a maximum and a minimum of what is returned",
-    inputs=(
-        Input("generated", "any", "tokens of each response, as the engine generated it", choices=([],)),
-        Input("max_tokens", "integer", "most tokens of a response", choices=(100, 4, 2)),
-    ),
-    observes=(
-        Observed("lengths", "tokens of each response that is returned", ("responses",)),
-        *(Observed(name, f"the reported {name} of these", role="metric") for name in _STATISTICS),
-    ),
-    measure=returned(lengths="tensor", mean="number", max="number", min="number"),
-    oracle=_oracle_length_report,
-    law="metrics_tell_the_truth",
-    laws=("the_oracle_agrees", "metrics_tell_the_truth", "nothing_else_is_touched"),
-    arrange=_arrange_length_report,
 )
 
 
@@ -205,47 +169,4 @@ WEIGHT_REPORT = Contract(
     oracle=_oracle_weight_report,
     law="metrics_tell_the_truth",
     laws=("masked_values_have_no_influence", "order_does_not_matter", "metrics_tell_the_truth", *AS_DEFINED),
-)
-
-
-# -- resampled statistics ----------------------------------------------------------------------------------------------
-
-
-def _measure_resampled_statistic(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The statistic, and what numpy's global generator gives next, with and without the call before it."""
-    import numpy
-
-    drawn = {}
-    for name in ("without", "after"):
-        numpy.random.seed(inputs["seed"])
-        if name == "after":
-            statistic = float(call(**inputs)["mean"])
-        drawn[name] = float(numpy.random.random_sample())
-    return {"mean": statistic, **drawn}
-
-
-def _oracle_resampled_statistic(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The mean of samples of equal values is that value; of others it is a random number."""
-    if len(set(inputs["values"])) > 1:
-        raise DoesNotApply("the statistic is a random number")
-    return {"mean": inputs["values"][0]}
-
-
-RESAMPLED_STATISTIC = rule(
-    name="resampled_statistic",
-    summary="the mean of means of resampled values (bootstrap)",
-    source="the bootstrap (Efron, 1979): samples are drawn with replacement, from a generator that is nobody else's",
-    inputs=(
-        Input("values", "any", "what is resampled: a list of numbers", choices=([3, 3, 3], [0.5, 0.5])),
-        Input("subset_size", "integer", "values of one sample", choices=(2, 1, 3)),
-        Input("seed", "integer", "of numpy's global generator, before the call", default=123, choices=(123, 7)),
-    ),
-    observes=(
-        Observed("mean", "the statistic"),
-        Observed("without", "the next number of the global generator, had there been no call", role="other"),
-        Observed("after", "the next number of the global generator after the call", role="other"),
-    ),
-    measure=_measure_resampled_statistic,
-    oracle=_oracle_resampled_statistic,
-    law="nothing_else_is_touched",
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -141,52 +140,6 @@ ROLLOUT_COLLECTION = rule(
     measure=_measure_rollout_collection,
     oracle=_oracle_rollout_collection,
     arrange=_arrange_rollout_collection,
-)
-
-
-# -- prompt expansion --------------------------------------------------------------------------------------------------
-
-
-def _measure_prompt_expansion(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns ``prompt_of_sample``, and ``state``: for each prompt and each sample what it may write to."""
-    import torch
-
-    outputs = call(**inputs)
-    samples = [id(state) for state in outputs["sample_states"]]
-    prompts = {id(state) for state in outputs["prompt_states"]}
-    return {
-        "prompt_of_sample": torch.as_tensor(list(outputs["prompt_of_sample"]), dtype=torch.int64),
-        "shared_with_sibling": len(set(samples)) < len(samples),
-        "shared_with_prompt": bool(prompts & set(samples)),
-    }
-
-
-def _oracle_prompt_expansion(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The samples of a prompt stand together, in the order of the prompts, and each has a state of its own."""
-    count = inputs["samples_per_prompt"]
-    made = [prompt for prompt in range(inputs["prompts"]) for _ in range(count)]
-    return {
-        "prompt_of_sample": made,
-        "sample_states": [[place] for place in made],
-        "prompt_states": [[prompt] for prompt in range(inputs["prompts"])],
-    }
-
-
-PROMPT_EXPANSION = rule(
-    name="prompt_expansion",
-    summary="the samples that each prompt becomes",
-    source="samples of a prompt are independent draws (GRPO, arXiv:2402.03300, section 4.1), which share no state",
-    inputs=(
-        Input("prompts", "integer", "how many prompts there are", choices=(1, 2, 3)),
-        Input("samples_per_prompt", "integer", "how many samples each becomes", choices=(1, 2, 3)),
-    ),
-    observes=(
-        Observed("prompt_of_sample", "the number of the prompt that each sample is of", ("samples",)),
-        Observed("shared_with_sibling", "whether two samples have one and the same state"),
-        Observed("shared_with_prompt", "whether a sample has the very state that the dataset keeps"),
-    ),
-    measure=_measure_prompt_expansion,
-    oracle=_oracle_prompt_expansion,
 )
 
 
@@ -424,40 +377,4 @@ REQUEST_COMPARISON = rule(
     measure=returned(alike="truth"),
     oracle=_oracle_request_comparison,
     arrange=_arrange_request_comparison,
-)
-
-
-# -- record reading ----------------------------------------------------------------------------------------------------
-
-
-def _measure_record_reading(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns ``fields``: the sample, written as a dictionary again."""
-    record = inputs["record"]
-    before = copy.deepcopy(record)
-    fields = call(**inputs)["fields"]
-    return {
-        "altered": sum(fields.get(name) != value for name, value in before.items()),
-        "kept": int(record == before),
-        "rewritten": sorted(name for name in record if name not in before or record[name] != before[name]),
-    }
-
-
-def _oracle_record_reading(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compare the record that was read with the one that was written."""
-    return {"fields": dict(inputs["record"])}
-
-
-RECORD_READING = rule(
-    name="record_reading",
-    summary="a sample that is made of a dictionary",
-    source="reading is not writing",
-    inputs=(Input("record", "mapping", "field of the framework's own sample -> value", choices=({},)),),
-    observes=(
-        Observed("altered", "how many fields the sample has otherwise than the dictionary had"),
-        Observed("kept", "1 where the caller's dictionary is what it was", role="other"),
-        Observed("rewritten", "fields of the caller's dictionary that are others afterwards", role="other"),
-    ),
-    measure=_measure_record_reading,
-    oracle=_oracle_record_reading,
-    law="nothing_else_is_touched",
 )

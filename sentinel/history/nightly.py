@@ -13,7 +13,7 @@ from sentinel.history.chronicle import plain_commit
 from sentinel.history.ledger import Ledger
 from sentinel.recipes import Recipe
 from sentinel.reports import store
-from sentinel.reports.baseline import difference, named, which_way
+from sentinel.reports.baseline import difference, named, not_here, which_way
 from sentinel.reports.brief import Brief, brief
 
 Document = Mapping[str, Any]
@@ -123,8 +123,8 @@ def _change(recorded: Document | None, now: Document, across_refs: bool) -> Chan
             return None
         what, lines = ("new finding" if alone else "not recorded"), [now["reason"] or now["verdict"]]
     else:
-        if now["kind"] == "ref" and not across_refs:
-            return None  # not available on this machine says nothing about the code
+        if not across_refs and not_here(recorded, now):
+            return None
         lines = difference(recorded, now)
         if not lines:
             return None

@@ -51,7 +51,7 @@ def axes(contract: Contract | None, inputs: Inputs, name: str) -> tuple[str, ...
     if declared is not None:
         if isinstance(value, Tensor):
             return declared.shape if len(declared.shape) == len(value.shape) else ()
-        return ("batch",) if isinstance(value, list) and declared.kind in ("labels", "ragged") else ()
+        return ("batch",) if isinstance(value, list) and declared.kind == "labels" else ()
     mask = inputs.get(mask_name(contract, inputs))
     if isinstance(mask, Tensor) and isinstance(value, Tensor):
         return _guessed(value, mask.shape)

@@ -239,21 +239,6 @@ def _read_tensor(spec: Input, value: Any, packages: tuple[str, ...]) -> Any:
     raise LiteralError(f"expected a tensor (nested lists or {{tensor: [...]}}), found {describe(value)}")
 
 
-def _read_ragged(spec: Input, value: Any, packages: tuple[str, ...]) -> list[Tensor]:
-    if not isinstance(value, list):
-        raise LiteralError(f"expected a list of one-dimensional lists, found {describe(value)}")
-    rows: list[Tensor] = []
-    for index, item in enumerate(value):
-        try:
-            row = _read_tensor(spec, item, packages)
-        except LiteralError as error:
-            raise error.below(index) from None
-        if len(row.shape) != 1:
-            raise LiteralError(f"expected a one-dimensional list at [{index}], found shape {list(row.shape)}", (index,))
-        rows.append(row)
-    return rows
-
-
 def _scalar(kinds: tuple[type, ...], expected: str) -> Callable[[Input, Any, tuple[str, ...]], Any]:
     def read(spec: Input, value: Any, packages: tuple[str, ...]) -> Any:
         if float in kinds:
@@ -371,7 +356,6 @@ _MAKERS: dict[str, Callable[[Mapping[str, Any], Collection[str]], Any]] = {
 
 _READERS: dict[str, Callable[[Input, Any, tuple[str, ...]], Any]] = {
     "tensor": _read_tensor,
-    "ragged": _read_ragged,
     "number": _scalar((int, float), "a number"),
     "integer": _scalar((int,), "an integer"),
     "boolean": _scalar((bool,), "true or false"),

@@ -162,6 +162,6 @@ def _filled(
 
 def _default(spec: Input, so_far: Mapping[str, Any], packages: tuple[str, ...]) -> Any:
     value = spec.default(so_far) if callable(spec.default) else spec.default
-    plain = isinstance(value, (list, bool, int, float)) and spec.kind in ("tensor", "ragged")
+    plain = isinstance(value, (list, bool, int, float)) and spec.kind == "tensor"
     already = isinstance(value, list) and any(not isinstance(item, (list, bool, int, float)) for item in value)
     return read_input(spec, value, packages) if plain and not already else value

@@ -14,7 +14,6 @@ TODO = "TODO"
 
 _EXAMPLES: dict[str, str] = {
     "tensor": "[[1.0, 100.0], [1.0, -50.0]]",
-    "ragged": "[[1.0, 2.0], [3.0]]",
     "number": "0.5",
     "integer": "2",
     "boolean": "true",
@@ -106,7 +105,7 @@ def _inputs(contract: Contract | None) -> str:
 
 def described(item: Input) -> str:
     """Name an input's kind, dtype and shape: ``tensor of float32 [batch, tokens]``."""
-    dtype = f" of {item.dtype}" if item.kind in ("tensor", "ragged") else ""
+    dtype = f" of {item.dtype}" if item.kind == "tensor" else ""
     return f"{item.kind}{dtype}{' [' + ', '.join(item.shape) + ']' if item.shape else ''}"
 
 

@@ -134,6 +134,13 @@ def difference(recorded: Recorded, current: Recorded | Decision) -> list[str]:
     return found + _drift(recorded, now)
 
 
+def not_here(recorded: Recorded, now: Recorded) -> bool:
+    """Whether this machine cannot tell: it lacks the revision, or the Python that decided what is recorded. That says
+    nothing about the code; where the Python is the same, the code has come to need another."""
+    then, here = (str((side["environment"] or {}).get("python")).rpartition(".")[0] for side in (recorded, now))
+    return now["kind"] == "ref" or (now["kind"] == "python" and then != here)
+
+
 def circumstances(recorded: Recorded, current: Recorded | Decision) -> list[str]:
     """Differences that explain but do not count: environment, Sentinel, recipe, adapter, code."""
     now = _document(current)

@@ -22,7 +22,7 @@ from sentinel.deciding.runner import Job, Runner, options_of, runner_of
 from sentinel.errors import RecipeError, SentinelError
 from sentinel.recipes import SUFFIXES, Recipe, adopt_pins, duplicate, find_recipes, load_recipe
 from sentinel.recipes.catalog import Catalog, bundled, bundled_catalog
-from sentinel.reports.baseline import difference
+from sentinel.reports.baseline import difference, not_here
 from sentinel.reports.evidence import evidence
 from sentinel.reports.store import RunItem, find, load, write, write_run
 from sentinel.reports.summary import summary
@@ -485,7 +485,6 @@ def _against(baseline: Path, decision: Decision, head: str) -> str | None:
         if decision.verdict.name == "unavailable" or (decision.law_alone and decision.verdict.name == "fixed"):
             return None  # a baseline records what a search found, and not each of the thousand laws that hold
         return f"{head}: nothing is recorded in {baseline}; accept it with `sentinel report accept`"
-    if decision.verdict.kind == "ref":
-        return None  # not available on this machine: no statement about the code, so no difference
-    changes = difference(recorded, evidence(decision))
+    now = evidence(decision)
+    changes = [] if not_here(recorded, now) else difference(recorded, now)
     return f"{head}: " + "; ".join(changes) if changes else None

@@ -495,7 +495,7 @@ class Checker:
 def cut(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
     """A few rows and tokens of a scenario, whole groups where there are groups; None for what has no rows to choose."""
     labels = inputs.get(contract.group)
-    by_row = [item for item in contract.inputs if item.kind in ("ragged", "any", "mapping") and inputs[item.name]]
+    by_row = [item for item in contract.inputs if item.kind in ("any", "mapping") and inputs[item.name]]
     sizes = sizes_of(contract, inputs)
     if _elements(inputs) <= MOST_ROWS * MOST_TOKENS:
         return dict(inputs)

@@ -199,14 +199,14 @@ def test_the_folders_of_evidence_are_those_of_the_settings(run_sentinel, mirrore
     Path("sentinel.toml").write_text(f'report-dir = "{evidence}"\nbaseline = "accepted"\nrepo = "nowhere"\n')
     assert "1 reproduced, 1 unavailable, 2 fixed" in run_sentinel("report").out
     assert str(evidence) in run_sentinel("show", "TINY-MEAN").out
-    assert "accepted" in run_sentinel("changes", "--no-bisect").err  # nothing is there yet
-    assert run_sentinel("baseline", "update").out.endswith("4 files changed\n")
+    assert "accepted" in run_sentinel("report", "changes", "--no-bisect").err  # nothing is there yet
+    assert run_sentinel("report", "accept").out.endswith("4 files changed\n")
     assert Path("accepted/tiny/TINY-MEAN/git-main.json").is_file()
-    assert run_sentinel("changes", "--no-bisect").out == "nothing changed\n"
+    assert run_sentinel("report", "changes", "--no-bisect").out == "nothing changed\n"
     assert "baseline" in run_sentinel("show", "TINY-MEAN").out
-    assert run_sentinel("findings", "--json").json()[0]["steps"][-1]["because"] == "fixed at git:main"
-    assert run_sentinel("site").status == 0
-    for command in (("report", "--from"), ("baseline", "update", "--from"), ("changes", "--baseline")):
+    assert run_sentinel("report", "findings", "--json").json()[0]["steps"][-1]["because"] == "fixed at git:main"
+    assert run_sentinel("report", "site").status == 0
+    for command in (("report", "--from"), ("report", "accept", "--from"), ("report", "changes", "--baseline")):
         assert "no such folder: elsewhere" in run_sentinel(*command, "elsewhere").err
     Path("sentinel.toml").unlink()
     monkeypatch.setenv("OUTPUT_DIR", str(evidence))  # a run follows it too

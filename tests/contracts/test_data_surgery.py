@@ -30,28 +30,6 @@ def test_a_truncation_that_knows_one_side():
     assert measured("truncation", right_alone, side="right", **given) == measured("truncation", side="right", **given)
 
 
-# -- selection ---------------------------------------------------------------------------------------------------------
-
-ROWS: dict[str, Any] = {"numbers": torch.tensor([10, 11, 12]), "labels": ["a", "b", "c"]}
-
-
-@pytest.mark.parametrize("kind", ["list", "array", "tensor"])
-@pytest.mark.parametrize(
-    ("chosen", "numbers"), [([False, True, True], [11, 12]), ([2, 0, 2], [12, 10, 12]), ([1], [11])]
-)
-def test_a_mask_and_numbers_choose_rows(kind, chosen, numbers):
-    seen = measured("row_selection", **ROWS, chosen=chosen, chosen_as=kind)
-    assert seen == {"numbers": numbers, "labels": [ROWS["labels"][n - 10] for n in numbers], "aligned": True}
-
-
-def test_labels_of_other_rows_are_not_aligned():
-    def torn(numbers: Any, labels: list[str], chosen: list[int], **_: Any) -> dict[str, Any]:
-        return {"numbers": numbers[chosen], "labels": labels[: len(chosen)]}
-
-    seen = measured("row_selection", torn, **ROWS, chosen=[1, 2], chosen_as="list")
-    assert (seen["numbers"], seen["aligned"]) == ([11, 12], False)
-
-
 # -- padding -----------------------------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy
 import pytest
 import torch
 from contract_kit import measured
@@ -55,17 +54,3 @@ def test_the_smallest_ratio_is_no_masked_zero():
 
     assert measured("ratio_report", **given) == {"ratio_max": pytest.approx(2.0), "ratio_min": pytest.approx(1.5)}
     assert measured("ratio_report", twin, **given)["ratio_min"] == 0.0
-
-
-def test_other_code_draws_as_if_nothing_had_been():
-    given = {"values": [3, 3, 3], "subset_size": 2, "seed": 123}
-    seen = measured("resampled_statistic", **given)
-    assert seen["mean"] == 3.0
-    assert seen["without"] == seen["after"]
-
-    def reseeds(**_: Any) -> dict[str, Any]:
-        numpy.random.seed(42)
-        return {"mean": 3.0}
-
-    seen = measured("resampled_statistic", reseeds, **given)
-    assert seen["without"] != seen["after"]

@@ -64,25 +64,6 @@ def test_what_a_boundary_is_given_is_padded_on_both_sides():
     assert seen == {"response_mask": [[1, 0, 0], [1, 1, 1]], "counted_prompt_tokens": 3}
 
 
-# -- samples of prompts ------------------------------------------------------------------------------------------------
-
-
-def test_samples_stand_with_their_prompt():
-    seen = measured("prompt_expansion", prompts=2, samples_per_prompt=2)
-    assert seen == {"prompt_of_sample": [0, 0, 1, 1], "shared_with_sibling": False, "shared_with_prompt": False}
-
-
-def test_what_is_repeated_is_shared():
-    def repeated(prompts: int, samples_per_prompt: int) -> dict[str, Any]:
-        states = [[prompt] for prompt in range(prompts)]
-        samples = [state for state in states for _ in range(samples_per_prompt)]
-        return {"prompt_of_sample": [s[0] for s in samples], "sample_states": samples, "prompt_states": states}
-
-    seen = measured("prompt_expansion", repeated, prompts=1, samples_per_prompt=2)
-    assert (seen["shared_with_sibling"], seen["shared_with_prompt"]) == (True, True)
-    assert measured("prompt_expansion", repeated, prompts=2, samples_per_prompt=1)["shared_with_sibling"] is False
-
-
 # -- batches of rollouts -----------------------------------------------------------------------------------------------
 
 
@@ -99,25 +80,7 @@ def test_rollouts_that_are_lost_or_doubled(taken, left, times):
     assert seen["times"] == times
 
 
-@pytest.mark.parametrize(
-    ("dynamic", "kept", "size"), [(False, 18, 6), (True, 16, 16)], ids=["as configured", "dynamic"]
-)
-def test_whole_batches_are_kept(dynamic, kept, size):
-    seen = measured("batch_trimming", samples=19, global_batch_size=6, dp_size=4, dynamic=dynamic)
-    assert seen == {"kept": kept, "global_batch_size": size}
-
-
 # -- what engines are asked, and answer --------------------------------------------------------------------------------
-
-
-def test_an_empty_response_has_no_tail():
-    given = {"values": [[-0.5, -1.0], [-2.0, -3.0]], "response_lengths": [0, 1]}
-    assert measured("response_tail", **given) == {"lengths": [0, 1], "values": [-3.0]}
-
-    def minus_zero(values: Any, response_lengths: Any) -> dict[str, Any]:
-        return {"tails": [row[-length:] for row, length in zip(values, response_lengths)]}
-
-    assert measured("response_tail", minus_zero, **given)["lengths"] == [2, 1]
 
 
 def asked(request, configured=None, **given):
@@ -171,11 +134,6 @@ def test_requests_are_alike_where_they_are_equal():
 # -- groups ------------------------------------------------------------------------------------------------------------
 
 
-def test_pieces_of_a_rollout_count_once():
-    given = {"group": [0, 0, 0, 1], "rollout": [0, 0, 1, 2], "rewards": [1.0, 1.0, 0.0, 5.0]}
-    assert measured("rollout_baseline", **given) == {"normalised": [0.5, 0.5, -0.5, 0.0]}
-
-
 @pytest.mark.parametrize(
     ("numbers", "alike", "ends"),
     [
@@ -195,27 +153,6 @@ def test_labels_are_names():
     assert measured("group_numbers", labels=numpy.array([7, 3, 7]))["numbers"] == [0, 1, 0]
 
 
-# -- records -----------------------------------------------------------------------------------------------------------
-
-
-def test_reading_is_not_writing():
-    assert measured("record_reading", record={"status": "a"}) == {
-        "altered": 0,
-        "kept": 1,
-        "rewritten": [],
-    }
-
-    def rewrites(record: dict[str, Any]) -> dict[str, Any]:
-        record["status"], record["more"] = "b", 1
-        return {"fields": record}
-
-    assert measured("record_reading", rewrites, record={"status": "a"}) == {
-        "altered": 1,
-        "kept": 0,
-        "rewritten": ["more", "status"],
-    }
-
-
 # -- episodes ----------------------------------------------------------------------------------------------------------
 
 
@@ -232,16 +169,6 @@ def test_reading_is_not_writing():
 def test_what_is_never_answered_is_no_part_of_a_response(said, heard, room, mask, cut):
     seen = measured("rollout_episode", said=said, heard=heard, turns=len(said), max_tokens=room)
     assert seen == {"loss_mask": mask, "cut": cut}
-
-
-def test_lengths_are_those_of_what_is_returned():
-    given = {"generated": [6, 2], "max_tokens": 4}
-    assert measured("length_report", **given) == {"lengths": [4, 2], "mean": 3.0, "max": 4.0, "min": 2.0}
-
-    def before(generated: list[int], max_tokens: int) -> dict[str, Any]:
-        return {"lengths": [min(n, max_tokens) for n in generated], "mean": 4.0, "max": 6.0, "min": 2.0}
-
-    assert measured("length_report", before, **given)["max"] == 6.0
 
 
 # -- conversations -----------------------------------------------------------------------------------------------------

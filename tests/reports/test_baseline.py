@@ -13,7 +13,7 @@ from sentinel.deciding.outcomes import Failure, Measurement, Verdict
 from sentinel.errors import SentinelError
 from sentinel.recipes import Expected
 from sentinel.reports import store
-from sentinel.reports.baseline import circumstances, difference, update, verify_report
+from sentinel.reports.baseline import circumstances, difference, not_here, update, verify_report
 from sentinel.reports.evidence import dumps, evidence
 from sentinel.values.literals import tensor
 from sentinel.values.tolerance import Tolerance
@@ -156,6 +156,15 @@ def test_update_takes_over_what_changed(decide, recipe, tmp_path):
     store.write(fresh, decide("fixed", recipe=recipe(title="a better title", digest="sha256:" + "9" * 64)))
     assert update(fresh, baseline).changed[0].endswith("other title, recipe")
     assert store.load(baseline / file.relative_to(fresh))["title"] == "a better title"
+
+
+@pytest.mark.parametrize(
+    ("kind", "python", "absent"), [("ref", "3.11.7", True), ("python", "3.13.5", True), ("python", "3.11.9", False)]
+)
+def test_what_this_machine_lacks_is_no_difference(decide, kind, python, absent):
+    recorded = evidence(decide("fixed", environment=replace(decide().environment, python=python)))
+    now = evidence(decide(verdict=Verdict("unavailable", "", kind), failure=Failure(kind, "not here")))
+    assert not_here(recorded, now) is absent
 
 
 @pytest.mark.parametrize(("kind", "stays"), [("ref", True), ("python", True), ("not-in-this-version", False)])

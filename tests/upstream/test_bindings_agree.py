@@ -41,13 +41,12 @@ ELSEWHERE = {
     f"{FSDP}.get_logprob_and_entropy_with_cp": "2a3969205ce37785b0a9f428a3c3ab1ea6422169",
     f"{FSDP}.FSDPTrainRayActor.compute_log_prob": "4e08faaa319fe01f5cec174203324c6e0bb23660",
     f"{LOSS}.get_pg_loss_reducer": "6f708931c34b78db6dd5c18334f4ec34a869447f",  # the head of #2090, not merged
-    "slime.ray.rollout.RolloutManager._get_rollout_data": "2dc22b8bfa62b1b033ee3caa1c6a5acd63de833f",  # #1351
 }
 #: SkyRL as it was before it moved, and the head of #1811.
 BEFORE, KL_HEAD = "6ecf87862b8b0694d4c2475a17c1a2ec7a9cc4f5", "fda3c7352e2afe9fb9686362530426945a2ee84e"
 
 #: Contracts whose scenarios are no tensors made by hand: the recipes that pin their boundaries have them.
-BY_RECIPES = ("advantage_step", "batch_surgery", "configuration_check", "training_input", "device_placement")
+BY_RECIPES = ("advantage_step", "batch_surgery", "training_input")
 #: At a commit where they are not: it came in the weeks between, and it has gone since.
 NOWHERE = (
     "skyrl_train.utils.ppo_utils.sapo_policy_loss",
@@ -97,7 +96,6 @@ DIFFERS: dict[str, set[str]] = {
     # The recipes of slime say why.
     f"{LOSS}.get_responses": {"temperature=0.0"},
     f"{LOSS}.get_log_probs_and_entropy": {"temperature=0.0"},
-    "slime.rollout.on_policy_distillation.post_process_rewards": {"plain"},
     "slime.rollout.rm_hub.async_rm": {"rule=boxed_math"},
     "slime.rollout.rm_hub.math_utils.grade_answer_verl": {"wording=bare"},
     # A batch of which no group is left ends the training: see SKYRL-DYNAMIC-SAMPLING-NO-GROUP-LEFT.

@@ -54,8 +54,9 @@ TWINS: Twins = {
             (
                 CHECK,
                 TURNS_LOGPROBS_ON,
-                'assert cfg.trainer.algorithm.rollout_kl_estimator_type in ("k1", "abs", "k2", "k3")\n    '
-                + TURNS_LOGPROBS_ON,
+                'known = ("k1", "abs", "k2", "k3")\n    '
+                "assert cfg.trainer.algorithm.kl_estimator_type in known\n    "
+                "assert cfg.trainer.algorithm.rollout_kl_estimator_type in known\n    " + TURNS_LOGPROBS_ON,
             ),
             (
                 f"{WORKERS}/worker.py",
@@ -108,6 +109,7 @@ BY_TWIN = {
     "SKYRL-ROLLOUT-KL-FSDP": ("broken", "fixed", "reproduced"),
     "SKYRL-ROLLOUT-KL-MEGATRON": ("broken", "fixed", "reproduced"),
     "SKYRL-ROLLOUT-KL-ZERO-DEVICE": ("repaired", "reproduced", "fixed"),
+    "SKYRL-KL-ESTIMATOR-UNCHECKED": ("repaired", "reproduced", "fixed"),
     "SKYRL-ROLLOUT-KL-ESTIMATOR-UNCHECKED": ("repaired", "reproduced", "fixed"),
     "SKYRL-PADDING-ROUTER-PADDING-MASK": ("without the mask", "fixed", "reproduced"),
     "VERL-CLIP-COV-MASKED-NAN-GRADIENT": ("clip_cov masked", "reproduced", "fixed"),
