@@ -299,7 +299,7 @@ def test_a_contribution_whose_fix_is_another_one_by_now_is_not_verified(run_sent
 
 @pytest.fixture
 def exported(run_sentinel: Any, mirrored: None, tiny: Any) -> tuple[Any, Path]:
-    answer = run_sentinel("contribute", "TINY-MEAN", "--no-check", "--out", "out")
+    answer = run_sentinel("export", "TINY-MEAN", "--no-check", "--out", "out")
     return answer, Path("out") / "TINY-MEAN"
 
 
@@ -307,6 +307,7 @@ def test_it_writes_every_file_and_says_what_to_do_next(exported: tuple[Any, Path
     answer, folder = exported
     names = {path.name for path in folder.iterdir()}
     assert names >= {"PULL_REQUEST.md", "COMMENT.md", "evidence.json", "run_validation.py", "test_tiny_mean.py"}
+    assert "`sentinel export` is now `sentinel contribute`" in answer.err
     assert "gh pr create --repo" in answer.out
     assert "gh pr comment 7 --repo" in answer.out
     assert "base reproduced, head fixed" in answer.out
