@@ -35,6 +35,7 @@ from sentinel.worker.kit import (
     stand_in,
     swapped,
     taken,
+    torch,
     two_token_logits,
 )
 
@@ -73,8 +74,6 @@ def _configured(kind: Any, options: Mapping[str, Any], defaults: Mapping[str, An
 
 
 def _behind_a_prompt(values: Any) -> Any:
-    import torch
-
     return torch.nn.functional.pad(values, (1, 0))
 
 
@@ -84,8 +83,6 @@ def _rows(mask: Any) -> Any:
 
 def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
     """A loss of a batch; until March 2026 it took the logits."""
-    import torch
-
     mask = data["token_mask"]
     counted = mask[:, 1:] * data["sample_mask"][:, None]
     sequences = inputs.get("global_batch_size") or _rows(counted).sum()
@@ -104,8 +101,6 @@ def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], i
 
 def _of_a_pack(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mapping[str, Any]) -> Any:
     """The logits of all sequences, one behind the other, without padding between them."""
-    import torch
-
     said = torch.where(torch.isfinite(log_probs) & (log_probs < 0), log_probs, -1.0)  # a model is never certain
     logits = two_token_logits(said)
     rows, width = logits.shape[0], logits.shape[1] + 1
@@ -149,8 +144,6 @@ _BY_ALGORITHM: Mapping[str, tuple[Mapping[str, Any], str | None]] = {
 
 def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The cross entropy is its loss of positive examples, in a batch of nothing else and without advantages."""
-    import torch
-
     algorithm, mode = inputs["algorithm"], inputs["loss_agg_mode"]
     options, only = _BY_ALGORITHM[algorithm]
     if only not in (None, mode) or (algorithm in ("cispo", "reinforce") and inputs["dual_clip"] is not None):
@@ -180,8 +173,6 @@ def _fields(boundary: Any) -> Sequence[str]:
 def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The weight of a token is what its log-prob's gradient is times, where the policy is the one before; advantages
     are such that every other factor of it is -1."""
-    import torch
-
     mask, level, high = inputs["response_mask"], inputs["level"], inputs["threshold_high"]
     by_row = level == "sequence"
     kind = "tis" if inputs["mode"] == "truncate" else "icepop"
@@ -207,8 +198,6 @@ def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
     _, told = _clipped(boundary, {**inputs, "advantages": torch.ones_like(inputs["log_probs"])}, {})
     if "probs_ratio_max" not in told:
         raise AbsentError("not in this version: the extremes of ratios are not reported")
@@ -217,8 +206,6 @@ def _ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _kl_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The KL term alone: advantages are 0. What it calls the reference is the contract's rollout policy."""
-    import torch
-
     log_probs = inputs["log_probs"]
     options = {"reference_policy_kl_penalty": inputs["coefficient"], "token_level_loss": False,
                "reference_policy_kl_type": inputs["kl_estimator"]}  # fmt: skip
@@ -248,7 +235,6 @@ _DPO: Mapping[str, Any] = {
 
 def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A chosen and a rejected sequence, one after the other; those of the reference stand one place to the left."""
-    import torch
 
     def both(name: str) -> Any:
         return torch.stack(both_sides(inputs, name).chunk(2), 1).flatten(0, 1)
@@ -263,8 +249,6 @@ def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
     mask = inputs["response_mask"]
     loss = boundary.owner(boundary.module.MseValueLossConfig(cliprange=inputs["cliprange_value"]))
     data = {"token_mask": mask, "sample_mask": _rows(mask), **{name: inputs[name] for name in ("returns", "values")}}
@@ -278,8 +262,6 @@ def _value(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The teacher's best tokens are all that there are."""
-    import torch
-
     mask, tokens = inputs["response_mask"], inputs["batch_num_tokens"]
     options, kind = {"zero_outside_topk": False, "mixed_kl_weight": 0.5}, "reverse" if inputs["beta"] else "forward"
     loss = boundary.owner(boundary.module.DistillationLossConfig(kl_type=kind, **options))
@@ -403,8 +385,6 @@ _NUMBERS = (
 
 def _prompts(group: Sequence[Any]) -> Any:
     """A prompt of one token for each group."""
-    import torch
-
     labels = list(dict.fromkeys(group))
     return torch.tensor([[labels.index(label)] for label in group])
 
@@ -431,8 +411,6 @@ def _group_advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _leave_one_out(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
     rewards = inputs["rewards"]
     estimator = _estimator(boundary, use_leave_one_out_baseline=inputs["leave_one_out"], normalize_rewards=False)
     found = boundary.function(estimator, _prompts(inputs["group"]), rewards, torch.ones(len(rewards), 1))
@@ -440,8 +418,6 @@ def _leave_one_out(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _baseline(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
     rewards = inputs["rewards"]
     baseline, _ = boundary.function(
         _prompts(inputs["group"]), rewards, torch.ones_like(rewards), leave_one_out_baseline=inputs["leave_one_out"]
@@ -451,8 +427,6 @@ def _baseline(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """With rewards of 0, the KL penalty is the advantage; an estimate of more than 10 is cut."""
-    import torch
-
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     if advantages.abs().max() > 10:
         raise AbsentError("a KL estimate is cut to [-10, 10]")
@@ -546,8 +520,6 @@ _ADVANTAGES = (
 
 
 def _overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
     mask = inputs["response_mask"]
     logs = [[{"role": "assistant", "token_ids": torch.zeros(int((row != 0).sum()))}] for row in mask]
     batch = {"total_reward": inputs["rewards"].clone(), "message_log": logs}
@@ -565,8 +537,6 @@ def _overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _turns(prompt: Sequence[int], replies: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
     """A log of messages: a prompt, and after each answer of the policy what the environment says."""
-    import torch
-
     log = [{"role": "user", "content": "", "token_ids": torch.tensor(list(prompt))}]
     for reply in replies:
         spoken = torch.tensor([5, 6])
@@ -578,8 +548,6 @@ def _turns(prompt: Sequence[int], replies: Sequence[Sequence[int]]) -> list[dict
 
 def _grouped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Rollouts of prompts, to each of which the environment says something else: which of them have one prompt."""
-    import torch
-
     labels = inputs["labels"].tolist()
     known = list(dict.fromkeys(labels))
     logs = [_turns([1, 2, 10 + known.index(label)], [[40 + row]]) for row, label in enumerate(labels)]
@@ -595,8 +563,6 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     What is behind the last turn is the environment's, and in the batch: it is cut off here, as it has no gradient.
     """
-    import torch
-
     log: list[dict[str, Any]] = [
         {"role": "user", "content": "", "token_ids": torch.tensor([1, 2])},
         {"role": "assistant", "content": "", "token_ids": torch.tensor([3])},
@@ -679,8 +645,6 @@ _MESSAGES = (
 
 
 def _batch(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
-    import torch
-
     rows = {name: column if isinstance(column, torch.Tensor) else list(column) for name, column in fields.items()}
     return boundary.imported[_BATCHES].BatchedDataDict(rows)
 
@@ -744,8 +708,6 @@ _RULES = (
 
 def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The loss of one sequence whose tokens are sampled from ``top_k``, with the weight of a whole sequence."""
-    import torch
-
     given = inputs["arguments"]
     ids = given["token_ids"]
     tokens = ids.shape[1]
@@ -781,8 +743,6 @@ class _Words:
         return " ".join(message["content"] for message in messages)
 
     def __call__(self, text: str, **_: Any) -> dict[str, Any]:
-        import torch
-
         return {"input_ids": torch.tensor([[int(word) for word in text.split()]])}
 
 

@@ -648,7 +648,7 @@ _UNBOUND: dict[str, str] = {
     f"{_ORCHESTRATOR}.train_sink.payload_tokens": "the size of a batch that is counted in tokens",
     f"{_ORCHESTRATOR}.train_sink._prune_zero_advantages": "process_batch, which is bound, asks it",
     f"{_ORCHESTRATOR}.train_sink.TrainSink._record_zero_output": "when a run without any output stops",
-    f"{_ORCHESTRATOR}.train_sink.TrainSink.process_group": "it asks algorithms, gates and trace_to_samples: all are bound",
+    f"{_ORCHESTRATOR}.train_sink.TrainSink.process_group": "it asks algorithms, gates and trace_to_samples, all bound",
     f"{_ORCHESTRATOR}.trajectories.iter_trainable_branches": "trace_to_samples, which is bound, asks it",
     f"{_ORCHESTRATOR}.trajectories._encode_routed_experts": "bytes of an array",
     f"{_BATCH}._karmarkar_karp": "balanced_partition, which is bound, asks it",
