@@ -2,8 +2,7 @@
 
 Its trainers are run on TRL's own configuration classes. Where a boundary is one method that is given log-probs or
 rewards, it is called on a trainer of its own class whose constructor did not run: what that would have set stands in
-the configuration, or in ``_OFF``. Where the scaling of a whole step is asked for, the trainer is built for real, with a
-model of a few numbers.
+the configuration, or in ``_OFF``. Where the scaling of a whole step is asked for, the trainer is built for real.
 """
 
 from __future__ import annotations
@@ -163,9 +162,8 @@ def _grpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
     former = {"delta": None, "importance_sampling_level": "token", "sapo_temperature_pos": 1.0,
               "sapo_temperature_neg": 1.05}  # fmt: skip
-    if not any(
-        loss_type in (one if isinstance(one, tuple) else (one,)) for one in boundary.function.__code__.co_consts
-    ):
+    known = boundary.function.__code__.co_consts
+    if not any(loss_type in (one if isinstance(one, tuple) else (one,)) for one in known):
         raise AbsentError(f"not in this version: there is no loss_type {loss_type!r}")
     trainer, batch = _clipping(boundary, _options(boundary, given, former), inputs), _completions(inputs)
     if "student_logits" in boundary.parameters:  # SDPO's; a model is never certain of a token
