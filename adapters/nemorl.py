@@ -175,8 +175,7 @@ def _fields(boundary: Any) -> Sequence[str]:
 
 
 def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The weight of a token is what its log-prob's gradient is times, where the policy is the one before; advantages
-    are such that every other factor of it is -1."""
+    """A token's weight is its log-prob's gradient, as advantages are such that every other factor of that is 1."""
     mask, high, by_row = inputs["response_mask"], inputs["threshold_high"], inputs["level"] == "sequence"
     kind = "tis" if inputs["mode"] == "truncate" else "icepop"
     if kind == "icepop" and inputs["threshold_low"] is None:
@@ -296,7 +295,7 @@ _LOSS_BINDINGS = (
     *(
         policy_loss(
             boundary, _policy, [*_BY_ALGORITHM], ("eps_clip_low", "eps_clip_high", "dual_clip"), imports=imports,
-            fixed={"dp_size": None, "loss_scale_factor": None},
+            requires=imports[2:], fixed={"dp_size": None, "loss_scale_factor": None},
             accepts={"importance_weight_cap": (None, 2.0), "loss_agg_mode": tuple(_MODES)},
         )
         for boundary, imports in (
@@ -334,6 +333,7 @@ _LOSS_BINDINGS = (
     ),
     Binding(
         f"{_LOSSES}.PreferenceLossFn.__call__", "preference_loss", call=_ranked,
+        formerly=(f"{_ALGORITHMS}.loss_functions.PreferenceLoss.__call__",),
         fixed={"ld_alpha": None, "loss_type": "sigmoid", "beta": 1.0},
         dialects=(Dialect("reference", "none", "of rewards", f"{_MAIN}/algorithms/loss/loss_functions.py#L919"),),
     ),
@@ -409,11 +409,9 @@ def _leave_one_out(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _baseline(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    rewards = inputs["rewards"]
-    baseline, _ = boundary.function(
-        _prompts(inputs["group"]), rewards, torch.ones_like(rewards), leave_one_out_baseline=inputs["leave_one_out"]
-    )
-    return {"normalised": rewards - baseline}
+    given = _prompts(inputs["group"]), inputs["rewards"], torch.ones_like(inputs["rewards"])
+    baseline = boundary.function(*given, leave_one_out_baseline=inputs["leave_one_out"])[0]
+    return {"normalised": inputs["rewards"] - baseline}
 
 
 def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -454,12 +452,12 @@ def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A step wants more than there are, so that nothing of what is kept is cut off."""
     rewards, rows = inputs["rewards"], len(inputs["rewards"])
     of_prompts = boundary.imported[_UTILS].calculate_baseline_and_std_per_prompt
-    _, std = of_prompts(_prompts(inputs["group"]), rewards, torch.ones_like(rewards), leave_one_out_baseline=False)
+    std = of_prompts(_prompts(inputs["group"]), rewards, torch.ones_like(rewards), leave_one_out_baseline=False)[1]
     step = {"num_prompts_per_step": rows + 1, "num_generations_per_prompt": 1}
     options = stand_in(**step, use_dynamic_sampling=True, dynamic_sampling_max_gen_batches=9)
     batch = boundary.imported[_BATCHES].BatchedDataDict({"number": torch.arange(rows), "total_reward": rewards})
-    config, timer = stand_in(grpo=options, ppo=options), stand_in(time=lambda _: nullcontext())
-    made = boundary.function(batch, std, std, 1, config, timer)[0]
+    timer = stand_in(time=lambda _: nullcontext())
+    made = boundary.function(batch, std, std, 1, stand_in(grpo=options, ppo=options), timer)[0]
     return {"numbers": made["number"].tolist(), "rewards": made["filtered_reward"].tolist()}
 
 
@@ -566,7 +564,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """An engine that says the tokens of the scenario's turns, and an environment that answers each."""
+    """An engine that says the scenario's turns, and an environment that answers each."""
     turns, room, turn = list(zip(inputs["said"], inputs["heard"])), inputs["max_tokens"], iter(range(1000))
 
     def generate(data: Any, **_: Any) -> dict[str, Any]:
@@ -583,11 +581,9 @@ def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     environment = stand_in(step=stand_in(remote=step))
     rows = {
-        "message_log": [[_message("user", [1, 2])]],
-        "task_name": ["task"],
-        "extra_env_info": [None],
+        "message_log": [[_message("user", [1, 2])]], "task_name": ["task"], "extra_env_info": [None],
         "stop_strings": [None],
-    }
+    }  # fmt: skip
     given = stand_in(generate=generate), boundary.imported[_BATCHES].BatchedDataDict(rows), _Words()
     with swapped(boundary.module, "ray", stand_in(get=lambda futures: [answer() for answer in futures])):
         made, _ = boundary.function(*given, {"task": environment}, 1000, inputs["turns"])
@@ -614,8 +610,7 @@ def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The chosen answer to a chat, beside another one. What both have before they differ is no part of their
-    difference."""
+    """The chosen answer to a chat, beside another one; what both begin with is no part of their difference."""
     tokenizer, messages = chat(inputs)
     other = {"role": "assistant", "content": "w9.9"}
     answers = [{"rank": rank, "completion": [answer]} for rank, answer in enumerate((messages[-1], other))]
@@ -638,11 +633,15 @@ _CHATS: dict[str, Any] = {
     "imports": (_MESSAGES_OF, _PROCESSORS),
     "dialects": (Dialect("after_the_end", "counted", _BEHIND, f"{_MAIN}/data/llm_message_utils.py#L560"),),
 }
+_COLLATES = "nemo_rl.data.collate_fn.preference_collate_fn"
 _WHOLE, _PAIRS = {"max_tokens": None}, {"max_tokens": None, "trains": "last"}
 _MESSAGES = (
     Binding(f"{_PROCESSORS}.sft_processor", "trained_tokens", call=_of_a_chat, fixed=_WHOLE, **_CHATS),
     Binding(f"{_PROCESSORS}.preference_preprocessor", "trained_tokens", call=_of_a_pair, fixed=_PAIRS, **_CHATS),
-    Binding("nemo_rl.data.collate_fn.preference_collate_fn", "trained_tokens", call=_of_a_pair, fixed=_PAIRS, **_CHATS),
+    Binding(
+        _COLLATES, "trained_tokens", call=_of_a_pair, fixed=_PAIRS, requires=(_COLLATES,), **_CHATS,
+        formerly=("nemo_rl.data.datasets.preference_collate_fn", "nemo_rl.data.datasets.dpo_collate_fn"),
+    ),
     Binding(
         f"{_ALGORITHMS}.reward_functions.apply_reward_shaping", "overlong_penalty", call=_overlong,
         dialects=(
@@ -684,10 +683,6 @@ def _back_in_order(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequ
     return [batch]
 
 
-def _selected(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
-    return [boundary.function(batch, list(inputs["order"]))]
-
-
 def _sharded(options: str, iterator: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The microbatches of one shard, as its own iterator gives them."""
     lengths, budget = lengths_of(inputs), inputs["max_tokens_per_microbatch"]
@@ -713,7 +708,6 @@ _ROWS = (
     _CONTAINER.surgery(f"{_BATCH}.repeat_interleave", "repeat", counted),
     _CONTAINER.surgery(f"{_BATCH}.reorder_data", "reorder", _back_in_order),
     _CONTAINER.joining(f"{_BATCH}.from_batches"), _CONTAINER.surgery(f"{_BATCH}.shard_by_batch_size", "cut", cut),
-    _CONTAINER.surgery(f"{_BATCH}.select_indices", "reorder", _selected),
     *(
         Binding(
             f"{_BATCH}.shard_by_batch_size", "microbatch_packing", call=partial(_sharded, options, f"make_{iterator}"),
@@ -740,6 +734,7 @@ def _verified(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _CODE, _MATH = "nemo_rl.environments.code_jaccard_environment", "nemo_rl.environments.math_environment"
+_ALPHANUMERIC = ("42", "7", "100")  # letters and digits alone are compared
 _LETTERS = {"ground_truth": ("A", "C"), "wrong_answer": ("B", "D")}
 _LINES = ("Answer: {answer}", "So it is.\nAnswer: {answer}")
 _RULES = (
@@ -747,19 +742,20 @@ _RULES = (
     rule_reward("nemo_rl.environments.dapo_math_verifier.is_correct_minerva", *_LINES, call=_verified),
     *(
         rule_reward(
-            f"nemo_rl.environments.rewards.{rule}",
-            "I see. <answer> {answer} </answer>",
-            call=_verified,
-            accepts={"ground_truth": ("42", "7", "100")},  # letters and digits alone are compared
+            f"nemo_rl.environments.rewards.{rule}", "I see. <answer> {answer} </answer>", call=_verified,
+            accepts={"ground_truth": _ALPHANUMERIC},
         )
         for rule in ("exact_answer_alphanumeric_reward", "combine_reward_functions")
     ),
     rule_reward(f"{_CODE}.CodeJaccardVerifyWorker.verify", "{answer}", call=_verified),
     *(
-        rule_reward(f"{_MATH}.{kind}MultichoiceVerifyWorker.verify", _LINES[0], call=_verified, accepts=_LETTERS)
-        for kind in ("Multilingual", "English")
+        rule_reward(
+            f"{worker}.verify", _LINES[0], call=_verified, accepts=_LETTERS, requires=(worker,),
+            formerly=(f"{_MATH}.MultichoiceVerifyWorker.verify",),
+        )
+        for worker in (f"{_MATH}.{kind}MultichoiceVerifyWorker" for kind in ("Multilingual", "English"))
     ),
-)
+)  # fmt: skip
 
 # -- what is asked for by recipes alone -------------------------------------------------------------------------------
 

@@ -428,6 +428,8 @@ def _concatenated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     What fills a row up is no token that counts.
     """
+    if not hasattr(boundary.module, "cat_collate"):
+        raise AbsentError("not in this version: rows are collated in another way")
     lengths, budget = lengths_of(inputs), inputs["max_tokens_per_microbatch"]
     samples = [
         {
@@ -460,7 +462,12 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _ROWS = (
     Binding(f"{_BATCH}.packed_samples_into_micro_bs", "microbatch_packing", call=_packed),
     Binding(f"{_BATCH}.prepare_batch", "microbatch_packing", call=_prepared),
-    Binding("prime_rl.trainer.sft.data.CatDataset.__iter__", "microbatch_packing", call=_concatenated),
+    Binding(
+        "prime_rl.trainer.sft.data.CatDataset.__iter__",
+        "microbatch_packing",
+        formerly=("prime_rl.trainer.sft.data.PackingDataset.__iter__",),
+        call=_concatenated,
+    ),
     balanced_partition(f"{_BATCH}.balanced_partition", call=_dealt, fixed={"equal_size": True}),
     Binding(
         f"{_BATCH}.prepare_sample",

@@ -61,8 +61,7 @@ GKD, ONLINE, DISTILLATION, _ASYNC = (
 _OWN = "trl.experimental"
 _SDPO = f"{_OWN}.sdpo.sdpo_trainer.SDPOTrainer"
 
-#: Where masks come from: completions are padded on the right.
-_COUNTED = ("full", "right")
+_COUNTED = ("full", "right")  # completions are padded on the right
 
 #: What constructors set beside the options of the configuration, for a run without tools, images, adapters and vLLM.
 _OFF: dict[str, Any] = {
@@ -389,7 +388,7 @@ def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         beta=inputs["beta"], precompute_ref_logps=False, _total_train_tokens=0, max_length=None,
         loss_type=inputs["loss_type"] if former else [inputs["loss_type"]], is_vision_model=False, **_PADDED,
     )  # fmt: skip
-    if "get_batch_loss_metrics" in boundary.path:
+    if "get_batch" in boundary.path:
         return {"loss": boundary.invoke({}, trainer, model, _former_pairs(boundary, batch))[0]}
     kept = {name: batch[name] for name in ("input_ids", "attention_mask", "completion_mask")}
     return {"loss": boundary.function(trainer, model, kept, False)}
@@ -434,8 +433,7 @@ def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _logged(leaves_nan: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What a logging step says of a metric; a batch that does not count had no number, which is NaN or not there. The
-    model trains, on a step that is also evaluated."""
+    """What is logged of a metric, of which a batch that does not count had no number: NaN, or nothing there."""
     import transformers
 
     values, valid = inputs["values"], inputs["response_mask"] != 0
@@ -469,8 +467,8 @@ _MEAN = {"statistic": "mean", **MASKED_STATISTICS.lacking()}
 MODELS = (
     Binding(
         f"{DPO}.DPOTrainer._compute_loss", "preference_loss", call=_dpo_loss,
-        formerly=(f"{DPO}.DPOTrainer.get_batch_loss_metrics",), stand_ins=(_SELF, _ONE_PROCESS, _TABLE),
-        accepts={"chosen_mask": _COUNTED, "rejected_mask": _COUNTED},
+        formerly=tuple(f"{DPO}.DPOTrainer.{name}" for name in ("get_batch_loss_metrics", "get_batch_metrics")),
+        stand_ins=(_SELF, _ONE_PROCESS, _TABLE), accepts={"chosen_mask": _COUNTED, "rejected_mask": _COUNTED},
     ),
     Binding(
         f"{_OWN}.orpo.orpo_trainer.ORPOTrainer.odds_ratio_loss", "preference_loss", call=_odds, stand_ins=(_SELF,),
@@ -549,7 +547,6 @@ def _of_chatml(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Rows whose tokens are their number."""
     from datasets import Dataset, disable_progress_bars
 
     disable_progress_bars()
@@ -730,8 +727,7 @@ def _preferred(
 
 
 def _taught(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Prompts whose completions are the student's own, of the scenario, while those in the data set have one token; or
-    the other way round."""
+    """Completions are the student's own, of the scenario, and the data set's have one token; or the other way round."""
     mask, generated = inputs["response_mask"], inputs["generated"]
     ids = token_ids(mask, ended=True)
     if min(map(len, ids)) < 2:
@@ -758,8 +754,7 @@ _POLICY = {**_ONE_RANK, "mini_batch_size": (None,), "ref_log_probs": (None,)}
 
 
 def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The advantages of completions with these rewards, of one token each. A group of one is evaluated: a trainer wants
-    several."""
+    """Advantages of completions of one token; a group of one is evaluated, as a trainer wants several."""
     rewards, size, level = inputs["rewards"], group_size(inputs), inputs["std_level"]
     options: dict[str, Any] = {"num_generations": max(size, 2), "beta": 0.0}
     if "GRPO" in boundary.path:
@@ -879,6 +874,7 @@ _LEFT_OUT = {
         trainer.utils.*_flops_per_token trainer.utils.*_mfu trainer.utils.print_*""",
 }
 
+_NOW_EXPERIMENTAL = ("gkd", "cpo", "orpo", "online_dpo")
 TARGET = Target(
     name="trl",
     repository="https://github.com/huggingface/trl",
@@ -888,7 +884,11 @@ TARGET = Target(
         *("transformers", "transformers.trainer", "transformers.models.auto.processing_auto", "torch.distributed.fsdp"),
         *("accelerate", "datasets", "huggingface_hub", "pyarrow", "requests"),
     ),
-    moved={GKD: ("trl.trainer.gkd_trainer",)},  # packages that became experimental in the winter of 2025
+    moved={  # what became experimental in the winter of 2025, and a class of another name
+        **{f"{_OWN}.{name}.{name}_trainer": (f"trl.trainer.{name}_trainer",) for name in _NOW_EXPERIMENTAL},
+        f"{_OWN}.utils.DataCollatorForChatML": ("trl.trainer.utils.DataCollatorForChatML",),
+        f"{DPO}.DataCollatorForPreference": (f"{DPO}.PreferenceCollator",),
+    },
     at_import={  # names that transformers 5 has no more, and what came after them; no boundary uses them
         "transformers.top_k_top_p_filtering": Alias("transformers.TopKLogitsWarper"),
         "transformers.models.auto.modeling_auto.MODEL_FOR_VISION_2_SEQ_MAPPING_NAMES": Alias(
