@@ -8,6 +8,7 @@ whole sequences, whose first token nobody predicts: every tensor here has one co
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from sentinel.contracts.aggregation import aggregated
 from sentinel.contracts.conversations import chat
 from sentinel.contracts.importance_weight import IMPORTANCE_WEIGHT
+from sentinel.contracts.returns import DISCOUNTED_RETURN
 from sentinel.targets import Alias, Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.worker.drift import AbsentError
 from sentinel.worker.families import (
@@ -26,28 +28,30 @@ from sentinel.worker.families import (
     rule_reward,
 )
 from sentinel.worker.kit import (
+    Named,
     accepted,
     both_sides,
     counted,
+    cut,
     estimated,
+    itself,
     lengths_of,
+    on_ranks,
     score_of,
     stand_in,
     swapped,
     taken,
+    torch,
     two_token_logits,
 )
 
 _MAIN = "https://github.com/NVIDIA-NeMo/RL/blob/7ea279abfbeb698b092856d0dab61e7cf39bc909/nemo_rl"
-_ALGORITHMS = "nemo_rl.algorithms"
-_UTILS = f"{_ALGORITHMS}.utils"
-_LOSSES = f"{_ALGORITHMS}.loss.loss_functions"
-_ESTIMATORS = f"{_ALGORITHMS}.advantage_estimator"
-_GRPO = f"{_ALGORITHMS}.grpo"
-_BATCHES = "nemo_rl.distributed.batched_data_dict"
+_ALGORITHMS, _BATCHES = "nemo_rl.algorithms", "nemo_rl.distributed.batched_data_dict"
+_UTILS, _GRPO, _ESTIMATORS, _LOSSES, _PREPARED = (
+    f"{_ALGORITHMS}.{name}" for name in ("utils", "grpo", "advantage_estimator", "loss.loss_functions", "loss.utils")
+)
 _BATCH = f"{_BATCHES}.BatchedDataDict"
-_PREPARED = f"{_ALGORITHMS}.loss.utils"
-_MESSAGES_OF = "nemo_rl.data.llm_message_utils"
+_MESSAGES_OF, _PROCESSORS = "nemo_rl.data.llm_message_utils", "nemo_rl.data.processors"
 
 # -- losses -----------------------------------------------------------------------------------------------------------
 
@@ -73,8 +77,6 @@ def _configured(kind: Any, options: Mapping[str, Any], defaults: Mapping[str, An
 
 
 def _behind_a_prompt(values: Any) -> Any:
-    import torch
-
     return torch.nn.functional.pad(values, (1, 0))
 
 
@@ -84,37 +86,38 @@ def _rows(mask: Any) -> Any:
 
 def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
     """A loss of a batch; until March 2026 it took the logits."""
-    import torch
-
     mask = data["token_mask"]
     counted = mask[:, 1:] * data["sample_mask"][:, None]
     sequences = inputs.get("global_batch_size") or _rows(counted).sum()
     tokens = inputs.get("batch_num_tokens") or counted.sum()
     counts = {"global_valid_seqs": torch.tensor(float(sequences)), "global_valid_toks": torch.tensor(float(tokens))}
     batch = boundary.imported[_BATCHES].BatchedDataDict({"input_ids": torch.ones_like(mask, dtype=torch.int64), **data})
-    if boundary.owner.__name__ == "SequencePackingLossWrapper":
-        return _of_a_pack(boundary, loss, log_probs, batch, counts)
+    if "wrapper" in boundary.path:
+        return _wrapped(boundary, loss, log_probs, batch, counts)
     if "next_token_logprobs" in boundary.parameters:
         return boundary.invoke({}, loss, next_token_logprobs=log_probs, data=batch, **counts)
-    logits = two_token_logits(log_probs)
+    logits = torch.nn.functional.pad(two_token_logits(log_probs), (0, 0, 0, 1))
     with swapped(torch.Tensor, "cuda", lambda self: self):
-        last = torch.zeros_like(logits[:, :1])
-        return boundary.invoke({}, loss, next_token_logits=torch.cat([logits, last], 1), data=batch, **counts)
+        return boundary.invoke({}, loss, next_token_logits=logits, data=batch, **counts)
 
 
-def _of_a_pack(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mapping[str, Any]) -> Any:
-    """The logits of all sequences, one behind the other, without padding between them."""
-    import torch
-
+def _wrapped(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mapping[str, Any]) -> Any:
+    """The logits of all sequences; of a pack, one behind the other, without padding between them, on one rank."""
     said = torch.where(torch.isfinite(log_probs) & (log_probs < 0), log_probs, -1.0)  # a model is never certain
-    logits = two_token_logits(said)
-    rows, width = logits.shape[0], logits.shape[1] + 1
-    packed = torch.cat([logits, torch.zeros_like(logits[:, :1])], 1).flatten(0, 1)[None]
-    prepared = boundary.imported[_PREPARED].prepare_loss_input
+    logits, prepares = torch.nn.functional.pad(two_token_logits(said), (0, 0, 0, 1)), boundary.imported[_PREPARED]
+
+    def work(_: int) -> Any:
+        if boundary.owner is None:
+            names = {"next_token_logits": logits, "data": batch, "loss_fn": loss}
+            return boundary.invoke({}, **names, prepare_fn=prepares.prepare_loss_input, **counts)
+        ends, prepare, ranks = torch.arange(len(logits) + 1) * logits.shape[1], prepares.prepare_loss_input, {}
+        if "Fusion" in boundary.path:
+            prepare, ranks = prepares.prepare_packed_loss_input, {"vocab_parallel_rank": 0, "vocab_parallel_group": 0}
+        made = boundary.owner(loss, prepare, ends, **ranks)
+        return boundary.function(made, logits.flatten(0, 1)[None], batch, **counts)
+
     with swapped(torch.Tensor, "cuda", lambda self: self):
-        return boundary.function(
-            boundary.owner(loss, prepared, torch.arange(rows + 1) * width), packed, batch, **counts
-        )
+        return on_ranks(1, work)[0]
 
 
 def _losses(boundary: Any) -> Any:
@@ -122,9 +125,7 @@ def _losses(boundary: Any) -> Any:
     return boundary.imported[_LOSSES] if "wrapper" in boundary.path else boundary.module
 
 
-def _clipped(
-    boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], more: Mapping[str, Any] | None = None
-) -> Any:
+def _clipped(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], more: Any = None) -> Any:
     """The clipped policy loss of a batch: the loss, and what it reports."""
     names = {"advantages": "advantages", "old_log_probs": "prev_logprobs", "response_mask": "token_mask"}
     data = {upstream: _behind_a_prompt(inputs[name]) for name, upstream in names.items()}
@@ -139,18 +140,14 @@ def _clipped(
 
 #: The options by which each algorithm is asked for, and the one way in which its constructor lets it aggregate.
 _BY_ALGORITHM: Mapping[str, tuple[Mapping[str, Any], str | None]] = {
-    "ppo": ({}, None),
-    "gspo": ({"sequence_level_importance_ratios": True}, "seq-mean-token-mean"),
-    "cispo": ({"use_cispo": True}, "token-mean"),
-    "reinforce": ({"disable_ppo_ratio": True}, None),
+    "ppo": ({}, None), "gspo": ({"sequence_level_importance_ratios": True}, "seq-mean-token-mean"),
+    "cispo": ({"use_cispo": True}, "token-mean"), "reinforce": ({"disable_ppo_ratio": True}, None),
     "cross_entropy": ({"positive_example_nll_weight": 1.0}, "token-mean"),
-}
+}  # fmt: skip
 
 
 def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The cross entropy is its loss of positive examples, in a batch of nothing else and without advantages."""
-    import torch
-
     algorithm, mode = inputs["algorithm"], inputs["loss_agg_mode"]
     options, only = _BY_ALGORITHM[algorithm]
     if only not in (None, mode) or (algorithm in ("cispo", "reinforce") and inputs["dual_clip"] is not None):
@@ -178,12 +175,8 @@ def _fields(boundary: Any) -> Sequence[str]:
 
 
 def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The weight of a token is what its log-prob's gradient is times, where the policy is the one before; advantages
-    are such that every other factor of it is -1."""
-    import torch
-
-    mask, level, high = inputs["response_mask"], inputs["level"], inputs["threshold_high"]
-    by_row = level == "sequence"
+    """A token's weight is its log-prob's gradient, as advantages are such that every other factor of that is 1."""
+    mask, high, by_row = inputs["response_mask"], inputs["threshold_high"], inputs["level"] == "sequence"
     kind = "tis" if inputs["mode"] == "truncate" else "icepop"
     if kind == "icepop" and inputs["threshold_low"] is None:
         raise AbsentError("its constructor wants both bounds")
@@ -207,8 +200,6 @@ def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
     _, told = _clipped(boundary, {**inputs, "advantages": torch.ones_like(inputs["log_probs"])}, {})
     if "probs_ratio_max" not in told:
         raise AbsentError("not in this version: the extremes of ratios are not reported")
@@ -217,19 +208,15 @@ def _ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _kl_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The KL term alone: advantages are 0. What it calls the reference is the contract's rollout policy."""
-    import torch
-
     log_probs = inputs["log_probs"]
     options = {"reference_policy_kl_penalty": inputs["coefficient"], "token_level_loss": False,
                "reference_policy_kl_type": inputs["kl_estimator"]}  # fmt: skip
     if inputs["kl_estimator"] == "k3" and "reference_policy_kl_type" not in _fields(boundary):
         del options["reference_policy_kl_type"]
-    on_policy = {"old_log_probs": log_probs.detach(), "rollout_log_probs": None}
+    ours = {"old_log_probs": log_probs.detach(), "rollout_log_probs": None, "global_batch_size": len(log_probs)}
     reference = _behind_a_prompt(inputs["rollout_log_probs"])
     more = {"reference_policy_logprobs": reference, "sample_mask": torch.ones(len(log_probs))}
-    counts = {"global_batch_size": len(log_probs)}
-    scenario = {**inputs, **on_policy, **counts, "advantages": torch.zeros_like(log_probs)}
-    loss, told = _clipped(boundary, scenario, options, more)
+    loss, told = _clipped(boundary, {**inputs, **ours, "advantages": torch.zeros_like(log_probs)}, options, more)
     loss.backward()
     return {"rollout_kl": told["kl_penalty"], "loss": loss.detach()}
 
@@ -246,165 +233,149 @@ _DPO: Mapping[str, Any] = {
 }  # fmt: skip
 
 
+def _in_turn(inputs: Mapping[str, Any], name: str) -> Any:
+    return torch.stack(both_sides(inputs, name).chunk(2), 1).flatten(0, 1)
+
+
+def _ranked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A reward is the sum of its response's log-probs."""
+    rewards = torch.where(_in_turn(inputs, "mask") != 0, _in_turn(inputs, "log_probs"), 0.0).sum(-1)
+    data, count = {"sample_mask": torch.ones(len(rewards))}, torch.tensor(float(len(rewards)))
+    return {"loss": boundary.function(boundary.owner(), rewards[:, None], data, count, None)[0]}
+
+
+def _drafted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A cross entropy is the divergence and the teacher's entropy, which is none of the student's."""
+    mask, teacher, count = inputs["response_mask"], inputs["teacher_logits"], _count(inputs)
+    data = {"sample_mask": _rows(mask)}
+    loss = boundary.function(boundary.owner(), teacher, inputs["logits"], mask, data, None, count)
+    entropy = (torch.distributions.Categorical(logits=teacher).entropy() * (mask != 0)).sum() / (count + 1e-8)
+    return {"loss": loss - entropy}
+
+
 def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A chosen and a rejected sequence, one after the other; those of the reference stand one place to the left."""
-    import torch
-
-    def both(name: str) -> Any:
-        return torch.stack(both_sides(inputs, name).chunk(2), 1).flatten(0, 1)
-
-    mask = both("mask")
-    log_probs = torch.where(mask != 0, both("log_probs"), -1.0)
+    mask = _in_turn(inputs, "mask")
+    log_probs = torch.where(mask != 0, _in_turn(inputs, "log_probs"), -1.0)
+    reference = torch.nn.functional.pad(_in_turn(inputs, "ref_log_probs"), (0, 1))
     data = {"token_mask": _behind_a_prompt(mask), "sample_mask": torch.ones(len(mask)),
-            "reference_policy_logprobs": torch.nn.functional.pad(both("ref_log_probs"), (0, 1))}  # fmt: skip
+            "reference_policy_logprobs": reference}  # fmt: skip
     options = {"reference_policy_kl_penalty": inputs["beta"]}
     loss = boundary.owner(_configured(boundary.module.DPOLossConfig, options, _DPO))
     return {"loss": _called(boundary, loss, log_probs, data, {})[0]}
 
 
-def _value(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
+def _count(inputs: Mapping[str, Any]) -> Any:
+    tokens = inputs["batch_num_tokens"]
+    return torch.tensor(float((inputs["response_mask"] != 0).sum() if tokens is None else tokens))
 
+
+def _value(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     mask = inputs["response_mask"]
     loss = boundary.owner(boundary.module.MseValueLossConfig(cliprange=inputs["cliprange_value"]))
     data = {"token_mask": mask, "sample_mask": _rows(mask), **{name: inputs[name] for name in ("returns", "values")}}
-    tokens = inputs["batch_num_tokens"]
-    counted = torch.tensor(float((mask != 0).sum() if tokens is None else tokens))
     batch = boundary.imported[_BATCHES].BatchedDataDict(data)
-    found, told = boundary.function(loss, inputs["vpreds"], batch, _rows(mask).sum(), counted)
+    found, told = boundary.function(loss, inputs["vpreds"], batch, _rows(mask).sum(), _count(inputs))
     clipped = told["vf_clipfrac"] if inputs["cliprange_value"] is not None else None
     return {"loss": found, "clip_fraction": clipped}
 
 
 def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The teacher's best tokens are all that there are."""
-    import torch
-
-    mask, tokens = inputs["response_mask"], inputs["batch_num_tokens"]
+    mask = inputs["response_mask"]
     options, kind = {"zero_outside_topk": False, "mixed_kl_weight": 0.5}, "reverse" if inputs["beta"] else "forward"
     loss = boundary.owner(boundary.module.DistillationLossConfig(kl_type=kind, **options))
     said = [torch.log_softmax(inputs[name], -1) for name in ("logits", "teacher_logits")]
     data = {"token_mask": _behind_a_prompt(mask), "sample_mask": _rows(mask), "input_ids": mask}
-    counts = _rows(mask).sum(), torch.tensor(float((mask != 0).sum() if tokens is None else tokens))
-    return {"loss": boundary.function(loss, *said, None, data, *counts)[0]}
+    return {"loss": boundary.function(loss, *said, None, data, _rows(mask).sum(), _count(inputs))[0]}
 
 
+_CLAMPED = Dialect("clamp", 10.0, "an estimate is cut to [-10, 10]", f"{_MAIN}/algorithms/utils.py#L99")
 _LOSS_BINDINGS = (
     *(
         policy_loss(
-            boundary,
-            _policy,
-            [*_BY_ALGORITHM],
-            ("eps_clip_low", "eps_clip_high", "dual_clip"),
-            imports=imports,
-            fixed={"dp_size": None, "loss_scale_factor": None},
+            boundary, _policy, [*_BY_ALGORITHM], ("eps_clip_low", "eps_clip_high", "dual_clip"), imports=imports,
+            requires=imports[2:], fixed={"dp_size": None, "loss_scale_factor": None},
             accepts={"importance_weight_cap": (None, 2.0), "loss_agg_mode": tuple(_MODES)},
         )
         for boundary, imports in (
             (f"{_LOSSES}.ClippedPGLossFn.__call__", (_BATCHES,)),
-            (f"{_ALGORITHMS}.loss.wrapper.SequencePackingLossWrapper.__call__", (_BATCHES, _LOSSES, _PREPARED)),
+            *((f"{_ALGORITHMS}.loss.wrapper.{name}", (_BATCHES, _LOSSES, _PREPARED)) for name in (
+                "SequencePackingLossWrapper.__call__", "SequencePackingFusionLossWrapper.__call__",
+                "wrap_loss_fn_with_input_preparation",
+            )),
         )
     ),
     Binding(
-        f"{_LOSSES}.ClippedPGLossFn.__call__",
-        "importance_weight",
-        call=_weights,
-        imports=(_BATCHES,),
+        f"{_LOSSES}.ClippedPGLossFn.__call__", "importance_weight", call=_weights, imports=(_BATCHES,),
         accepts={"level": ("token", "sequence"), "response_mask": ("full", "right")},
         fixed=IMPORTANCE_WEIGHT.lacking("level", "mode", "threshold_low", "threshold_high"),
     ),
     Binding(
-        f"{_LOSSES}.DistillationLossFn.__call__",
-        "distillation_loss",
-        call=_distilled,
-        fixed={"temperature": 1.0},
+        f"{_LOSSES}.DistillationLossFn.__call__", "distillation_loss", call=_distilled, fixed={"temperature": 1.0},
         accepts={"beta": (0.0, 1.0)},
     ),
     Binding(f"{_LOSSES}.ClippedPGLossFn.__call__", "ratio_report", call=_ratios, imports=(_BATCHES,)),
     Binding(
-        f"{_LOSSES}.ClippedPGLossFn.__call__",
-        "rollout_kl",
-        call=_kl_loss,
-        imports=(_BATCHES,),
+        f"{_LOSSES}.ClippedPGLossFn.__call__", "rollout_kl", call=_kl_loss, imports=(_BATCHES,),
         accepts={"kl_estimator": ("k1", "k2", "k3")},
         dialects=(
-            Dialect("clamp", 10.0, "an estimate is cut to [-10, 10]", f"{_MAIN}/algorithms/utils.py#L99"),
+            _CLAMPED,
             Dialect(
-                "of_the_samples",
-                "differentiated",
-                "the KL loss includes the gradient of having sampled the tokens",
+                "of_the_samples", "differentiated", "the KL loss includes the gradient of having sampled the tokens",
                 f"{_MAIN}/algorithms/loss/loss_functions.py#L478",
             ),
         ),
     ),
     policy_loss(
-        f"{_LOSSES}.NLLLossFn.__call__",
-        _supervised,
-        "cross_entropy",
-        (),
-        mode="token-mean",
-        formerly=(f"{_ALGORITHMS}.loss_functions.NLLLoss.__call__",),
-        imports=(_BATCHES,),
+        f"{_LOSSES}.NLLLossFn.__call__", _supervised, "cross_entropy", (), mode="token-mean",
+        formerly=(f"{_ALGORITHMS}.loss_functions.NLLLoss.__call__",), imports=(_BATCHES,),
     ),
     Binding(
-        f"{_LOSSES}.DPOLossFn.__call__",
-        "preference_loss",
-        call=_preference,
-        imports=(_BATCHES,),
+        f"{_LOSSES}.PreferenceLossFn.__call__", "preference_loss", call=_ranked,
+        formerly=(f"{_ALGORITHMS}.loss_functions.PreferenceLoss.__call__",),
+        fixed={"ld_alpha": None, "loss_type": "sigmoid", "beta": 1.0},
+        dialects=(Dialect("reference", "none", "of rewards", f"{_MAIN}/algorithms/loss/loss_functions.py#L919"),),
+    ),
+    Binding(
+        f"{_LOSSES}.DraftCrossEntropyLossFn.__call__", "distillation_loss", call=_drafted,
+        fixed={"temperature": 1.0, "beta": 0.0},
+    ),
+    Binding(
+        f"{_LOSSES}.DPOLossFn.__call__", "preference_loss", call=_preference, imports=(_BATCHES,),
         fixed={"ld_alpha": None, "loss_type": "sigmoid"},
     ),
     Binding(
-        f"{_LOSSES}.MseValueLossFn.__call__",
-        "value_loss",
-        call=_value,
-        imports=(_BATCHES,),
+        f"{_LOSSES}.MseValueLossFn.__call__", "value_loss", call=_value, imports=(_BATCHES,),
         fixed=aggregated("token-mean"),
         dialects=(
             Dialect("factor", 0.5, "the loss is half the squared error", f"{_MAIN}/algorithms/loss/loss_functions.py"),
         ),
     ),
-)
-
+)  # fmt: skip
 
 # -- KL and masked statistics -----------------------------------------------------------------------------------------
 
-
 _COUNT_EPSILON = Dialect(
-    "count_epsilon",
-    1e-8,
-    "a small number is added to the count, lest a mean of no token divides by 0",
-    f"{_MAIN}/algorithms/utils.py#L224",
+    "count_epsilon", 1e-8, "is added to a count, which may be 0", f"{_MAIN}/algorithms/utils.py#L224"
 )
-
-
 _NUMBERS = (
-    Binding(
-        f"{_UTILS}.calculate_kl",
-        "kl_estimate",
-        formerly=(f"{_UTILS}.calculate_kl_penalty_joschu2020",),
-        arguments={
-            "log_probs": ("logprobs", "logprobs_policy"),
-            "ref_log_probs": ("logprobs_reference",),
-            "kl_estimator": ("kl_type",),
-        },
-        outputs=("kl",),
-        call=partial(estimated, {"k3": {}}, ("log_probs", "ref_log_probs")),  # until November 2025 it had no option
-        fixed={"response_mask": None},
-        accepts={"kl_estimator": ("k1", "k2", "k3")},
-        dialects=(Dialect("clamp", 10.0, "an estimate is cut to [-10, 10]", f"{_MAIN}/algorithms/utils.py#L99"),),
+    Binding(  # until November 2025 it had no option
+        f"{_UTILS}.calculate_kl", "kl_estimate", formerly=(f"{_UTILS}.calculate_kl_penalty_joschu2020",),
+        arguments={"log_probs": ("logprobs", "logprobs_policy"), "ref_log_probs": ("logprobs_reference",),
+                   "kl_estimator": ("kl_type",)},
+        outputs=("kl",), call=partial(estimated, {"k3": {}}, ("log_probs", "ref_log_probs")),
+        fixed={"response_mask": None}, accepts={"kl_estimator": ("k1", "k2", "k3")}, dialects=(_CLAMPED,),
     ),
     masked_statistic(f"{_UTILS}.masked_mean", "mean", "axis", arguments={"axis": ("dim",)}, dialects=(_COUNT_EPSILON,)),
     masked_statistic(f"{_UTILS}.masked_var", "var", "unbiased", dialects=(_COUNT_EPSILON,)),
-)
-
+)  # fmt: skip
 
 # -- advantages -------------------------------------------------------------------------------------------------------
 
 
 def _prompts(group: Sequence[Any]) -> Any:
     """A prompt of one token for each group."""
-    import torch
-
     labels = list(dict.fromkeys(group))
     return torch.tensor([[labels.index(label)] for label in group])
 
@@ -431,8 +402,6 @@ def _group_advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _leave_one_out(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
     rewards = inputs["rewards"]
     estimator = _estimator(boundary, use_leave_one_out_baseline=inputs["leave_one_out"], normalize_rewards=False)
     found = boundary.function(estimator, _prompts(inputs["group"]), rewards, torch.ones(len(rewards), 1))
@@ -440,19 +409,13 @@ def _leave_one_out(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _baseline(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
-    rewards = inputs["rewards"]
-    baseline, _ = boundary.function(
-        _prompts(inputs["group"]), rewards, torch.ones_like(rewards), leave_one_out_baseline=inputs["leave_one_out"]
-    )
-    return {"normalised": rewards - baseline}
+    given = _prompts(inputs["group"]), inputs["rewards"], torch.ones_like(inputs["rewards"])
+    baseline = boundary.function(*given, leave_one_out_baseline=inputs["leave_one_out"])[0]
+    return {"normalised": inputs["rewards"] - baseline}
 
 
 def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """With rewards of 0, the KL penalty is the advantage; an estimate of more than 10 is cut."""
-    import torch
-
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     if advantages.abs().max() > 10:
         raise AbsentError("a KL estimate is cut to [-10, 10]")
@@ -463,23 +426,44 @@ def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"normalised": found}
 
 
+_GAE: Mapping[str, Any] = {
+    **dict.fromkeys(("gae_lambda", "gae_gamma", "normalize_advantages", "gae_lambda_value", "gae_lambda_policy")),
+    "length_adaptive_alpha": 0.0,
+}
+
+
 def _critic(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    options = {
-        "gae_lambda": inputs["lam"], "gae_gamma": inputs["gamma"], "normalize_advantages": False,
-        "gae_lambda_value": None, "gae_lambda_policy": None, "length_adaptive_alpha": 0.0,
-    }  # fmt: skip
-    names = taken(inputs, "token_level_rewards", "values", "response_mask")
-    return boundary.invoke(names, _estimator(boundary, **options))
+    estimator = _estimator(boundary, **{**_GAE, "gae_lambda": inputs["lam"], "gae_gamma": inputs["gamma"]})
+    if "rewards" in boundary.parameters:
+        return boundary.function(estimator, None, _outcome(inputs), inputs["response_mask"], inputs["values"])
+    return boundary.invoke(taken(inputs, "token_level_rewards", "values", "response_mask"), estimator)
+
+
+def _outcome(inputs: Mapping[str, Any]) -> Any:
+    return torch.where(inputs["response_mask"] != 0, inputs["token_level_rewards"], 0.0).sum(-1)
+
+
+def _raw(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    estimator = _estimator(boundary, normalize_advantages=False)
+    return {"returns": boundary.function(estimator, None, _outcome(inputs), inputs["response_mask"])[0]}
+
+
+def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A step wants more than there are, so that nothing of what is kept is cut off."""
+    rewards, rows = inputs["rewards"], len(inputs["rewards"])
+    of_prompts = boundary.imported[_UTILS].calculate_baseline_and_std_per_prompt
+    std = of_prompts(_prompts(inputs["group"]), rewards, torch.ones_like(rewards), leave_one_out_baseline=False)[1]
+    step = {"num_prompts_per_step": rows + 1, "num_generations_per_prompt": 1}
+    options = stand_in(**step, use_dynamic_sampling=True, dynamic_sampling_max_gen_batches=9)
+    batch = boundary.imported[_BATCHES].BatchedDataDict({"number": torch.arange(rows), "total_reward": rewards})
+    timer = stand_in(time=lambda _: nullcontext())
+    made = boundary.function(batch, std, std, 1, stand_in(grpo=options, ppo=options), timer)[0]
+    return {"numbers": made["number"].tolist(), "rewards": made["filtered_reward"].tolist()}
 
 
 def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    estimator = _estimator(
-        boundary,
-        **dict.fromkeys(("gae_lambda", "gae_gamma", "normalize_advantages", "gae_lambda_value", "gae_lambda_policy")),
-        length_adaptive_alpha=0.0,
-    )
-    found = boundary.invoke(taken(inputs, "rewards", "response_mask"), estimator)
-    return {"token_level_rewards": found}
+    given = taken(inputs, "rewards", "response_mask")
+    return {"token_level_rewards": boundary.invoke(given, _estimator(boundary, **_GAE))}
 
 
 _OF_LOSS = StandIn("configurations", "the options that an estimator reads, as an object and as a dictionary")
@@ -487,37 +471,25 @@ _AT = f"{_MAIN}/algorithms/advantage_estimator.py#L"
 _EVERY = ("every response to a prompt is valid; what is rejected is masked in the loss", f"{_AT}82")
 _NUMBER = ("a reward is one number a response", f"{_AT}80")
 _COUNTED = (
-    Dialect("rejected", "counted", *_EVERY),
-    Dialect("a_rejected_row_is_an_absent_row", None, *_EVERY),
-    Dialect("masked_rewards", "counted", *_NUMBER),
-    Dialect("masked_values_have_no_influence", None, *_NUMBER),
-)
+    Dialect("rejected", "counted", *_EVERY), Dialect("a_rejected_row_is_an_absent_row", None, *_EVERY),
+    Dialect("masked_rewards", "counted", *_NUMBER), Dialect("masked_values_have_no_influence", None, *_NUMBER),
+)  # fmt: skip
 _ADVANTAGES = (
     group_advantage(
-        f"{_ESTIMATORS}.GRPOAdvantageEstimator.compute_advantage",
-        _group_advantage,
-        "grpo",
-        ("norm_by_std",),
-        *_COUNTED,
-        stand_ins=(_OF_LOSS,),
-        fixed={"reward_layout": "outcome"},
+        f"{_ESTIMATORS}.GRPOAdvantageEstimator.compute_advantage", _group_advantage, "grpo", ("norm_by_std",),
+        *_COUNTED, stand_ins=(_OF_LOSS,), fixed={"reward_layout": "outcome"},
         accepts={"response_mask": ("full", "right")},
     ),
     normalised_rewards(
-        f"{_ESTIMATORS}.GRPOAdvantageEstimator.compute_advantage",
-        _leave_one_out,
-        "leave_one_out",
-        stand_ins=(_OF_LOSS,),
-        fixed={"std_level": None},
+        f"{_ESTIMATORS}.GRPOAdvantageEstimator.compute_advantage", _leave_one_out, "leave_one_out",
+        stand_ins=(_OF_LOSS,), fixed={"std_level": None},
     ),
     normalised_rewards(
-        f"{_UTILS}.calculate_baseline_and_std_per_prompt", _baseline, "leave_one_out", fixed={"std_level": None}
+        f"{_UTILS}.calculate_baseline_and_std_per_prompt", _baseline, "leave_one_out", fixed={"std_level": None},
     ),
     Binding(
-        f"{_ESTIMATORS}.ReinforcePlusPlusAdvantageEstimator.compute_advantage",
-        "advantage_normalisation",
-        call=_whitened,
-        stand_ins=(_OF_LOSS,),
+        f"{_ESTIMATORS}.ReinforcePlusPlusAdvantageEstimator.compute_advantage", "advantage_normalisation",
+        call=_whitened, stand_ins=(_OF_LOSS,),
         fixed={"mean_level": "batch", "std_level": "batch", "leave_one_out": False, "epsilon": 1e-8},
         dialects=(
             Dialect("std", "biased", "the variance divides by the tokens", f"{_AT}259"),
@@ -525,66 +497,53 @@ _ADVANTAGES = (
             Dialect("masked_output", "any", "the loss has its mask", f"{_AT}261"),
         ),
     ),
-    Binding(
-        f"{_ESTIMATORS}.GeneralizedAdvantageEstimator._compute_gae",
-        "generalised_advantage",
-        outputs=("advantages", "returns"),
-        call=_critic,
-        stand_ins=(_OF_LOSS,),
+    *(
+        Binding(
+            f"{_ESTIMATORS}.GeneralizedAdvantageEstimator.{method}", "generalised_advantage",
+            outputs=("advantages", "returns"), call=_critic, stand_ins=(_OF_LOSS,), fixed=fixed,
+        )
+        for method, fixed in (("_compute_gae", {}), ("compute_advantage", {"reward_layout": "outcome"}))
     ),
     Binding(
-        f"{_ESTIMATORS}.GeneralizedAdvantageEstimator._build_token_level_rewards",
-        "token_reward",
-        call=_landed,
-        stand_ins=(_OF_LOSS,),
-        fixed={"score_as": None},
+        f"{_ESTIMATORS}.RawRewardAdvantageEstimator.compute_advantage", "discounted_return", call=_raw,
+        fixed={**DISCOUNTED_RETURN.lacking(), "gamma": 1.0, "reward_layout": "outcome"}, stand_ins=(_OF_LOSS,),
     ),
-)
-
+    *(
+        Binding(f"{_ALGORITHMS}.{module}.dynamic_sampling", "group_filter", call=_sampled, imports=(_UTILS, _BATCHES))
+        for module in ("grpo", "ppo")
+    ),
+    Binding(
+        f"{_ESTIMATORS}.GeneralizedAdvantageEstimator._build_token_level_rewards", "token_reward", call=_landed,
+        stand_ins=(_OF_LOSS,), fixed={"score_as": None},
+    ),
+)  # fmt: skip
 
 # -- rewards, prompts and masks ---------------------------------------------------------------------------------------
 
 
 def _overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
     mask = inputs["response_mask"]
     logs = [[{"role": "assistant", "token_ids": torch.zeros(int((row != 0).sum()))}] for row in mask]
     batch = {"total_reward": inputs["rewards"].clone(), "message_log": logs}
-    options = {
-        "enabled": True,
-        "overlong_buffer_length": inputs["buffer"],
-        "overlong_buffer_penalty": inputs["factor"],
-        "max_response_length": inputs["max_length"],
-        "stop_properly_penalty_coef": None,
-    }
-    defaults = {"enabled": False, **dict.fromkeys(list(options)[1:])}
-    config = _configured(boundary.module.RewardShapingConfig, options, defaults)
+    of_buffer = {"overlong_buffer_length": inputs["buffer"], "overlong_buffer_penalty": inputs["factor"]}
+    options = {"max_response_length": inputs["max_length"], "stop_properly_penalty_coef": None, **of_buffer}
+    off = {"enabled": False, **dict.fromkeys(options)}
+    config = _configured(boundary.module.RewardShapingConfig, {"enabled": True, **options}, off)
     return {"rewards": boundary.function(batch, config)["total_reward"]}
 
 
-def _turns(prompt: Sequence[int], replies: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
-    """A log of messages: a prompt, and after each answer of the policy what the environment says."""
-    import torch
-
-    log = [{"role": "user", "content": "", "token_ids": torch.tensor(list(prompt))}]
-    for reply in replies:
-        spoken = torch.tensor([5, 6])
-        probabilities = {"generation_logprobs": torch.zeros(2)}
-        log.append({"role": "assistant", "content": "", "token_ids": spoken, **probabilities})
-        log.append({"role": "user", "content": "", "token_ids": torch.tensor(list(reply))})
-    return log
+def _message(role: str, ids: Sequence[int], **more: Any) -> dict[str, Any]:
+    return {"role": role, "content": "", "token_ids": torch.tensor(ids), **more}
 
 
 def _grouped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Rollouts of prompts, to each of which the environment says something else: which of them have one prompt."""
-    import torch
-
     labels = inputs["labels"].tolist()
     known = list(dict.fromkeys(labels))
-    logs = [_turns([1, 2, 10 + known.index(label)], [[40 + row]]) for row, label in enumerate(labels)]
-    lengths = {"original_prompt_lengths": torch.full((len(logs),), 3)}
-    prompts = boundary.invoke({}, message_logs=logs, **lengths)
+    said = _message("assistant", [5, 6], generation_logprobs=torch.zeros(2))
+    places = enumerate(map(known.index, labels))
+    logs = [[_message("user", [1, 2, 10 + place]), said, _message("user", [40 + row])] for row, place in places]
+    prompts = boundary.invoke({}, message_logs=logs, original_prompt_lengths=torch.full((len(logs),), 3))
     found = [tuple(token for message in log for token in message["token_ids"].tolist()) for log in prompts]
     order = list(dict.fromkeys(found))
     return {"numbers": torch.tensor([order.index(prompt) for prompt in found])}
@@ -592,25 +551,45 @@ def _grouped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A prompt that holds an answer of another assistant; and turns, the last of which the environment may not answer.
-
-    What is behind the last turn is the environment's, and in the batch: it is cut off here, as it has no gradient.
-    """
-    import torch
-
-    log: list[dict[str, Any]] = [
-        {"role": "user", "content": "", "token_ids": torch.tensor([1, 2])},
-        {"role": "assistant", "content": "", "token_ids": torch.tensor([3])},
-        {"role": "user", "content": "", "token_ids": torch.tensor([4])},
-    ]
+    What it says behind the last turn is in the batch: it is cut off here, as it has no gradient."""
+    log = [_message("user", [1, 2]), _message("assistant", [3]), _message("user", [4])]
     for said, heard in zip(inputs["said"], inputs["heard"]):
-        spoken = {"token_ids": torch.full((said,), 5), "generation_logprobs": torch.zeros(said)}
-        log.append({"role": "assistant", "content": "", **spoken})
-        log.append({"role": "user", "content": "", "token_ids": torch.full((heard,), 6)})
+        log.append(_message("assistant", [5] * said, generation_logprobs=torch.zeros(said)))
+        log.append(_message("user", [6] * heard))
     if inputs["max_tokens"] < 100:
         raise AbsentError("the engine has the limit, and this is what comes after it")
     boundary.function([log])
     mask = [int(flag) for message in log[:-1] for flag in message["token_loss_mask"]]
     return {"loss_mask": mask[4:] if not any(mask[:4]) else mask, "cut": False}
+
+
+def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """An engine that says the scenario's turns, and an environment that answers each."""
+    turns, room, turn = list(zip(inputs["said"], inputs["heard"])), inputs["max_tokens"], iter(range(1000))
+
+    def generate(data: Any, **_: Any) -> dict[str, Any]:
+        said = turns[place := next(turn)][0]
+        ids = torch.cat([data["input_ids"], torch.full((1, min(said, room)), 5)], 1)
+        environment.heard, environment.ended = turns[place][1], place + 1 == len(turns)
+        counts = {"generation_lengths": torch.tensor([min(said, room)]), "truncated": torch.tensor([said > room])}
+        lengths = torch.tensor([ids.shape[1]])
+        return {"output_ids": ids, "unpadded_sequence_lengths": lengths, "logprobs": torch.zeros(ids.shape), **counts}
+
+    def step(*_: Any) -> Any:
+        heard, ended = {"role": "environment", "content": "6 " * environment.heard}, torch.tensor([environment.ended])
+        return partial(itself, ([heard], [None], [None], torch.zeros(1), ended, [None]))
+
+    environment = stand_in(step=stand_in(remote=step))
+    rows = {
+        "message_log": [[_message("user", [1, 2])]], "task_name": ["task"], "extra_env_info": [None],
+        "stop_strings": [None],
+    }  # fmt: skip
+    given = stand_in(generate=generate), boundary.imported[_BATCHES].BatchedDataDict(rows), _Words()
+    with swapped(boundary.module, "ray", stand_in(get=lambda futures: [answer() for answer in futures])):
+        made, _ = boundary.function(*given, {"task": environment}, 1000, inputs["turns"])
+    boundary.imported[_GRPO].add_grpo_token_loss_masks_and_generation_logprobs(made["message_log"])
+    mask = [int(flag) for message in made["message_log"][0][1:-1] for flag in message["token_loss_mask"]]
+    return {"loss_mask": mask, "cut": bool(made["truncated"][0])}
 
 
 def _flat(boundary: Any, log: Any, **options: Any) -> tuple[Any, Any]:
@@ -631,56 +610,59 @@ def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The chosen answer to a chat, beside another one. What both have before they differ is no part of their
-    difference."""
+    """The chosen answer to a chat, beside another one; what both begin with is no part of their difference."""
     tokenizer, messages = chat(inputs)
     other = {"role": "assistant", "content": "w9.9"}
     answers = [{"rank": rank, "completion": [answer]} for rank, answer in enumerate((messages[-1], other))]
     row, task = {"context": messages[:-1], "completions": answers}, stand_in(prompt=None, system_prompt=None)
-    made = boundary.function(row, task, tokenizer, 1000, 0)
+    collates = "collate" in boundary.path
+    prepare = boundary.imported[_PROCESSORS].preference_preprocessor if collates else boundary.function
+    made = prepare(row, task, tokenizer, 1000, 0)
     ids, mask = _flat(boundary, made["message_log_chosen"], only_unmask_final=True)
     against, _ = _flat(boundary, made["message_log_rejected"], only_unmask_final=True)
     shared = next(place for place, pair in enumerate(zip(ids, against)) if pair[0] != pair[1])
+    if collates:
+        batch = boundary.function([made], tokenizer, 1, True)
+        ids, mask = (batch[name][0][: batch["input_lengths"][0]] for name in ("input_ids", "token_mask"))
     return {"token_ids": ids, "loss_mask": [int(flag) * (place >= shared) for place, flag in enumerate(mask)]}
 
 
 _BEHIND = "the new line behind an answer's end is a part of the message"
 _CHATS: dict[str, Any] = {
     "stand_ins": (StandIn("tokenizer", "a word is a token, in a template of ChatML's form"),),
-    "imports": (_MESSAGES_OF,),
+    "imports": (_MESSAGES_OF, _PROCESSORS),
     "dialects": (Dialect("after_the_end", "counted", _BEHIND, f"{_MAIN}/data/llm_message_utils.py#L560"),),
 }
-_WHOLE = {"max_tokens": None}
-_PAIRS = {**_WHOLE, "trains": "last"}
+_COLLATES = "nemo_rl.data.collate_fn.preference_collate_fn"
+_WHOLE, _PAIRS = {"max_tokens": None}, {"max_tokens": None, "trains": "last"}
 _MESSAGES = (
-    Binding("nemo_rl.data.processors.sft_processor", "trained_tokens", call=_of_a_chat, fixed=_WHOLE, **_CHATS),
+    Binding(f"{_PROCESSORS}.sft_processor", "trained_tokens", call=_of_a_chat, fixed=_WHOLE, **_CHATS),
+    Binding(f"{_PROCESSORS}.preference_preprocessor", "trained_tokens", call=_of_a_pair, fixed=_PAIRS, **_CHATS),
     Binding(
-        "nemo_rl.data.processors.preference_preprocessor", "trained_tokens", call=_of_a_pair, fixed=_PAIRS, **_CHATS
+        _COLLATES, "trained_tokens", call=_of_a_pair, fixed=_PAIRS, requires=(_COLLATES,), **_CHATS,
+        formerly=("nemo_rl.data.datasets.preference_collate_fn", "nemo_rl.data.datasets.dpo_collate_fn"),
     ),
     Binding(
-        f"{_ALGORITHMS}.reward_functions.apply_reward_shaping",
-        "overlong_penalty",
-        call=_overlong,
+        f"{_ALGORITHMS}.reward_functions.apply_reward_shaping", "overlong_penalty", call=_overlong,
         dialects=(
             Dialect("beyond_limit", "linear", "more with each token", f"{_MAIN}/algorithms/reward_functions.py#L163"),
         ),
     ),
     Binding(
-        f"{_GRPO}.extract_initial_prompt_messages",
-        "group_numbers",
-        formerly=(f"{_GRPO}._extract_prompt_only_messages",),
-        call=_grouped,
+        f"{_GRPO}.extract_initial_prompt_messages", "group_numbers",
+        formerly=(f"{_GRPO}._extract_prompt_only_messages",), call=_grouped,
     ),
     Binding(f"{_GRPO}.add_grpo_token_loss_masks_and_generation_logprobs", "rollout_episode", call=_episode),
-)
-
+    Binding(
+        "nemo_rl.experience.rollouts.run_multi_turn_rollout", "rollout_episode", call=_rolled,
+        imports=(_GRPO, _BATCHES), stand_ins=(StandIn("engine, environment, ray", "answer at once, as it is said"),),
+    ),
+)  # fmt: skip
 
 # -- batches and packing ----------------------------------------------------------------------------------------------
 
 
 def _batch(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
-    import torch
-
     rows = {name: column if isinstance(column, torch.Tensor) else list(column) for name, column in fields.items()}
     return boundary.imported[_BATCHES].BatchedDataDict(rows)
 
@@ -701,6 +683,20 @@ def _back_in_order(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequ
     return [batch]
 
 
+def _sharded(options: str, iterator: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The microbatches of one shard, as its own iterator gives them."""
+    lengths, budget = lengths_of(inputs), inputs["max_tokens_per_microbatch"]
+    fields = {"input_ids": inputs["attention_mask"], "input_lengths": torch.tensor(lengths)}
+    batch = boundary.owner({**fields, "number": torch.arange(len(lengths))})
+    asked = {
+        "input_key": "input_ids", "input_lengths_key": "input_lengths", "max_tokens_per_microbatch": budget,
+        "sequence_length_round": 1, "sequence_length_pad_multiple": 1, "algorithm": "modified_first_fit_decreasing",
+    }  # fmt: skip
+    shards, _ = boundary.function(batch, 1, **{options: asked})
+    batch = shards[0].get_batch(0, len(lengths))
+    return {"parts": [part["number"].tolist() for part in getattr(batch, iterator)()]}
+
+
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     packer = boundary.function("modified_first_fit_decreasing", inputs["max_tokens_per_microbatch"])
     return {"parts": packer.pack(lengths_of(inputs))}
@@ -711,79 +707,94 @@ _ROWS = (
     _CONTAINER.surgery(f"{_BATCH}.chunk", "cut", _chunks),
     _CONTAINER.surgery(f"{_BATCH}.repeat_interleave", "repeat", counted),
     _CONTAINER.surgery(f"{_BATCH}.reorder_data", "reorder", _back_in_order),
-    _CONTAINER.joining(f"{_BATCH}.from_batches"),
+    _CONTAINER.joining(f"{_BATCH}.from_batches"), _CONTAINER.surgery(f"{_BATCH}.shard_by_batch_size", "cut", cut),
+    *(
+        Binding(
+            f"{_BATCH}.shard_by_batch_size", "microbatch_packing", call=partial(_sharded, options, f"make_{iterator}"),
+        )
+        for options, iterator in (
+            ("dynamic_batching_args", "microbatch_iterator_with_dynamic_shapes"),
+            ("sequence_packing_args", "microbatch_iterator_for_packable_sequences"),
+        )
+    ),
     Binding("nemo_rl.data.packing.algorithms.get_packer", "microbatch_packing", call=_packed),
-)
-
+)  # fmt: skip
 
 # -- rules ------------------------------------------------------------------------------------------------------------
 
 
 def _verified(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    response, truth = inputs["response"], inputs["ground_truth"]
-    return {
-        "score": score_of(boundary.invoke({}, solution_str=response, response=response, ground_truth=truth, gt=truth))
-    }
+    said, truth = inputs["response"], inputs["ground_truth"]
+    if "pred_responses" in boundary.parameters:
+        return {"score": boundary.function(boundary.owner(), [said], [truth])[0]}
+    if "reward_functions" in boundary.parameters:
+        exact = boundary.module.exact_answer_alphanumeric_reward
+        return {"score": boundary.function([(exact, 1.0), (boundary.module.format_reward, 0.5)])(truth, said)[0]}
+    return {"score": score_of(boundary.invoke({}, solution_str=said, response=said, ground_truth=truth, gt=truth))}
 
 
+_CODE, _MATH = "nemo_rl.environments.code_jaccard_environment", "nemo_rl.environments.math_environment"
+_ALPHANUMERIC = ("42", "7", "100")  # letters and digits alone are compared
+_LETTERS = {"ground_truth": ("A", "C"), "wrong_answer": ("B", "D")}
 _LINES = ("Answer: {answer}", "So it is.\nAnswer: {answer}")
 _RULES = (
     rule_reward("nemo_rl.environments.dapo_math_verifier.compute_score", *_LINES, call=_verified),
     rule_reward("nemo_rl.environments.dapo_math_verifier.is_correct_minerva", *_LINES, call=_verified),
-    rule_reward(
-        "nemo_rl.environments.rewards.exact_answer_alphanumeric_reward",
-        "I see. <answer> {answer} </answer>",
-        call=_verified,
-        accepts={"ground_truth": ("42", "7", "100")},  # letters and digits alone are compared
+    *(
+        rule_reward(
+            f"nemo_rl.environments.rewards.{rule}", "I see. <answer> {answer} </answer>", call=_verified,
+            accepts={"ground_truth": _ALPHANUMERIC},
+        )
+        for rule in ("exact_answer_alphanumeric_reward", "combine_reward_functions")
     ),
-)
-
+    rule_reward(f"{_CODE}.CodeJaccardVerifyWorker.verify", "{answer}", call=_verified),
+    *(
+        rule_reward(
+            f"{worker}.verify", _LINES[0], call=_verified, accepts=_LETTERS, requires=(worker,),
+            formerly=(f"{_MATH}.MultichoiceVerifyWorker.verify",),
+        )
+        for worker in (f"{_MATH}.{kind}MultichoiceVerifyWorker" for kind in ("Multilingual", "English"))
+    ),
+)  # fmt: skip
 
 # -- what is asked for by recipes alone -------------------------------------------------------------------------------
 
 
 def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The loss of one sequence whose tokens are sampled from ``top_k``, with the weight of a whole sequence."""
-    import torch
-
     given = inputs["arguments"]
-    ids = given["token_ids"]
-    tokens = ids.shape[1]
-    ones = torch.ones(1, tokens)
+    ones = torch.ones(given["token_ids"].shape)
     data = {
-        "input_ids": ids,
-        "token_mask": ones,
-        "sample_mask": torch.ones(1),
-        "advantages": ones,
+        "input_ids": given["token_ids"], "token_mask": ones, "sample_mask": torch.ones(1), "advantages": ones,
         "prev_logprobs": _behind_a_prompt(given["old_log_probs"]),
         "generation_logprobs": _behind_a_prompt(given["rollout_log_probs"]),
-    }
-    losses = boundary.imported[_LOSSES]
-    options = {
-        "sequence_level_importance_ratios": True,
-        "token_level_loss": False,
-        "use_importance_sampling_correction": True,
-        "disable_ppo_ratio": True,
-    }
+    }  # fmt: skip
+    losses, names = (
+        boundary.imported[_LOSSES], ("sequence_level_importance_ratios", "use_importance_sampling_correction"),
+    )  # fmt: skip
+    options = {**dict.fromkeys((*names, "disable_ppo_ratio"), True), "token_level_loss": False}
     loss = losses.ClippedPGLossFn(_configured(losses.ClippedPGLossConfig, options, _OPTIONS))
     batch = boundary.imported[_BATCHES].BatchedDataDict(data)
     params = boundary.imported[_SAMPLING].TrainingSamplingParams(top_k=given["top_k"])
     with swapped(torch.Tensor, "cuda", lambda self: self):
         made, batch = boundary.function(given["logits"], batch, loss, sampling_params=params)
-    counts = {"global_valid_seqs": torch.tensor(1.0), "global_valid_toks": torch.tensor(float(tokens - 1))}
+    counts = {"global_valid_seqs": torch.tensor(1.0), "global_valid_toks": torch.tensor(float(ones.shape[1] - 1))}
     return {"returned": loss(data=batch, **counts, **made)[0]}
 
 
 class _Words:
     """A tokenizer and its template: a word is a token, and a message its words."""
 
+    pad_token_id = 0
+
     def apply_chat_template(self, messages: Sequence[Mapping[str, str]], **_: Any) -> str:
         return " ".join(message["content"] for message in messages)
 
-    def __call__(self, text: str, **_: Any) -> dict[str, Any]:
-        import torch
+    def __call__(self, text: str, **_: Any) -> Named:
+        return Named({"input_ids": torch.tensor([[int(word) for word in text.split()]])})
 
-        return {"input_ids": torch.tensor([[int(word) for word in text.split()]])}
+    def batch_decode(self, rows: Any, **_: Any) -> list[str]:
+        return [str(row) for row in rows]
 
 
 def _prompted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -795,91 +806,79 @@ def _prompted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _SAMPLING = f"{_ALGORITHMS}.logits_sampling_utils"
 _CALLS = (
     Binding(
-        "nemo_rl.data.processors.helpsteer3_data_processor",
-        "call",
-        call=_prompted,
+        f"{_PROCESSORS}.helpsteer3_data_processor", "call", call=_prompted,
         stand_ins=(StandIn("tokenizer", "a word is a token, which is its number"),),
     ),
-    Binding(
-        f"{_PREPARED}.prepare_loss_input",
-        "call",
-        call=_filtered,
-        imports=(_LOSSES, _BATCHES, _SAMPLING),
-    ),
-)
-
+    Binding(f"{_PREPARED}.prepare_loss_input", "call", call=_filtered, imports=(_LOSSES, _BATCHES, _SAMPLING)),
+)  # fmt: skip
 
 #: Reason -> what is left out for it.
 _LEFT_OUT = {
-    "metrics alone, or a log of them": """
-        algorithms.*metric* algorithms.grpo._log_mixed_rewards_and_advantages_information environments.*metrics*
-        algorithms.utils.print_efficiency_summary experience.*metric* models.*metrics*
-    """,
+    "metrics alone, or a log of them": """algorithms.grpo._log_mixed_rewards_and_advantages_information models.*metrics*
+        algorithms.*metric* environments.*metrics* algorithms.utils.print_efficiency_summary experience.*metric*""",
     "which experts a router has chosen, for a replay on the same kernels": "*routed_experts* models.*_r3_trace_*",
-    "it starts Ray's workers and goes through the steps of a training; what it asks is bound": """
-        algorithms.dpo.* algorithms.rm.* algorithms.sft.* algorithms.distillation.* algorithms.single_controller*
-        algorithms.xtoken_off_policy_distillation.* algorithms.*.setup algorithms.*.validate algorithms.*_train
-        algorithms.grpo_sync.*_sync
-    """,
-    "it looks a thing up by its options, or refuses some": """
-        algorithms.*._create_advantage_estimator algorithms.*._validate_* algorithms.*._raise_if_*
-        algorithms.*._resolve_* algorithms.*Config.* algorithms.ppo._async_ppo_* data.interfaces.* data.utils.*
-        experience.rollouts.*reward_penalty_* experience.rollouts._infer_single_token_id
-        experience.rollouts.should_mask_flagged_samples
-        models.automodel.data.check_sequence_dim models.megatron.data.get_and_validate_seqlen
-    """,
-    "what is bound asks it, or its options are those of what is bound": """
-        algorithms.advantage_estimator.GRPOAdvantageEstimator.__init__ algorithms.*.MseValueLossFn.__init__
-        algorithms.advantage_estimator.ReinforcePlusPlusAdvantageEstimator.__init__ algorithms.*.NLLLossFn.__init__
-        algorithms.advantage_estimator.GeneralizedAdvantageEstimator.__init__ algorithms.*.ClippedPGLossFn.__init__
-        algorithms.*.DPOLossFn.* algorithms.*.PreferenceLossFn.split_output_tensor algorithms.*._preference_loss
-        algorithms.*.SequencePackingLossWrapper.__init__ distributed.batched_data_dict.BatchedDataDict.slice
-        data.llm_message_utils.* environments.dapo_math_verifier.* data.packing.*
-    """,
-    "distillation between two vocabularies, which no contract defines": """
+    "it starts Ray's workers and goes through the steps of a training; what it asks is bound": """algorithms.dpo.*
+        algorithms.rm.* algorithms.sft.* algorithms.distillation.* algorithms.single_controller* algorithms.*.validate
+        algorithms.xtoken_off_policy_distillation.* algorithms.*.setup algorithms.*_train *grpo_sync.*_sync""",
+    "it looks a thing up by its options, or refuses some": """algorithms.*._create_advantage_estimator
+        algorithms.*._validate_* algorithms.*._raise_if_* algorithms.*._resolve_* algorithms.*Config.* data.interfaces.*
+        algorithms.ppo._async_ppo_* data.utils.* experience.rollouts.*reward_penalty_* algorithms.utils.get_gdpo_*
+        experience.rollouts._infer_single_token_id experience.rollouts.should_mask_flagged_samples
+        models.automodel.data.check_sequence_dim models.megatron.data.get_and_validate_seqlen *._train_fields_for_step
+        algorithms.grpo._apply_configured_message_level_advantage_penalties""",
+    "what is bound asks it, or its options are those of what is bound": """algorithms.advantage_estimator.*.__init__
+        algorithms.*LossFn.__init__ algorithms.*.DPOLossFn.* algorithms.*.PreferenceLossFn.split_output_tensor
+        algorithms.*._preference_loss algorithms.*Wrapper.__init__ distributed.batched_data_dict.BatchedDataDict.*
+        data.llm_message_utils.* environments.dapo_math_verifier.* data.packing.* algorithms.loss.utils.*pack*
+        algorithms.advantage_estimator.*._reward_whiten environments.*._calculate_preference_score *.format_reward
+        experience.rollouts.calculate_rewards""",
+    "prepare_loss_input asks it, which a recipe calls; no contract of log-probs leaves some of a vocabulary out": """
+        algorithms.logits_sampling_utils.* algorithms.utils.mask_out_neg_inf_logprobs""",
+    "it sums several rewards' advantages: group_advantage has one reward": "*.GDPOAdvantageEstimator.compute_advantage",
+    "a teacher's log-ratio, without the gradient that kl_estimate has": "*.OPDAdvantageEstimator.compute_advantage",
+    "a flag or a rule of the environment's own changes rewards, advantages or weights: no contract has it": """
+        algorithms.grpo._apply_message_level_advantage_penalties algorithms.grpo._apply_mask_sample_filter
+        experience.rollouts._extract_mask_sample_flags experience.rollouts._apply_effort_shaping
+        experience.rollouts.apply_reward_penalties algorithms.grpo.scale_rewards *._clip_grpo_advantages""",
+    "it masks rows by a mean of ratios that importance_weight has not": "algorithms.*seq_logprob_error_masking",
+    "fields under other names, or rows of a validation that weigh nothing": """*._build_async_grpo_train_data
+        data.collate_fn.rl_collate_fn algorithms.utils.maybe_pad_last_batch experience.rollouts._tensorize_by_key""",
+    "the loss beside a draft's, which is bound": "algorithms.loss.wrapper.DraftLossWrapper.__call__",
+    "dynamic_sampling, which is bound, over rows that a store of other machines has": "*._apply_dynamic_sampling",
+    "a recipe asks it: boxes of an image, which no contract has": "environments.rewards.bbox_giou_reward",
+    "loaders that shuffle are torch's, or the user's": "data.dataloader.*",
+    "Megatron's packages cut and pack the batch": "models.megatron.data.*",
+    "it moves a microbatch to its device; BatchedDataDict, which is bound, cuts it": "models.automodel.data.*",
+    "distillation between two vocabularies: no contract has two sequences of tokens, aligned by their texts": """
         algorithms.x_token.* data.cross_tokenizer_collate.* data.processors.kd_data_processor
-        algorithms.*.CrossTokenizerDistillationLossFn.*
-    """,
-    "when a training stops; a checkpoint; weights on their way to engines": """
-        algorithms.grpo._validation_* algorithms.*_checkpoint algorithms.grpo.refit_policy_generation
-    """,
+        algorithms.*.CrossTokenizerDistillationLossFn.*""",
+    "when a training stops; weights, fields, logs and checkpoints on their way": """data_plane.* algorithms.*_checkpoint
+        utils.* algorithms.grpo._validation_* algorithms.grpo.refit_policy_generation""",
     "which teacher answers, and how its batches are padded": "algorithms.opd.* algorithms.grpo._pad_teacher_logprobs",
-    "images, sound and videos, as processors make them": """
-        data.multimodal_utils.* environments.nemo_gym_video.* environments.nemotron_utils.* data.*.vlm_* models.*_vlm_*
-        distributed.*multimodal* experience.rollouts.*multimodal* experience.rollouts.*image*
-    """,
-    "columns of data sets, as messages": """
-        data.datasets.* data.processors.math_* data.processors.*multichoice* data.processors.nemo_gym_data_processor
-    """,
-    "fields on their way between workers, unchanged": "data_plane.*",
-    "it needs the process group of its ranks": """
-        distributed.model_utils.* models.dtensor.* models.megatron.data.*pack_sequences_*_megatron
-    """,
-    "where Ray puts a worker": "distributed.virtual_cluster.* distributed.worker_groups.*",
-    "it runs a response's program, plays a game, or searches in documents": """
-        environments.code_environment.* environments.games.* environments.tools.*
-    """,
-    "it deals rows out to workers, or runs on one": """
-        environments.utils.* environments.reward_model_environment.* environments.*.step environments.vlm_environment.*
-    """,
-    "math_verify decides, a package that parses formulas": """
-        environments.math_environment.HF* environments.math_environment._select_extracted_answer
-        environments.rewards.math_expression_reward environments.rewards.geo3k_reward
-    """,
+    "images, sound and videos, as processors make them": """models.*_vlm_* experience.rollouts.*image*
+        data.multimodal_utils.* environments.nemo_gym_video.* environments.nemotron_utils.* data.*.vlm_*
+        distributed.*multimodal* experience.rollouts.*multimodal*""",
+    "columns as messages": "data.datasets.* data.processors.nemo_* data.processors.math_* data.processors.*choice*",
+    "it needs the process group of its ranks": "distributed.model_utils.* models.dtensor.*",
+    "it runs a program, plays a game, or searches": "environments.code_environment.* environments.games.* *.tools.*",
+    "it deals rows out to Ray's workers, or runs on one": """environments.*.step environments.vlm_environment.*
+        environments.utils.* *.reward_model_environment.* distributed.virtual_cluster.* distributed.worker_groups.*""",
+    "math_verify decides, a package that parses formulas": """environments.math_environment.HF*
+        environments.math_environment._select_extracted_answer environments.rewards.math_expression_reward
+        environments.rewards.geo3k_reward""",
     "an evaluation, or a quantised model: nothing is trained": "evals.* data.collate_fn.eval_collate_fn modelopt.*",
-    "it asks an engine or an environment, starts its servers, or waits for them": """
-        algorithms.async_utils.* models.generation.* experience.rollout_manager.* experience.sync_rollout_*
-        experience.payload.* environments.nemo_gym.* experience.rollouts.*nemo_gym_ro*
-        experience.rollouts.generate_responses* experience.rollouts.async_generate_response_for_sample_turn
-    """,
+    "it asks an engine or an environment, starts its servers, or waits for them": """algorithms.async_utils.*
+        models.generation.* experience.rollout_manager.* experience.sync_rollout_* experience.payload.*
+        environments.nemo_gym.* experience.rollouts.*nemo_gym_* experience.rollouts._NemoGymStreamAccumulator.*
+        experience.rollouts.*generate_response* experience.rollouts.run_sample_* experience.rollouts.*_rollout_async*
+        experience.rollouts.run_async_*""",
     "workers load models, and hand batches to them on their devices, and to losses that are bound": """
         models.huggingface.* models.policy.* models.value.* models.automodel.train.* models.automodel.setup.*
         models.megatron.setup.* models.megatron.draft.* models.megatron.router_replay.* models.megatron.train.*
-        models.megatron.common.*
-    """,
-    "logs, timers and traces, and weights on their way to engines": "utils.*",
+        models.megatron.common.*""",
 }
 
+_BINDINGS = (*_LOSS_BINDINGS, *_NUMBERS, *_ADVANTAGES, *_MESSAGES, *_ROWS, *_RULES, *_CALLS)
 TARGET = Target(
     name="nemorl",
     arguments={"response_mask": ("mask", "response_mask")},
@@ -892,9 +891,6 @@ TARGET = Target(
     preload=("torch._dynamo", "pydantic", "transformers", "transformers.models.auto.processing_auto", "requests"),
     # A patch of tokenizers is for transformers before 5.12; pydantic wants the TypedDict of Python 3.12.
     at_import={"transformers.__version__": "5.11.0", "typing.TypedDict": Alias("typing_extensions.TypedDict")},
-    bindings=tuple(
-        replace(binding, dtypes=("float32", "bfloat16"))
-        for binding in (*_LOSS_BINDINGS, *_NUMBERS, *_ADVANTAGES, *_MESSAGES, *_ROWS, *_RULES, *_CALLS)
-    ),
+    bindings=tuple(replace(binding, dtypes=("float32", "bfloat16")) for binding in _BINDINGS),
     unbound={f"nemo_rl.{path}": reason for reason, paths in _LEFT_OUT.items() for path in paths.split()},
 )

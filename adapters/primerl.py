@@ -28,14 +28,16 @@ from sentinel.worker.kit import (
     stand_in,
     swapped,
     two_token_logits,
+    unbuilt,
 )
 
 _MAIN = "https://github.com/PrimeIntellect-ai/prime-rl/blob/559b44772e471d1538537b8805cc77f3824a5e64/src/prime_rl"
 _LOSS = "prime_rl.trainer.rl.loss"
 _BEFORE = "zeroband"
 _BATCH = "prime_rl.trainer.batch"
-_ALGORITHMS = "prime_rl.orchestrator.algo"
-_ADVANTAGE = "prime_rl.orchestrator.advantage"
+_ORCHESTRATOR = "prime_rl.orchestrator"
+_ALGORITHMS = f"{_ORCHESTRATOR}.algo"
+_ADVANTAGE = f"{_ORCHESTRATOR}.advantage"
 
 
 # -- losses -----------------------------------------------------------------------------------------------------------
@@ -421,6 +423,28 @@ def _prepared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"parts": [list(dict.fromkeys(one.input_ids)) for one in parts]}
 
 
+def _concatenated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Samples one behind the other, in rows of one length, as the loader hands them on; a token is its sample's number.
+
+    What fills a row up is no token that counts.
+    """
+    if not hasattr(boundary.module, "cat_collate"):
+        raise AbsentError("not in this version: rows are collated in another way")
+    lengths, budget = lengths_of(inputs), inputs["max_tokens_per_microbatch"]
+    samples = [
+        {
+            "input_ids": [row] * length,
+            "position_ids": list(range(length)),
+            "loss_mask": [True] * length,
+            "target_ids": [row] * length,
+        }
+        for row, length in enumerate(lengths)
+    ]
+    packs = boundary.function(boundary.owner(samples, budget))
+    made = [boundary.module.cat_collate([pack]) for pack in packs]
+    return {"parts": [list(dict.fromkeys(one["input_ids"][one["loss_mask"]].tolist())) for one in made]}
+
+
 def _dealt(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     if len(inputs["lengths"]) % inputs["parts"]:
         raise AbsentError("it is given a multiple of the parts")
@@ -438,6 +462,12 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _ROWS = (
     Binding(f"{_BATCH}.packed_samples_into_micro_bs", "microbatch_packing", call=_packed),
     Binding(f"{_BATCH}.prepare_batch", "microbatch_packing", call=_prepared),
+    Binding(
+        "prime_rl.trainer.sft.data.CatDataset.__iter__",
+        "microbatch_packing",
+        formerly=("prime_rl.trainer.sft.data.PackingDataset.__iter__",),
+        call=_concatenated,
+    ),
     balanced_partition(f"{_BATCH}.balanced_partition", call=_dealt, fixed={"equal_size": True}),
     Binding(
         f"{_BATCH}.prepare_sample",
@@ -540,7 +570,65 @@ def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"returned": ages}
 
 
+def _taken(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A batch of the rollouts that are done, each of one sample; none of them has an advantage of 0."""
+    episodes = {}
+    for number in range(inputs["completed"]):
+        (made,) = _episodes([float(number)])
+        made.traces[0].id = str(number)
+        made.model_copy = lambda update, _made=made: stand_in(**{**vars(_made), **update})
+        episodes[str(number)] = made
+    sample = {"mask": [True], "advantages": [1.0], "rl_weights": None, "token_ids": [1]}
+    sink = unbuilt(
+        boundary.owner,
+        batch_size=inputs["needed"],
+        token_batch_size=None,
+        config=stand_in(train=stand_in(filter_zero_advantages=True)),
+        pending_batch={number: [stand_in(**sample, number=number)] for number in episodes},
+        episode_by_trace=dict(episodes),
+        pending_episodes=boundary.module.TrainEpisodes(),
+    )
+    batch = boundary.function(sink)
+    return {"taken": [one.number for one in batch.samples], "left": list(sink.pending_batch)}
+
+
+def _referenced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Log-probs that a service has said of the tokens of a branch, of which the first is a message of its own."""
+    found = []
+    for sample in inputs["samples"]:
+        ids, said = (sample[name].tolist() for name in ("token_ids", "reference_logprobs"))
+        nodes = [
+            stand_in(token_ids=part, mask=[True] * len(part), reference_logprobs=None) for part in (ids[:1], ids[1:])
+        ]
+        boundary.function(stand_in(token_ids=ids, nodes=nodes), said)
+        read = {
+            name: [value for node in nodes for value in getattr(node, name) or ()]
+            for name in ("token_ids", "reference_logprobs")
+        }
+        found.append({name: sample[name].new_tensor(values) for name, values in read.items()})
+    return {"samples": found}
+
+
+_OF_TOKENS = {"kind": "tensor", "shape": ["tokens"]}
 _ROLLOUTS = (
+    Binding(
+        f"{_ORCHESTRATOR}.train_sink.TrainSink.process_batch",
+        "rollout_collection",
+        call=_taken,
+        stand_ins=(_TRACES, StandIn("self", "a sink without its curriculum: what it has collected is there")),
+    ),
+    Binding(
+        f"{_ALGORITHMS}.routing.assign_reference_logprobs",
+        "collation",
+        call=_referenced,
+        stand_ins=(_TRACES,),
+        fixed={
+            "layouts": {
+                "token_ids": {**_OF_TOKENS, "dtype": "int64"},
+                "reference_logprobs": {**_OF_TOKENS, "dtype": "float32"},
+            }
+        },
+    ),
     Binding("prime_rl.orchestrator.trajectories.trace_to_samples", "call", call=_branched, stand_ins=(_TRACES,)),
     Binding(
         "prime_rl.orchestrator.scheduler.Scheduler.update_policy",
@@ -551,7 +639,6 @@ _ROLLOUTS = (
     ),
 )
 
-_ORCHESTRATOR = "prime_rl.orchestrator"
 _UNBOUND: dict[str, str] = {
     f"{_LOSS}.ipo_loss_fn": "its trust region is the same for every sign of an advantage, as in no paper",
     f"{_LOSS}.ref_kl_loss_fn": "a reverse KL as an advantage, with constants of its own; a recipe asks it",
@@ -561,6 +648,14 @@ _UNBOUND: dict[str, str] = {
     f"{_ALGORITHMS}.opd.*": "it asks a teacher's service; assign_reference_logprobs takes the answers",
     f"{_ALGORITHMS}.opsd.*": "it asks a service of the policy; assign_reference_logprobs takes the answers",
     f"{_ALGORITHMS}.routing.assign_advantages": "the algorithms that are bound write advantages with it",
+    f"{_ALGORITHMS}.routing.scalar_advantage": "metrics alone",
+    f"{_ALGORITHMS}.routing.stamp_loss_routing": "no contract has the weights of several losses; those are bound alone",
+    f"{_ALGORITHMS}.echo.*": "a loss of what tools say, beside the policy's: no contract has the weights of several",
+    f"{_ALGORITHMS}.rae.*": "a baseline that moves on from group to group: no contract has a state between two calls",
+    f"{_ORCHESTRATOR}.train_sink.payload_tokens": "the size of a batch that is counted in tokens",
+    f"{_ORCHESTRATOR}.train_sink._prune_zero_advantages": "process_batch, which is bound, asks it",
+    f"{_ORCHESTRATOR}.train_sink.TrainSink._record_zero_output": "when a run without any output stops",
+    f"{_ORCHESTRATOR}.train_sink.TrainSink.process_group": "it asks algorithms, gates and trace_to_samples, all bound",
     f"{_ORCHESTRATOR}.trajectories.iter_trainable_branches": "trace_to_samples, which is bound, asks it",
     f"{_ORCHESTRATOR}.trajectories._encode_routed_experts": "bytes of an array",
     f"{_BATCH}._karmarkar_karp": "balanced_partition, which is bound, asks it",
@@ -594,6 +689,10 @@ _UNBOUND: dict[str, str] = {
     "prime_rl.trainer.sft.data.setup_*": "options, and the place from which a run goes on",
     "prime_rl.trainer.sft.data.Stateful*": "options, and the place from which a run goes on",
     "prime_rl.trainer.sft.data.*_state*": "options, and the place from which a run goes on",
+    "prime_rl.trainer.sft.data.CatDataset.state_dict": "options, and the place from which a run goes on",
+    "prime_rl.trainer.sft.data.CatDataset.__init__": "options, and the place from which a run goes on",
+    "prime_rl.trainer.sft.data.CatDataset._finalize_pack": "CatDataset.__iter__, which is bound, asks it",
+    "prime_rl.trainer.sft.data.cat_collate": "CatDataset.__iter__, which is bound, hands its rows to it",
     f"{_BATCH}._assert_token_arrays_aligned": "it refuses what does not fit",
     f"{_SCHEDULER}.setup_linear_scheduler": "torch's own schedules, one after the other; the others are bound",
     "prime_rl.evals.*": "an evaluation: nothing is trained on it",

@@ -2,13 +2,15 @@
 
 Its trainers are run on TRL's own configuration classes. Where a boundary is one method that is given log-probs or
 rewards, it is called on a trainer of its own class whose constructor did not run: what that would have set stands in
-the configuration, or in ``_OFF``. Where the scaling of a whole step is asked for, the trainer is built for real, with a
-model of a few numbers.
+the configuration, or in ``_OFF``. Where the scaling of a whole step is asked for, the trainer is built for real.
 """
 
 from __future__ import annotations
 
+import inspect
+from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -40,6 +42,7 @@ from sentinel.worker.kit import (
     token_ids,
     token_table,
     token_words,
+    torch,
     trained,
     two_token_logits,
     unbuilt,
@@ -49,22 +52,16 @@ from sentinel.worker.kit import (
 #: Dialects say where TRL says so by a line of main in July 2026.
 CODE = "https://github.com/huggingface/trl/blob/f2cd57710ae345ea6428ae95363267fcf38a3dc8/trl"
 
-GRPO = "trl.trainer.grpo_trainer"
-RLOO = "trl.trainer.rloo_trainer"
-DPO = "trl.trainer.dpo_trainer"
-SFT = "trl.trainer.sft_trainer"
-GKD = "trl.experimental.gkd.gkd_trainer"
-KTO = "trl.trainer.kto_trainer"
-REWARD = "trl.trainer.reward_trainer"
-ONLINE = "trl.experimental.online_dpo.online_dpo_trainer"
-DISTILLATION = "trl.experimental.distillation.distillation_trainer"
+GRPO, RLOO, DPO, SFT, KTO, REWARD = (
+    f"trl.trainer.{name}_trainer" for name in ("grpo", "rloo", "dpo", "sft", "kto", "reward")
+)
+GKD, ONLINE, DISTILLATION, _ASYNC = (
+    f"trl.experimental.{name}.{name}_trainer" for name in ("gkd", "online_dpo", "distillation", "async_grpo")
+)
 _OWN = "trl.experimental"
 _SDPO = f"{_OWN}.sdpo.sdpo_trainer.SDPOTrainer"
-#: Packages that became experimental in the winter of 2025.
-MOVED = {GKD: ("trl.trainer.gkd_trainer",)}
 
-#: Where masks come from: completions are padded on the right.
-_COUNTED = ("full", "right")
+_COUNTED = ("full", "right")  # completions are padded on the right
 
 #: What constructors set beside the options of the configuration, for a run without tools, images, adapters and vLLM.
 _OFF: dict[str, Any] = {
@@ -98,8 +95,6 @@ def _options(boundary: Any, given: Mapping[str, Any], former: Mapping[str, Any] 
 
 def _trainer(boundary: Any, args: Any, **attributes: Any) -> Any:
     """A trainer whose constructor did not run: see _of_configuration."""
-    from collections import defaultdict
-
     made = object.__new__(type(boundary.owner.__name__, (boundary.owner,), {"__getattr__": _of_configuration}))
     metrics = {"train": defaultdict(list), "eval": defaultdict(list)}
     defaults = {"accelerator": one_process(boundary.device), "_metrics": metrics, "model": stand_in(training=True)}
@@ -110,9 +105,7 @@ def _trainer(boundary: Any, args: Any, **attributes: Any) -> Any:
 _ONE_PROCESS = StandIn("accelerator", "one process: what is gathered or reduced over ranks is what it was")
 _SELF = StandIn("self", "a trainer of TRL's class without its constructor; its attributes are its configuration's")
 _TABLE = StandIn("model", "one table of outputs, a causal model of transformers: its gradient is that of each token")
-_LOG_PROBS = StandIn(
-    "_get_per_token_logps_and_entropies", "answers the scenario's log-probs; the model is not measured"
-)
+_LOG_PROBS = StandIn("_get_per_token_logps_and_entropies", "answers the scenario's log-probs; no model is measured")
 
 # -- policy losses -----------------------------------------------------------------------------------------------------
 
@@ -126,21 +119,15 @@ _LOSS_TYPES = {
 
 def _saying(boundary: Any, log_probs: Any) -> dict[str, Any]:
     """Methods that answer these log-probs: one alone; with entropies, and later with a router's loss."""
-    import inspect
-
     method = getattr(boundary.owner, "_get_per_token_logps_and_entropies", boundary.function)
     arity = 3 if "compute_aux_loss" in inspect.signature(method).parameters else 2
     several = (log_probs, log_probs.detach() * 0, None)[:arity]
-    return {
-        "_get_per_token_logps_and_entropies": partial(itself, several),
-        "_get_per_token_logps": partial(itself, log_probs),
-    }
+    answers = {"_get_per_token_logps_and_entropies": several, "_get_per_token_logps": log_probs}
+    return {name: partial(itself, answer) for name, answer in answers.items()}
 
 
 def _completions(inputs: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     """A batch of one prompt token and the scored response, as a trainer hands it to its loss."""
-    import torch
-
     mask, old = inputs["response_mask"].long(), inputs["old_log_probs"]
     total, weights = (inputs.get(name) for name in ("batch_num_tokens", "importance_weights"))
     prompt = torch.ones(len(mask), 1, dtype=torch.long, device=mask.device)
@@ -161,8 +148,6 @@ def _clipping(boundary: Any, args: Any, inputs: Mapping[str, Any], **attributes:
 
 
 def _grpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
     algorithm, mode, mask = inputs["algorithm"], inputs["loss_agg_mode"], inputs["response_mask"]
     loss_type = _LOSS_TYPES.get((algorithm, mode))
     if loss_type is None or (algorithm == "cispo" and inputs["eps_clip_low"] < 1):
@@ -177,7 +162,7 @@ def _grpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     former = {"delta": None, "importance_sampling_level": "token", "sapo_temperature_pos": 1.0,
               "sapo_temperature_neg": 1.05}  # fmt: skip
     known = boundary.function.__code__.co_consts
-    if not any(loss_type == one or (isinstance(one, tuple) and loss_type in one) for one in known):
+    if not any(loss_type in (one if isinstance(one, tuple) else (one,)) for one in known):
         raise AbsentError(f"not in this version: there is no loss_type {loss_type!r}")
     trainer, batch = _clipping(boundary, _options(boundary, given, former), inputs), _completions(inputs)
     if "student_logits" in boundary.parameters:  # SDPO's; a model is never certain of a token
@@ -190,10 +175,6 @@ def _grpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _fused_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What the fused kernel is handed is answered by TRL's own loss: the kernel is a package of its own."""
-    import torch
-
-    if inputs["algorithm"] != "ppo" or inputs["loss_agg_mode"] != "seq-mean-token-mean":
-        raise AbsentError("the options of the kernel are set where it is made, and not handed over by this boundary")
     plain, args = boundary.owner._compute_loss, _options(boundary, {"loss_type": "grpo", **_bounds(inputs)})
     trainer = _clipping(boundary, args, inputs, _get_last_hidden_state=lambda *_, **__: None)
 
@@ -218,10 +199,37 @@ def _one_action_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
     return {"loss": boundary.function(trainer, stand_in(training=True), _completions(inputs))}
 
 
+def _async_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Completions behind a first token each, in one row, as TRL's own collator packs them."""
+    mask, model = inputs["response_mask"].long(), token_table(inputs["log_probs"], trains=False)
+    if not hasattr(boundary.module, "patch_chunked_lm_head"):
+        raise AbsentError("not in this version: its batches are trees of rollouts, or its model says logits")
+    boundary.module.patch_chunked_lm_head(model, 4, 1.0)
+    columns = mask, inputs["old_log_probs"], row_mean(inputs["advantages"], mask != 0)[:, 0]
+    rows = [
+        {"input_ids": ids, "completion_mask": [0, *kept], "old_log_probs": [0.0, *old], "advantage": a, "group_id": 0}
+        for ids, kept, old, a in zip(token_ids(mask * 0 + 1), *(column.tolist() for column in columns))
+    ]
+    collator, given = boundary.module.DataCollatorForRollout(pad_token_id=0), [{**row, "metrics": {}} for row in rows]
+    batch = collator.torch_call([[given]] if hasattr(collator, "groups_trained") else given)
+    if inputs["batch_num_tokens"] is not None:
+        batch["global_n_tokens"] = torch.tensor([float(inputs["batch_num_tokens"])])
+    args = _options(boundary, _bounds(inputs), {"beta": 0.0})
+    trainer = _clipping(boundary, args, inputs, _train_tokens_start_time=None)
+    return {
+        "loss": boundary.function(trainer, model, batch),
+        "clip_fraction": trainer._metrics["train"].get("clip_ratio/region_mean", [None])[0],
+    }
+
+
+_FINITE = Dialect(
+    "masked_values_have_no_influence", None, "what is said of a token that is not learned is finite",
+    f"{CODE}/trainer/sft_trainer.py#L1765", symptom="non-finite",
+)  # fmt: skip
+
+
 def _off_policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Which completions of one advantage each are kept; what their tokens lose is PPO's."""
-    import torch
-
     advantages, mask, ratio = inputs["advantages"][:, :1], inputs["response_mask"], torch.exp(-inputs["ppo_kl"])
     if not torch.equal(advantages.expand(mask.shape), inputs["advantages"]):
         raise AbsentError("a completion has one advantage")
@@ -236,11 +244,11 @@ _EMPTY_ROWS = "a mean over responses is taken over the rows of the batch, those 
 _RESPONSES = {"loss_agg_mode": ("seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")}
 
 
+_ONE = Dialect("advantage_level", "sequence", "a response has one advantage", f"{CODE}/trainer/grpo_trainer.py#L3031")
+
+
 def _of_responses(line: str) -> tuple[Dialect, ...]:
-    return (
-        Dialect("empty_rows", "counted", _EMPTY_ROWS, f"{CODE}/{line}", _RESPONSES),
-        Dialect("advantage_level", "sequence", "a response has one advantage", f"{CODE}/trainer/grpo_trainer.py#L3031"),
-    )
+    return Dialect("empty_rows", "counted", _EMPTY_ROWS, f"{CODE}/{line}", _RESPONSES), _ONE
 
 
 _OF_GRPO, _OF_RLOO = "trainer/grpo_trainer.py#L3107", "trainer/rloo_trainer.py#L1610"
@@ -258,10 +266,7 @@ _REJECTION = Binding(
 
 
 def _loss(path: str, call: Any, algorithm: Any, line: str, *dialects: Dialect, **more: Any) -> Binding:
-    """A policy loss of completions.
-
-    :param line: where it is aggregated.
-    """
+    """A policy loss of completions, which are aggregated at this line."""
     knobs, stand_ins = ("eps_clip_low", "eps_clip_high", *more.pop("knobs", ())), more.pop("stand_ins", ())
     return policy_loss(
         path, call, algorithm, knobs,
@@ -288,6 +293,10 @@ LOSSES = (
         f"{_OWN}.gmpo.gmpo_trainer.GMPOTrainer._compute_loss", _one_action_loss, "gmpo",
         "experimental/gmpo/gmpo_trainer.py#L120", mode=_BY_RESPONSE, weights=True,
     ),
+    policy_loss(
+        f"{_ASYNC}.AsyncGRPOTrainer.compute_loss", _async_loss, "ppo", ("eps_clip_low", "eps_clip_high"), _FINITE,
+        _ONE, mode="token-mean", stand_ins=(_SELF, _ONE_PROCESS, _TABLE), accepts={**_RANKS}, dtypes=("float32",),
+    ),
     _loss(
         f"{_SDPO}._compute_policy_loss", _grpo_loss, ("ppo", "gspo"), "experimental/sdpo/sdpo_trainer.py#L1190",
         knobs=("loss_agg_mode",), accepts={**_MEANS, "batch_num_tokens": (None,)},
@@ -298,22 +307,39 @@ LOSSES = (
 
 
 def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
-    student = token_table(inputs["logits"], trains=False)
-    teacher = token_table(inputs["teacher_logits"])
+    student, teacher = token_table(inputs["logits"], trains=False), token_table(inputs["teacher_logits"])
     batch = sequences(inputs["response_mask"])
     prompt, completion = batch["prompts"], batch["input_ids"][:, PROMPT:]
     batch.update(prompt_ids=prompt, prompt_mask=batch["prompt_attention_mask"], completion_ids=completion,
-                 completion_mask=inputs["response_mask"].long())  # fmt: skip
+                 completion_mask=inputs["response_mask"].long(), teacher_input_ids=batch["input_ids"],
+                 teacher_attention_mask=batch["attention_mask"])  # fmt: skip
+    whole = {"distillation_mode": "full_logits", "distillation_alpha": inputs["beta"], "distillation_is_clip": None}
     trainer = _trainer(
-        boundary, stand_in(), beta=inputs["beta"], temperature=inputs["temperature"], model=student,
+        boundary, stand_in(**whole), beta=inputs["beta"], temperature=inputs["temperature"], model=student,
         teacher_model=teacher, use_liger_gkd_loss=False, use_teacher_server=False, _buffered_num_items=None,
         loss_top_k=0, loss_add_tail=False, _raise_if_local_teacher_tokenizer_mismatch=lambda *_, **__: None,
+        model_kwarg_keys=(), _get_teacher_context_for_self_distillation=nullcontext,
+        _log_self_distillation_metric=lambda *_: None,
     )  # fmt: skip
+    if "distillation_logits" in boundary.parameters:  # SDPO's mean is over rows, those without a token among them
+        if not inputs["response_mask"].any(-1).all():
+            raise AbsentError("a row without a token that counts is a part of the mean")
+        said = trainer._compute_teacher_student_logits(student, teacher, batch)
+        return {"loss": boundary.function(trainer, student, batch, said)}
     count = inputs["batch_num_tokens"]
     total = None if count is None else torch.tensor(count)
     return {"loss": boundary.invoke({}, trainer, student, batch, num_items_in_batch=total)}
+
+
+def _chunked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A head that multiplies by 1, three tokens of the vocabulary at a time; nobody predicts the first token."""
+    logits, pad = inputs["logits"], torch.nn.functional.pad
+    states, head = stand_in(last_hidden_state=pad(logits, (0, 0, 0, 1))), torch.eye(logits.shape[-1]).to(logits)
+    model = stand_in(config=stand_in(), lm_head=stand_in(weight=head), model=lambda **_: states)
+    boundary.function(model, 3, inputs["temperature"])
+    labels, mask = (pad(values, (1, 0)) for values in (inputs["token_ids"], inputs["response_mask"] != 0))
+    told = model.forward(None, labels=labels, completion_mask=mask)
+    return {"log_probs": told["log_probs"], "entropy": told["entropy"].detach()}
 
 
 def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -322,9 +348,8 @@ def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     if not hasattr(boundary.module, "entropy_from_logits"):
         raise AbsentError("not in this version: the model says the entropy of each token")
-    values = inputs["values"]
+    values, batch = inputs["values"], sequences(inputs["response_mask"])
     model = token_table(values[..., None].expand(*values.shape, 2))
-    batch = sequences(inputs["response_mask"])
     args = stand_in(use_liger_kernel=False, loss_type="nll")
 
     def told(_: Any, model: Any, inputs: Any, return_outputs: bool = False, **__: Any) -> Any:
@@ -340,7 +365,7 @@ def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"result": values.new_tensor(trainer._metrics["train"]["entropy"][0])}
 
 
-_SIDES = ("chosen", "rejected")
+_SIDES, _TYPED = ("chosen", "rejected"), ("input_ids", "mm_token_type_ids")
 
 
 def _of_pairs(inputs: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -359,15 +384,24 @@ def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     former = not hasattr(boundary.module, "DPOConfig")
     args = stand_in(**given) if former else _options(boundary, given)
     trainer = _trainer(
-        boundary, args, model=model, ref_model=other, loss_types=[inputs["loss_type"]],
-        loss_weights=[1.0], beta=inputs["beta"], precompute_ref_logps=False, _total_train_tokens=0, max_length=None,
-        loss_type=inputs["loss_type"] if former else [inputs["loss_type"]], is_vision_model=False,
-        **_PADDED,
+        boundary, args, model=model, ref_model=other, loss_types=[inputs["loss_type"]], loss_weights=[1.0],
+        beta=inputs["beta"], precompute_ref_logps=False, _total_train_tokens=0, max_length=None,
+        loss_type=inputs["loss_type"] if former else [inputs["loss_type"]], is_vision_model=False, **_PADDED,
     )  # fmt: skip
-    if "get_batch_loss_metrics" in boundary.path:
+    if "get_batch" in boundary.path:
         return {"loss": boundary.invoke({}, trainer, model, _former_pairs(boundary, batch))[0]}
     kept = {name: batch[name] for name in ("input_ids", "attention_mask", "completion_mask")}
     return {"loss": boundary.function(trainer, model, kept, False)}
+
+
+def _odds(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """ORPO's second term, of averages that it takes itself of logits; its first is a cross entropy."""
+    table, _, mask = _of_pairs(inputs)
+    labels = torch.nn.functional.pad(torch.where(mask != 0, 1, -100), (1, 0), value=-100)
+    logits = torch.nn.functional.pad(two_token_logits(torch.where(table < 0, table, -1.0)), (0, 0, 0, 1))
+    averages = boundary.owner.get_batch_logps(logits, labels, average_log_prob=True)
+    trainer = _trainer(boundary, stand_in(), beta=inputs["beta"])
+    return {"loss": -boundary.function(trainer, *averages.chunk(2))[0].mean()}
 
 
 _PADDED: dict[str, Any] = {"pad_token_id": 0, "padding_value": 0, "label_pad_token_id": -100, "label_smoothing": 0}
@@ -377,40 +411,29 @@ def _former_pairs(boundary: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
     """The pairs of a batch as they were collated until February 2026, and until October 2024."""
     whole = "chosen_labels" in boundary.owner.concatenated_forward.__code__.co_consts
     rows, start = len(batch["labels"]) // 2, 0 if whole else PROMPT
-    prompts = {"prompt_input_ids": "prompts", "prompt_attention_mask": "prompt_attention_mask"}
-    found = {name: batch[column][:rows] for name, column in prompts.items()}
+    prompts = (("input_ids", "prompts"), ("attention_mask", "prompt_attention_mask"))
+    found = {f"prompt_{name}": batch[column][:rows] for name, column in prompts}
     for part, side in enumerate(_SIDES):
         for name in ("input_ids", "attention_mask", "labels"):
             found[f"{side}_{name}"] = batch[name][part * rows : (part + 1) * rows, start:]
     return found
 
 
-_TYPED = ("input_ids", "mm_token_type_ids")
-
-
 def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Preference pairs of numbers, collated and read back: each token of a prompt, and its type."""
     samples = inputs["samples"]
-    pairs = [zip(*(sample[name].tolist() for name in ("input_ids", "mm_token_type_ids"))) for sample in samples]
+    pairs = [zip(*(sample[name].tolist() for name in _TYPED)) for sample in samples]
     prompts = [" ".join(f"{token}:{kind}" for token, kind in one) for one in pairs]
     rows = [{"images": ["i"], "prompt": prompt, "chosen": "3:0", "rejected": "5:0"} for prompt in prompts]
-    collator = boundary.owner(processor=TypedProcessor())
-    batch = boundary.function(collator, rows)
-    found = []
-    for row, sample in enumerate(samples):
-        tokens = len(sample["input_ids"])
-        read = {}
-        for name in sample:
-            if name in batch and batch[name].shape == batch["input_ids"].shape:
-                read[name] = batch[name][row][batch["attention_mask"][row].bool()][:tokens]
-        found.append(read)
-    return {"samples": found}
+    batch = boundary.function(boundary.owner(processor=TypedProcessor()), rows)
+    kept, like = batch["attention_mask"].bool(), batch["input_ids"].shape
+    columns = {name: batch[name] for name in _TYPED if name in batch and batch[name].shape == like}
+    return {"samples": [{name: found[row][kept[row]][: len(sample["input_ids"])] for name, found in columns.items()}
+                        for row, sample in enumerate(samples)]}  # fmt: skip
 
 
 def _logged(leaves_nan: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What a logging step says of a metric; a batch that does not count had no number, which is NaN or not there. The
-    model trains, on a step that is also evaluated."""
-    import torch
+    """What is logged of a metric, of which a batch that does not count had no number: NaN, or nothing there."""
     import transformers
 
     values, valid = inputs["values"], inputs["response_mask"] != 0
@@ -426,12 +449,12 @@ def _logged(leaves_nan: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[
     return {"result": values.new_tensor(0.0 if told is None else told)}  # of no number nothing is told
 
 
-_DISTILLING = (f"{DISTILLATION}.DistillationTrainer", f"{GKD}.GKDTrainer")
+_NO_REFERENCE = Dialect("reference", "none", "it has no reference", f"{CODE}/experimental/cpo/cpo_trainer.py#L677")
 _AT_THE_TABLE = StandIn("entropy_from_logits", "reads the scenario's numbers out of the table")
 _OF_HF = StandIn("Trainer.compute_loss", "of transformers: returns the model's outputs; its loss is not looked at")
 
 #: What stands in a metric that a trainer has no number for is NaN, where it has any such metric.
-_WITHOUT_A_NUMBER = (f"{GRPO}.GRPOTrainer", f"{RLOO}.RLOOTrainer", _SDPO)
+_WITHOUT_A_NUMBER = (f"{GRPO}.GRPOTrainer", f"{RLOO}.RLOOTrainer", _SDPO, f"{_ASYNC}.AsyncGRPOTrainer")
 _LOGGING = (
     f"{DPO}.DPOTrainer", f"{SFT}.SFTTrainer", f"{KTO}.KTOTrainer", f"{REWARD}.RewardTrainer",
     *(f"trl.experimental.{place}Trainer" for place in (
@@ -439,17 +462,21 @@ _LOGGING = (
         "distillation.distillation_trainer.Distillation", "gold.gold_trainer.GOLD", "iw_opd.iw_opd_trainer.IWOPD",
     )),
 )  # fmt: skip
-_FINITE = Dialect(
-    "masked_values_have_no_influence", None, "what a model says of a token that is not learned is finite",
-    f"{CODE}/trainer/sft_trainer.py#L1765", symptom="non-finite",
-)  # fmt: skip
 _MEAN = {"statistic": "mean", **MASKED_STATISTICS.lacking()}
 
 MODELS = (
     Binding(
         f"{DPO}.DPOTrainer._compute_loss", "preference_loss", call=_dpo_loss,
-        formerly=(f"{DPO}.DPOTrainer.get_batch_loss_metrics",), stand_ins=(_SELF, _ONE_PROCESS, _TABLE),
-        accepts={"chosen_mask": _COUNTED, "rejected_mask": _COUNTED},
+        formerly=tuple(f"{DPO}.DPOTrainer.{name}" for name in ("get_batch_loss_metrics", "get_batch_metrics")),
+        stand_ins=(_SELF, _ONE_PROCESS, _TABLE), accepts={"chosen_mask": _COUNTED, "rejected_mask": _COUNTED},
+    ),
+    Binding(
+        f"{_OWN}.orpo.orpo_trainer.ORPOTrainer.odds_ratio_loss", "preference_loss", call=_odds, stand_ins=(_SELF,),
+        fixed={"loss_type": "orpo", "ld_alpha": None}, dialects=(_NO_REFERENCE,),
+    ),
+    Binding(
+        "trl.trainer.utils.patch_chunked_lm_head", "token_log_probs", call=_chunked, fixed={"with_entropy": True},
+        stand_ins=(StandIn("model", "its hidden states are the logits, its head a matrix of ones on the diagonal"),),
     ),
     Binding(
         f"{DPO}.DataCollatorForVisionPreference.torch_call", "collation", call=_collated,
@@ -470,11 +497,14 @@ MODELS = (
     ),
     *(
         Binding(
-            f"{trainer}.compute_loss", "distillation_loss", call=_distilled, stand_ins=(_SELF, _ONE_PROCESS, _TABLE),
-            # The temperature of GKD is that of its sampling alone.
-            accepts={"response_mask": _COUNTED, **({"temperature": (1.0,)} if trainer == _DISTILLING[1] else {})},
+            boundary, "distillation_loss", call=_distilled, stand_ins=(_SELF, _ONE_PROCESS, _TABLE),
+            accepts={"response_mask": _COUNTED, **accepts}, fixed=fixed,
         )
-        for trainer in _DISTILLING
+        for boundary, accepts, fixed in (
+            (f"{DISTILLATION}.DistillationTrainer.compute_loss", {}, {}),
+            (f"{GKD}.GKDTrainer.compute_loss", {}, {"temperature": 1.0}),  # its temperature is that of sampling alone
+            (f"{_SDPO}._compute_self_distillation_loss", {"response_mask": ("full",)}, {"batch_num_tokens": None}),
+        )
     ),
 )  # fmt: skip
 
@@ -487,8 +517,7 @@ def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     last = inputs["trains"] == "last"
     row = {"prompt": messages[:-1], "completion": messages[-1:]} if last else {"messages": messages}
     given = {"assistant_only_loss": not last, "completion_only_loss": last, "max_length": inputs["max_tokens"]}
-    args = _options(boundary, given)
-    trainer = _trainer(boundary, args, _tokenizer=tokenizer, chat_template=None)
+    trainer = _trainer(boundary, args := _options(boundary, given), _tokenizer=tokenizer, chat_template=None)
     made = boundary.function(trainer, Rows([row]), tokenizer, args, False, None, "chats")
     learned = [label != -100 for label in made[0]["labels"]] if made else None
     return {"token_ids": made[0]["input_ids"], "loss_mask": learned} if made else {"token_ids": None}
@@ -509,8 +538,15 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"token_ids": batch["input_ids"][0][:count], "loss_mask": batch["completion_mask"][0][:count]}
 
 
+def _of_chatml(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The last answer of a chat, as GKD's collator learns it."""
+    tokenizer, messages = chat(inputs)
+    tokenizer.backend_tokenizer = stand_in(pre_tokenizer=None, decoder=None)
+    batch = boundary.function(boundary.owner(tokenizer=tokenizer, max_length=1000), [{"messages": messages}])
+    return {"token_ids": batch["input_ids"][0], "loss_mask": batch["labels"][0] != -100}
+
+
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Rows whose tokens are their number."""
     from datasets import Dataset, disable_progress_bars
 
     disable_progress_bars()
@@ -521,18 +557,20 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What is added to a reward; the trainer adds up what its rules say."""
-    lengths = [int(length) for length in (inputs["response_mask"] != 0).sum(-1)]
-    rule = boundary.owner(inputs["max_length"], inputs["buffer"])
-    added = boundary.function(rule, completion_ids=[[1] * length for length in lengths])
+    ids = [[1] * int(length) for length in (inputs["response_mask"] != 0).sum(-1)]
+    added = boundary.function(boundary.owner(inputs["max_length"], inputs["buffer"]), completion_ids=ids)
     return {"rewards": inputs["rewards"] + inputs["rewards"].new_tensor(added)}
 
 
 _WORDS = StandIn("tokenizer", "of words: a word is a token")
 ROWS = (
     Binding(f"{SFT}.SFTTrainer._prepare_dataset", "trained_tokens", call=_of_a_chat, stand_ins=(_SELF, _WORDS)),
-    Binding(
-        f"{DPO}.DataCollatorForPreference.torch_call", "trained_tokens", call=_of_a_pair, stand_ins=(_SELF, _WORDS),
-        fixed={"trains": "last"},
+    *(
+        Binding(boundary, "trained_tokens", call=call, stand_ins=(_SELF, _WORDS), fixed={"trains": "last", **fixed})
+        for boundary, call, fixed in (
+            (f"{DPO}.DataCollatorForPreference.torch_call", _of_a_pair, {}),
+            (f"{_OWN}.utils.DataCollatorForChatML.__call__", _of_chatml, {"max_tokens": None}),
+        )
     ),
     Binding(
         "trl.rewards.other_rewards._SoftOverlongPunishment.__call__", "overlong_penalty", call=_overlong,
@@ -546,8 +584,6 @@ ROWS = (
 
 def _reported(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What KTO reports of a batch whose chosen and rejected responses have these log-probs, as has the reference."""
-    import torch
-
     given = inputs["arguments"]
     chosen, rejected = (torch.tensor(given[side]) for side in _SIDES)
     said = (chosen, rejected, chosen, rejected, torch.cat([chosen, rejected]))
@@ -561,8 +597,6 @@ def _reported(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _kl_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The KL that is reported, of log-probs of which the trainer has computed the penalties itself."""
-    import torch
-
     given = inputs["arguments"]
     log_probs, ref_log_probs = (torch.tensor(given[name]) for name in ("log_probs", "ref_log_probs"))
     ones, zeros = torch.ones_like(log_probs), torch.zeros(len(log_probs))
@@ -579,8 +613,6 @@ def _kl_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _shortened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The log-probs of the chosen responses of pairs that are too long; each token's is -1."""
-    import torch
-
     given = inputs["arguments"]
     prompts, responses = given["prompts"], given["responses"]
     ids = torch.tensor(token_ids(torch.ones(len(prompts), max(responses) - 1)))
@@ -599,8 +631,6 @@ def _shortened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _labelled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The labels of token ids, in which a template is a token."""
-    import torch
-
     given = inputs["arguments"]
     tokenizer = table_tokenizer(token_table(torch.zeros(1, max(given["token_ids"]))))
     collator = boundary.owner([given["response"]], [given["instruction"]], tokenizer=tokenizer)
@@ -609,19 +639,15 @@ def _labelled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _rendered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What a known template makes of a conversation, what the one for training makes of it, and what that trains."""
-    import torch
     from transformers.utils.chat_template_utils import render_jinja_template
 
     given = inputs["arguments"]
     tokenizer = table_tokenizer(token_table(torch.zeros(1, 1)))
     tokenizer.chat_template = getattr(boundary.module, f"{given['template']}_chat_template")
-    template = boundary.function(tokenizer)
-    texts, spans = render_jinja_template(
-        conversations=[given["messages"]], chat_template=template, return_assistant_tokens_mask=True
-    )
-    original = tokenizer.apply_chat_template(given["messages"], tokenize=False)
-    trained_on = "".join(texts[0][start:end] for start, end in spans[0])
-    return {"returned": {"same": texts[0] == original, "trained": trained_on}}
+    asked = {"chat_template": boundary.function(tokenizer), "return_assistant_tokens_mask": True}
+    texts, spans = render_jinja_template(conversations=[given["messages"]], **asked)
+    same = texts[0] == tokenizer.apply_chat_template(given["messages"], tokenize=False)
+    return {"returned": {"same": same, "trained": "".join(texts[0][start:end] for start, end in spans[0])}}
 
 
 SINGLE = tuple(
@@ -643,18 +669,14 @@ def _learned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     mask, first = inputs["response_mask"], int(inputs["first_counts"])
     ids = token_ids(mask * 0 + 1)
     rows = [{"input_ids": row, "completion_mask": [first, *kept]} for row, kept in zip(ids, mask.long().tolist())]
-    trainer, model = built(
-        boundary, inputs["log_probs"], inputs["micro_batch_size"], rows,
-        {"completion_only_loss": True}, after=inputs["output_after"],
-    )  # fmt: skip
+    table, size, after = (inputs[name] for name in ("log_probs", "micro_batch_size", "output_after"))
+    trainer, model = built(boundary, table, size, rows, {"completion_only_loss": True}, after=after)
     loss, arrived = trained(trainer, model)
     return {"loss": loss, "gradient": arrived[:, 1:-1], "gradient_after": arrived[:, -1]}
 
 
 def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Completions that are generated and scored, buffered, cut and trained on."""
-    import torch
-
     mask = inputs["response_mask"]
     ids = torch.tensor(token_ids(mask * 0 + 1), device=mask.device)
     if len(ids) < 2:
@@ -664,9 +686,8 @@ def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "GRPO" in boundary.path:
         options["loss_type"] = _LOSS_TYPES["ppo", inputs["loss_agg_mode"]].replace("bnpo", "dapo")
     prompts = [{"prompt": token_words(row[:1])} for row in ids.tolist()]
-    trainer, model = built(
-        boundary, inputs["log_probs"], inputs["micro_batch_size"], prompts, options, reward_funcs=itself
-    )  # fmt: skip
+    size = inputs["micro_batch_size"]
+    trainer, model = built(boundary, inputs["log_probs"], size, prompts, options, reward_funcs=itself)
     scored = _completions(inputs, prompt_ids=ids[:, :1], completion_ids=ids[:, 1:])
     trainer._generate_and_score_completions = partial(itself, scored)
     loss, arrived = trained(trainer, model)
@@ -676,23 +697,17 @@ def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _preferred(
     rows: str, names: tuple[str, ...], options: Mapping[str, Any], boundary: Any, inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Pairs of responses to a prompt. A row's first token, which is certain, is the prompt, and begins the response: it
-    says whose end it is where there is but one token. Trainers add the end themselves.
-
-    :param rows: what the data set has: pairs, responses alone, texts alone (of a reward model, whose score of a text is
-        the sum of what the table says of its tokens), or prompts (for which responses are generated and judged).
-    :param names: the options that the scenario gives, and ``ref_model``.
-    :param options: others.
-    """
+    """Pairs of responses to a prompt, in rows of pairs, of responses, of texts alone (of a reward model, whose score of
+    a text is the sum of what the table says of its tokens) or of prompts (whose responses are generated and judged);
+    ``names`` are the options that the scenario gives. A row's first token, which is certain, is the prompt, and begins
+    the response: it says whose end it is where there is but one token. Trainers add the end themselves."""
     table, reference, mask = _of_pairs(inputs)
     ids = token_ids(mask, ended=True)
     pairs = list(zip(ids, ids[len(ids) // 2 :]))
     size, parts = inputs["micro_batch_size"], {"ref_model": token_table(reference)} if "ref_model" in names else {}
     made: list[dict[str, Any]] = [{"prompt": token_words(chosen[:1])} for chosen, _ in pairs]
     if rows == "prompts":
-        parts["reward_funcs"] = lambda completions, **_: [
-            2 * place < len(completions) for place in range(len(completions))
-        ]
+        parts["reward_funcs"] = lambda completions, **_: [2 * n < len(completions) for n in range(len(completions))]
     else:
         texts = [{side: f" {token_words(one[:-1])}" for side, one in zip(_SIDES, pair)} for pair in pairs]
         made = [{**({} if rows == "texts" else prompt), **text} for prompt, text in zip(made, texts)]
@@ -712,8 +727,7 @@ def _preferred(
 
 
 def _taught(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Prompts whose completions are the student's own, of the scenario, while those in the data set have one token; or
-    the other way round."""
+    """Completions are the student's own, of the scenario, and the data set's have one token; or the other way round."""
     mask, generated = inputs["response_mask"], inputs["generated"]
     ids = token_ids(mask, ended=True)
     if min(map(len, ids)) < 2:
@@ -724,8 +738,7 @@ def _taught(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
              "distillation_objective": "jsd", "loss_top_k": 0}  # fmt: skip
     rows = [{"first": row[0], "rest": row[1 : 2 if generated else None]} for row in ids]
     trainer, model = built(
-        boundary, inputs["logits"], inputs["micro_batch_size"], rows,
-        accepted(configured_by(boundary), known, known),
+        boundary, inputs["logits"], inputs["micro_batch_size"], rows, accepted(configured_by(boundary), known, known),
         teacher_model=token_table(inputs["teacher_logits"]), data_collator=prompted,
     )  # fmt: skip
     model.generate = partial(answered, {row[0]: (row[1:],) for row in ids})
@@ -733,21 +746,15 @@ def _taught(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": with_gradient(loss, inputs["logits"], arrived[:, 1:-1])}
 
 
-_SIGMOID = ("sigmoid",)
 _SAID = StandIn("generate", "answers the scenario's tokens, in the place of sampling")
-_ONE_RANK: dict[str, tuple[Any, ...]] = {
-    "dp_size": (1,), "max_tokens_per_microbatch": (None,), "response_mask": _COUNTED,
-}  # fmt: skip
+_ONE_RANK: dict[str, Any] = {"dp_size": (1,), "max_tokens_per_microbatch": (None,), "response_mask": _COUNTED}
 _BATCH = StandIn("_generate_and_score_completions", "answers the scenario's completions and advantages")
 _COLLATOR = StandIn("data_collator", "hands over prompts of one token, each with its completion")
 _POLICY = {**_ONE_RANK, "mini_batch_size": (None,), "ref_log_probs": (None,)}
 
 
 def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The advantages of completions with these rewards, of one token each. A group of one is evaluated: a trainer wants
-    several."""
-    import torch
-
+    """Advantages of completions of one token; a group of one is evaluated, as a trainer wants several."""
     rewards, size, level = inputs["rewards"], group_size(inputs), inputs["std_level"]
     options: dict[str, Any] = {"num_generations": max(size, 2), "beta": 0.0}
     if "GRPO" in boundary.path:
@@ -779,11 +786,7 @@ ADVANTAGES = (
     ),
 )  # fmt: skip
 
-_NO_REFERENCE = Dialect(
-    "reference", "none", "it has no reference model", f"{CODE}/experimental/cpo/cpo_trainer.py#L677"
-)
-_OF_PAIRS = ("beta", "ref_model")
-
+_SIGMOID, _OF_PAIRS = ("sigmoid",), ("beta", "ref_model")
 STEPS = (
     *(
         Binding(
@@ -793,9 +796,8 @@ STEPS = (
         for boundary, contract, call, stand_ins, accepts, fixed, dialects in (
             (f"{SFT}.SFTTrainer.compute_loss", "supervised", _learned, (), _ONE_RANK, {}, (_FINITE,)),
             (
-                f"{GRPO}.GRPOTrainer.compute_loss", "policy", _optimised, (_BATCH,),
-                {**_POLICY, **_MEANS}, POLICY_UPDATE.lacking("eps_clip_low", "eps_clip_high", "loss_agg_mode"),
-                _of_responses(_OF_GRPO),
+                f"{GRPO}.GRPOTrainer.compute_loss", "policy", _optimised, (_BATCH,), {**_POLICY, **_MEANS},
+                POLICY_UPDATE.lacking("eps_clip_low", "eps_clip_high", "loss_agg_mode"), _of_responses(_OF_GRPO),
             ),
             (
                 f"{RLOO}.RLOOTrainer.compute_loss", "policy", _optimised, (_BATCH,), _POLICY,
@@ -830,54 +832,49 @@ STEPS = (
             stand_ins=(_TABLE, _SAID, _COLLATOR), accepts={"response_mask": _COUNTED, **accepts}, dtypes=("float32",),
         )
         for trainer, accepts in (
-            (f"{GKD}.GKDTrainer", {"temperature": (1.0,)}),
-            (f"{_OWN}.gold.gold_trainer.GOLDTrainer", {}),
+            (f"{GKD}.GKDTrainer", {"temperature": (1.0,)}), (f"{_OWN}.gold.gold_trainer.GOLDTrainer", {}),
             (f"{_OWN}.iw_opd.iw_opd_trainer.IWOPDTrainer", {}),
             (f"{DISTILLATION}.DistillationTrainer", {"generated": (True,)}),
         )
     ),
 )  # fmt: skip
 
-_IN_A_STEP = "it runs in a whole step that is bound, or evaluates, or asks an engine or Liger"
 #: Reason -> what is left out for it.
 _LEFT_OUT = {
-    "an experiment that release 1.16.0 has no more": """
+    "an experiment that release 1.16.0 has no more": """experimental.utils.get_reward
         experimental.bco.* experimental.gspo_token.* experimental.grpo_with_replay_buffer.* experimental.minillm.*
-        experimental.nash_md.* experimental.ppo.* experimental.prm.* experimental.ssd.* experimental.xpo.*
-    """,
-    "it talks to servers and engines, or waits for them": """
-        generation.* scripts.* *.async_rollout_worker.* *.openenv_harness.* *.RolloutQueueDataset.*
-        experimental.harbor.* experimental.openreward.* experimental.server_distillation.* *.log_rollout_traces
-        *.AsyncGRPOTrainer.__init__ *.AsyncGRPOTrainer.get_train_dataloader
-    """,
-    _IN_A_STEP: """
-        trainer.sft_trainer.DataCollatorForLanguageModeling.* trainer.utils.pad trainer.grpo_trainer.GRPOTrainer.*
-        trainer.dpo_trainer.DPOTrainer.* trainer.reward_trainer.* trainer.rloo_trainer.RLOOTrainer.*
-        trainer.kto_trainer.KTOTrainer.* trainer.kto_trainer.DataCollatorForUnpairedPreference.*
-        trainer.utils.RepeatSampler.__iter__ trainer.utils.shuffle_sequence_dict trainer.utils.selective_log_softmax
-        experimental.online_dpo.* experimental.gkd.* experimental.cpo.* experimental.tpo.* experimental.distillation.*
-        experimental.iw_opd.* experimental.gold.gold_trainer.GOLDTrainer.* trainer.utils.entropy_from_logits
-        trainer.sft_trainer._chunk trainer.sft_trainer._chunked_cross_entropy_loss trainer.sft_trainer.SFTTrainer.*
-        trainer.sft_trainer._patch_chunked_ce_lm_head experimental.utils.DPODataCollatorWithPadding.*
-        experimental.utils.truncate_right experimental.utils.add_*_token_if_needed experimental.utils.pad_to_length
-    """,
-    "chats, pairs and packs are bound, and ask it; or it renames columns": "data_utils.* chat_template_utils.*",
-    "images, as a processor makes them": """
-        trainer.sft_trainer.DataCollatorForVisionLanguageModeling.* trainer.utils.split_pixel_values_by_grid
-        trainer.kto_trainer.DataCollatorForVisionUnpairedPreference.* trainer.utils.unsplit_pixel_values_by_grid
-        experimental.utils.DataCollatorForVisionLanguageChatML.*
-    """,
-    "none of the frameworks but TRL has it: ORPO's odds ratio, A2PO's regression, SDPO's and GOLD's distillation": """
-        experimental.a2po.* experimental.orpo.* experimental.sdpo.* experimental.gold.gold_trainer.*
-        experimental.utils.*byte_offsets
-    """,
+        experimental.nash_md.* experimental.ppo.* experimental.prm.* experimental.ssd.* experimental.xpo.*""",
+    "it talks to servers and engines, or waits for them": """*.AsyncGRPOTrainer.__init__ *.RolloutQueueDataset.*
+        generation.* scripts.* *.async_rollout_worker.* *.openenv_harness.* *.AsyncGRPOTrainer.get_train_dataloader
+        experimental.harbor.* experimental.openreward.* experimental.server_distillation.* *.log_rollout_traces""",
+    "images, as a processor makes them, and the columns beside them": """trainer.utils.*pixel_values_by_grid
+        trainer.*_trainer.DataCollatorForVision* experimental.utils.DataCollatorForVision* trainer.utils.flush_left""",
+    "it runs in a whole step that is bound, or evaluates, or asks an engine or Liger": """trainer.utils.pad
+        trainer.sft_trainer.* trainer.grpo_trainer.GRPOTrainer.* trainer.dpo_trainer.DPOTrainer.* trainer.kto_trainer.*
+        trainer.reward_trainer.* trainer.rloo_trainer.RLOOTrainer.* experimental.online_dpo.* experimental.gkd.*
+        experimental.cpo.* experimental.tpo.* experimental.distillation.* experimental.iw_opd.*
+        experimental.gold.gold_trainer.GOLDTrainer.* trainer.utils.RepeatSampler.__iter__ trainer.utils.*_from_logits
+        trainer.utils.shuffle_sequence_dict trainer.utils.selective_log_softmax experimental.utils.truncate_right
+        experimental.utils.DPODataCollatorWithPadding.* experimental.utils.add_*_needed experimental.utils.pad_to_*""",
+    "chats, pairs and packs are bound, and ask it; or it names columns": """data_utils.* chat_template_utils.*
+        *._set_signature_columns_if_needed *.DataCollatorForChatML.__post_init__""",
+    "a stream's rows, as often as the sampler of whole steps draws them": "trainer.utils.repeat_iterable_dataset",
+    "nothing calls it": "experimental.utils.truncate_dataset",
+    "patch_chunked_lm_head, which is bound, asks it": "trainer.utils._ChunkedLogProbFunction.*",
+    "AsyncGRPO's loss is bound on the batch that it makes": "*.DataCollatorForRollout.torch_call",
+    "it deals rollouts out by the squares of their lengths, which no contract defines": "*._balance_by_squared_length",
+    "its odds ratio is bound; its cross entropy is of prompts, too, as no contract's is": "experimental.orpo.*",
+    "it regresses log-ratios on rewards less an optimal value, which no contract has": "experimental.a2po.*",
+    "its policy loss and its divergence are bound; no contract has that of the likeliest few": "experimental.sdpo.*",
+    "GOLD compares sorted probabilities of two tokenizers' spans of text: no contract has two sequences of tokens": """
+        experimental.gold.gold_trainer.* experimental.utils.*byte_offsets""",
     "an option of a bound loss, off by default": "*.get_high_entropy_mask *.get_gamma_weights *.dft_loss",
     "a pattern of a text, or it needs a package for that alone: math_verify, peft": "rewards.* experimental.sdft.*",
-    "it counts operations of the machine, or prints": """
-        trainer.utils.*_flops_per_token trainer.utils.*_mfu trainer.utils.print_* trainer.callbacks.*
-    """,
+    "it counts operations of the machine, or prints": """trainer.callbacks.*
+        trainer.utils.*_flops_per_token trainer.utils.*_mfu trainer.utils.print_*""",
 }
 
+_NOW_EXPERIMENTAL = ("gkd", "cpo", "orpo", "online_dpo")
 TARGET = Target(
     name="trl",
     repository="https://github.com/huggingface/trl",
@@ -887,7 +884,11 @@ TARGET = Target(
         *("transformers", "transformers.trainer", "transformers.models.auto.processing_auto", "torch.distributed.fsdp"),
         *("accelerate", "datasets", "huggingface_hub", "pyarrow", "requests"),
     ),
-    moved=MOVED,
+    moved={  # what became experimental in the winter of 2025, and a class of another name
+        **{f"{_OWN}.{name}.{name}_trainer": (f"trl.trainer.{name}_trainer",) for name in _NOW_EXPERIMENTAL},
+        f"{_OWN}.utils.DataCollatorForChatML": ("trl.trainer.utils.DataCollatorForChatML",),
+        f"{DPO}.DataCollatorForPreference": (f"{DPO}.PreferenceCollator",),
+    },
     at_import={  # names that transformers 5 has no more, and what came after them; no boundary uses them
         "transformers.top_k_top_p_filtering": Alias("transformers.TopKLogitsWarper"),
         "transformers.models.auto.modeling_auto.MODEL_FOR_VISION_2_SEQ_MAPPING_NAMES": Alias(

@@ -201,7 +201,7 @@ def _oracle_preference_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     one, each a sum over its tokens. IPO, equation 17: ``(h - 1 / (2 beta))^2``, each an average over its tokens.
     LD-DPO, section 3: tokens beyond the length of the shorter response of the pair weigh ld_alpha. KTO, equation 7:
     the mean over responses of ``sigmoid(beta (z - h))``, and of ``sigmoid(beta (h - z))`` where one is rejected; APO,
-    the same with ``z`` = 0."""
+    the same with ``z`` = 0. ORPO, equation 7: ``-beta log sigmoid(log odds)``, of the likelihood of a token."""
     import torch
 
     found = []
@@ -212,7 +212,7 @@ def _oracle_preference_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
         ratios = torch.where(valid, inputs[f"{side}_log_probs"] - given, 0.0)
         if inputs["ld_alpha"] is not None:
             ratios = torch.where(valid.cumsum(-1) <= shared[:, None], ratios, inputs["ld_alpha"] * ratios)
-        tokens = valid.sum(-1) if inputs["loss_type"] == "ipo" else 1
+        tokens = valid.sum(-1) if inputs["loss_type"] in ("ipo", "orpo") else 1
         found.append(ratios.sum(-1) / tokens)
     chosen, rejected = found
     beta = inputs["beta"]
@@ -221,6 +221,9 @@ def _oracle_preference_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     if inputs["loss_type"] in ("kto", "apo_zero"):
         beside = _of_microbatches(chosen + rejected, inputs) / 2 if inputs["loss_type"] == "kto" else 0.0
         return {"loss": torch.cat([beside - chosen, rejected - beside]).mul(beta).sigmoid().mean()}
+    if inputs["loss_type"] == "orpo":
+        chosen, rejected = (logs - torch.log(-torch.expm1(logs)) for logs in found)
+        return {"loss": -beta * torch.nn.functional.logsigmoid(chosen - rejected).mean()}
     return {"loss": -torch.nn.functional.logsigmoid(beta * (chosen - rejected)).mean()}
 
 
@@ -253,13 +256,13 @@ PREFERENCE_LOSS = Contract(
     source=(
         "DPO (arXiv:2305.18290), equation 7; IPO (arXiv:2310.12036), equation 17, averaged over tokens as its authors "
         "say in https://github.com/huggingface/trl/pull/1164; LD-DPO (arXiv:2409.06411), section 3; KTO "
-        "(arXiv:2402.01306), equation 7; APO (arXiv:2408.06266), section 4"
+        "(arXiv:2402.01306), equation 7; APO (arXiv:2408.06266), section 4; ORPO (arXiv:2403.07691), equation 7"
     ),
     inputs=(
         *_of("chosen"),
         *_of("rejected"),
         knob("beta", "strength of the regularisation", (0.1, 0.5), REQUIRED),
-        knob("loss_type", "sigmoid (DPO) or ipo", ("sigmoid", "ipo"), REQUIRED),
+        knob("loss_type", "sigmoid (DPO) or ipo; or orpo, where a loss is that", ("sigmoid", "ipo"), REQUIRED),
         knob("ld_alpha", "LD-DPO: weight of the tokens that the other response has no like of", (None, 0.25)),
         dialect("reference", "given", "given: log-probs are relative to the reference's; none: the loss has none"),
     ),

@@ -112,7 +112,9 @@ def scale_of(case: Case, inputs: Iterable[Inputs], observations: Iterable[Mappin
             size = _largest(value, valid if axes(contract, given, name) == TOKENS else None)
             declared = contract.input(name) if contract is not None else None
             count = max(count, math.prod(value.shape))
-            magnitude = max(magnitude, size)
+            # What is a logarithm of a probability on the way has a size, where logits are 0 and what comes out is, too.
+            of_a_distribution = declared is not None and "vocabulary" in declared.shape
+            magnitude = max(magnitude, size, float(of_a_distribution))
             dtype = _coarser(dtype, value.dtype)
             if declared is None or declared.domain in NATS:
                 condition = max(condition, size)

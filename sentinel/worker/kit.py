@@ -18,6 +18,16 @@ from unittest import mock
 from sentinel.worker.drift import AbsentError, DriftError, StandInNamespace
 
 
+class _Torch:
+    """torch, once it is asked for something: who reads an adapter does without it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module("torch"), name)
+
+
+torch: Any = _Torch()
+
+
 def stand_in(**attributes: Any) -> Any:
     """Make a namespace in the place of an object; it says what the boundary reads and it lacks."""
     return StandInNamespace(**attributes)
@@ -88,8 +98,6 @@ def group_size(inputs: Mapping[str, Any]) -> int:
 
 def both_sides(inputs: Mapping[str, Any], name: str, value: float = 0.0) -> Any:
     """Join a column of the chosen rows and that of the rejected ones, the shorter filled up with a value."""
-    import torch
-
     sides = [inputs[f"{side}_{name}"] for side in ("chosen", "rejected")]
     longest = max(side.shape[1] for side in sides)
     return torch.cat([torch.nn.functional.pad(side, (0, longest - side.shape[1]), value=value) for side in sides])
@@ -105,8 +113,6 @@ def rows_of_groups(labels: Sequence[Any]) -> list[list[int]]:
 
 def two_token_logits(log_probs: Any) -> Any:
     """Make logits of a vocabulary of two tokens, the second of which has these log-probs."""
-    import torch
-
     return torch.stack([torch.zeros_like(log_probs), log_probs - torch.log(-torch.expm1(log_probs))], -1)
 
 
@@ -308,8 +314,6 @@ def ruled_of_answers(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 def rates(inputs: Mapping[str, Any], schedule: Callable[[Any], Any]) -> dict[str, Any]:
     """Read the rate that an optimiser has, update after update; ``schedule(optimizer)`` is the boundary's."""
-    import torch
-
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=inputs["peak"])
     scheduler = schedule(optimizer)
     found = []
@@ -341,7 +345,6 @@ Surgery = Callable[[Any, Mapping[str, Any], Any], Sequence[Any]]
 def container(path: str, boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
     """Make a container of the target's class at ``path``; columns that are no tensors become arrays of objects."""
     import numpy
-    import torch
 
     tensors = {name: column for name, column in fields.items() if isinstance(column, torch.Tensor)}
     objects = {}
@@ -399,8 +402,6 @@ def counted(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any
 
 
 def reordered(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
-    import torch
-
     boundary.function(data, torch.tensor(inputs["order"]))
     return [data]
 
@@ -413,8 +414,6 @@ def filled(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]
 
 def numbered_rows(lengths: Sequence[int]) -> dict[str, Any]:
     """Make fields of rows of these lengths, each with its number in a tensor and beside it."""
-    import torch
-
     mask = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
     return {"attention_mask": mask.long(), "row": torch.arange(len(lengths)), "label": [*range(len(lengths))]}
 
@@ -465,8 +464,6 @@ class Rows(list[dict[str, Any]]):
 def named_tokens(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Make rows of a first token, the prompt, and a response, which ends where the mask does. Each token has an id of
     its own: its place in a table whose first column is nobody's. The row's reward stands on its last token."""
-    import torch
-
     mask = (inputs["response_mask"] != 0).long()
     rows, width = mask.shape
     ends = (mask * torch.arange(1, width + 1)).amax(-1, keepdim=True).clamp(min=1)
@@ -480,8 +477,6 @@ def named_tokens(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def unpadded(values: Any, mask: Any, *_: Any, **__: Any) -> Any:
     """Take the tokens that are attended to, one row after the other, as flash-attention's ``unpad_input`` does."""
-    import torch
-
     lengths, kept = mask.sum(-1), mask.bool()
     ends = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
     return values[kept], kept.flatten().nonzero().flatten(), ends, int(lengths.max())
@@ -489,8 +484,6 @@ def unpadded(values: Any, mask: Any, *_: Any, **__: Any) -> Any:
 
 def gradient_of_ranks(tables: Sequence[Any]) -> Any:
     """Average what has arrived at the table that each rank has for a model."""
-    import torch
-
     return sum(torch.zeros_like(table) if table.grad is None else table.grad for table in tables) / len(tables)
 
 
@@ -500,8 +493,6 @@ def gradient_of_ranks(tables: Sequence[Any]) -> Any:
 def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
     """Let ``work(rank)`` run on so many ranks at once, each of which a thread is, and give what each returns. They talk
     to each other by ``torch.distributed``'s functions, in which all of them are one group."""
-    import torch
-
     dist = torch.distributed
     meeting, own, said = threading.Barrier(count), threading.local(), [None] * count
     answers: list[Any] = [None] * count
@@ -704,8 +695,6 @@ def one_step(rows: int, micro_batch_size: int | None) -> dict[str, Any]:
 def trained(trainer: Any, model: Any) -> tuple[float, Any]:
     """Let a trainer of transformers train a :func:`token_table`: the loss that it reports, and all the gradient that
     has arrived at the table, that of first tokens and of what comes after the last ones among it."""
-    import torch
-
     table = model.model.table
     arrived = torch.zeros_like(table)
 
@@ -755,8 +744,6 @@ class TypedProcessor:
     tokenizer = stand_in(pad_token_id=0, eos_token_id=0)
 
     def __call__(self, text: Any, images: Any = None, padding_side: str = "right", **_: Any) -> Any:
-        import torch
-
         rows = [torch.tensor([[*map(int, token.split(":")), 1] for token in one.split()]) for one in text]
         padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_side=padding_side)
         return dict(zip(("input_ids", "mm_token_type_ids", "attention_mask"), padded.unbind(-1)))
@@ -764,8 +751,6 @@ class TypedProcessor:
 
 def one_process(device: str) -> Any:
     """Make an accelerator of one process: what is gathered or reduced over ranks is what it was."""
-    import torch
-
     whole = dict.fromkeys(("gather", "gather_for_metrics", "reduce", "unwrap_model"), itself)
     ranks = {"num_processes": 1, "process_index": 0, "is_main_process": True}
     return stand_in(sync_gradients=True, device=torch.device(device), **ranks, **whole)
@@ -777,7 +762,6 @@ def own_randomness() -> Iterator[None]:
     import random
 
     import numpy
-    import torch
 
     kept = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
     try:
@@ -799,8 +783,6 @@ PROMPT = 2
 
 def sequences(mask: Any) -> dict[str, Any]:
     """A batch of PROMPT prompt tokens and the response, as a collator hands it to a trainer."""
-    import torch
-
     mask = mask.long()
     prompt = torch.ones(len(mask), PROMPT, dtype=torch.long, device=mask.device)
     ids = torch.tensor(token_ids(mask * 0 + 1), device=mask.device)
@@ -812,8 +794,6 @@ def sequences(mask: Any) -> dict[str, Any]:
 
 def answered(known: Mapping[int, Any], input_ids: Any, *_: Any, **options: Any) -> Any:
     """What a model generates: to a prompt that is given for the first time its first answer, then its second."""
-    import torch
-
     left = {prompt: list(answers) for prompt, answers in known.items()}
     answers = [left[prompt].pop(0) for prompt in input_ids[:, -1].tolist()]
     width = max(map(len, answers))
@@ -824,8 +804,6 @@ def answered(known: Mapping[int, Any], input_ids: Any, *_: Any, **options: Any) 
 
 def prompted(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """A batch of prompts of one token, each with a completion."""
-    import torch
-
     prompts = torch.tensor([[row["first"]] for row in rows])
     completions = torch.nn.utils.rnn.pad_sequence([torch.tensor(row["rest"]) for row in rows], batch_first=True)
     counts, ones = (completions != 0).long(), torch.ones_like(prompts)
