@@ -22,6 +22,7 @@ Document = Mapping[str, Any]
 KINDS = (
     "newly broken",
     "new finding",
+    "first asked",
     "missing",
     "drifted",
     "newly inconclusive",
@@ -68,7 +69,7 @@ class Change:
     def worse(self) -> bool:
         """Whether a pull request must not bring it: a bug that was not there, or may have come as far as is known."""
         came = self.after == "reproduced" != self.before
-        return came or self.what == "missing" or (self.before == "fixed" != self.after)
+        return (came and self.what != "first asked") or self.what == "missing" or (self.before == "fixed" != self.after)
 
 
 def changes(run: Path, baseline: Path, across_refs: bool = False) -> list[Change]:
@@ -132,6 +133,10 @@ def _change(recorded: Document | None, now: Document, across_refs: bool) -> Chan
         if recorded["verdict"] != now["verdict"]:
             lines = lines[:1]  # that other numbers come with another verdict goes without saying
         lines = [line.removeprefix(f"{what}: ") for line in lines]
+        if alone and what == "newly broken" and recorded["kind"] == "not-in-this-version" and not across_refs:
+            what = (
+                "first asked"  # a law of what came: whether its code is new, or its adapter's way to ask it, diff tells
+            )
     return Change(
         what,
         *_about(now),
