@@ -43,6 +43,9 @@ _OTHER = {BEFORE: AFTER, AFTER: BEFORE}
 #: How many times as many scenarios are drawn where a revision refuses some.
 _REFUSED = 5
 
+#: Scenarios that laws look at where something differs, at most.
+_LOOKED = 30
+
 #: Calls that shrinking one difference may take.
 _SHRINKING = 300
 
@@ -499,10 +502,8 @@ class Comparison:
                 slip = slip if any(isinstance(each, str) for each in answered) else ""
         return Difference(finding.symptom, inputs, answers, details, double, finding.examples, slip)
 
-    def _searched(
-        self, session: LawSession, subject: Subject, laws: Sequence[Law], examples: int = LEVELS["quick"][0]
-    ) -> BoundarySearch:
-        """What a search shows of some laws of a boundary; a quick one, where it is not told how many scenarios."""
+    def _searched(self, session: LawSession, subject: Subject, laws: Sequence[Law], examples: int) -> BoundarySearch:
+        """What a search for so many scenarios shows of some laws of a boundary."""
         shrinking = LEVELS["quick"][1]
         search = BoundarySearch(session, subject, self._seed, laws, shrinking, shrink_further=False, glimpse=True)
         search.try_recipes(self._recipes)
@@ -524,17 +525,19 @@ class Comparison:
         all_: Subject,
     ) -> dict[str, tuple[Broken, ...]]:
         """The laws that one side breaks on a scenario on which the other keeps them: on those that differ, and on any
-        that a quick search comes by. Where no number differs, a law may still tell that a call leaves something behind.
+        that a search comes by. Where no number differs, a law may still tell that a call leaves something behind.
         An option or a choice that came with the change answers for its laws, as new code does.
 
         :param all_: the boundary with the inputs that one side alone takes.
         """
-        laws = subject.laws if scenarios or seen.came else [law for law in subject.laws if law.watches]
+        whole = bool(scenarios) or seen.came
+        laws = subject.laws if whole else [law for law in subject.laws if law.watches]
+        examples = min(self._examples, _LOOKED) if whole else LEVELS["quick"][0]
 
         def searches(side: str) -> list[Finding]:
             done = [self._looked(sessions[side], subject, inputs) for inputs in scenarios]
             asked_ = [subject, all_] if side == AFTER and seen.came and all_ != subject else [subject]
-            done += [self._searched(sessions[side], each, laws) for each in asked_]
+            done += [self._searched(sessions[side], each, laws, examples) for each in asked_]
             return [finding for own in done for outcome in own.outcomes.values() for finding in outcome.findings]
 
         found: dict[str, dict[tuple[str, str], Broken]] = {side: {} for side in SIDES}
@@ -546,9 +549,9 @@ class Comparison:
                 key = finding.law.name, finding.symptom
                 if key in found[side]:
                     continue
-                fresh = _apart(sessions[_OTHER[side]], subject, finding)
+                fresh = _apart(sessions[_OTHER[side]], finding)
                 if fresh is None and side == AFTER and key not in broken_before:
-                    fresh = _of_what_came(sessions, subject, finding)
+                    fresh = _of_what_came(sessions, finding)
                 if fresh is not None:
                     found[side][key] = _broken(fresh, seen.spoken[_OTHER[side]] - seen.spoken[side])
         return {side: tuple(broken.values()) for side, broken in found.items()}
@@ -721,11 +724,11 @@ def _stays(caller: Compared, helpers: Collection[str]) -> bool:
     return ran and same and not caller.broken.get(AFTER) and not caller.bugs.get(AFTER)
 
 
-def _apart(session: LawSession, subject: Subject, finding: Finding) -> Finding | None:
+def _apart(session: LawSession, finding: Finding) -> Finding | None:
     """What of a finding elsewhere is not so here, on the same variants: a part that keeps its law here. None where
     nothing is, or the law has nothing to say here."""
     try:
-        [trial] = session.try_(subject, [(finding.law, finding.trial.variants)])
+        [trial] = session.try_(finding.subject, [(finding.law, finding.trial.variants)])
     except Undecidable:
         return None
     here = {(_part(item.key), item.symptom) for item in trial.violations}
@@ -733,21 +736,17 @@ def _apart(session: LawSession, subject: Subject, finding: Finding) -> Finding |
     return replace(finding, violations=fresh) if fresh and trial.case is not None else None
 
 
-def _of_what_came(sessions: Mapping[str, LawSession], subject: Subject, finding: Finding) -> Finding | None:
+def _of_what_came(sessions: Mapping[str, LawSession], finding: Finding) -> Finding | None:
     """A finding, where the side before has not the option or the choice that its scenario asks for, and what is broken
     is right without that option."""
     plan = finding.law, finding.trial.variants
     with suppress(Undecidable):
-        [before] = sessions[BEFORE].try_(subject, [plan])
+        [before] = sessions[BEFORE].try_(finding.subject, [plan])
         if before.unknown_input:
-            without = {name: _less(inputs, before.unknown_input) for name, inputs in finding.trial.variants.items()}
-            return _apart(sessions[AFTER], subject, replace(finding, trial=replace(finding.trial, variants=without)))
+            without = {name: {**each, before.unknown_input: None} for name, each in finding.trial.variants.items()}
+            return _apart(sessions[AFTER], replace(finding, trial=replace(finding.trial, variants=without)))
         return finding if before.refusal == "not-in-this-version" else None
     return None
-
-
-def _less(inputs: Inputs, name: str) -> Inputs:
-    return {key: value for key, value in inputs.items() if key != name}
 
 
 def _part(key: str) -> str:

@@ -132,6 +132,25 @@ def test_a_bug_that_may_have_come_fails_a_gate(guarded, change, says):
     assert guarded(lambda base: base).status == 0
 
 
+def test_a_law_that_nobody_could_ask_before_is_for_no_worse_than_it_was(run_sentinel, overnight):
+    """Whether its code is new, or an adapter's way to ask it alone, `sentinel diff` tells; the next step of a night."""
+    for folder, document in (("recorded", "tonight"), ("tonight", "recorded")):
+        [file] = Path(folder).glob("tiny/*/*.json")
+        told = json.loads(file.read_text())
+        Path("laws", document, "tiny", "a_law").mkdir(parents=True)
+        asked = _answered("unavailable", "not-in-this-version")(told) if document == "recorded" else told
+        law = {
+            **asked,
+            "bug_id": "",
+            "law": "a_law",
+            "boundary": {**told["boundary"], "written": "tiny.losses.agg_loss"},
+        }
+        Path("laws", document, "tiny", "a_law", "git-main.json").write_text(json.dumps(law))
+    told = run_sentinel("report", "changes", "--from", "laws/tonight", "--baseline", "laws/recorded", *GATE[1:])
+    assert told.out.startswith("first asked: tiny tiny.losses.agg_loss: a_law"), told
+    assert told.status == 0
+
+
 def test_a_gate_does_not_open_where_nothing_was_decided(run_sentinel, overnight):
     (file,) = Path("tonight").glob("tiny/*/*.json")
     file.write_text(json.dumps(_answered("inconclusive", "harness")(json.loads(file.read_text()))))
