@@ -194,7 +194,8 @@ Known = tuple[Subject, Compared, list[Change]]
 class Comparison:
     """Two revisions of one target.
 
-    :param recipes: known bugs, whose scenarios are tried first, and which are decided where code has changed.
+    :param recipes: known bugs, whose scenarios are tried first, and which are decided where code has changed; or what
+        reads them, which is asked where anything is.
     :param examples: scenarios that are drawn for each boundary that reaches changed code.
     :param boundaries: globs over dotted paths; empty for all.
     :param tell: told what is being compared.
@@ -210,7 +211,7 @@ class Comparison:
         runner: Runner,
         target: Target,
         refs: tuple[Ref, Ref],
-        recipes: Sequence[Recipe] = (),
+        recipes: Sequence[Recipe] | Callable[[], Sequence[Recipe]] = (),
         examples: int = 100,
         seed: int = 0,
         boundaries: Sequence[str] = (),
@@ -224,7 +225,7 @@ class Comparison:
         self._whatever, self._shared, self.trees = whatever, shared, dict(zip(SIDES, trees))
         self._runs = {} if shared is None else shared.runs
         self.target, self.refs = target, dict(zip(SIDES, refs))
-        self.catalog, self._runner, self._recipes = catalog, runner, recipes
+        self.catalog, self._runner, self._given = catalog, runner, recipes
         self._examples, self._seed, self._tell = examples, seed, tell
         self.checkouts: dict[str, Checkout] = {
             side: runner.checkout(target.name, ref) for side, ref in self.refs.items()
@@ -253,7 +254,8 @@ class Comparison:
             for side, code in self.codes.items()
         }
         found: list[Known] = []
-        identical = self.checkouts[BEFORE].tree == self.checkouts[AFTER].tree
+        one_, other_ = (self.codes[side].files(self.trees[side]) for side in SIDES)
+        identical = one_ == other_
         for place, subject in enumerate(self.subjects):
             sides = {side: seen[side][place] for side in SIDES}
             there = [side for side in SIDES if sides[side].found is not None and not sides[side].lacks]
@@ -323,6 +325,10 @@ class Comparison:
         for number, (subject, _, _) in enumerate(asked, 1):
             self._tell(f"{number} of {len(asked)}: {subject.name}")
             yield self.compared(subject.name)
+
+    @cached_property
+    def _recipes(self) -> Sequence[Recipe]:
+        return self._given() if callable(self._given) else self._given
 
     @cached_property
     def known(self) -> dict[str, Known]:
