@@ -36,7 +36,9 @@ class Modules(dict[str, Module]):
 
     def __contains__(self, blob: object) -> bool:
         if not super().__contains__(blob) and blob in self._read:
-            with suppress(LookupError, TypeError, ValueError, AttributeError, RecursionError):  # it is not what we write
+            with suppress(
+                LookupError, TypeError, ValueError, AttributeError, RecursionError
+            ):  # it is not what we write
                 self[str(blob)] = _module(json.loads(self._read.pop(str(blob))))
         return super().__contains__(blob)
 
