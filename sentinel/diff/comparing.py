@@ -83,6 +83,7 @@ class Broken:
     """A law that one side breaks and the other keeps, on the same variants.
 
     :ivar defined: whether the contract's definition alone is against it: then it may be what the change means.
+    :ivar came: whether it takes an option or a choice that the other side has not.
     """
 
     law: str
@@ -91,6 +92,7 @@ class Broken:
     detail: str
     variants: Mapping[str, Inputs]
     defined: bool = False
+    came: bool = False
 
 
 @dataclass(frozen=True)
@@ -556,10 +558,11 @@ class Comparison:
                 if key in found[side]:
                     continue
                 fresh = _apart(sessions[_OTHER[side]], finding)
-                if fresh is None and side == AFTER and key not in broken_before:
-                    fresh = _of_what_came(sessions, finding)
+                came = fresh is None and side == AFTER and key not in broken_before
+                fresh = _of_what_came(sessions, finding) if came else fresh
                 if fresh is not None:
-                    found[side][key] = _broken(fresh, seen.spoken[_OTHER[side]] - seen.spoken[side])
+                    broken = _broken(fresh, seen.spoken[_OTHER[side]] - seen.spoken[side])
+                    found[side][key] = replace(broken, came=came)
         return {side: tuple(broken.values()) for side, broken in found.items()}
 
     def _in_another_form(self, compared: Compared, changed: Sequence[Change]) -> Compared:

@@ -29,7 +29,8 @@ def sentence(compared: Compared) -> str:
     parts = [f"mends {', '.join(bugs)}" for bugs in [compared.bugs.get(BEFORE)] if bugs]
     parts += [f"brings {', '.join(bugs)}" for bugs in [compared.bugs.get(AFTER)] if bugs]
     lost = "it is new, and not so that" if compared.state == "new" else "it is no longer so that"
-    parts += [f"{lost} {item.statement}" for item in _first(compared.broken.get(AFTER, ()))]
+    for item in _first(compared.broken.get(AFTER, ())):
+        parts.append(f"{'of an option or choice that came it is not so that' if item.came else lost} {item.statement}")
     parts += [f"now {item.statement}" for item in _first(compared.broken.get(BEFORE, ()))]
     parts += [of_difference(item) for item in compared.differences[:1]]
     parts += [message(compared.reason)] if compared.state == "differs" and compared.reason else []

@@ -187,6 +187,7 @@ def test_an_option_that_came_answers_for_its_laws(
     refs = tree("one", before), tree("other", after.format(returned=f"({summed}).sum() / {tokens}"))
     [found] = run_sentinel("diff", "tiny", *refs, "--json", *FEW).json()["boundaries"]
     assert found["judgement"] == judgement
+    assert ("of an option or choice that came it is not so that" in found["sentence"]) is (judgement == "worse")
 
 
 def test_a_part_that_breaks_a_law_newly_is_for_the_worse_beside_what_broke_it_before(run_sentinel, tree):
