@@ -147,6 +147,8 @@ def mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
     assert found["state"] == "new"
     assert ("with TINY-MEAN of what it calls" in found["reason"]) is calls
     assert found["judgement"] == ("" if calls else "worse")
+    table = run_sentinel("diff", "tiny", *refs, "--markdown", *FEW).out
+    assert ("1 new (1 worse)" in table, "\n| tiny.losses.mean" in table) == (not calls, not calls)
 
 
 def test_what_its_adapter_alone_lacked_is_no_new_code(run_sentinel, tree, tiny_catalog, monkeypatch):
