@@ -5,8 +5,8 @@
     python benchmarks/differences.py cost TARGET A B [GLOB ...]  what the second revision adds to the first one's time
 
 `recipes` counts a recipe as seen where its boundary differs on drawn scenarios, in numbers or in a law that one side
-breaks. `comments` compares without looking at the code first: boundaries that reach the changed file are asked all the
-same (of many, five drawn by the commit), with 20 scenarios each.
+breaks. `comments` compares without looking at the code first: boundaries that reach the changed file, and no changed
+code, are asked all the same (of many, five drawn by the commit), with 20 scenarios each.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from contextlib import closing, suppress
 from sentinel.deciding.law_session import Undecidable
 from sentinel.deciding.runner import Runner, runner_of
 from sentinel.diff.comparing import Comparison
+from sentinel.diff.modules import Modules
 from sentinel.diff.pairs import SIDES, Alone, Pair, numbers_stay_for
 from sentinel.diff.reached import Code
 from sentinel.errors import SentinelError
@@ -34,7 +35,7 @@ from sentinel.settings import Settings
 from sentinel.sources import MirrorStore
 from sentinel.targets.refs import Ref
 
-TARGETS = ("verl", "roll", "areal", "slime", "skyrl")
+TARGETS = ("verl", "roll", "areal", "slime", "skyrl", "trl", "openrlhf", "nemorl", "primerl")
 
 
 def recipes(catalog: Catalog, names: Sequence[str]) -> None:
@@ -82,61 +83,56 @@ def _seen(
 
 
 def comments(catalog: Catalog, names: Sequence[str]) -> None:
-    """The newest commits that touch files of boundaries and leave every definition in them as it is."""
+    """The newest commits that touch a file of some boundaries, and leave all that these reach as it is."""
     store, total, wrong = MirrorStore(), 0, 0
     for name, _, pairs in (each.partition("=") for each in names):
         wanted = int(pairs or 10)
-        target = catalog.targets[name]
-        mirror = store.path(name)
-        trees = GitTrees(mirror)
-        code = Code(target, trees)
-        taken = 0
+        target, mirror = catalog.targets[name], store.path(name)
+        trees, modules = GitTrees(mirror), Modules(name)
+        code = Code(target, trees, modules)
         with closing(runner_of(catalog, Settings())) as runner:
-            head = store.resolve(target, target.branch)
-            for commit in reversed(commits.history(mirror, head)):
-                if taken == wanted:
+            for commit in reversed(commits.history(mirror, store.resolve(target, target.branch))):
+                if wanted == 0:
                     break
                 if not commit.parents:
                     continue
                 before = commits.commit(mirror, commit.parents[0])
-                touched = _touched(code, before.tree, commit.tree)
-                if not touched:
-                    continue
-                bound = [
-                    binding.boundary
-                    for binding in target.bindings
-                    if (reached := code.reached(commit.tree, binding)) and {file for file, _ in reached.units} & touched
-                ]
+                bound = _commented(code, before.tree, commit.tree)
                 if not bound:
                     continue
-                taken += 1
                 refs = Ref("git", before.sha), Ref("git", commit.sha)
                 bound = random.Random(commit.sha).sample(bound, min(5, len(bound)))
                 comparison = Comparison(catalog, runner, target, refs, examples=20, boundaries=bound, whatever=True)
                 found = list(comparison.run())
+                for ref in refs:
+                    runner.discard(name, ref)
                 differing = [item.name for item in found if item.state == "differs"]
-                total, wrong = total + 1, wrong + bool(differing)
                 scenarios = sum(item.scenarios for item in found)
+                asked = bool(scenarios or differing)  # not where every boundary refuses every call
+                total, wrong, wanted = total + asked, wrong + bool(differing), wanted - asked
                 print(
                     f"{name} {commit.sha[:9]} {commit.subject[:60]!r}: {scenarios} scenarios, {differing}", flush=True
                 )
-                for ref in refs:
-                    runner.discard(name, ref)
+        modules.save()
         trees.close()
     print(json.dumps({"pairs": total, "different": wrong}))
 
 
-def _touched(code: Code, before: str, after: str) -> set[str]:
-    """The files whose text is another and whose definitions are not; nothing where a definition is."""
-    one, other = (dict(code.definitions.sources(tree)) for tree in (before, after))
-    changed = {file for file in one.keys() | other.keys() if one.get(file) != other.get(file)}
-    for file in changed:
-        if file not in one or file not in other:
-            return set()
-        left, right = (code.module(sources[file]).units for sources in (one, other))
-        if left.keys() != right.keys() or not all(left[name].like(right[name]) for name in left):
-            return set()
-    return changed
+def _commented(code: Code, before: str, after: str) -> list[str]:
+    """The boundaries that reach a file whose text is another and whose definitions are not, and no changed code."""
+    one, other = (code.files(tree) for tree in (before, after))
+    touched = set()
+    for file in one.keys() & other.keys():
+        if one[file] != other[file]:
+            left, right = (code.module(files[file]).units for files in (one, other))
+            if left.keys() == right.keys() and all(left[name].like(right[name]) for name in left):
+                touched.add(file)
+    found = []
+    for binding in code.target.bindings if touched else ():
+        here, there = (code.reached(tree, binding) for tree in (before, after))
+        if here and there and touched & {file for file, _ in there.units} and not here.changed(there):
+            found.append(binding.boundary)
+    return found
 
 
 def cost(catalog: Catalog, name: str, one: str, other: str, *globs: str, examples: int = 20) -> None:

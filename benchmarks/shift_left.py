@@ -7,7 +7,9 @@ For every recipe that names the commit that introduced it (or a share of them, d
 between that commit's parent and the commit, at the recipe's boundary, with drawn scenarios alone, for so many seconds.
 It counts as flagged where the boundary is then worse (or mixed), or, where its code came with the commit, where a law
 breaks there. A difference that no law judges is counted by itself: a maintainer who reads the numbers would see it, a
-gate would not. What is written to FILE is not asked again, so a run that was stopped goes on.
+gate would not. Beside it stands whether the parent breaks the recipe's law on the recipe's own scenario in the same way
+(without the options that it has not): then the commit is the first to give the recipe's numbers, and brought nothing
+that was not broken before. What is written to FILE is not asked again, so a run that was stopped goes on.
 """
 
 from __future__ import annotations
@@ -18,18 +20,20 @@ import random
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from sentinel.deciding.law_session import Undecidable
 from sentinel.deciding.runner import Runner, runner_of
 from sentinel.diff.comparing import Comparison
-from sentinel.diff.pairs import AFTER
+from sentinel.diff.pairs import AFTER, BEFORE, SIDES
 from sentinel.errors import SentinelError
 from sentinel.history import commits
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog, bundled_catalog
+from sentinel.search.boundary_search import BoundarySearch
 from sentinel.settings import Settings
 from sentinel.sources import MirrorStore
 from sentinel.targets.refs import Ref
@@ -105,6 +109,8 @@ def flagged(
             for item in comparison.run()
             if item.contract == recipe.contract and recipe.boundary in bindings[item.name].paths
         ]
+        if found and found[0].state != "new":
+            told["was_broken"] = was_broken(comparison, found[0].name, recipe)
     except SentinelError as error:
         return {**told, "said": "not had", "why": str(error)}
     finally:
@@ -123,12 +129,32 @@ def flagged(
     return {**told, "said": "missed", "why": f"{item.state} {item.reason}".strip()}
 
 
+def was_broken(comparison: Comparison, name: str, recipe: Recipe) -> bool:
+    """Whether all that the recipe's own scenario shows of its law is to be seen at the parent, too."""
+    subject = next(each for each in comparison.subjects if each.name == name)
+    shown: dict[str, set[str]] = {}
+    for side in SIDES:
+        session = comparison.place(side, subject).law_session.fresh()
+        try:
+            search = BoundarySearch(session, subject, 0)
+            search.try_recipes([recipe])
+        except Undecidable:
+            return False
+        finally:
+            session.close()
+        outcomes = {law.name: outcome for law, outcome in search.outcomes.items()}
+        shown[side] = outcomes[recipe.invariant].symptoms if recipe.invariant in outcomes else set()
+    return bool(shown[AFTER]) and shown[AFTER] <= shown[BEFORE]
+
+
 def table(found: Iterable[dict[str, Any]]) -> Iterator[str]:
     counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for row in found:
-        counts[row["target"], row.get("kind", "")][row["said"]] += 1
-    yield "| target | the bug came | flagged | seen and not judged | missed |"
-    yield "|" + " --- |" * 5
+        said = counts[row["target"], row.get("kind", "")]
+        said[row["said"]] += 1
+        said[f"{row['said']}, broken before"] += bool(row.get("was_broken"))
+    yield "| target | the bug came | flagged | seen and not judged | missed | flagged of what was not broken before |"
+    yield "|" + " --- |" * 6
     for kind in KINDS:
         total: Counter[str] = Counter()
         for name in TARGETS:
@@ -136,13 +162,18 @@ def table(found: Iterable[dict[str, Any]]) -> Iterator[str]:
                 total += counts[name, kind]
                 yield _row(name, kind, counts[name, kind])
         yield _row("all", kind, total)
-    yield f"not compared: {json.dumps(sum((each for (_, kind), each in counts.items() if not kind), Counter()))}"
+    yield f"not compared: {json.dumps(sum((+each for (_, kind), each in counts.items() if not kind), Counter()))}"
 
 
 def _row(name: str, kind: str, counts: Counter[str]) -> str:
-    share = f"{100 * counts['flagged'] / max(counts.total(), 1):.0f}%"
-    cells = [f"{counts['flagged']} of {counts.total()} ({share})", *(str(counts[word]) for word in SAID[1:])]
+    fresh = {word: counts[word] - counts[f"{word}, broken before"] for word in SAID}
+    cells = [_share(counts), *(str(counts[word]) for word in SAID[1:]), _share(fresh)]
     return f"| {name} | {kind} | {' | '.join(cells)} |"
+
+
+def _share(counts: Mapping[str, int]) -> str:
+    every = sum(counts[word] for word in SAID)
+    return f"{counts['flagged']} of {every} ({100 * counts['flagged'] / max(every, 1):.0f}%)"
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ def _diff(arguments: argparse.Namespace) -> int:
     refs = [Ref.parse(text) for text in (arguments.before, *arguments.after)]
     if arguments.examples < 1:
         raise SentinelError(f"--examples {arguments.examples}: at least one scenario has to be drawn")
-    store, recipes = MirrorStore(), find_recipes(catalog, (target.name,), ())
+    store, recipes = MirrorStore(), cache(lambda: find_recipes(catalog, (target.name,), ()))
     documents, statuses = [], []
     with progress() as tell, ExitStack() as stack:
         runner = stack.enter_context(closing(runner_of(catalog, settings, tell, store)))

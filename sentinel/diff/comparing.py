@@ -43,6 +43,9 @@ _OTHER = {BEFORE: AFTER, AFTER: BEFORE}
 #: How many times as many scenarios are drawn where a revision refuses some.
 _REFUSED = 5
 
+#: Scenarios that laws look at where something differs, at most.
+_LOOKED = 30
+
 #: Calls that shrinking one difference may take.
 _SHRINKING = 300
 
@@ -80,6 +83,7 @@ class Broken:
     """A law that one side breaks and the other keeps, on the same variants.
 
     :ivar defined: whether the contract's definition alone is against it: then it may be what the change means.
+    :ivar came: whether it takes an option or a choice that the other side has not.
     """
 
     law: str
@@ -88,6 +92,7 @@ class Broken:
     detail: str
     variants: Mapping[str, Inputs]
     defined: bool = False
+    came: bool = False
 
 
 @dataclass(frozen=True)
@@ -191,7 +196,8 @@ Known = tuple[Subject, Compared, list[Change]]
 class Comparison:
     """Two revisions of one target.
 
-    :param recipes: known bugs, whose scenarios are tried first, and which are decided where code has changed.
+    :param recipes: known bugs, whose scenarios are tried first, and which are decided where code has changed; or what
+        reads them, which is asked where anything is.
     :param examples: scenarios that are drawn for each boundary that reaches changed code.
     :param boundaries: globs over dotted paths; empty for all.
     :param tell: told what is being compared.
@@ -207,7 +213,7 @@ class Comparison:
         runner: Runner,
         target: Target,
         refs: tuple[Ref, Ref],
-        recipes: Sequence[Recipe] = (),
+        recipes: Sequence[Recipe] | Callable[[], Sequence[Recipe]] = (),
         examples: int = 100,
         seed: int = 0,
         boundaries: Sequence[str] = (),
@@ -221,7 +227,7 @@ class Comparison:
         self._whatever, self._shared, self.trees = whatever, shared, dict(zip(SIDES, trees))
         self._runs = {} if shared is None else shared.runs
         self.target, self.refs = target, dict(zip(SIDES, refs))
-        self.catalog, self._runner, self._recipes = catalog, runner, recipes
+        self.catalog, self._runner, self._given = catalog, runner, recipes
         self._examples, self._seed, self._tell = examples, seed, tell
         self.checkouts: dict[str, Checkout] = {
             side: runner.checkout(target.name, ref) for side, ref in self.refs.items()
@@ -250,7 +256,8 @@ class Comparison:
             for side, code in self.codes.items()
         }
         found: list[Known] = []
-        identical = self.checkouts[BEFORE].tree == self.checkouts[AFTER].tree
+        one_, other_ = (self.codes[side].files(self.trees[side]) for side in SIDES)
+        identical = one_ == other_
         for place, subject in enumerate(self.subjects):
             sides = {side: seen[side][place] for side in SIDES}
             there = [side for side in SIDES if sides[side].found is not None and not sides[side].lacks]
@@ -322,6 +329,10 @@ class Comparison:
             yield self.compared(subject.name)
 
     @cached_property
+    def _recipes(self) -> Sequence[Recipe]:
+        return self._given() if callable(self._given) else self._given
+
+    @cached_property
     def known(self) -> dict[str, Known]:
         """What the code tells of each boundary, by its name."""
         return {item[0].name: item for item in self.static()}
@@ -387,7 +398,7 @@ class Comparison:
             if not seen.answered and seen.refused:
                 return _refused(compared, seen, differences)
             scenarios = [next(iter(finding.trial.variants.values())) for finding in findings.values()]
-            broken = _with_slips(self._laws(sessions, search.subject, scenarios, seen), differences)
+            broken = _with_slips(self._laws(sessions, search.subject, scenarios, seen, subject), differences)
         except Undecidable as error:
             return replace(compared, state="not compared", reason=str(error))
         finally:
@@ -461,7 +472,7 @@ class Comparison:
         """A boundary that has nothing to be compared with answers for its laws."""
         session = self.place(AFTER, subject).law_session.fresh()
         try:
-            search = self._searched(session, subject, subject.laws)
+            search = self._searched(session, subject, subject.laws, self._examples)
         except Undecidable as error:
             return replace(compared, reason=str(error))
         finally:
@@ -499,9 +510,9 @@ class Comparison:
                 slip = slip if any(isinstance(each, str) for each in answered) else ""
         return Difference(finding.symptom, inputs, answers, details, double, finding.examples, slip)
 
-    def _searched(self, session: LawSession, subject: Subject, laws: Sequence[Law]) -> BoundarySearch:
-        """What a quick search shows of some laws of a boundary."""
-        examples, shrinking = LEVELS["quick"]
+    def _searched(self, session: LawSession, subject: Subject, laws: Sequence[Law], examples: int) -> BoundarySearch:
+        """What a search for so many scenarios shows of some laws of a boundary."""
+        shrinking = LEVELS["quick"][1]
         search = BoundarySearch(session, subject, self._seed, laws, shrinking, shrink_further=False, glimpse=True)
         search.try_recipes(self._recipes)
         search.run(examples, enough=self._late)
@@ -514,25 +525,44 @@ class Comparison:
         return search
 
     def _laws(
-        self, sessions: Mapping[str, LawSession], subject: Subject, scenarios: Sequence[Inputs], seen: Seen
+        self,
+        sessions: Mapping[str, LawSession],
+        subject: Subject,
+        scenarios: Sequence[Inputs],
+        seen: Seen,
+        all_: Subject,
     ) -> dict[str, tuple[Broken, ...]]:
         """The laws that one side breaks on a scenario on which the other keeps them: on those that differ, and on any
-        that a quick search comes by. Where no number differs, a law may still tell that a call leaves something behind.
-        """
-        laws = subject.laws if scenarios else [law for law in subject.laws if law.watches]
+        that a search comes by. Where no number differs, a law may still tell that a call leaves something behind.
+        An option or a choice that came with the change answers for its laws, as new code does.
 
-        def searches(side: str) -> list[BoundarySearch]:
-            looked = [self._looked(sessions[side], subject, inputs) for inputs in scenarios]
-            return [*looked, self._searched(sessions[side], subject, laws)]
+        :param all_: the boundary with the inputs that one side alone takes.
+        """
+        whole = bool(scenarios) or seen.came
+        laws = subject.laws if whole else [law for law in subject.laws if law.watches]
+        examples = min(self._examples, _LOOKED) if whole else LEVELS["quick"][0]
+
+        def searches(side: str) -> list[Finding]:
+            done = [self._looked(sessions[side], subject, inputs) for inputs in scenarios]
+            asked_ = [subject, all_] if side == AFTER and seen.came and all_ != subject else [subject]
+            done += [self._searched(sessions[side], each, laws, examples) for each in asked_]
+            return [finding for own in done for outcome in own.outcomes.values() for finding in outcome.findings]
 
         found: dict[str, dict[tuple[str, str], Broken]] = {side: {} for side in SIDES}
         with ThreadPoolExecutor(2, "sentinel-laws") as pool:
-            for both in zip(*pool.map(searches, SIDES)):
-                for side, own in zip(SIDES, both):
-                    for finding in (item for outcome in own.outcomes.values() for item in outcome.findings):
-                        key = finding.law.name, finding.symptom
-                        if key not in found[side] and _kept(sessions[_OTHER[side]], subject, finding):
-                            found[side][key] = _broken(finding, seen.spoken[_OTHER[side]] - seen.spoken[side])
+            told = dict(zip(SIDES, pool.map(searches, SIDES)))
+        broken_before = {(each.law.name, each.symptom) for each in told[BEFORE]}
+        for side, findings in told.items():
+            for finding in findings:
+                key = finding.law.name, finding.symptom
+                if key in found[side]:
+                    continue
+                fresh = _apart(sessions[_OTHER[side]], finding)
+                came = fresh is None and side == AFTER and key not in broken_before
+                fresh = _of_what_came(sessions, finding) if came else fresh
+                if fresh is not None:
+                    broken = _broken(fresh, seen.spoken[_OTHER[side]] - seen.spoken[side])
+                    found[side][key] = replace(broken, came=came)
         return {side: tuple(broken.values()) for side, broken in found.items()}
 
     def _in_another_form(self, compared: Compared, changed: Sequence[Change]) -> Compared:
@@ -661,7 +691,7 @@ def _broken(finding: Finding, silenced: Collection[str] = ()) -> Broken:
     of 0 where there is something to count."""
     first = finding.violations[0]
     detail = f"{first.key}: {first.detail}" if first.key else first.detail
-    keys = {item.key.rpartition(".")[2] for item in finding.violations}
+    keys = {_part(item.key) for item in finding.violations}
     empty = finding.law is METRICS_TELL_THE_TRUTH and any(item.observed in (0, None) for item in finding.violations)
     defined = finding.law.rank == 1 and finding.symptom == "value" and not empty and not keys & set(silenced)
     return Broken(finding.law.name, finding.law.statement, finding.symptom, detail, finding.trial.variants, defined)
@@ -703,11 +733,31 @@ def _stays(caller: Compared, helpers: Collection[str]) -> bool:
     return ran and same and not caller.broken.get(AFTER) and not caller.bugs.get(AFTER)
 
 
-def _kept(session: LawSession, subject: Subject, finding: Finding) -> bool:
-    """Whether a law that is broken elsewhere is kept here, on the same variants: it has something to say, and nothing
-    against it."""
+def _apart(session: LawSession, finding: Finding) -> Finding | None:
+    """What of a finding elsewhere is not so here, on the same variants: a part that keeps its law here. None where
+    nothing is, or the law has nothing to say here."""
     try:
-        [trial] = session.try_(subject, [(finding.law, finding.trial.variants)])
+        [trial] = session.try_(finding.subject, [(finding.law, finding.trial.variants)])
     except Undecidable:
-        return False
-    return trial.case is not None and not any(item.symptom == finding.symptom for item in trial.violations)
+        return None
+    here = {(_part(item.key), item.symptom) for item in trial.violations}
+    fresh = tuple(item for item in finding.violations if (_part(item.key), item.symptom) not in here)
+    return replace(finding, violations=fresh) if fresh and trial.case is not None else None
+
+
+def _of_what_came(sessions: Mapping[str, LawSession], finding: Finding) -> Finding | None:
+    """A finding, where the side before has not the option or the choice that its scenario asks for, and what is broken
+    is right without that option."""
+    plan = finding.law, finding.trial.variants
+    with suppress(Undecidable):
+        [before] = sessions[BEFORE].try_(finding.subject, [plan])
+        if before.unknown_input:
+            without = {name: {**each, before.unknown_input: None} for name, each in finding.trial.variants.items()}
+            return _apart(sessions[AFTER], replace(finding, trial=replace(finding.trial, variants=without)))
+        return finding if before.refusal == "not-in-this-version" else None
+    return None
+
+
+def _part(key: str) -> str:
+    """What of an answer a violation is about, whichever variant shows it."""
+    return key.rpartition(".")[2]

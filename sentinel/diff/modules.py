@@ -15,7 +15,7 @@ from sentinel.diff.reached import Module, Unit
 from sentinel.history import bindings
 from sentinel.history.bindings import Name
 from sentinel.reports.store import file_name
-from sentinel.sources.home import Home, read_json, replace_file
+from sentinel.sources.home import Home, replace_file
 
 #: Modules that a file keeps, some 20 kB each: the last ones.
 _KEPT = 800
@@ -28,10 +28,19 @@ class Modules(dict[str, Module]):
         super().__init__()
         sources = (Path(str(module.__file__)).read_bytes() for module in (reached, bindings))
         digest = hashlib.sha256(b"".join([sys.version.encode(), *sources])).hexdigest()[:12]
-        self._file = Home.default().path / "history" / file_name(target) / "modules" / f"{digest}.json"
-        with suppress(LookupError, TypeError, ValueError, AttributeError):  # it is not what we write
-            self.update({blob: _module(plain) for blob, plain in (read_json(self._file) or {}).items()})
-        self._known = set(self)
+        self._file = Home.default().path / "history" / file_name(target) / "modules" / f"{digest}.lines"
+        self._read: dict[str, str] = {}
+        with suppress(OSError, ValueError):  # a line is read where it is asked for
+            self._read.update(line.partition(" ")[::2] for line in self._file.read_text("utf-8").split("\n"))
+        self._known = set(self._read)
+
+    def __contains__(self, blob: object) -> bool:
+        if not super().__contains__(blob) and blob in self._read:
+            with suppress(
+                LookupError, TypeError, ValueError, AttributeError, RecursionError
+            ):  # it is not what we write
+                self[str(blob)] = _module(json.loads(self._read.pop(str(blob))))
+        return super().__contains__(blob)
 
     def save(self) -> None:
         """Write what is new; what cannot be written is parsed again."""
@@ -39,9 +48,9 @@ class Modules(dict[str, Module]):
             return
         with suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            kept = {blob: _plain(module) for blob, module in list(self.items())[-_KEPT:]}
-            replace_file(self._file, json.dumps(kept))
-        self._known = set(self)
+            kept = {**self._read, **{blob: json.dumps(_plain(module)) for blob, module in self.items()}}
+            replace_file(self._file, "\n".join(f"{blob} {plain}" for blob, plain in list(kept.items())[-_KEPT:]))
+        self._known |= self.keys()
 
 
 def _plain(module: Module) -> list[Any]:

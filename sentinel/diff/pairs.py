@@ -108,6 +108,7 @@ class Seen:
     :ivar rounding: the largest difference that rounding explains.
     :ivar answered: scenarios that both sides answered.
     :ivar refused: what a side said to the last scenario that it alone refused, by side.
+    :ivar came: whether the side before was asked for an option or a choice that it alone has not.
     :ivar spoken: the numbers of what was observed that were once not 0, by side.
     """
 
@@ -115,6 +116,7 @@ class Seen:
     functions: dict[str, set[str]] = field(default_factory=dict)
     rounding: float = 0.0
     answered: int = 0
+    came: bool = False
     refused: dict[str, str] = field(default_factory=dict)
     spoken: dict[str, set[str]] = field(default_factory=lambda: {side: set() for side in SIDES})
 
@@ -219,6 +221,7 @@ class Pair(LawSession):
         if failed:
             first = next(iter(failed.values()))
             unknown = next((each.unknown_input for each in failed.values() if each.unknown_input), "")
+            seen.came |= AFTER not in failed and (bool(unknown) or first.kind == "not-in-this-version")
             if unknown or len(failed) == 2 or first.kind != "raised":
                 return Trial(variants, refused=first.reason, refusal=first.kind, unknown_input=unknown)
             seen.refused |= {side: each.reason for side, each in failed.items()}

@@ -249,6 +249,8 @@ class Radar:
         judged = sorted((item for item in found if item.judgement), key=lambda item: _GRAVEST.index(item.judgement))
         said = [f"{item.name}: {report.sentence(item)}" for item in judged]
         said += [f"{item.name}: {item.reason}" for item in found if item.state == "not compared"]
+        gone = [item for item in found if item.state == "gone"]
+        said += [f"{item.name}: gone{', perhaps to ' * bool(item.renamed)}{', '.join(item.renamed)}" for item in gone]
         new = [item for item in found if item.state == "new" and not item.judgement]
         said += [f"{item.name}: new, {item.reason or 'and breaks no law that was looked at'}" for item in new]
         if over:
@@ -279,9 +281,9 @@ def answered(found: Sequence[Compared]) -> Answer:
         return "mends"
     if any(item.state == "differs" for item in found):
         return "changes"
-    asked = [item for item in found if item.state in ("same numbers", "not compared")]
-    undecided = [item for item in asked if item.state == "not compared"]
-    return "cannot be decided" if asked and len(undecided) == len(asked) else "nothing"
+    same = any(item.state == "same numbers" for item in found)
+    undecided = any(item.state in ("not compared", "gone") for item in found)
+    return "cannot be decided" if undecided and not same else "nothing"
 
 
 def headline(pulls: Sequence[Pull], total: int) -> str:

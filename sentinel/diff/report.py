@@ -29,7 +29,8 @@ def sentence(compared: Compared) -> str:
     parts = [f"mends {', '.join(bugs)}" for bugs in [compared.bugs.get(BEFORE)] if bugs]
     parts += [f"brings {', '.join(bugs)}" for bugs in [compared.bugs.get(AFTER)] if bugs]
     lost = "it is new, and not so that" if compared.state == "new" else "it is no longer so that"
-    parts += [f"{lost} {item.statement}" for item in _first(compared.broken.get(AFTER, ()))]
+    for item in _first(compared.broken.get(AFTER, ())):
+        parts.append(f"{'of an option or choice that came it is not so that' if item.came else lost} {item.statement}")
     parts += [f"now {item.statement}" for item in _first(compared.broken.get(BEFORE, ()))]
     parts += [of_difference(item) for item in compared.differences[:1]]
     parts += [message(compared.reason)] if compared.state == "differs" and compared.reason else []
@@ -110,7 +111,10 @@ def headline(comparison: Comparison, found: Sequence[Compared], interrupted: boo
         same = "no difference at the one boundary that reaches changed code" if asked == 1 else same
         said = f"{differ if states['differs'] else same}, in {scenarios} scenarios"
     same = f"; {states['same code']} reach none" if states["same code"] and asked else ""
-    others = "".join(f"; {states[name]} {name}" for name in ("new", "gone", "not compared") if states[name])
+    bad = sum(item.state == "new" and bool(item.judgement) for item in found)
+    said_of = {"new": f" ({bad} worse)" if bad else ""}
+    kinds = ("new", "gone", "not compared")
+    others = "".join(f"; {states[name]} {name}{said_of.get(name, '')}" for name in kinds if states[name])
     return f"{where}: {said}{same}{others}{'; interrupted' if interrupted else ''}"
 
 
@@ -248,9 +252,10 @@ def _plain(item: Compared) -> dict[str, Any]:
 
 
 def brief(comparison: Comparison, found: Sequence[Compared], interrupted: bool = False) -> dict[str, Any]:
-    """What a page or release notes say: one sentence for all, and a row for each boundary that differs."""
+    """What a page or release notes say: one sentence for all, and a row for each boundary that differs, or is new and
+    breaks a law."""
     rows = []
-    for item in (each for each in found if each.state == "differs"):
+    for item in (each for each in found if each.judgement):
         details = [pair for each in item.differences for pair in each.details.items() if pair[1]]
         shown = [f"{key}: {detail}" if key else detail for key, detail in details]
         shown += [each.detail for side in (AFTER, BEFORE) for each in item.broken.get(side, ())]

@@ -17,7 +17,6 @@ from sentinel.history.gittrees import TREE, Folder
 from sentinel.history.inventory import Source, read
 from sentinel.laws.law import Law
 from sentinel.recipes.catalog import Adapter
-from sentinel.search.automatic import subject_of, understood
 from sentinel.search.signatures import Signature
 from sentinel.sources.checkouts import files
 from sentinel.sources.trees import FILE
@@ -144,6 +143,8 @@ def _reason_against(target: Target, path: str) -> str:
 def unbound(adapter: Adapter, found: Coverage, laws: Mapping[str, Law]) -> Iterator[tuple[Looked, Subject | None]]:
     """The functions that nobody has looked at, each as what the lexicon makes of it; where nobody can call it, why not
     stands in ``by``."""
+    from sentinel.search.automatic import subject_of, understood  # with its lexicon, of which nobody else here has need
+
     for function in found.functions:
         if function.state == "never looked at":
             read = understood(adapter.target, function.path, function.signature, "." in function.name)

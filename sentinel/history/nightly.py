@@ -22,6 +22,7 @@ Document = Mapping[str, Any]
 KINDS = (
     "newly broken",
     "new finding",
+    "newly seen",
     "missing",
     "drifted",
     "newly inconclusive",
@@ -68,7 +69,8 @@ class Change:
     def worse(self) -> bool:
         """Whether a pull request must not bring it: a bug that was not there, or may have come as far as is known."""
         came = self.after == "reproduced" != self.before
-        return came or self.what == "missing" or (self.before == "fixed" != self.after)
+        worse = came or self.what == "missing" or (self.before == "fixed" != self.after)
+        return worse and self.what != "newly seen"
 
 
 def changes(run: Path, baseline: Path, across_refs: bool = False) -> list[Change]:
@@ -132,6 +134,9 @@ def _change(recorded: Document | None, now: Document, across_refs: bool) -> Chan
         if recorded["verdict"] != now["verdict"]:
             lines = lines[:1]  # that other numbers come with another verdict goes without saying
         lines = [line.removeprefix(f"{what}: ") for line in lines]
+        if alone and what == "newly broken" and not across_refs:
+            # Of two searches, that draw what their revisions take: `sentinel diff` asks both the same, and tells.
+            what = "newly seen"
     return Change(
         what,
         *_about(now),

@@ -12,19 +12,14 @@ import hashlib
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
-
-import hypothesis
-from hypothesis import HealthCheck, Phase, Verbosity, given, settings
-from hypothesis import strategies as st
+from typing import Literal
 
 from sentinel.contracts.choices import Choices
-from sentinel.contracts.contract import Contract, DoesNotApply, Input, Inputs
+from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Inputs
 from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, widened
 from sentinel.deciding.outcomes import Kind
 from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Recipe
-from sentinel.search.drawing import CHOICES, Draws, choices
 from sentinel.search.examples import Example, examples
 from sentinel.search.scenarios import draw, part, takes, with_dialects
 from sentinel.values.literals import Tensor
@@ -145,6 +140,9 @@ class _Suspect:
     examples: tuple[str, ...] = ()
 
 
+#: How many choices of a law vary; enough for the longest permutation and what stands beside it.
+CHOICES = 16
+
 #: Choices with which one law is tried on a scenario that another one found.
 EXAMPLE_CHOICES = tuple(bytes((seed * place * 7 + seed) % 256 for place in range(CHOICES)) for seed in range(8))
 
@@ -152,8 +150,6 @@ EXAMPLE_CHOICES = tuple(bytes((seed * place * 7 + seed) % 256 for place in range
 #: Scenarios of which laws get a glimpse; bytes that the choices of one take, at most.
 GLIMPSES, _CHOICES = 12, 4096
 
-
-Scenarios = st.SearchStrategy[Drawn]
 
 #: A scenario as each law varies it; or why the law has nothing to say about it.
 _Varied = Mapping[Law, Mapping[str, Inputs] | str]
@@ -422,12 +418,12 @@ class BoundarySearch:
 
     def shrink(self, law: Law, inputs: Inputs, symptom: str) -> None:
         """Look for the smallest part of a captured scenario that breaks a law in this way."""
-        self._shrink(law, symptom, 0, _parts(self.subject, inputs))
+        self._shrink(law, symptom, 0, inputs)
 
-    def _shrink(self, law: Law, symptom: str, place: int, parts: Scenarios | None = None) -> None:
+    def _shrink(self, law: Law, symptom: str, place: int, whole: Inputs | None = None) -> None:
         """Draw this round's scenarios again up to the place where the law broke, and let Hypothesis go on from it.
 
-        :param parts: what to draw instead, from any of which to go on.
+        :param whole: a scenario, of which parts are drawn instead; from any of them to go on.
         """
         seen = calls = attempts = 0
         best: tuple[int, _Suspect] | None = None
@@ -435,7 +431,7 @@ class BoundarySearch:
 
         def body(drawn: Drawn) -> None:
             nonlocal seen, calls, attempts, best
-            if best is None and parts is None:
+            if best is None and whole is None:
                 seen += 1
                 if seen < place:
                     return
@@ -461,7 +457,7 @@ class BoundarySearch:
                     best = size, known[key]
                 raise _BrokenError
 
-        _hypothesis(self.subject, self.seed, self._round, body, (Phase.generate, Phase.shrink), parts)
+        _hypothesis(self.subject, self.seed, self._round, body, True, whole)
         if best is None or not self._confirm([best[1]]):
             self.outcomes[law].unconfirmed += 1
 
@@ -585,7 +581,7 @@ def drawn_scenarios(subject: Subject, seed: int, round_: int, count: int) -> lis
             raise _StopRound
         found.append(drawn)
 
-    _hypothesis(subject, seed, round_, body, (Phase.generate,))
+    _hypothesis(subject, seed, round_, body, False)
     if len(_DRAWN) >= _REMEMBERED:
         _DRAWN.clear()
     _DRAWN[key] = subject, count, found
@@ -625,26 +621,21 @@ def _hypothesis(
     seed: int,
     round_: int,
     body: Callable[[Drawn], None],
-    phases: tuple[Phase, ...],
-    drawn: Scenarios | None = None,
+    shrink: bool,
+    whole: Inputs | None = None,
 ) -> None:
-    test = given(_scenarios(subject) if drawn is None else drawn)(body)
-    test = hypothesis.seed(_number(seed, subject.name, round_))(test)
-    test = settings(
-        max_examples=ROUND,
-        database=None,
-        deadline=None,
-        derandomize=False,
-        phases=phases,
-        suppress_health_check=list(HealthCheck),
-        verbosity=Verbosity.quiet,
-        report_multiple_bugs=False,
-        print_blob=False,
-    )(test)
-    # Unsatisfiable: nothing could be drawn. Flaky: shrinking met a crash that did not come again.
-    errors = hypothesis.errors
-    with contextlib.suppress(_BrokenError, _StopRound, errors.Unsatisfiable, errors.Flaky):
-        test()
+    from sentinel.search import drawing
+
+    def make(choose: Choose) -> Inputs:
+        if whole is not None:
+            return part(subject.contract, whole, choose)
+        return draw(subject.contract, subject.binding, choose)
+
+    def look(inputs: Inputs, choices: bytes) -> None:
+        body(Drawn(subject, inputs, choices))
+
+    number = _number(seed, subject.name, round_)
+    drawing.run(make, look, number, ROUND, shrink, CHOICES, (_BrokenError, _StopRound))
 
 
 def _without(subject: Subject, names: Collection[str]) -> Subject | None:
@@ -656,24 +647,6 @@ def _without(subject: Subject, names: Collection[str]) -> Subject | None:
 def _undrawn(item: Input) -> Input:
     """An input that is left out; as it was where its contract does not say what leaving it out means."""
     return replace(item, domain="", choices=(), knob=False) if item.default is None else item
-
-
-@st.composite
-def _scenarios(draw_: Any, subject: Subject) -> Drawn:
-    try:
-        inputs = draw(subject.contract, subject.binding, Draws(draw_))
-    except DoesNotApply:
-        hypothesis.reject()
-    return Drawn(subject, inputs, choices(draw_))
-
-
-@st.composite
-def _parts(draw_: Any, subject: Subject, inputs: Inputs) -> Drawn:
-    try:
-        chosen = part(subject.contract, inputs, Draws(draw_))
-    except DoesNotApply:
-        hypothesis.reject()
-    return Drawn(subject, chosen, choices(draw_))
 
 
 def _number(seed: int, boundary: str, round_: int) -> int:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hypothesis.database import DirectoryBasedExampleDatabase
 
 from sentinel.contracts.contract import Inputs
 from sentinel.deciding.law_session import LawSession, Subject, Undecidable
@@ -77,6 +76,8 @@ class Memory:
     """Failing scenarios of earlier runs, in a Hypothesis database below ``SENTINEL_HOME``."""
 
     def __init__(self, folder: Path) -> None:
+        from hypothesis.database import DirectoryBasedExampleDatabase
+
         self._database = DirectoryBasedExampleDatabase(folder)
 
     def of(self, target: str, subject: Subject, law: Law) -> list[dict[str, Inputs]]:

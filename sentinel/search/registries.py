@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from sentinel.contracts.contract import REQUIRED, Contract, Input
 from sentinel.laws.law import Law
-from sentinel.search.lexicon import meaning
 from sentinel.targets import Binding, Registry, Target
 from sentinel.targets.checkout import Checkout
 from sentinel.worker.codes import read_source
@@ -53,6 +52,8 @@ def with_more(contract: Contract, whole: Contract, member: Binding, spellings: M
 
     :param contract: the narrowed one, as the family has it.
     """
+    from sentinel.search.lexicon import meaning  # members are few, and it is large
+
     known = {name: item for item in contract.inputs for name in (item.name, *member.arguments.get(item.name, ()))}
     made: dict[str, Input] = {item.name: item for item in contract.inputs}
     for taken in member.takes:

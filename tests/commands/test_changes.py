@@ -132,6 +132,29 @@ def test_a_bug_that_may_have_come_fails_a_gate(guarded, change, says):
     assert guarded(lambda base: base).status == 0
 
 
+@pytest.mark.parametrize("unasked", [True, False])
+def test_that_a_law_is_newly_seen_to_be_broken_is_for_no_worse_by_itself(run_sentinel, overnight, unasked):
+    """It could not be asked before, or other scenarios were drawn: whether it is worse, `sentinel diff` tells, the next
+    step of a night. Of a branch and its base nobody else tells."""
+    for folder, name in (("tonight", "recorded"), ("recorded", "tonight")):
+        [file] = Path(folder).glob("tiny/*/*.json")
+        told = json.loads(file.read_text())
+        asked = _answered("unavailable", "not-in-this-version")(told) if unasked and name == "recorded" else told
+        law = {
+            **asked,
+            "bug_id": "",
+            "law": "a_law",
+            "boundary": {**told["boundary"], "written": "tiny.losses.agg_loss"},
+        }
+        place = Path("laws", name, "tiny", "a_law", "git-main.json")
+        place.parent.mkdir(parents=True)
+        place.write_text(json.dumps(law))
+    arguments = ("report", "changes", "--from", "laws/tonight", "--baseline", "laws/recorded")
+    told = run_sentinel(*arguments, *GATE[1:])
+    assert (told.status, told.out.splitlines()[0]) == (0, "newly seen: tiny tiny.losses.agg_loss: a_law at git:main")
+    assert run_sentinel(*arguments, *GATE).status == 1
+
+
 def test_a_gate_does_not_open_where_nothing_was_decided(run_sentinel, overnight):
     (file,) = Path("tonight").glob("tiny/*/*.json")
     file.write_text(json.dumps(_answered("inconclusive", "harness")(json.loads(file.read_text()))))

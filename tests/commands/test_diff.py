@@ -147,6 +147,8 @@ def mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
     assert found["state"] == "new"
     assert ("with TINY-MEAN of what it calls" in found["reason"]) is calls
     assert found["judgement"] == ("" if calls else "worse")
+    table = run_sentinel("diff", "tiny", *refs, "--markdown", *FEW).out
+    assert ("1 new (1 worse)" in table, "\n| tiny.losses.mean" in table) == (not calls, not calls)
 
 
 def test_what_its_adapter_alone_lacked_is_no_new_code(run_sentinel, tree, tiny_catalog, monkeypatch):
@@ -161,6 +163,44 @@ def test_what_its_adapter_alone_lacked_is_no_new_code(run_sentinel, tree, tiny_c
     assert "not compared: tiny.losses.agg_loss (tiny/losses.py:2): before: not in this version: " in answer.out
     changed = tree("changed", f"{code.replace('sum()', 'mean()')}\n\nmore = 1\n")
     assert "new: tiny.losses.agg_loss" in run_sentinel("diff", "tiny", one, changed, *FEW).out
+
+
+@pytest.mark.parametrize(
+    ("summed", "divided", "judgement"),
+    [
+        ("loss_mat * loss_mask", "batch_num_tokens", ""),
+        ("loss_mat * loss_mask", "2 * batch_num_tokens", "worse"),
+        ("loss_mat", "batch_num_tokens", ""),  # what is broken was so before, without the option
+    ],
+)
+def test_an_option_that_came_answers_for_its_laws(
+    run_sentinel, tree, tiny_catalog, monkeypatch, summed, divided, judgement
+):
+    adapter = tiny_catalog.adapters["tiny"]
+    bindings = tuple(
+        replace(each, accepts={**each.accepts, "batch_num_tokens": (None, 3)}) for each in adapter.target.bindings
+    )
+    taking = replace(adapter, target=replace(adapter.target, bindings=bindings))
+    catalog = replace(tiny_catalog, adapters={"tiny": taking}, recipe_folders=())
+    monkeypatch.setattr("sentinel.recipes.catalog.bundled_catalog", lambda: catalog)
+    before = CODE.format(returned=f"({summed}).sum() / loss_mask.sum()")
+    tokens = f"(loss_mask.sum() if batch_num_tokens is None else {divided})"
+    after = CODE.replace('"token-mean"', '"token-mean", batch_num_tokens=None')
+    refs = tree("one", before), tree("other", after.format(returned=f"({summed}).sum() / {tokens}"))
+    [found] = run_sentinel("diff", "tiny", *refs, "--json", *FEW).json()["boundaries"]
+    assert found["judgement"] == judgement
+    assert ("of an option or choice that came it is not so that" in found["sentence"]) is (judgement == "worse")
+
+
+def test_a_part_that_breaks_a_law_newly_is_for_the_worse_beside_what_broke_it_before(run_sentinel, tree):
+    rest = "(loss_mat * (1 - loss_mask)).sum()"
+    one, other = (
+        tree(name, CODE.format(returned=f"((loss_mat * loss_mask).sum() + {leak}) / loss_mask.sum()"))
+        for name, leak in (("one", f"{rest}.detach()"), ("other", rest))
+    )
+    [found] = run_sentinel("diff", "tiny", one, other, "--json", *FEW).json()["boundaries"]
+    details = {each["law"]: each["detail"] for each in found["laws"]["after"]}
+    assert "gradient" in details["masked_values_have_no_influence"]
 
 
 def test_refs_without_a_boundary_in_common_are_compared_in_nothing_and_that_is_said(run_sentinel, tree):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -113,6 +114,39 @@ def test_each_head_has_an_answer_and_a_hostile_one_spoils_its_own(run_sentinel, 
     assert (told["answers"]["brings"], told["compared"]) == (3, 6)
     only = run_sentinel("pulls", "tiny", "--json", "--examples", "10", "--since", "4").json()
     assert [each["number"] for each in only] == [9, 8, 7, 6, 5, 4]
+
+
+def test_six_hundred_heads_of_which_some_are_hostile_each_have_an_answer(
+    run_sentinel, tiny, git, pull, mirror, tmp_path
+):
+    """Those that touch nothing bound cost no process; six that exit, die, flood, refuse or are no Python spoil their
+    own answer alone."""
+    fixed = git("show", f"{tiny.fixed}:{LOSSES}")
+    hostile = (
+        f"{fixed}\nraise SystemExit(0)\n",
+        f"{fixed}\nimport os\nos._exit(0)\n",
+        f"{fixed}\nimport os\nos.abort()\n",
+        f"{fixed}\nprint('x' * 10_000_000)\nraise KeyboardInterrupt\n",
+        f"{fixed}\ndef agg_loss(*_, **__): raise MemoryError\n",
+        f"\x00{fixed}",
+    )
+    for number, code in enumerate(hostile, 1001):
+        pull(number, tiny.fixed, {LOSSES: code})
+    commits = "".join(
+        f"commit refs/pull/{number}/head\nmark :{number}\ncommitter a <a@b> {1767225600 + number} +0000\n"
+        f"data 1\nx\nfrom {tiny.fixed}\nM 100644 inline notes.txt\ndata 4\n{number:4}\n"
+        f"reset refs/pull/{number}/merge\nfrom :{number}\n\n"
+        for number in range(1, 601)
+    )
+    subprocess.run(["git", "-C", "clone", "fast-import", "--quiet"], cwd=tmp_path, input=commits, text=True, check=True)
+    mirror()
+    answer = run_sentinel("pulls", "tiny", "--json", "--examples", "5")
+    found = {each["number"]: each for each in answer.json()}
+    assert [(found[number]["answer"], found[number]["compared"]) for number in range(1, 601)] == [("nothing", 0)] * 600
+    assert [found[number]["answer"] for number in range(1001, 1007)] == ["cannot be decided"] * 6
+    assert all(found[number]["said"] for number in range(1001, 1007))
+    assert found[1006]["said"] == ["tiny.losses.agg_loss: gone"]
+    assert answer.status == 0
 
 
 def test_what_decides_now_is_asked_again_and_what_the_code_tells_is_not(
