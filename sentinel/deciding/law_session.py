@@ -130,8 +130,8 @@ class Trial:
     answer: Sat | None = None
 
 
-#: Whether an answer says what ran: no, functions, or lines.
-Describe = bool | Literal["lines"]
+#: Whether an answer says what ran: no, functions, or lines; or what the boundary and these functions hand on.
+Describe = bool | Literal["lines"] | list[str]
 
 #: A law, and the variants it compares: the first of them the scenario itself.
 Plan = tuple[Law, Mapping[str, Inputs]]
@@ -167,7 +167,7 @@ class LawSession:
         self,
         subject: Subject,
         plans: Sequence[Plan],
-        describe: bool = False,
+        describe: Describe = False,
         coarsest: str = "",
         given: Sequence[str] | None = None,
     ) -> list[Trial]:
@@ -212,7 +212,7 @@ class LawSession:
         self,
         subject: Subject,
         calls: Mapping[str, Inputs],
-        describe: bool = False,
+        describe: Describe = False,
         given: Sequence[str] | None = None,
     ) -> Sat:
         """Give what the worker says of each of these calls; no law looks at it.

@@ -17,7 +17,7 @@ from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.proof import NotProvenError, prove
 from sentinel.deciding.runner import Job, Runner
 from sentinel.diff.modules import Modules
-from sentinel.diff.pairs import AFTER, BEFORE, NUMBERS_STAY, SIDES, Alone, Pair, Seen, asked, numbers_stay_for
+from sentinel.diff.pairs import AFTER, BEFORE, BESIDE, NUMBERS_STAY, SIDES, Alone, Pair, Seen, asked, numbers_stay_for
 from sentinel.diff.reached import Code, Place, Reached, Unit, names_in
 from sentinel.errors import SentinelError
 from sentinel.history.bindings import ALIKE, Definition, Sighting, sighting
@@ -52,7 +52,7 @@ class Difference:
     """One way in which the two differ, on the smallest scenario that shows it, seen again in fresh processes.
 
     :ivar symptom: ``value``, ``non-finite``, ``masked`` (only where the mask is 0), ``shape``, ``dtype``, ``answer``,
-        ``raises`` or ``no longer raises``.
+        ``raises`` or ``no longer raises``; ``beside``, where all that the contract observes is the same.
     :ivar answers: by side: what was observed, or what was raised.
     :ivar details: key -> where and by how much.
     :ivar double: the same in float64, where the scenario is of a coarser dtype: what is observed there, by side.
@@ -127,12 +127,13 @@ class Compared:
 
     @property
     def judgement(self) -> str:
-        """``worse``, ``better``, ``mixed``, or ``other`` where no law and no known bug tells; empty where it is the
-        same."""
+        """``worse``, ``better``, ``mixed``, or ``other`` where no law and no known bug tells, or only ``beside`` what
+        its contract observes; empty where it is the same."""
         worse, better = (bool(self.broken.get(side) or self.bugs.get(side)) for side in (AFTER, BEFORE))
         if worse or better:
             return "mixed" if worse and better else "worse" if worse else "better"
-        return "other" if self.state == "differs" else ""
+        beside = {each.symptom for each in self.differences} == {BESIDE}
+        return ("beside" if beside else "other") if self.state == "differs" else ""
 
     @property
     def redefines(self) -> bool:
@@ -283,6 +284,15 @@ class Comparison:
     def reached(self, side: str, subject: Subject) -> Reached | None:
         return self.codes[side].reached(self.trees[side], subject.binding)
 
+    def beside(self, subject: Subject) -> list[str]:
+        """The functions that it reaches and that have other code now, by dotted path."""
+        changed = self.known[subject.name][2]
+        return [
+            f"{self.target.module_of(file)}.{name}"
+            for (file, name), one, other in changed
+            if one is not None and other is not None and other.kind == "function"
+        ]
+
     def _unit(self, side: str, found: Definition) -> Unit | None:
         units = self.codes[side].module(found.blob).units.values()
         return next((unit for unit in units if unit.span == found.name.span), None)
@@ -368,7 +378,7 @@ class Comparison:
         if runs is not None:
             return replace(compared, state="same numbers", scenarios=runs.scenarios, unreached=_named(changed))
         sessions = {side: self.place(side, subject).law_session.fresh() for side in SIDES}
-        pair = Pair(sessions[BEFORE], sessions[AFTER])
+        pair = Pair(sessions[BEFORE], sessions[AFTER], beside=self.beside(subject))
         laws = numbers_stay_for(subject.laws)
         search = BoundarySearch(pair, subject, self._seed, laws, _SHRINKING, shrink_further=False, glimpse=True)
         outcome = search.outcomes[NUMBERS_STAY]
@@ -484,7 +494,7 @@ class Comparison:
         inputs = asked(finding.trial)
         details = {item.key: item.detail for item in finding.violations}
         told = pair.both(subject, {"": inputs})
-        answers, double = _answers(told), None
+        answers, double = _answers(told, details if finding.symptom == BESIDE else ()), None
         failed = (next(iter(sat.answers.values())).refused for sat in told.values())
         slip = next((each.slip for each in failed if each is not None), "")
         wide = widened(subject.contract, {"": inputs})
@@ -638,12 +648,14 @@ def _names_of(binding: Binding) -> frozenset[str]:
     return frozenset(called).union(*(path.split(".") for path in paths))
 
 
-def _answers(told: Mapping[str, Any]) -> dict[str, Mapping[str, Any] | str]:
+def _answers(told: Mapping[str, Any], beside: Collection[str] = ()) -> dict[str, Mapping[str, Any] | str]:
+    """:param beside: what is asked for of what is handed on beside the contract, if anything is."""
     answers: dict[str, Mapping[str, Any] | str] = {}
     for side, sat in told.items():
         called: Called = next(iter(sat.answers.values()))
         refused = called.refused.reason if called.refused is not None else "no answer"
-        answers[side] = called.observation if called.observation is not None else refused
+        said = {key: called.beside.get(key) for key in beside} if beside else called.observation
+        answers[side] = refused if called.observation is None or said is None else said
     return answers
 
 
@@ -699,7 +711,7 @@ def _refused(compared: Compared, seen: Seen, differences: Sequence[Difference]) 
 def _stays(caller: Compared, helpers: Collection[str]) -> bool:
     """Whether a caller's numbers are what they were, in scenarios that ran what has changed."""
     ran = not any(line.endswith(f" {name}") for line in caller.unreached for name in helpers)
-    same = caller.state == "same numbers" or {each.symptom for each in caller.differences} == {"dtype"}
+    same = caller.state == "same numbers" or {each.symptom for each in caller.differences} <= {"dtype", BESIDE}
     return ran and same and not caller.broken.get(AFTER) and not caller.bugs.get(AFTER)
 
 

@@ -7,16 +7,24 @@ finds is measured once more in a fresh one.
 from __future__ import annotations
 
 import functools
+import hashlib
+import inspect
+import os
+import re
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import chain, islice
 from typing import Any
 
 from sentinel.contracts.contract import Contract, DoesNotApply
 from sentinel.worker import calling, ghosts, probe, processes, protocol
+from sentinel.worker.answers import PARTS
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.side_effects import Watched
+from sentinel.worker.side_effects import Watched, parts
 
 
 def serve(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None) -> None:
@@ -26,7 +34,8 @@ def serve(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.Impor
     another one: a twin) and ``watch``. The answer has for each ``observation`` or ``refused``, and where it was watched
     ``effects``, or what it was refused with when it was called once more; beside them provenance, ghosts and stand-ins,
     and where the request asks to ``describe``, the target's functions that ran; or, where it is to describe ``lines``,
-    these: see :class:`_BranchTracer`.
+    these: see :class:`_BranchTracer`. Where it is to describe what some functions hand on, each observation has that
+    beside it: see :class:`_Beside`.
     """
     processes.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -67,6 +76,8 @@ class Sitting:
         except BaseException as error:
             return probe.describe(error, None, self._roots)
         tracer = self._branches if describe == "lines" else _Tracer(self._roots) if describe else None
+        if isinstance(describe, list):
+            tracer = _Beside(self._roots, main.boundary, request["adapter"], describe)
         answers = {}
         for name, call in request["calls"].items():
             try:
@@ -186,6 +197,96 @@ class _Tracer:
         code = frame.f_code
         if event == "call" and code.co_filename.startswith(self._roots):
             self._ran[code] = str(frame.f_globals.get("__name__", ""))
+
+
+class _Beside(_Tracer):
+    """What a call hands on, whatever its contract observes of it: all that the boundary's own code returns, what is
+    then another in what it was given, what it hands to code that is not the framework's own (a stand-in), and of what
+    it warns. And of the functions that are named, which the call may reach, what each answers to what it is given.
+
+    :param wanted: these functions, by dotted path.
+    """
+
+    _OWN, _STAND_IN, _NOTHING = "", "stand-in", "nothing"
+
+    def __init__(self, roots: tuple[str, ...], boundary: calling.Boundary, adapter: str, wanted: Sequence[str]) -> None:
+        super().__init__(roots)
+        own = inspect.unwrap(boundary.function)
+        own = inspect.getattr_static(own, "__init__") if isinstance(own, type) else getattr(own, "__func__", own)
+        self._kinds: dict[Any, str] = {getattr(own, "__code__", None): self._OWN}
+        self._wanted, self._outside = frozenset(wanted), (adapter, os.path.dirname(os.path.abspath(__file__)))
+        self._begin()
+
+    def _begin(self) -> None:
+        self._found: dict[str, Any] = {}
+        self._open: dict[Any, tuple[str, dict[str, Any], dict[str, Any]]] = {}
+        self._times: Counter[str] = Counter()
+        self._asked: set[tuple[Any, str]] = set()
+
+    def around(self, call: Any) -> Any:
+        traced = super().around(call)
+
+        @functools.wraps(call)
+        def beside(*arguments: Any) -> Any:
+            self._begin()
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always")
+                answer = traced(*arguments)
+            said = (f"{each.category.__name__}: {each.message}" for each in warned if self._ours(each.filename))
+            self._keep(parts(list(said), "warnings", self._roots))
+            self._open.clear()
+            return {**answer, "beside": self._found} if "observation" in answer else answer
+
+        return beside
+
+    def _ours(self, file: str) -> bool:
+        return file.startswith(self._roots)
+
+    def _kind(self, frame: Any) -> str:
+        code = frame.f_code
+        if code not in self._kinds:
+            path = f"{frame.f_globals.get('__name__', '')}.{getattr(code, 'co_qualname', code.co_name)}"
+            outside = code.co_filename.startswith(self._outside) and not re.fullmatch(r"__(?!call)\w+__", code.co_name)
+            self._kinds[code] = self._STAND_IN if outside else path if path in self._wanted else self._NOTHING
+        return self._kinds[code]
+
+    def _note(self, frame: Any, event: str, argument: Any) -> None:
+        super()._note(frame, event, argument)
+        if event == "return" and frame in self._open:
+            who, given, before = self._open[frame]
+            self._keep(parts(argument, f"{who}returned", self._roots))
+            after = self._parts(given, f"{who}given")
+            self._found.update((path, value) for path, value in after.items() if before.get(path) != value)
+        if event != "call" or frame in self._open or len(self._found) > PARTS:
+            return
+        kind = self._kind(frame)
+        if kind == self._NOTHING or (kind == self._STAND_IN and not self._ours(frame.f_back.f_code.co_filename)):
+            return
+        code, local = frame.f_code, frame.f_locals
+        many = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
+        given = {name: local[name] for name in code.co_varnames[:many] if name in local}
+        if kind == self._STAND_IN:
+            given.pop("self", None)
+        before = self._parts(given, "")
+        said = hashlib.blake2b(repr(sorted(before.items())).encode(), digest_size=4).hexdigest()
+        if kind == self._STAND_IN:
+            if (code, said) not in self._asked:  # to ask the same once more is no other answer
+                self._asked.add((code, said))
+                self._times[code.co_name] += 1
+                asked = f"{code.co_name} {self._times[code.co_name]}: given"
+                self._keep((f"{asked}{path}", value) for path, value in before.items())
+            return
+        self._times[kind] += 1
+        again = f"{self._times[kind]}: " if self._times[kind] > 1 else ""
+        who = f"{kind}({said}): " if kind else again
+        self._open[frame] = who, given, {f"{who}given{path}": value for path, value in before.items()}
+
+    def _parts(self, given: Mapping[str, Any], path: str) -> dict[str, Any]:
+        found = (islice(parts(given[key], f"{path}.{key}", self._roots), PARTS // 10) for key in given)
+        return dict(chain.from_iterable(found))
+
+    def _keep(self, found: Any) -> None:
+        self._found.update(islice(found, PARTS // 10))
 
 
 class _BranchTracer(_Tracer):
