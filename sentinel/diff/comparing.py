@@ -393,7 +393,8 @@ class Comparison:
             seen = pair.seen.get(subject.name, Seen())
             findings = {item.symptom: item for each in laws[::-1] for item in search.outcomes[each].findings}
             seen_again = (self._difference(pair, search.subject, finding) for finding in findings.values())
-            differences = tuple(each for each in seen_again if each.shown)
+            shown = [each for each in seen_again if each.shown]
+            differences = tuple([each for each in shown if each.symptom != BESIDE] or shown)
             if not seen.answered and seen.refused:
                 return _refused(compared, seen, differences)
             scenarios = [next(iter(finding.trial.variants.values())) for finding in findings.values()]
