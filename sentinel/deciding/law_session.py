@@ -133,6 +133,9 @@ class Trial:
 #: Whether an answer says what ran: no, functions, or lines; or what the boundary and these functions hand on.
 Describe = bool | Literal["lines"] | list[str]
 
+#: Beside the inputs of a call: options of the framework's own configuration, by name, whatever its adapter has made.
+SETTINGS = "settings"
+
 #: A law, and the variants it compares: the first of them the scenario itself.
 Plan = tuple[Law, Mapping[str, Inputs]]
 
@@ -217,9 +220,18 @@ class LawSession:
     ) -> Sat:
         """Give what the worker says of each of these calls; no law looks at it.
 
+        :param calls: the inputs of each; under :data:`SETTINGS` options that the boundary finds set otherwise.
         :raises Undecidable: where the boundary cannot be called here at all.
         """
-        plain = {name: {"inputs": dict(inputs), "boundary": None, "watch": False} for name, inputs in calls.items()}
+        plain = {
+            name: {
+                "inputs": {key: value for key, value in inputs.items() if key != SETTINGS},
+                "boundary": None,
+                "watch": False,
+                "settings": inputs.get(SETTINGS, {}),
+            }
+            for name, inputs in calls.items()
+        }
         return self._ask(subject, plain, {}, describe, given)[0]
 
     def consult(self, subject: Subject, calls: Mapping[str, Inputs]) -> dict[str, Any]:

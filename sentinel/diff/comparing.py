@@ -6,13 +6,13 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from sentinel.contracts.contract import Inputs
-from sentinel.deciding.law_session import LawSession, Subject, Undecidable, widened
+from sentinel.deciding.law_session import SETTINGS, LawSession, Subject, Trial, Undecidable, widened
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.proof import NotProvenError, prove
 from sentinel.deciding.runner import Job, Runner
@@ -23,7 +23,7 @@ from sentinel.errors import SentinelError
 from sentinel.history.bindings import ALIKE, Definition, Sighting, sighting
 from sentinel.history.commits import Commit
 from sentinel.history.coverage import CheckoutTrees
-from sentinel.laws.law import Law
+from sentinel.laws.law import Law, Violation
 from sentinel.laws.metrics import METRICS_TELL_THE_TRUTH
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
@@ -31,6 +31,7 @@ from sentinel.search.boundary_search import BoundarySearch, Finding, glimpses
 from sentinel.search.checks import subjects
 from sentinel.search.discovery import is_about
 from sentinel.search.examples import Example
+from sentinel.search.signatures import options
 from sentinel.search.survey import LEVELS
 from sentinel.targets import Binding, Target
 from sentinel.targets.checkout import Checkout
@@ -42,6 +43,9 @@ _OTHER = {BEFORE: AFTER, AFTER: BEFORE}
 
 #: How many times as many scenarios are drawn where a revision refuses some.
 _REFUSED = 5
+
+#: Values of one option that are tried, and scenarios with each.
+_TURNED = 3
 
 #: Calls that shrinking one difference may take.
 _SHRINKING = 300
@@ -392,7 +396,9 @@ class Comparison:
                 pair.try_(search.subject, glimpses(search.subject, self._seed, [NUMBERS_STAY])[:4], describe=True)
             seen = pair.seen.get(subject.name, Seen())
             findings = {item.symptom: item for each in laws[::-1] for item in search.outcomes[each].findings}
-            seen_again = (self._difference(pair, search.subject, finding) for finding in findings.values())
+            told = [(item.trial, item.violations, item.examples) for item in findings.values()]
+            told = told or list(self._turned(pair, search.subject, changed))
+            seen_again = (self._difference(pair, search.subject, *each) for each in told)
             shown = [each for each in seen_again if each.shown]
             differences = tuple([each for each in shown if each.symptom != BESIDE] or shown)
             if not seen.answered and seen.refused:
@@ -491,15 +497,38 @@ class Comparison:
         about = is_about(recipe, finding, self.target)
         return about and self._runner.decide(Job(recipe, self.refs[BEFORE])).verdict.name == "reproduced"
 
-    def _difference(self, pair: Pair, subject: Subject, finding: Finding) -> Difference:
-        inputs = asked(finding.trial)
-        details = {item.key: item.detail for item in finding.violations}
+    def _turned(
+        self, pair: Pair, subject: Subject, changed: Sequence[Change]
+    ) -> Iterator[tuple[Trial, tuple[Violation, ...], tuple[str, ...]]]:
+        """What differs where an option that the changed code decides by, and no scenario draws, is set otherwise."""
+        found: dict[str, list[Any]] = {}
+        for unit in (each for _, *units in changed for each in units if each is not None and each.kind == "function"):
+            with suppress(SyntaxError):
+                for name, values in options(unit.text).items():
+                    found.setdefault(name, []).extend(value for value in values if value not in found[name])
+        drawn = [asked(trial) for trial in pair.try_(subject, glimpses(subject, self._seed, [NUMBERS_STAY])[:_TURNED])]
+        for name, value in [(name, value) for name, values in found.items() for value in values[:_TURNED]]:
+            plans = [(NUMBERS_STAY, {"": {**inputs, SETTINGS: {name: value}}}) for inputs in drawn]
+            for plan, trial in zip(plans, pair.try_(subject, plans)):
+                refused = {"raises", "no longer raises"} & {item.symptom for item in trial.violations}
+                if trial.violations and not refused:
+                    with closing(pair.fresh()) as fresh:
+                        [again] = fresh.try_(subject, [plan])
+                    if again.violations:
+                        yield again, again.violations, ()
+                        return
+
+    def _difference(
+        self, pair: Pair, subject: Subject, trial: Trial, violations: Sequence[Violation], examples: tuple[str, ...]
+    ) -> Difference:
+        inputs, symptom = asked(trial), violations[0].symptom
+        details = {item.key: item.detail for item in violations}
         told = pair.both(subject, {"": inputs})
-        answers, double = _answers(told, details if finding.symptom == BESIDE else ()), None
+        answers, double = _answers(told, details if symptom == BESIDE else ()), None
         failed = (next(iter(sat.answers.values())).refused for sat in told.values())
         slip = next((each.slip for each in failed if each is not None), "")
         wide = widened(subject.contract, {"": inputs})
-        if finding.symptom == "value" and wide is not None:
+        if symptom == "value" and wide is not None:
             with suppress(Undecidable):
                 closer = _answers(pair.both(subject, wide[0]))
                 double = {side: each for side, each in closer.items() if not isinstance(each, str)}
@@ -508,7 +537,7 @@ class Comparison:
             with suppress(Undecidable):  # what half precision alone is refused, its caller may never have
                 answered = _answers(pair.both(subject, {"": single})).values()
                 slip = slip if any(isinstance(each, str) for each in answered) else ""
-        return Difference(finding.symptom, inputs, answers, details, double, finding.examples, slip)
+        return Difference(symptom, inputs, answers, details, double, examples, slip)
 
     def _searched(self, session: LawSession, subject: Subject, laws: Sequence[Law]) -> BoundarySearch:
         """What a quick search shows of some laws of a boundary."""

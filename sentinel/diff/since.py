@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from sentinel.deciding.law_session import LawSession, Subject, Undecidable
+from sentinel.deciding.law_session import SETTINGS, LawSession, Subject, Undecidable
 from sentinel.deciding.runner import Runner
 from sentinel.diff.comparing import Compared, Comparison
 from sentinel.diff.pairs import AFTER, BEFORE, BESIDE, SIDES, same_answers
@@ -116,7 +116,8 @@ class Since:
             first = compared.differences[0]
 
             def by_numbers(session: LawSession) -> str:
-                beside = self._comparison.beside(subject) if first.symptom == BESIDE else False
+                whole = first.symptom == BESIDE or SETTINGS in first.inputs
+                beside = self._comparison.beside(subject) if whole else False
                 called = session.answers(subject, {"": first.inputs}, beside).answers[""]
                 said = {key: called.beside.get(key) for key in first.details} if first.symptom == BESIDE else {}
                 answer = called.refused.reason if called.refused is not None else said or called.observation or {}

@@ -24,14 +24,15 @@ from sentinel.contracts.contract import Contract, DoesNotApply
 from sentinel.worker import calling, ghosts, probe, processes, protocol
 from sentinel.worker.answers import PARTS
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.side_effects import Watched, parts
+from sentinel.worker.side_effects import Watched, parts, turned
 
 
 def serve(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None) -> None:
     """Answer requests until the socket closes.
 
     Each request names a boundary and its contract and has ``calls``: name -> ``inputs``, ``boundary`` (where it is
-    another one: a twin) and ``watch``. The answer has for each ``observation`` or ``refused``, and where it was watched
+    another one: a twin), ``watch`` and ``settings`` (options that the boundary finds set otherwise, where it is to
+    describe what it hands on). The answer has for each ``observation`` or ``refused``, and where it was watched
     ``effects``, or what it was refused with when it was called once more; beside them provenance, ghosts and stand-ins,
     and where the request asks to ``describe``, the target's functions that ran; or, where it is to describe ``lines``,
     these: see :class:`_BranchTracer`. Where it is to describe what some functions hand on, each observation has that
@@ -222,6 +223,7 @@ class _Beside(_Tracer):
         self._open: dict[Any, tuple[str, dict[str, Any], dict[str, Any]]] = {}
         self._times: Counter[str] = Counter()
         self._asked: set[tuple[Any, str]] = set()
+        self._turned: list[Any] = []
 
     def around(self, call: Any) -> Any:
         traced = super().around(call)
@@ -229,12 +231,15 @@ class _Beside(_Tracer):
         @functools.wraps(call)
         def beside(*arguments: Any) -> Any:
             self._begin()
+            self._settings = arguments[3].get("settings", {})
             with warnings.catch_warnings(record=True) as warned:
                 warnings.simplefilter("always")
                 answer = traced(*arguments)
             said = (f"{each.category.__name__}: {each.message}" for each in warned if self._ours(each.filename))
             self._keep(parts(list(said), "warnings", self._roots))
             self._open.clear()
+            for take_back in self._turned:
+                take_back()
             return {**answer, "beside": self._found} if "observation" in answer else answer
 
         return beside
@@ -267,6 +272,8 @@ class _Beside(_Tracer):
         given = {name: local[name] for name in code.co_varnames[:many] if name in local}
         if kind == self._STAND_IN:
             given.pop("self", None)
+        if kind == self._OWN and self._settings:
+            self._turned += turned(given, self._settings)
         before = self._parts(given, "")
         said = hashlib.blake2b(repr(sorted(before.items())).encode(), digest_size=4).hexdigest()
         if kind == self._STAND_IN:

@@ -7,6 +7,8 @@ import os
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -71,7 +73,33 @@ def global_state() -> dict[str, Any]:
     }
 
 
+def turned(value: Any, settings: Mapping[str, Any], depth: int = _DEPTH) -> Iterator[Callable[[], None]]:
+    """Give options in a value, of any configuration that it holds, what is said of them, where they are of that kind;
+    what takes that back."""
+    kind = type(value)
+    if not depth or issubclass(kind, (str, *_PLAIN, *_DEAF)) or kind.__module__ == "unittest.mock":
+        return
+    if issubclass(kind, (list, tuple)):
+        for item in value:
+            yield from turned(item, settings, depth - 1)
+        return
+    keys = hasattr(kind, "keys") and hasattr(kind, "__setitem__")
+    own = value if keys else getattr(value, "__dict__", {})
+    put = partial(kind.__setitem__ if keys else object.__setattr__, value)
+    for name in [name for name in own if isinstance(name, str)]:
+        with suppress(Exception):  # what it holds is not read, or it takes nothing
+            held = own[name]
+            if name not in settings:
+                yield from turned(held, settings, depth - 1)
+            elif held is None or type(held) is type(settings[name]) is not dict:
+                put(name, settings[name])
+                yield partial(put, name, held)
+
+
 _PLAIN = (bool, int, float, enum.Enum, torch.Tensor, np.ndarray, np.generic, torch.dtype, torch.device, type(None))
+
+#: What is asked nothing.
+_DEAF = (Ghost, Unknown)
 
 
 def parts(value: Any, path: str, roots: tuple[str, ...] = (), depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
@@ -87,7 +115,7 @@ def parts(value: Any, path: str, roots: tuple[str, ...] = (), depth: int = _DEPT
             yield path, tensors.observe(value)
         except (TypeError, RuntimeError):
             yield path, f"{kind.__name__} {list(value.shape)}"
-    elif issubclass(kind, (Ghost, Unknown)) or kind.__module__ == "unittest.mock" or not depth:
+    elif issubclass(kind, _DEAF) or kind.__module__ == "unittest.mock" or not depth:
         yield path, kind.__name__
     elif issubclass(kind, torch.nn.Module):
         for name, weight in value.named_parameters():
