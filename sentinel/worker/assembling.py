@@ -17,9 +17,10 @@ _MOST = 60
 
 
 def assembled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the arguments and call: the answer, or what the call has changed in what it was given where there is none.
+    """Make the arguments and call: the answer, or what the call has changed in what it was given where there is none;
+    and what it handed to values that nobody knows, up to where it asked one of them anything.
 
-    :raises DriftError: where the code asked something of a value that nobody knows, whatever it made of the refusal.
+    :raises DriftError: where it asked that, whatever it made of the refusal, and had handed on nothing.
     """
     how = inputs["how"]
     objects.ASKED.clear()
@@ -43,13 +44,20 @@ def _called(boundary: Any, inputs: Mapping[str, Any], how: Mapping[str, Any]) ->
     function = boundary.function
     if isinstance(made.get("ctx"), objects.Context) and boundary.path.endswith(".forward"):
         function = _with_backward(boundary)
-    returned = _complete(function(*leading, **arguments))
-    if objects.ASKED:
+    objects.HANDED.clear()
+    returned: Any = None
+    try:
+        returned = _complete(function(*leading, **arguments))
+    except Exception:
+        if not objects.ASKED:
+            raise
+    handed = {f"{place}.{name}": dict(_plain(given)) for place, (name, given) in enumerate(objects.HANDED)}
+    if objects.ASKED and not any(handed.values()):
         raise DriftError(f"the code uses {objects.ASKED[0]}, which the lexicon does not know")
-    if returned is not None:
-        return {"returned": returned}
+    if returned is not None and type(returned) is not objects.Unknown and not objects.ASKED:
+        return {"returned": returned, **({"handed": handed} if handed else {})}
     after = {name: dict(_state(value)) for name, value in made.items()}
-    return {"left": {name: _changed(before[name], after[name]) for name in made}}
+    return {"left": {name: _changed(before[name], after[name]) for name in made}, "handed": handed}
 
 
 def _with_backward(boundary: Any) -> Callable[..., Any]:
@@ -87,10 +95,16 @@ def _state(value: Any) -> Iterator[tuple[str, Any]]:
     """The numbers, texts and tensors of an object, each with its place."""
     import torch
 
-    asked = len(objects.ASKED)
     own = {} if type(value) is objects.Unknown else getattr(value, "__dict__", {})
     inside = own and not isinstance(value, (Mapping, torch.Tensor)) and "batch" not in own
-    for name, part in list(own.items()) if inside else [("", value)]:
+    yield from _plain(own if inside else {"": value})
+
+
+def _plain(own: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    import torch
+
+    asked = len(objects.ASKED)
+    for name, part in list(own.items()):
         try:
             for path, found in islice(parts_of(part, name), _MOST):
                 if type(found) in (int, float, bool, str):
