@@ -50,6 +50,15 @@ _ASIDE = {
     "it sets a training up, or goes through its steps": "*Trainer.train *Trainer._run_training *Trainer.eval "
     "*Trainer.build_models *Trainer.__init__ *.train.evaluate.* *Trainer._run_generate* *Trainer.load_dataset "
     "*Trainer._load_and_tokenize *.WorkerDispatch.*",
+    "it runs on Megatron's ranks; that package is not installed": "*.megatron_strategy.*optimizer_step "
+    "*.model_utils.from_parallel_*packed* *.model_utils.AllGatherCPTensor.* *.get_megatron_optimizer_param_scheduler "
+    "*.coerce_optimizer_dtype_kwargs *.megatron_worker.*.forward *.megatron_worker.*.optim_step *.mtp.grad_clip.* "
+    "*.mtp.native_loss_patch.disable* *.mtp.adapter._Canon* *.mtp.adapter.project_* *.SeqAllToAll.backward "
+    "*.patch_topk_router_expert_bias_padding_mask",
+    "what a service is asked for, in records of pydantic, which is not imported": "*.skyrl_train_backend.*._build_* "
+    "*.skyrl_train_backend.*.sample *.skyrl_train_backend.*._*sample* *.TinkerEngine.process_optim_step",
+    "it loads a data set that was tokenised before": "*.pretokenized.*",
+    "an answer of an engine, in the engine's own form": "*.build_logprobs_content *.convert_vllm_prompt_logprobs",
 }
 
 TARGET = Target(

@@ -86,6 +86,7 @@ TERMS: tuple[Term, ...] = (
         _WHOSE + r"(vocab_parallel_|vp_|mtp_|main_|full_)?(logits|output_logits|next_token_logits)",
         "value",
     ),
+    _per((*TOKENS, "vocabulary"), "probs", _WHOSE + r"(probs|probabilities)", "weight"),
     _per((*TOKENS, "hidden"), "hidden_states", r"(last_|final_)?hidden(_states?)?|hidden_tensor", "value"),
     _per(("vocabulary", "hidden"), "weight", r"(lm_head_|head_|vocab_)?weight", "value"),
     _per(TOKENS, "tensor", r"x|tensor|t|input_?|arr|array|data_tensor", "value"),
@@ -230,7 +231,7 @@ TERMS: tuple[Term, ...] = (
     ),
     _any_of(
         "scale",
-        r"(reward|loss|logit|adv)_(scale|scaling|bias|weight|multiplier)|scale|scaling|bias|penalty_factor|reward_(mean|std)|mean|std|momentum|decay|warmup_ratio|min_lr_ratio|lr|learning_rate|peak_lr|inv_scale",
+        r"(reward|loss|logit|adv)_(scale|scaling|bias|weight|multiplier)|scale|scaling|bias|penalty_factor|reward_(mean|std)|mean|std|momentum|decay|warmup_ratio|min_lr_ratio|lr|learning_rate|weight_decay|peak_lr|inv_scale",
         1.0,
         0.5,
         0.0,
@@ -322,7 +323,9 @@ TERMS: tuple[Term, ...] = (
         None,
     ),
     _any_of("timing", r"(timing|timings|time|timing_raw|timing_dict|metric_timing)_?(raw|dict)?", {}),
-    _any_of("name", r"(\w+_)?name|key|split|tag|partition_id|request_id|model_id", "train", "val"),
+    _any_of("name", r"(\w+_)?name|key|split|tag|partition_id|request_id|model_id|mode", "train", "val"),
+    _any_of("place", r"(prompt|worker|env|episode|session|traj|trajectory|item|task|instance|sample|node)_id", 0, 1),
+    _any_of("data_sources", r"data_sources|domains", ["openai/gsm8k", "math"], ["math"]),
 )
 
 #: A tensor of which nothing is known but that it is one.

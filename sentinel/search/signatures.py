@@ -72,8 +72,9 @@ def signature(node: _Def, methods: Mapping[str, _Def] | None = None) -> Signatur
     required = {argument.arg for argument in positional[:bare]}
     required |= {argument.arg for argument, default in zip(given.kwonlyargs, given.kw_defaults) if default is None}
     named = [*positional, *given.kwonlyargs]
+    more = given.kwarg.arg if given.kwarg else ""
     own = positional[0].arg if methods is not None and positional and not _is_static(node) else ""
-    uses = _Uses({argument.arg for argument in named})
+    uses = _Uses({*(argument.arg for argument in named), *filter(None, (more,))})
     uses.read(node)
     if own:
         uses.follow(own, methods or {})
@@ -82,6 +83,8 @@ def signature(node: _Def, methods: Mapping[str, _Def] | None = None) -> Signatur
     maker = (methods or {}).get("__init__")
     built = signature(maker).parameters[1:] if own and maker is not None and maker is not node else ()
     taken = tuple(_parameter(argument, argument.arg in required, uses) for argument in named)
+    keys = (re.fullmatch(r"\[(\w+)\]", path) for path in sorted(uses.reads.get(more, ())))
+    taken += tuple(Parameter(key[1], "", True) for key in keys if key is not None)
     others = ((name, each) for name, each in (methods or {}).items() if own and each is not node and _FILLS.match(name))
     fills = tuple((name, signature(each).parameters[1:]) for name, each in islice(others, _MOST_FILLS))
     return Signature(taken, odd, built, fills)

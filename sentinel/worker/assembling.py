@@ -339,7 +339,8 @@ class _Maker:
             if "attributes" in part and not part["of"] and _takes(there):
                 self._give(there, part["attributes"], "")
                 continue
-            if "unknown" in part and (name in made if isinstance(made, dict) else hasattr(made, name)):
+            late = there is None and of == "self" and self._how["filled"]  # something that others put in is asked
+            if "unknown" in part and not late and (name in made if isinstance(made, dict) else hasattr(made, name)):
                 continue
             value = self.made(part)
             if there is not None and type(there) is not objects.Unknown and not _alike(there, value):

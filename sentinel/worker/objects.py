@@ -376,6 +376,8 @@ def _give_fields(made: Any, arguments: Mapping[str, Any]) -> None:
             except Exception:
                 value = Unknown(f"{type(made).__name__}.{field.name}")
             object.__setattr__(made, field.name, value)
+        else:
+            object.__setattr__(made, field.name, Unknown(f"{type(made).__name__}.{field.name}"))
 
 
 def _construct(owner: type, made: Any, positional: Sequence[Any], named: Mapping[str, Any]) -> None:
