@@ -58,6 +58,9 @@ _ASIDE = {
     "what a service is asked for, in records of pydantic, which is not imported": "*.skyrl_train_backend.*._build_* "
     "*.skyrl_train_backend.*.sample *.skyrl_train_backend.*._*sample* *.TinkerEngine.process_optim_step",
     "it loads a data set that was tokenised before": "*.pretokenized.*",
+    "a loader of torchdata's, which is not installed, and its place": "*._AsyncDataloader.* *.DataMixingSampler.__init__ "
+    "*._build_train_dataloader* *.SFTTrainer.build_*_dataloader",
+    "a model of transformers, which is not imported": "*.HFModelWrapper.* *.model_wrapper.*get_*",
     "an answer of an engine, in the engine's own form": "*.build_logprobs_content *.convert_vllm_prompt_logprobs",
 }
 
@@ -79,8 +82,16 @@ TARGET = Target(
     batches={
         "TrainingInputBatch": "skyrl.backends.skyrl_train.training_batch.TrainingInputBatch",
         "TensorBatch": "skyrl.backends.skyrl_train.training_batch.TensorBatch",
+        "Experience": "skyrl.train.dataset.replay_buffer.Experience",
     },
-    spellings={"sequences": "input_ids", "base_action_log_probs": "ref_log_probs", "action_log_probs": "old_log_probs"},
+    spellings={
+        "sequences": "input_ids",
+        "base_action_log_probs": "ref_log_probs",
+        "action_log_probs": "old_log_probs",
+        "rollout_logprobs": "rollout_log_probs",
+        "loss_mask": "response_mask",
+        "num_actions": "response_length",
+    },
     repository="https://github.com/NovaSky-AI/SkyRL",
     roots=(
         PackageRoot("skyrl"),

@@ -586,7 +586,7 @@ _ASIDE = {
     "*.init_model *.update_weights verl.checkpoint_engine.* *.main_ppo_v0.* *.message_queue.* *.unittest.* "
     "*.engine_workers_tinker.* *.dynamic_schedule.* *.main_eval.* *.main_generation_server.*",
     "which tool a text calls": "*.tool_parser.* verl.tools.*",
-    "which experts a router has chosen, for a replay in layers that are not installed": "*.veomni.router_replay.*e[_d]* "
+    "which experts a router has chosen, for a replay in layers not installed": "*.veomni.router_replay.*e[_d]* "
     "*.router_replay_patch.RouterReplay.[cg]* *.RouterReplay.set_[gr]* *.router_replay_patch._* "
     "*.router_replay_patch.patched_routing *.router_replay_utils.*_index* *.router_replay_utils.*Helper.* "
     "*.router_replay_utils.*_data *.build_padding_routed_experts",

@@ -13,7 +13,7 @@ from sentinel.contracts.contract import Contract, Input
 _MOST = 60
 
 #: What torch says where a gradient is what makes a call impossible.
-_GRADIENT = ("leaf Variable", "requires grad", "non-differentiable", "resize_")
+_GRADIENT = ("leaf Variable", "requires grad", "non-differentiable", "resize_", "detached")
 
 
 def parts_of(value: Any, path: str, depth: int = 2) -> Iterator[tuple[str, Any]]:
@@ -53,7 +53,7 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
     leaves = {name: inputs[name].detach().clone().requires_grad_(True) for name in floats}
     try:
         answer = call(**{**inputs, **leaves})
-    except RuntimeError as error:
+    except (RuntimeError, AssertionError) as error:
         if not leaves or not any(said in str(error) for said in _GRADIENT):
             raise
         leaves, answer = {}, call(**inputs)

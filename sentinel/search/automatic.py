@@ -15,7 +15,7 @@ from sentinel.contracts.contract import REQUIRED, TOKENS, Input, Observed
 from sentinel.contracts.unbound import AUTOMATIC
 from sentinel.deciding.law_session import Subject
 from sentinel.laws.law import Law
-from sentinel.search.lexicon import OBJECTS, PLAIN, TENSOR, USUAL, Term, meaning
+from sentinel.search.lexicon import BESIDE, OBJECTS, PLAIN, TENSOR, USUAL, Term, meaning
 from sentinel.search.scenarios import MASK_STYLES
 from sentinel.search.signatures import Parameter, Signature
 from sentinel.targets import Binding, Target
@@ -115,7 +115,7 @@ class _Reading:
         if term.derived and several:
             return None
         if term.derived:
-            if term.derived in ("rows", "tokens", "valid"):
+            if term.derived in ("rows", "tokens", "valid", "answered"):
                 self._need_mask()
             return {"derived": term.derived}
         choices = term.input.choices
@@ -293,9 +293,10 @@ class _Reading:
             if found is None and not match[3]:
                 found = self._unknown(f"{parameter.name}{path}")
             if found is not None:
-                (meta if match[1] == ".meta_info" else fields)[match[2]] = found
+                (meta if match[1] in (".meta_info", ".metadata") else fields)[match[2]] = found
         if annotated:  # what it hands the batch on to may read what every batch has
             fields = self._usual() | fields
+            meta = {name: made for name in BESIDE if (made := self.value(name)) is not None} | meta
         elif not fields and not meta:
             return self._unknown(parameter.name)
         return {"of": self.target.batches.get(of, ""), "fields": fields, "meta": meta}

@@ -134,11 +134,10 @@ TERMS: tuple[Term, ...] = (
     _per(("edges",), "cu_seqlens", r"cu_seq_?lens?(_(q|k|kv|padded|rmpad))?", dtype="int32", derived="edges"),
     # counts of the batch
     Term(Input("batch_size", "any", ""), re.compile(r"batch_size|bsz|bs|num_(samples|sequences|seqs|rows)"), "rows"),
+    Term(Input("answered", "any", ""), re.compile(r"(max_)?response_len(gth)?|num_actions"), "answered"),
     Term(
         Input("width", "any", ""),
-        re.compile(
-            r"seq_?len|sequence_length|response_length|max_(response_|seq_?)?len(gth)?|max_seqlen(_[qk])?|origin_seqlen|total_len"
-        ),
+        re.compile(r"seq_?len|sequence_length|max_(seq_?)?len(gth)?|max_seqlen(_[qk])?|origin_seqlen|total_len"),
         "tokens",
     ),
     Term(
@@ -377,6 +376,8 @@ USUAL = (
     "uid",
 )
 
+#: What a batch has beside its columns.
+BESIDE = ("response_length", "temperature", "global_steps", "micro_batch_size", "max_token_len", "use_dynamic_bsz")
 
 #: What a name says of how a value lies in memory, and not of what it is.
 _LIES = re.compile(r"_(rmpad|unpad|unpadded|padded|packed|local|cpu|np|tensors?|list)$")

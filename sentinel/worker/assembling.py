@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -37,7 +39,9 @@ def _called(boundary: Any, inputs: Mapping[str, Any], how: Mapping[str, Any]) ->
     maker = _Maker(boundary, inputs, how)
     made = {name: maker.made(spec) for name, spec in how["parameters"].items()}
     for name, taken in how["parameters"][how["own"]]["fills"].items() if how["filled"] else ():
-        _complete(getattr(made[how["own"]], name)(**{each: maker.made(spec) for each, spec in taken.items()}))
+        with suppress(Exception):  # one that refuses puts nothing in
+            _complete(getattr(made[how["own"]], name)(**{each: maker.made(spec) for each, spec in taken.items()}))
+    objects.ASKED.clear()
     before = {name: dict(_state(value)) for name, value in made.items()}
     arguments = {**made}
     leading = [arguments.pop(how["own"])] if how["own"] else []
@@ -251,6 +255,8 @@ class _Maker:
             return torch.arange(len(mask)).flip(0)
         if what == "rows":
             return len(mask)
+        if what == "answered":
+            return mask.shape[1]
         return int((mask != 0).sum()) if what == "valid" else mask.shape[1] + self._prompt
 
     def _trained(self, what: str) -> Any:
@@ -308,7 +314,12 @@ class _Maker:
             for name, value in others.items():
                 batch.set_non_tensor(name, value)
             return batch
-        return made(tensors)
+        if isinstance(made, type) and dataclasses.is_dataclass(made):
+            return objects.built(made, fields)
+        batch = made(tensors)
+        if meta and getattr(batch, "metadata", 0) is None:
+            batch.metadata = meta
+        return batch
 
     def _object(self, spec: Mapping[str, Any]) -> Any:
         """The framework's own object with its own defaults, where it can be made so; else one of what is read."""

@@ -238,7 +238,7 @@ WORLD: tuple[tuple[str, Any], ...] = (
     (r"transformers\.(\w+\.)*AutoProcessor\.from_pretrained", None),
     (r"transformers\..*\.is_\w+_available", False),
     (r"ray\.(get|put|wait)", partial(Unknown, "what Ray answers")),
-    (r"opentelemetry\..*|codetiming\.Timer", Quiet),
+    (r"opentelemetry\..*|codetiming\.Timer|ray\..*profile", Quiet),
     (r"datasets\.(\w+\.)*(load_dataset|load_from_disk)", Table),
 )
 
@@ -339,12 +339,18 @@ def default(path: str) -> Any:
         return None
     if not isinstance(of, type) or of.__module__ in ("builtins", "typing"):
         return None
+    return _made(of, path)
+
+
+def _made(of: Any, name: str) -> Any:
+    """What a class or a function makes of nothing; of a class that cannot, as much as it can."""
     used = len(ghosts.state().used)
-    try:
-        return of()
-    except Exception:  # it has fields without defaults, or looks for what is not there
-        del ghosts.state().used[used:]
-        return built(of, {})
+    with suppress(Exception):  # it has fields without defaults, or looks for what is not there
+        made = of()
+        if len(ghosts.state().used) == used:
+            return made
+    del ghosts.state().used[used:]
+    return built(of, {}) if isinstance(of, type) else Unknown(name)
 
 
 def built(owner: type, arguments: Mapping[str, Any]) -> Any:
@@ -371,13 +377,10 @@ def _give_fields(made: Any, arguments: Mapping[str, Any]) -> None:
         elif field.default is not dataclasses.MISSING:
             object.__setattr__(made, field.name, field.default)
         elif field.default_factory is not dataclasses.MISSING:
-            try:
-                value = field.default_factory()
-            except Exception:
-                value = Unknown(f"{type(made).__name__}.{field.name}")
-            object.__setattr__(made, field.name, value)
+            object.__setattr__(made, field.name, _made(field.default_factory, f"{type(made).__name__}.{field.name}"))
         else:
-            object.__setattr__(made, field.name, Unknown(f"{type(made).__name__}.{field.name}"))
+            may_lack = re.search(r"Optional|None", str(field.type))
+            object.__setattr__(made, field.name, None if may_lack else Unknown(f"{type(made).__name__}.{field.name}"))
 
 
 def _construct(owner: type, made: Any, positional: Sequence[Any], named: Mapping[str, Any]) -> None:
@@ -386,8 +389,10 @@ def _construct(owner: type, made: Any, positional: Sequence[Any], named: Mapping
     function = inspect.unwrap(vars(cls)["__init__"])
     top = owner.__module__.partition(".")[0]
     if cls.__module__.partition(".")[0] != top or not hasattr(function, "__code__"):
-        if cls is not object:
-            vars(cls)["__init__"](made, *positional, **named)
+        used = len(ghosts.state().used)
+        with suppress(Exception):  # it is of a package that is not there, or wants what nobody knows
+            vars(cls)["__init__"](made, *positional, **named) if cls is not object else None
+        del ghosts.state().used[used:]
         return
     taken = inspect.signature(function).parameters
     given = {name: value for name, value in named.items() if name in taken}
