@@ -667,9 +667,10 @@ _ASIDE = {
     "*EnvManager.make_decision *.VLTrajEnvManager.*form* *.VLTrajEnvManager.__init__ *.custom_vl_apply_chat_template "
     "*.AgentNativeStepEnvManager.step",
     "columns of a batch that lie with a worker of Ray": "*.RemoteBatch.cat *.RowRemoteBatch.* *.ColumnRemoteBatch.*",
-    "metrics of trajectories, or kept until they are logged": "*.Worker.get_metrics *._get_pg_metrics *.get_traj_*_time "
-    "*.compute_rollout_traj_metrics *.compute_train_data_metrics *.MetricsManager.__init__ *.MetricsManager.add_metric "
-    "*.MetricsManager.add_reduced* *.MetricsManager.add*domain* *.MetricsManager.clear* *.MetricsManager.add_[at][li]* ",
+    "metrics of trajectories, or kept until they are logged": "*.Worker.get_metrics *._get_pg_metrics "
+    "*.get_traj_*_time *.compute_rollout_traj_metrics *.compute_train_data_metrics *.MetricsManager.__init__ "
+    "*.MetricsManager.add_metric *.MetricsManager.add_reduced* *.MetricsManager.add*domain* *.MetricsManager.clear* "
+    "*.MetricsManager.add_[at][li]*",
     "logits on their way from a teacher's ranks to a student's": "*.LogitsCache.*[ft]*_logits "
     "*.LogitsCache.get_slice_view *.LogitsCache.broadcast* *.StudentWorker.*broadcast_logits *_p2p_logits "
     "*.logits_transfer",

@@ -55,11 +55,21 @@ _ASIDE = {
     "*.coerce_optimizer_dtype_kwargs *.megatron_worker.*.forward *.megatron_worker.*.optim_step *.mtp.grad_clip.* "
     "*.mtp.native_loss_patch.disable* *.mtp.adapter._Canon* *.mtp.adapter.project_* *.SeqAllToAll.backward "
     "*.patch_topk_router_expert_bias_padding_mask",
-    "what a service is asked for, in records of pydantic, which is not imported": "*.skyrl_train_backend.*._build_* "
-    "*.skyrl_train_backend.*.sample *.skyrl_train_backend.*._*sample* *.TinkerEngine.process_optim_step",
+    "what a service is asked for, in records of pydantic, which is not imported": "*.TinkerEngine.process_optim_step "
+    "*.skyrl_train_backend.*Backend._[fnpsv]* *.skyrl_train_backend.*Backend._[be]* *.SkyRLTrainBackend.optim_step "
+    "*.skyrl_train_backend.*.sample *.SkyRLTrainBackend._to_training_batch *.SkyRLTrainBackend._aggregate* "
+    "*.tinker.engine.prepare_*_batch",
+    "it asks workers of Ray, and hands on what they answer": "*Trainer._execute_* *.train_critic_and_policy "
+    "*.fwd_logprobs_values_reward *.SFTTrainer.train_step *.SFTTrainer._run_eval_one *.SFTTrainer._train_dummy",
+    "a draft model's loss, over Megatron's shards of the vocabulary": "*._VocabParallelTopkSoftCE.*",
+    "images, as a processor makes them": "*.SkyRLVLMGymGenerator._render_* *.SkyRLVLMGymGenerator.agent_loop",
+    "where tensors lie, and shards of a model on several ranks": "*.TensorBatch.to *.TensorBatch.contiguous "
+    "*.FSDPStrategy.backward *.fsdp2_clip_grad_norm_ *.FSDPPolicyWorkerBase.forward",
+    "it sets or gives one attribute": "*.PackedDataCollator.tokenizer",
+    "rows of datasets, which is not imported": "*._prompt_not_too_long *.PromptDataset.__init__ *.PromptDataset._read*",
     "it loads a data set that was tokenised before": "*.pretokenized.*",
-    "a loader of torchdata's, which is not installed, and its place": "*._AsyncDataloader.* *.DataMixingSampler.__init__ "
-    "*._build_train_dataloader* *.SFTTrainer.build_*_dataloader",
+    "a loader of torchdata's, which is not installed, and its place": "*._AsyncDataloader.[!n]* "
+    "*.DataMixingSampler.__init__ *FullyAsyncRay*._build_train_dataloader* *.SFTTrainer.build_*_dataloader",
     "a model of transformers, which is not imported": "*.HFModelWrapper.* *.model_wrapper.*get_*",
     "an answer of an engine, in the engine's own form": "*.build_logprobs_content *.convert_vllm_prompt_logprobs",
 }

@@ -307,7 +307,8 @@ _ASIDE = {
     "it hands weights to engines, or to a disk": "*.update_weight.* *.hf_checkpoint_saver.* *.hf_to_megatron.* "
     "*.disk_delta.* *.update_from_disk",
     "what is logged, timed and kept to be looked at": "*.observability.*trace* *.logging_utils.* *.train_data_utils.* "
-    "*.observability.*debug* *.observability.*perf* *.observability.*sglang* *.ci_utils.* *._wrap_* *.health_monitor.*",
+    "*.observability.*debug* *.observability.*perf* *.observability.*sglang* *.ci_utils.* *._wrap_* *.health_monitor.* "
+    "*.rollout_metrics.log_* *.train_metric_utils.log_rollout_data",
     "a server, and what it and a client say to each other": "*.rollout_buffer.* *.agent.adapters.*_render_stream "
     "*.BaseAdapter.* *.call_sglang_generate *.sglang_streaming_rollout.* *.sleep_rollout.* *.forge_load.* "
     "*.actor_group.*",

@@ -17,9 +17,12 @@ _GRADIENT = ("leaf Variable", "requires grad", "non-differentiable", "resize_", 
 
 
 def parts_of(value: Any, path: str, depth: int = 2) -> Iterator[tuple[str, Any]]:
-    """The parts of an answer, each with its path. What there is one of for each row becomes one array."""
+    """The parts of an answer that somebody knows, each with its path. What there is one of for each row becomes one
+    array."""
     import torch
 
+    if hasattr(type(value), "is_unknown"):
+        return
     if hasattr(value, "batch") and hasattr(value, "non_tensor_batch"):
         value = {**dict(value.batch or {}), **dict(value.non_tensor_batch or {})}
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -107,7 +107,7 @@ def _state(value: Any) -> Iterator[tuple[str, Any]]:
 def _plain(own: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     import torch
 
-    asked = len(objects.ASKED)
+    asked, used = len(objects.ASKED), len(ghosts.state().used)
     for name, part in list(own.items()):
         try:
             for path, found in islice(parts_of(part, name), _MOST):
@@ -118,7 +118,7 @@ def _plain(own: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         except Exception:  # something in it is unknown
             continue
         finally:
-            del objects.ASKED[asked:]
+            del objects.ASKED[asked:], ghosts.state().used[used:]
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,6 +41,8 @@ _ASIDE = re.compile(r"log(ger|ging)?\.|trac|progress|pbar|timer|profil", re.I)
 class Unknown:
     """A value that nobody knows. It is not None, and nothing else can be said of it but what its methods are handed."""
 
+    is_unknown = True
+
     def __init__(self, name: str) -> None:
         object.__setattr__(self, "_name", name)
 
