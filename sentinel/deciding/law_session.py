@@ -131,7 +131,7 @@ class Trial:
 
 
 #: Whether an answer says what ran: no, functions, or lines; or what the boundary and these functions hand on.
-Describe = bool | Literal["lines"] | list[str]
+Told = bool | Literal["lines"] | list[str]
 
 #: Beside the inputs of a call: options of the framework's own configuration, by name, whatever its adapter has made.
 SETTINGS = "settings"
@@ -170,7 +170,7 @@ class LawSession:
         self,
         subject: Subject,
         plans: Sequence[Plan],
-        describe: Describe = False,
+        describe: Told = False,
         coarsest: str = "",
         given: Sequence[str] | None = None,
     ) -> list[Trial]:
@@ -212,26 +212,17 @@ class LawSession:
         return _observed(self.answers(subject, calls, given=given))
 
     def answers(
-        self,
-        subject: Subject,
-        calls: Mapping[str, Inputs],
-        describe: Describe = False,
-        given: Sequence[str] | None = None,
+        self, subject: Subject, calls: Mapping[str, Inputs], describe: Told = False, given: Sequence[str] | None = None
     ) -> Sat:
         """Give what the worker says of each of these calls; no law looks at it.
 
         :param calls: the inputs of each; under :data:`SETTINGS` options that the boundary finds set otherwise.
         :raises Undecidable: where the boundary cannot be called here at all.
         """
-        plain = {
-            name: {
-                "inputs": {key: value for key, value in inputs.items() if key != SETTINGS},
-                "boundary": None,
-                "watch": False,
-                "settings": inputs.get(SETTINGS, {}),
-            }
-            for name, inputs in calls.items()
-        }
+        plain: dict[str, dict[str, Any]] = {}
+        for name, inputs in calls.items():
+            plain[name] = {"inputs": dict(inputs), "boundary": None, "watch": False}
+            plain[name]["settings"] = plain[name]["inputs"].pop(SETTINGS, {})
         return self._ask(subject, plain, {}, describe, given)[0]
 
     def consult(self, subject: Subject, calls: Mapping[str, Inputs]) -> dict[str, Any]:
@@ -264,7 +255,7 @@ class LawSession:
         subject: Subject,
         calls: Mapping[str, Any],
         consultations: Mapping[str, Any],
-        describe: Describe,
+        describe: Told,
         given: Sequence[str] | None = None,
     ) -> tuple[Sat, Sat]:
         request = _request(subject) if given is None else {**_request(subject), "given": list(given)}
@@ -311,7 +302,7 @@ class LineSession(LawSession):
         subject: Subject,
         calls: Mapping[str, Any],
         consultations: Mapping[str, Any],
-        describe: Describe,
+        describe: Told,
         given: Sequence[str] | None = None,
     ) -> tuple[Sat, Sat]:
         told = super()._ask(subject, calls, consultations, "lines", given)

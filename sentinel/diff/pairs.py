@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs, Observed
-from sentinel.deciding.law_session import Describe, LawSession, Plan, Subject, Trial, Undecidable, widened
+from sentinel.deciding.law_session import LawSession, Plan, Subject, Told, Trial, Undecidable, widened
 from sentinel.laws.agreement import Scale, counted, gap_between, numbers, scale_of
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.masked_values import MASKED_VALUES_HAVE_NO_INFLUENCE
@@ -178,7 +178,7 @@ class Pair(LawSession):
         self,
         subject: Subject,
         plans: Sequence[Plan],
-        describe: Describe = False,
+        describe: Told = False,
         coarsest: str = "",
         given: Sequence[str] | None = None,
     ) -> list[Trial]:
@@ -208,11 +208,7 @@ class Pair(LawSession):
         return again if again.violations else trial
 
     def both(
-        self,
-        subject: Subject,
-        calls: Mapping[str, Inputs],
-        describe: Describe = False,
-        given: Sequence[str] | None = None,
+        self, subject: Subject, calls: Mapping[str, Inputs], describe: Told = False, given: Sequence[str] | None = None
     ) -> dict[str, Sat]:
         """What each side says of some calls; they are asked at the same time.
 
@@ -308,11 +304,7 @@ class Alone(Pair):
         return Alone(self._sides[BEFORE].fresh(), self.seen)
 
     def both(
-        self,
-        subject: Subject,
-        calls: Mapping[str, Inputs],
-        describe: Describe = False,
-        given: Sequence[str] | None = None,
+        self, subject: Subject, calls: Mapping[str, Inputs], describe: Told = False, given: Sequence[str] | None = None
     ) -> dict[str, Sat]:
         return self._noted(subject, dict.fromkeys(SIDES, self._sides[BEFORE].answers(subject, calls, True, given)))
 

@@ -11,6 +11,7 @@ import re
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -94,7 +95,10 @@ def options(source: str) -> dict[str, list[Any]]:
     """What code reads of anything by a name and decides by, with values of it that may decide otherwise: those of a
     flag, what it is compared with, and the next to that, and small numbers where the code counts as far."""
     found: dict[str, list[Any]] = defaultdict(list)
-    for node in ast.walk(ast.parse(textwrap.dedent(source))):
+    tree = ast.Module([], [])
+    with suppress(SyntaxError):  # a method with a text that begins further left
+        tree = ast.parse(textwrap.dedent(source))
+    for node in ast.walk(tree):
         values: list[Any] = [True, False]
         sides = _asked(node)
         if isinstance(node, ast.Compare):

@@ -17,6 +17,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import chain, islice
 from typing import Any
 
@@ -208,35 +209,29 @@ class _Beside(_Tracer):
     :param wanted: these functions, by dotted path.
     """
 
-    _OWN, _STAND_IN, _NOTHING = "", "stand-in", "nothing"
-
     def __init__(self, roots: tuple[str, ...], boundary: calling.Boundary, adapter: str, wanted: Sequence[str]) -> None:
         super().__init__(roots)
         own = inspect.unwrap(boundary.function)
         own = inspect.getattr_static(own, "__init__") if isinstance(own, type) else getattr(own, "__func__", own)
-        self._kinds: dict[Any, str] = {getattr(own, "__code__", None): self._OWN}
+        self._names: dict[Any, str | None] = {getattr(own, "__code__", None): ""}  # None: it is not looked at
         self._wanted, self._outside = frozenset(wanted), (adapter, os.path.dirname(os.path.abspath(__file__)))
-        self._begin()
-
-    def _begin(self) -> None:
-        self._found: dict[str, Any] = {}
-        self._open: dict[Any, tuple[str, dict[str, Any], dict[str, Any]]] = {}
-        self._times: Counter[str] = Counter()
-        self._asked: set[tuple[Any, str]] = set()
-        self._turned: list[Any] = []
 
     def around(self, call: Any) -> Any:
         traced = super().around(call)
 
         @functools.wraps(call)
         def beside(*arguments: Any) -> Any:
-            self._begin()
-            self._settings = arguments[3].get("settings", {})
+            self._found: dict[str, Any] = {}
+            self._open: dict[Any, tuple[str, dict[str, Any], dict[str, Any]]] = {}
+            self._times: Counter[str] = Counter()
+            self._asked: set[str] = set()
+            self._settings, self._turned = arguments[3].get("settings", {}), list[Any]()
             with warnings.catch_warnings(record=True) as warned:
                 warnings.simplefilter("always")
                 answer = traced(*arguments)
-            said = (f"{each.category.__name__}: {each.message}" for each in warned if self._ours(each.filename))
-            self._keep(parts(list(said), "warnings", self._roots))
+            ours = [each for each in warned if each.filename.startswith(self._roots)]
+            said = [f"{each.category.__name__}: {each.message}" for each in ours]
+            self._found.update(parts({"warnings": said}, "", self._roots))
             self._open.clear()
             for take_back in self._turned:
                 take_back()
@@ -244,56 +239,50 @@ class _Beside(_Tracer):
 
         return beside
 
-    def _ours(self, file: str) -> bool:
-        return file.startswith(self._roots)
-
-    def _kind(self, frame: Any) -> str:
+    def _name(self, frame: Any) -> str | None:
+        """What a function is called here: nothing where it is the boundary, and ``stand-in`` where it is one."""
         code = frame.f_code
-        if code not in self._kinds:
+        if code not in self._names:
             path = f"{frame.f_globals.get('__name__', '')}.{getattr(code, 'co_qualname', code.co_name)}"
             outside = code.co_filename.startswith(self._outside) and not re.fullmatch(r"__(?!call)\w+__", code.co_name)
-            self._kinds[code] = self._STAND_IN if outside else path if path in self._wanted else self._NOTHING
-        return self._kinds[code]
+            self._names[code] = "stand-in" if outside else path if path in self._wanted else None
+        name = self._names[code]
+        return name if name != "stand-in" or frame.f_back.f_code.co_filename.startswith(self._roots) else None
 
     def _note(self, frame: Any, event: str, argument: Any) -> None:
         super()._note(frame, event, argument)
-        if event == "return" and frame in self._open:
-            who, given, before = self._open[frame]
-            self._keep(parts(argument, f"{who}returned", self._roots))
-            after = self._parts(given, f"{who}given")
-            self._found.update((path, value) for path, value in after.items() if before.get(path) != value)
-        if event != "call" or frame in self._open or len(self._found) > PARTS:
-            return
-        kind = self._kind(frame)
-        if kind == self._NOTHING or (kind == self._STAND_IN and not self._ours(frame.f_back.f_code.co_filename)):
-            return
+        with suppress(Exception):  # the framework's own object may refuse to be looked at
+            if event == "return" and frame in self._open:
+                who, given, before = self._open[frame]
+                after = self._parts({"returned": argument, **{f"given.{name}": each for name, each in given.items()}})
+                self._found.update((who + key, each) for key, each in after.items() if before.get(key) != each)
+            elif event == "call" and frame not in self._open and len(self._found) < PARTS:
+                name = self._name(frame)
+                if name is not None:
+                    self._enter(frame, name)
+
+    def _enter(self, frame: Any, name: str) -> None:
         code, local = frame.f_code, frame.f_locals
         many = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
-        given = {name: local[name] for name in code.co_varnames[:many] if name in local}
-        if kind == self._STAND_IN:
-            given.pop("self", None)
-        if kind == self._OWN and self._settings:
+        given = {each: local[each] for each in code.co_varnames[:many] if each in local}
+        if not name:
             self._turned += turned(given, self._settings)
-        before = self._parts(given, "")
-        said = hashlib.blake2b(repr(sorted(before.items())).encode(), digest_size=4).hexdigest()
-        if kind == self._STAND_IN:
-            if (code, said) not in self._asked:  # to ask the same once more is no other answer
-                self._asked.add((code, said))
-                self._times[code.co_name] += 1
-                asked = f"{code.co_name} {self._times[code.co_name]}: given"
-                self._keep((f"{asked}{path}", value) for path, value in before.items())
-            return
-        self._times[kind] += 1
-        again = f"{self._times[kind]}: " if self._times[kind] > 1 else ""
-        who = f"{kind}({said}): " if kind else again
-        self._open[frame] = who, given, {f"{who}given{path}": value for path, value in before.items()}
+        elif name == "stand-in":
+            name = code.co_name
+            given.pop("self", None)
+        before = self._parts({f"given.{each}": value for each, value in given.items()})
+        said = hashlib.blake2b(repr((name, sorted(before.items()))).encode(), digest_size=4).hexdigest()
+        if name != code.co_name:
+            self._times[name] += 1
+            again = f"{self._times[name]}: " if self._times[name] > 1 else ""
+            self._open[frame] = f"{name}({said}): " if name else again, given, before
+        elif said not in self._asked:  # to ask the same once more is no other answer
+            self._asked.add(said)
+            self._times[name] += 1
+            self._found.update((f"{name} {self._times[name]}: {key}", each) for key, each in before.items())
 
-    def _parts(self, given: Mapping[str, Any], path: str) -> dict[str, Any]:
-        found = (islice(parts(given[key], f"{path}.{key}", self._roots), PARTS // 10) for key in given)
-        return dict(chain.from_iterable(found))
-
-    def _keep(self, found: Any) -> None:
-        self._found.update(islice(found, PARTS // 10))
+    def _parts(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(chain.from_iterable(islice(parts(given[key], key, self._roots), PARTS // 10) for key in given))
 
 
 class _BranchTracer(_Tracer):

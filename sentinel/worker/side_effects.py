@@ -122,7 +122,8 @@ def parts(value: Any, path: str, roots: tuple[str, ...] = (), depth: int = _DEPT
             yield from parts((weight, weight.grad), f"{path}.{name}", roots, depth - 1)
     elif issubclass(kind, Mapping) or (hasattr(kind, "keys") and hasattr(kind, "__getitem__")):
         for key in list(value.keys()):
-            yield from parts(value[key], f"{path}.{key}", roots, depth - 1)
+            with suppress(Exception):  # a configuration lacks what it demands
+                yield from parts(value[key], f"{path}.{key}" if path else str(key), roots, depth - 1)
     elif issubclass(kind, (set, frozenset)):
         yield path, sorted(map(str, value))
     elif issubclass(kind, (list, tuple)) and value and all(type(item) in (int, float, bool) for item in value):
