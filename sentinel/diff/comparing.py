@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from sentinel.contracts.contract import Inputs
-from sentinel.deciding.law_session import SETTINGS, LawSession, Subject, Trial, Undecidable, widened
+from sentinel.deciding.law_session import SETTINGS, LawSession, Plan, Subject, Trial, Undecidable, widened
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.proof import NotProvenError, prove
 from sentinel.deciding.runner import Job, Runner
@@ -44,8 +44,8 @@ _OTHER = {BEFORE: AFTER, AFTER: BEFORE}
 #: How many times as many scenarios are drawn where a revision refuses some.
 _REFUSED = 5
 
-#: Values of one option that are tried, and scenarios with each.
-_TURNED = 3
+#: Values of one option that are tried, and how many in all.
+_VALUES, _TURNS = 3, 36
 
 #: Calls that shrinking one difference may take.
 _SHRINKING = 300
@@ -464,6 +464,10 @@ class Comparison:
 
         try:
             self._draw(search, lambda: not one.apart_from(other, ran()))
+            for plans in self._set_otherwise(alone, subject, one.changed(other), ran(), 1):
+                if not one.apart_from(other, ran()):
+                    break
+                alone.try_(subject, plans)
         except Undecidable:
             return None
         finally:
@@ -500,21 +504,39 @@ class Comparison:
     def _turned(
         self, pair: Pair, subject: Subject, changed: Sequence[Change]
     ) -> Iterator[tuple[Trial, tuple[Violation, ...], tuple[str, ...]]]:
-        """What differs where an option that the changed code decides by, and no scenario draws, is set otherwise."""
-        found: dict[str, list[Any]] = {}
-        for unit in (each for _, *units in changed for each in units if each is not None and each.kind == "function"):
-            for name, values in options(unit.text).items():
-                found.setdefault(name, []).extend(value for value in values if value not in found[name])
-        drawn = [asked(trial) for trial in pair.try_(subject, glimpses(subject, self._seed, [NUMBERS_STAY])[:_TURNED])]
-        for name, value in [(name, value) for name, values in found.items() for value in values[:_TURNED]]:
-            plans = [(NUMBERS_STAY, {"": {**inputs, SETTINGS: {name: value}}}) for inputs in drawn]
-            for plan, trial in zip(plans, [] if self._late() else pair.try_(subject, plans)):
+        """What differs where an option that no scenario draws is set otherwise."""
+        ran = frozenset(
+            path.rpartition(".")[2] for paths in pair.seen[subject.name].functions.values() for path in paths
+        )
+        for plans in self._set_otherwise(pair, subject, changed, ran, 2):
+            for plan, trial in zip(plans, pair.try_(subject, plans)):
                 if trial.violations and not trial.violations[0].symptom.endswith("raises"):
                     with closing(pair.fresh()) as fresh:
                         [again] = fresh.try_(subject, [plan])
                     if again.violations:
                         yield again, again.violations, ()
                         return
+
+    def _set_otherwise(
+        self, session: LawSession, subject: Subject, changed: Sequence[Change], ran: Collection[str], count: int
+    ) -> Iterator[list[Plan]]:
+        """Some scenarios with one option after the other set otherwise: those that the changed functions decide by, or,
+        where none of these runs, those that decide in what runs and names one of them."""
+        units = [each for _, *both in changed for each in both if each is not None and each.kind == "function"]
+        names = {unit.name.rpartition(".")[2] for unit in units}
+        if not names & {*ran}:
+            reached = self.reached(BEFORE, subject)
+            there = reached.units.values() if reached is not None else ()
+            running = [each for each in there if each.kind == "function" and each.name.rpartition(".")[2] in ran]
+            units = [each for each in running if names & (each.names | each.attributes)]
+        found: dict[str, list[Any]] = {}
+        for name, values in (each for unit in units for each in options(unit.text).items()):
+            found.setdefault(name, []).extend(value for value in values if value not in found[name])
+        turns = [{name: value} for name, values in found.items() for value in values[:_VALUES]][:_TURNS]
+        drawn = glimpses(subject, self._seed, [NUMBERS_STAY])[:count] if turns else []
+        for settings in turns:
+            if not self._late():
+                yield [(law, {"": {**inputs[""], SETTINGS: settings}}) for law, inputs in drawn]
 
     def _difference(
         self, pair: Pair, subject: Subject, trial: Trial, violations: Sequence[Violation], examples: tuple[str, ...]

@@ -306,7 +306,7 @@ class Alone(Pair):
     def both(
         self, subject: Subject, calls: Mapping[str, Inputs], describe: Told = False, given: Sequence[str] | None = None
     ) -> dict[str, Sat]:
-        return self._noted(subject, dict.fromkeys(SIDES, self._sides[BEFORE].answers(subject, calls, True, given)))
+        return self._noted(subject, dict.fromkeys(SIDES, self._sides[BEFORE].answers(subject, calls, [], given)))
 
 
 _SILENT = Failed("crash", "a call without an observation")

@@ -127,6 +127,30 @@ def test_what_is_handed_on_beside_the_contract_is_compared_too(run_sentinel, tre
     assert difference["before"] != difference["after"]
 
 
+def test_an_option_that_leads_to_what_has_changed_is_set_otherwise(run_sentinel, tree):
+    code = """
+class Config:
+    def __init__(self):
+        self.cold = False
+
+
+def _cold(loss):
+    return loss * {factor}
+
+
+def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", config=Config()):
+    loss = (loss_mat * loss_mask).sum() / loss_mask.sum()
+    return _cold(loss) if config.cold else loss
+"""
+    one, other = (tree(name, code.format(factor=factor)) for name, factor in (("one", 2), ("other", 3)))
+    answer = run_sentinel("diff", "tiny", one, other, "--json", *FEW)
+    [found] = answer.json()["boundaries"]
+    assert (answer.status, found["state"], found["judgement"]) == (1, "differs", "other")
+    [difference] = found["differences"]
+    assert difference["scenario"]["settings"] == {"cold": True}
+    assert "loss is 1.5 times what it was" in found["sentence"]
+
+
 def test_a_clock_and_an_address_are_no_difference(run_sentinel, tree):
     one, other = (
         tree(name, WHOLE.format(**{**PLAIN, "does": code})) for name, code in (("one", "a = 1"), ("other", "b = 1"))
