@@ -414,7 +414,24 @@ _ASIDE = {
     "a tool beside a training, or an example of an agent": "areal.tools.* *.testing_utils.* *.stats_logger.* "
     "*_executor.*dump* *.workflow.anthropic.* *.workflow.langchain.* *.workflow.openai.*",
     "Megatron's engine: that package is not installed": "*.MegatronEngine.*batch *._rebuild_index* "
-    "*.MegatronEngine.optimizer_step *.megatron_engine._float16* *.megatron_engine._warn*",
+    "*.MegatronEngine.optimizer_step *.megatron_engine._float16* *.megatron_engine._warn* *.MegatronEngine._compute_* "
+    "*.packed_context_parallel_forward *.vocab_parallel_head.*Head.* *.vocab_parallel_head.chunked_*",
+    "rows that share a beginning, packed as a tree for an attention kernel": "*.tree_attn.functional.*internal_node* "
+    "*.tree_attn.functional.*packed_tree* *.tree_attn.tree.*tree_* *.tree_attn.tree._apply* *._pack_extra_data "
+    "*.tree_attn.visualize.*",
+    "Archon's engine, an experiment whose mesh and pipeline want several ranks": "*.archon_runner.*[._][r]un* "
+    "*.archon_runner.*_create_loss_fn *.ArchonEngine.*_mb_inputs *.ArchonEngine.*_batch *.ArchonEngine._gather_actor* "
+    "*.ArchonEngine._compute_forward_result *.ArchonEngine.optimizer_step",
+    "shards of gradients, on several ranks": "*.fsdp_utils.grad.* *.multi_tensor_apply.local_multi_tensor_scale",
+    "images, as a processor makes them": "*.clevr_count_70k.* *.geometry3k.* *.virl39k.* *.VisionRLVRWorkflow._c* "
+    "*.VisionRLVRWorkflow.arun_episode",
+    "a conversation that a server keeps": "*.SessionData.*finalize_if* *.SessionData.set_reward *.export_trajectory "
+    "*.SessionStore.finalize_*",
+    "which tool a text calls": "*.tool_call_parser.*process_*",
+    "an answer of an engine, in the engine's own form": "*.parse_generation_response *.parse_vllm_generation_response",
+    "it asks a reward in another process": "*.AsyncRewardWrapper.*",
+    "a stopped training's state": "*.RecoverHandler.dump *.RecoverHandler.load",
+    "it fetches a data set": "*.get_torl_data_rl_dataset",
 }
 
 TARGET = Target(

@@ -656,6 +656,26 @@ _ASIDE = {
     "rollouts that are kept and read again, and what is logged of them": "*.rollout_mock_mixin.* *.log_monitor.* "
     "*.otel_receiver.* *.utils.tracking.* *.EnvActivityMonitor.* *.rlvr.utils.*",
     "a package of its own loads the files": "*.datasets.dataset.* *.datasets.loader.*",
+    "which experts a router has chosen, for a replay in Megatron's layers": "*.router_replay_utils.*",
+    "it registers and looks up by name": "*.register_chat_template *.get_chat_template *.get_encode_function "
+    "*.GlobalDatasetManager.register",
+    "requests and their answers, between workers of Ray": "*.generate_scheduler.ItemsGroup.* *.RolloutContext.* "
+    "*.generate_scheduler.ReplayBuffer.*[bm][eoi][gmr]* *.DynamicSamplingScheduler.*get_*b* *.process_new_prompt "
+    "*.DynamicSamplingScheduler.get_next* *.InferWorker.generate *.ReplayBuffer.*commit* *.ReplayBuffer.g* "
+    "*.GroupQueue*.put *.GroupQueueManager.get_*",
+    "an agent or an environment that others bring, turn by turn": "*EnvManager.run_rollout_loop *.ProxyEnvManager.* "
+    "*EnvManager.make_decision *.VLTrajEnvManager.*form* *.VLTrajEnvManager.__init__ *.custom_vl_apply_chat_template "
+    "*.AgentNativeStepEnvManager.step",
+    "columns of a batch that lie with a worker of Ray": "*.RemoteBatch.cat *.RowRemoteBatch.* *.ColumnRemoteBatch.*",
+    "metrics of trajectories, or kept until they are logged": "*.Worker.get_metrics *._get_pg_metrics "
+    "*.get_traj_*_time *.compute_rollout_traj_metrics *.compute_train_data_metrics *.MetricsManager.__init__ "
+    "*.MetricsManager.add_metric *.MetricsManager.add_reduced* *.MetricsManager.add*domain* *.MetricsManager.clear* "
+    "*.MetricsManager.add_[at][li]*",
+    "logits on their way from a teacher's ranks to a student's": "*.LogitsCache.*[ft]*_logits "
+    "*.LogitsCache.get_slice_view *.LogitsCache.broadcast* *.StudentWorker.*broadcast_logits *_p2p_logits "
+    "*.logits_transfer",
+    "it makes a model, asks it for tokens, or keeps it": "*._prepare_fsdp2_model *[2f]InferStrategy.generate "
+    "*.do_checkpoint",
 }
 _UPDATE = Binding(
     f"{_FSDP}.FSDP2TrainStrategy.train_step",

@@ -50,6 +50,28 @@ _ASIDE = {
     "it sets a training up, or goes through its steps": "*Trainer.train *Trainer._run_training *Trainer.eval "
     "*Trainer.build_models *Trainer.__init__ *.train.evaluate.* *Trainer._run_generate* *Trainer.load_dataset "
     "*Trainer._load_and_tokenize *.WorkerDispatch.*",
+    "it runs on Megatron's ranks; that package is not installed": "*.megatron_strategy.*optimizer_step "
+    "*.model_utils.from_parallel_*packed* *.model_utils.AllGatherCPTensor.* *.get_megatron_optimizer_param_scheduler "
+    "*.coerce_optimizer_dtype_kwargs *.megatron_worker.*.forward *.megatron_worker.*.optim_step *.mtp.grad_clip.* "
+    "*.mtp.native_loss_patch.disable* *.mtp.adapter._Canon* *.mtp.adapter.project_* *.SeqAllToAll.backward "
+    "*.patch_topk_router_expert_bias_padding_mask",
+    "what a service is asked for, in records of pydantic, which is not imported": "*.TinkerEngine.process_optim_step "
+    "*.skyrl_train_backend.*Backend._[fnpsv]* *.skyrl_train_backend.*Backend._[be]* *.SkyRLTrainBackend.optim_step "
+    "*.skyrl_train_backend.*.sample *.SkyRLTrainBackend._to_training_batch *.SkyRLTrainBackend._aggregate* "
+    "*.tinker.engine.prepare_*_batch",
+    "it asks workers of Ray, and hands on what they answer": "*Trainer._execute_* *.train_critic_and_policy "
+    "*.fwd_logprobs_values_reward *.SFTTrainer.train_step *.SFTTrainer._run_eval_one *.SFTTrainer._train_dummy",
+    "a draft model's loss, over Megatron's shards of the vocabulary": "*._VocabParallelTopkSoftCE.*",
+    "images, as a processor makes them": "*.SkyRLVLMGymGenerator._render_* *.SkyRLVLMGymGenerator.agent_loop",
+    "where tensors lie, and shards of a model on several ranks": "*.TensorBatch.to *.TensorBatch.contiguous "
+    "*.FSDPStrategy.backward *.fsdp2_clip_grad_norm_ *.FSDPPolicyWorkerBase.forward",
+    "it sets or gives one attribute": "*.PackedDataCollator.tokenizer",
+    "rows of datasets, which is not imported": "*._prompt_not_too_long *.PromptDataset.__init__ *.PromptDataset._read*",
+    "it loads a data set that was tokenised before": "*.pretokenized.*",
+    "a loader of torchdata's, which is not installed, and its place": "*._AsyncDataloader.[!n]* "
+    "*.DataMixingSampler.__init__ *FullyAsyncRay*._build_train_dataloader* *.SFTTrainer.build_*_dataloader",
+    "a model of transformers, which is not imported": "*.HFModelWrapper.* *.model_wrapper.*get_*",
+    "an answer of an engine, in the engine's own form": "*.build_logprobs_content *.convert_vllm_prompt_logprobs",
 }
 
 TARGET = Target(
@@ -70,8 +92,16 @@ TARGET = Target(
     batches={
         "TrainingInputBatch": "skyrl.backends.skyrl_train.training_batch.TrainingInputBatch",
         "TensorBatch": "skyrl.backends.skyrl_train.training_batch.TensorBatch",
+        "Experience": "skyrl.train.dataset.replay_buffer.Experience",
     },
-    spellings={"sequences": "input_ids", "base_action_log_probs": "ref_log_probs", "action_log_probs": "old_log_probs"},
+    spellings={
+        "sequences": "input_ids",
+        "base_action_log_probs": "ref_log_probs",
+        "action_log_probs": "old_log_probs",
+        "rollout_logprobs": "rollout_log_probs",
+        "loss_mask": "response_mask",
+        "num_actions": "response_length",
+    },
     repository="https://github.com/NovaSky-AI/SkyRL",
     roots=(
         PackageRoot("skyrl"),

@@ -307,10 +307,20 @@ _ASIDE = {
     "it hands weights to engines, or to a disk": "*.update_weight.* *.hf_checkpoint_saver.* *.hf_to_megatron.* "
     "*.disk_delta.* *.update_from_disk",
     "what is logged, timed and kept to be looked at": "*.observability.*trace* *.logging_utils.* *.train_data_utils.* "
-    "*.observability.*debug* *.observability.*perf* *.observability.*sglang* *.ci_utils.* *._wrap_* *.health_monitor.*",
+    "*.observability.*debug* *.observability.*perf* *.observability.*sglang* *.ci_utils.* *._wrap_* *.health_monitor.* "
+    "*.rollout_metrics.log_* *.train_metric_utils.log_rollout_data",
     "a server, and what it and a client say to each other": "*.rollout_buffer.* *.agent.adapters.*_render_stream "
     "*.BaseAdapter.* *.call_sglang_generate *.sglang_streaming_rollout.* *.sleep_rollout.* *.forge_load.* "
     "*.actor_group.*",
+    "which experts a router has chosen, for a replay in Megatron's layers": "*.RoutingReplay.p* "
+    "*.RoutingReplay.record *.RoutingReplay.assert* *.RoutingReplay.clear_all_f* *._compute_topk_for_current_router "
+    "*.get_routing_replay_compute_topk *.fill_routing_replay *.validate_rollout_routed_experts_for_replay",
+    "a server of log-probs on Megatron's ranks; that package is not installed": "*.TeacherLogpRayActor.* "
+    "*.server.logprob_utils._[gp]* *._merge_allgather_cp_tensors *.server.logprob_utils.get_label* "
+    "*.megatron_server.SampleManager.[gs]*_*",
+    "a step of Megatron's engine, which is not installed; its losses are bound": "*.MegatronTrainRayActor.* "
+    "*.megatron_utils.model.forward_only *.get_optimizer_param_scheduler",
+    "images and videos": "*._extract_images_from_messages *.build_packed_mrope_position_ids",
 }
 
 TARGET = Target(

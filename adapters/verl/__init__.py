@@ -586,6 +586,31 @@ _ASIDE = {
     "*.init_model *.update_weights verl.checkpoint_engine.* *.main_ppo_v0.* *.message_queue.* *.unittest.* "
     "*.engine_workers_tinker.* *.dynamic_schedule.* *.main_eval.* *.main_generation_server.*",
     "which tool a text calls": "*.tool_parser.* verl.tools.*",
+    "which experts a router has chosen, for a replay in layers not installed": "*.veomni.router_replay.*e[_d]* "
+    "*.router_replay_patch.RouterReplay.[cg]* *.RouterReplay.set_[gr]* *.router_replay_patch._* "
+    "*.router_replay_patch.patched_routing *.router_replay_utils.*_index* *.router_replay_utils.*Helper.* "
+    "*.router_replay_utils.*_data *.build_padding_routed_experts",
+    "a forward pass of a model of transformers, which is not imported": "*.models.transformers.*.forward_with_*",
+    "images, videos and sounds, as a processor makes them": "*.get_rope_index *.vision_utils.* *.*multi_modal_inputs "
+    "*._pad_last_dim_and_cat *._extract_audio_info *VL*ContinuousTokenBuilder.[!_]* *._to_vl2_conversation "
+    "*.render_tokens_with_mm *.embeds_padding_2_no_padding",
+    "ranks that hand tokens to each other": "*.ulysses.*Manager.*process_data *.ulysses.SeqAllToAll.backward "
+    "*.ulysses.gather_outputs_and_unpad *.dynamic_cp_scheduler.*chedule* *.dynamic_cp_scheduler.postprocess* "
+    "*.distillation.megatron.* *.engine.spec._shard_dims_group",
+    "how a call is dealt out to workers, by chunk and concat of DataProto, which are bound": "*.base.decorator.*",
+    "a copy of torch's own": "verl.third_party.*",
+    "it loads a tokenizer, a class or a function by a name": "*.hf_tokenizer *.get_processor_token_id "
+    "*.set_pad_token_id *.get_dataset_class *.get_custom_reward_fn *.resolve_reward_manager_cls "
+    "*.load_reward_manager *_distillation_loss *_distillation_loss_fn *.create_continuous_token_builder "
+    "*.migrate_legacy_reward_impl",
+    "options that do not go together are refused": "*CriticConfig.validate *CriticConfig._check_* "
+    "*.DistillationLossSettings.* *._resolve_filter_groups_metric",
+    "keys of what TransferQueue holds, which is not installed": "*.v1.replay_buffer.*terminal* "
+    "*.*_accumulate_eviction* *.v1.replay_buffer.*_clear_groups *.v1.replay_buffer.*_keys *.v1.replay_buffer.*_uids "
+    "*._has_enough_samples *.async_batch_meta2kv_batch_meta *.construct_minimal_padding_template "
+    "*.upsample_batch_to_divisible_size",
+    "what validation shows": "*._val_metrics_update *._merge_validation_results",
+    "Megatron's own schedule": "*.get_megatron_optimizer_param_scheduler",
 }
 
 TARGET = Target(

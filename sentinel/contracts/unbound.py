@@ -13,13 +13,16 @@ from sentinel.contracts.contract import Contract, Input
 _MOST = 60
 
 #: What torch says where a gradient is what makes a call impossible.
-_GRADIENT = ("leaf Variable", "requires grad", "non-differentiable", "resize_")
+_GRADIENT = ("leaf Variable", "requires grad", "non-differentiable", "resize_", "detached")
 
 
 def parts_of(value: Any, path: str, depth: int = 2) -> Iterator[tuple[str, Any]]:
-    """The parts of an answer, each with its path. What there is one of for each row becomes one array."""
+    """The parts of an answer that somebody knows, each with its path. What there is one of for each row becomes one
+    array."""
     import torch
 
+    if hasattr(type(value), "is_unknown"):
+        return
     if hasattr(value, "batch") and hasattr(value, "non_tensor_batch"):
         value = {**dict(value.batch or {}), **dict(value.non_tensor_batch or {})}
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -53,7 +56,7 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
     leaves = {name: inputs[name].detach().clone().requires_grad_(True) for name in floats}
     try:
         answer = call(**{**inputs, **leaves})
-    except RuntimeError as error:
+    except (RuntimeError, AssertionError) as error:
         if not leaves or not any(said in str(error) for said in _GRADIENT):
             raise
         leaves, answer = {}, call(**inputs)

@@ -130,8 +130,11 @@ class Trial:
     answer: Sat | None = None
 
 
-#: Whether an answer says what ran: no, functions, or lines.
-Describe = bool | Literal["lines"]
+#: Whether an answer says what ran: no, functions, or lines; or what the boundary and these functions hand on.
+Told = bool | Literal["lines"] | list[str]
+
+#: Beside the inputs of a call: options of the framework's own configuration, by name, whatever its adapter has made.
+SETTINGS = "settings"
 
 #: A law, and the variants it compares: the first of them the scenario itself.
 Plan = tuple[Law, Mapping[str, Inputs]]
@@ -167,7 +170,7 @@ class LawSession:
         self,
         subject: Subject,
         plans: Sequence[Plan],
-        describe: bool = False,
+        describe: Told = False,
         coarsest: str = "",
         given: Sequence[str] | None = None,
     ) -> list[Trial]:
@@ -209,17 +212,17 @@ class LawSession:
         return _observed(self.answers(subject, calls, given=given))
 
     def answers(
-        self,
-        subject: Subject,
-        calls: Mapping[str, Inputs],
-        describe: bool = False,
-        given: Sequence[str] | None = None,
+        self, subject: Subject, calls: Mapping[str, Inputs], describe: Told = False, given: Sequence[str] | None = None
     ) -> Sat:
         """Give what the worker says of each of these calls; no law looks at it.
 
+        :param calls: the inputs of each; under :data:`SETTINGS` options that the boundary finds set otherwise.
         :raises Undecidable: where the boundary cannot be called here at all.
         """
-        plain = {name: {"inputs": dict(inputs), "boundary": None, "watch": False} for name, inputs in calls.items()}
+        plain: dict[str, dict[str, Any]] = {}
+        for name, inputs in calls.items():
+            plain[name] = {"inputs": dict(inputs), "boundary": None, "watch": False}
+            plain[name]["settings"] = plain[name]["inputs"].pop(SETTINGS, {})
         return self._ask(subject, plain, {}, describe, given)[0]
 
     def consult(self, subject: Subject, calls: Mapping[str, Inputs]) -> dict[str, Any]:
@@ -252,7 +255,7 @@ class LawSession:
         subject: Subject,
         calls: Mapping[str, Any],
         consultations: Mapping[str, Any],
-        describe: Describe,
+        describe: Told,
         given: Sequence[str] | None = None,
     ) -> tuple[Sat, Sat]:
         request = _request(subject) if given is None else {**_request(subject), "given": list(given)}
@@ -299,7 +302,7 @@ class LineSession(LawSession):
         subject: Subject,
         calls: Mapping[str, Any],
         consultations: Mapping[str, Any],
-        describe: Describe,
+        describe: Told,
         given: Sequence[str] | None = None,
     ) -> tuple[Sat, Sat]:
         told = super()._ask(subject, calls, consultations, "lines", given)

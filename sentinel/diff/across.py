@@ -18,7 +18,7 @@ import numpy as np
 
 from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import REQUIRED, Contract, DoesNotApply, Input, Inputs
-from sentinel.deciding.law_session import LawSession, Subject, Trial, Undecidable, widened
+from sentinel.deciding.law_session import LawSession, Subject, Told, Trial, Undecidable, widened
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.proof import NotProvenError, prove
 from sentinel.diff.pairs import AFTER, BEFORE, SIDES, Pair, Seen
@@ -88,7 +88,7 @@ class Member:
         does not take, and its dialects."""
         return dict(inputs) if self.opened is None else _terms(self.subject, inputs)
 
-    def answers(self, session: LawSession, subject: Subject, asked: Mapping[str, Inputs], describe: bool) -> Sat:
+    def answers(self, session: LawSession, subject: Subject, asked: Mapping[str, Inputs], describe: Told) -> Sat:
         """What it answers to scenarios in its terms.
 
         :param subject: what it is asked about together with others; an input that this leaves out need not be taken.
@@ -142,7 +142,7 @@ class _InItsTerms(LawSession):
         return _InItsTerms(self.member, self._inner.fresh())
 
     def answers(
-        self, subject: Subject, calls: Mapping[str, Inputs], describe: bool = False, given: Sequence[str] | None = None
+        self, subject: Subject, calls: Mapping[str, Inputs], describe: Told = False, given: Sequence[str] | None = None
     ) -> Sat:
         asked = {name: self.member.terms(inputs) for name, inputs in calls.items()}
         return self.member.answers(self._inner, subject, asked, describe)

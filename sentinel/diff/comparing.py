@@ -6,24 +6,24 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from sentinel.contracts.contract import Inputs
-from sentinel.deciding.law_session import LawSession, Subject, Undecidable, widened
+from sentinel.deciding.law_session import SETTINGS, LawSession, Plan, Subject, Trial, Undecidable, widened
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.proof import NotProvenError, prove
 from sentinel.deciding.runner import Job, Runner
 from sentinel.diff.modules import Modules
-from sentinel.diff.pairs import AFTER, BEFORE, NUMBERS_STAY, SIDES, Alone, Pair, Seen, asked, numbers_stay_for
+from sentinel.diff.pairs import AFTER, BEFORE, BESIDE, NUMBERS_STAY, SIDES, Alone, Pair, Seen, asked, numbers_stay_for
 from sentinel.diff.reached import Code, Place, Reached, Unit, names_in
 from sentinel.errors import SentinelError
 from sentinel.history.bindings import ALIKE, Definition, Sighting, sighting
 from sentinel.history.commits import Commit
 from sentinel.history.coverage import CheckoutTrees
-from sentinel.laws.law import Law
+from sentinel.laws.law import Law, Violation
 from sentinel.laws.metrics import METRICS_TELL_THE_TRUTH
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
@@ -31,6 +31,7 @@ from sentinel.search.boundary_search import BoundarySearch, Finding, glimpses
 from sentinel.search.checks import subjects
 from sentinel.search.discovery import is_about
 from sentinel.search.examples import Example
+from sentinel.search.signatures import options
 from sentinel.search.survey import LEVELS
 from sentinel.targets import Binding, Target
 from sentinel.targets.checkout import Checkout
@@ -46,6 +47,9 @@ _REFUSED = 5
 #: Scenarios that laws look at where something differs, at most.
 _LOOKED = 30
 
+#: Values of one option that are tried, and how many in all.
+_VALUES, _TURNS = 3, 36
+
 #: Calls that shrinking one difference may take.
 _SHRINKING = 300
 
@@ -55,7 +59,7 @@ class Difference:
     """One way in which the two differ, on the smallest scenario that shows it, seen again in fresh processes.
 
     :ivar symptom: ``value``, ``non-finite``, ``masked`` (only where the mask is 0), ``shape``, ``dtype``, ``answer``,
-        ``raises`` or ``no longer raises``.
+        ``raises`` or ``no longer raises``; ``beside``, where all that the contract observes is the same.
     :ivar answers: by side: what was observed, or what was raised.
     :ivar details: key -> where and by how much.
     :ivar double: the same in float64, where the scenario is of a coarser dtype: what is observed there, by side.
@@ -132,12 +136,13 @@ class Compared:
 
     @property
     def judgement(self) -> str:
-        """``worse``, ``better``, ``mixed``, or ``other`` where no law and no known bug tells; empty where it is the
-        same."""
+        """``worse``, ``better``, ``mixed``, or ``other`` where no law and no known bug tells, or only ``beside`` what
+        its contract observes; empty where it is the same."""
         worse, better = (bool(self.broken.get(side) or self.bugs.get(side)) for side in (AFTER, BEFORE))
         if worse or better:
             return "mixed" if worse and better else "worse" if worse else "better"
-        return "other" if self.state == "differs" else ""
+        beside = {each.symptom for each in self.differences} == {BESIDE}
+        return ("beside" if beside else "other") if self.state == "differs" else ""
 
     @property
     def redefines(self) -> bool:
@@ -290,6 +295,15 @@ class Comparison:
     def reached(self, side: str, subject: Subject) -> Reached | None:
         return self.codes[side].reached(self.trees[side], subject.binding)
 
+    def beside(self, subject: Subject) -> list[str]:
+        """The functions that it reaches and that have other code now, by dotted path."""
+        changed = self.known[subject.name][2]
+        return [
+            f"{self.target.module_of(file)}.{name}"
+            for (file, name), one, other in changed
+            if one is not None and other is not None and other.kind == "function"
+        ]
+
     def _unit(self, side: str, found: Definition) -> Unit | None:
         units = self.codes[side].module(found.blob).units.values()
         return next((unit for unit in units if unit.span == found.name.span), None)
@@ -379,7 +393,7 @@ class Comparison:
         if runs is not None:
             return replace(compared, state="same numbers", scenarios=runs.scenarios, unreached=_named(changed))
         sessions = {side: self.place(side, subject).law_session.fresh() for side in SIDES}
-        pair = Pair(sessions[BEFORE], sessions[AFTER])
+        pair = Pair(sessions[BEFORE], sessions[AFTER], beside=self.beside(subject))
         laws = numbers_stay_for(subject.laws)
         search = BoundarySearch(pair, subject, self._seed, laws, _SHRINKING, shrink_further=False, glimpse=True)
         outcome = search.outcomes[NUMBERS_STAY]
@@ -393,8 +407,11 @@ class Comparison:
                 pair.try_(search.subject, glimpses(search.subject, self._seed, [NUMBERS_STAY])[:4], describe=True)
             seen = pair.seen.get(subject.name, Seen())
             findings = {item.symptom: item for each in laws[::-1] for item in search.outcomes[each].findings}
-            seen_again = (self._difference(pair, search.subject, finding) for finding in findings.values())
-            differences = tuple(each for each in seen_again if each.shown)
+            told = [(item.trial, item.violations, item.examples) for item in findings.values()]
+            told = told or list(self._turned(pair, search.subject, changed))
+            seen_again = (self._difference(pair, search.subject, *each) for each in told)
+            shown = [each for each in seen_again if each.shown]
+            differences = tuple([each for each in shown if each.symptom != BESIDE] or shown)
             if not seen.answered and seen.refused:
                 return _refused(compared, seen, differences)
             scenarios = [next(iter(finding.trial.variants.values())) for finding in findings.values()]
@@ -458,6 +475,10 @@ class Comparison:
 
         try:
             self._draw(search, lambda: not one.apart_from(other, ran()))
+            for plans in self._set_otherwise(alone, subject, one.changed(other), ran(), 1):
+                if not one.apart_from(other, ran()):
+                    break
+                alone.try_(subject, plans)
         except Undecidable:
             return None
         finally:
@@ -491,15 +512,54 @@ class Comparison:
         about = is_about(recipe, finding, self.target)
         return about and self._runner.decide(Job(recipe, self.refs[BEFORE])).verdict.name == "reproduced"
 
-    def _difference(self, pair: Pair, subject: Subject, finding: Finding) -> Difference:
-        inputs = asked(finding.trial)
-        details = {item.key: item.detail for item in finding.violations}
+    def _turned(
+        self, pair: Pair, subject: Subject, changed: Sequence[Change]
+    ) -> Iterator[tuple[Trial, tuple[Violation, ...], tuple[str, ...]]]:
+        """What differs where an option that no scenario draws is set otherwise."""
+        ran = frozenset(
+            path.rpartition(".")[2] for paths in pair.seen[subject.name].functions.values() for path in paths
+        )
+        for plans in self._set_otherwise(pair, subject, changed, ran, 2):
+            for plan, trial in zip(plans, pair.try_(subject, plans)):
+                if trial.violations and not trial.violations[0].symptom.endswith("raises"):
+                    with closing(pair.fresh()) as fresh:
+                        [again] = fresh.try_(subject, [plan])
+                    if again.violations:
+                        yield again, again.violations, ()
+                        return
+
+    def _set_otherwise(
+        self, session: LawSession, subject: Subject, changed: Sequence[Change], ran: Collection[str], count: int
+    ) -> Iterator[list[Plan]]:
+        """Some scenarios with one option after the other set otherwise: those that the changed functions decide by, or,
+        where none of these runs, those that decide in what runs and names one of them."""
+        units = [each for _, *both in changed for each in both if each is not None and each.kind == "function"]
+        names = {unit.name.rpartition(".")[2] for unit in units}
+        if not names & {*ran}:
+            reached = self.reached(BEFORE, subject)
+            there = reached.units.values() if reached is not None else ()
+            running = [each for each in there if each.kind == "function" and each.name.rpartition(".")[2] in ran]
+            units = [each for each in running if names & (each.names | each.attributes)]
+        found: dict[str, list[Any]] = {}
+        for name, values in (each for unit in units for each in options(unit.text).items()):
+            found.setdefault(name, []).extend(value for value in values if value not in found[name])
+        turns = [{name: value} for name, values in found.items() for value in values[:_VALUES]][:_TURNS]
+        drawn = glimpses(subject, self._seed, [NUMBERS_STAY])[:count] if turns else []
+        for settings in turns:
+            if not self._late():
+                yield [(law, {"": {**inputs[""], SETTINGS: settings}}) for law, inputs in drawn]
+
+    def _difference(
+        self, pair: Pair, subject: Subject, trial: Trial, violations: Sequence[Violation], examples: tuple[str, ...]
+    ) -> Difference:
+        inputs, symptom = asked(trial), violations[0].symptom
+        details = {item.key: item.detail for item in violations}
         told = pair.both(subject, {"": inputs})
-        answers, double = _answers(told), None
+        answers, double = _answers(told, details if symptom == BESIDE else ()), None
         failed = (next(iter(sat.answers.values())).refused for sat in told.values())
         slip = next((each.slip for each in failed if each is not None), "")
         wide = widened(subject.contract, {"": inputs})
-        if finding.symptom == "value" and wide is not None:
+        if symptom == "value" and wide is not None:
             with suppress(Undecidable):
                 closer = _answers(pair.both(subject, wide[0]))
                 double = {side: each for side, each in closer.items() if not isinstance(each, str)}
@@ -508,7 +568,7 @@ class Comparison:
             with suppress(Undecidable):  # what half precision alone is refused, its caller may never have
                 answered = _answers(pair.both(subject, {"": single})).values()
                 slip = slip if any(isinstance(each, str) for each in answered) else ""
-        return Difference(finding.symptom, inputs, answers, details, double, finding.examples, slip)
+        return Difference(symptom, inputs, answers, details, double, examples, slip)
 
     def _searched(self, session: LawSession, subject: Subject, laws: Sequence[Law], examples: int) -> BoundarySearch:
         """What a search for so many scenarios shows of some laws of a boundary."""
@@ -668,12 +728,14 @@ def _names_of(binding: Binding) -> frozenset[str]:
     return frozenset(called).union(*(path.split(".") for path in paths))
 
 
-def _answers(told: Mapping[str, Any]) -> dict[str, Mapping[str, Any] | str]:
+def _answers(told: Mapping[str, Any], beside: Collection[str] = ()) -> dict[str, Mapping[str, Any] | str]:
+    """:param beside: what is asked for of what is handed on beside the contract, if anything is."""
     answers: dict[str, Mapping[str, Any] | str] = {}
     for side, sat in told.items():
         called: Called = next(iter(sat.answers.values()))
         refused = called.refused.reason if called.refused is not None else "no answer"
-        answers[side] = called.observation if called.observation is not None else refused
+        said = {key: called.beside.get(key) for key in beside} if beside else called.observation
+        answers[side] = refused if called.observation is None or said is None else said
     return answers
 
 
@@ -729,7 +791,7 @@ def _refused(compared: Compared, seen: Seen, differences: Sequence[Difference]) 
 def _stays(caller: Compared, helpers: Collection[str]) -> bool:
     """Whether a caller's numbers are what they were, in scenarios that ran what has changed."""
     ran = not any(line.endswith(f" {name}") for line in caller.unreached for name in helpers)
-    same = caller.state == "same numbers" or {each.symptom for each in caller.differences} == {"dtype"}
+    same = caller.state == "same numbers" or {each.symptom for each in caller.differences} <= {"dtype", BESIDE}
     return ran and same and not caller.broken.get(AFTER) and not caller.bugs.get(AFTER)
 
 

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs, Observed
-from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, Undecidable, widened
+from sentinel.deciding.law_session import LawSession, Plan, Subject, Told, Trial, Undecidable, widened
 from sentinel.laws.agreement import Scale, counted, gap_between, numbers, scale_of
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.masked_values import MASKED_VALUES_HAVE_NO_INFLUENCE
 from sentinel.values.literals import FLOATS, Tensor
 from sentinel.worker import protocol
-from sentinel.worker.answers import Called, Claim, Failed, Sat
+from sentinel.worker.answers import PARTS, Called, Claim, Failed, Sat
 
 BEFORE, AFTER = SIDES = ("before", "after")
 
@@ -58,6 +58,30 @@ def _difference(case: Case, item: Observed, one: Any, other: Any, scale: Scale) 
     detail = f"{where}{left[0][place].item()!r} before, {right[0][place].item()!r} after"
     finite = np.isfinite(left[0]) == np.isfinite(right[0])
     return ("masked" if masked else "value" if finite[wrong].all() else "non-finite"), detail
+
+
+#: The symptom of a difference in what a boundary hands on beside what its contract observes.
+BESIDE = "beside"
+
+
+def beside_stays(case: Case, called: Mapping[str, Called]) -> list[Violation]:
+    """What is handed on beside the contract is the same: all that is returned and mutated, what a stand-in is asked,
+    what changed functions answer where both revisions give them the same."""
+    one, other = (called[side].beside for side in SIDES)
+    whole = max(len(one), len(other)) < PARTS
+    labels = {key.partition(": ")[0] for key in one} & {key.partition(": ")[0] for key in other}
+    scale = scale_of(replace(case, contract=None), [case.inputs[BEFORE]], [one, other])
+    found: list[Violation] = []
+    for key in dict.fromkeys([*one, *other]):
+        label = key.partition(": ")[0]
+        if (key not in one or key not in other) and (not whole or ("(" in label and label not in labels)):
+            continue
+        symptom, detail = _difference(
+            replace(case, contract=None), Observed(key, ""), one.get(key), other.get(key), scale
+        )
+        if symptom:
+            found.append(Violation(key, other.get(key), one.get(key), detail, BESIDE))
+    return found
 
 
 def same_answers(
@@ -103,6 +127,8 @@ def asked(trial: Trial) -> Inputs:
 class Seen:
     """What a pair has seen of one boundary.
 
+    :ivar steady: what it hands on beside its contract, and whether that is the same whenever it is asked.
+
     :ivar claims: where the worker says that it is, by side.
     :ivar functions: what of the target's ran, by side, where that was asked for.
     :ivar rounding: the largest difference that rounding explains.
@@ -119,32 +145,42 @@ class Seen:
     came: bool = False
     refused: dict[str, str] = field(default_factory=dict)
     spoken: dict[str, set[str]] = field(default_factory=lambda: {side: set() for side in SIDES})
+    steady: dict[str, bool] = field(default_factory=dict)
 
 
 class Pair(LawSession):
     """Both revisions of one target. A trial's case has the two observations; its answer is that of the later one.
 
     :ivar seen: subject's name -> what was seen of it.
+    :param beside: the functions of which it is looked at what they answer, beside what the boundary hands on; None
+        where its contract is all that is looked at.
     """
 
-    def __init__(self, one: LawSession, other: LawSession, seen: dict[str, Seen] | None = None) -> None:
+    def __init__(
+        self,
+        one: LawSession,
+        other: LawSession,
+        seen: dict[str, Seen] | None = None,
+        beside: list[str] | None = None,
+    ) -> None:
         self._sides = {BEFORE: one, AFTER: other}
         self.seen = {} if seen is None else seen
-        self._beside = ThreadPoolExecutor(1, "sentinel-before")
+        self._whole = beside
+        self._at_once = ThreadPoolExecutor(1, "sentinel-before")
 
     def close(self) -> None:
         for side in self._sides.values():
             side.close()
-        self._beside.shutdown()
+        self._at_once.shutdown()
 
     def fresh(self) -> Pair:
-        return Pair(self._sides[BEFORE].fresh(), self._sides[AFTER].fresh(), self.seen)
+        return Pair(self._sides[BEFORE].fresh(), self._sides[AFTER].fresh(), self.seen, self._whole)
 
     def try_(
         self,
         subject: Subject,
         plans: Sequence[Plan],
-        describe: bool = False,
+        describe: Told = False,
         coarsest: str = "",
         given: Sequence[str] | None = None,
     ) -> list[Trial]:
@@ -174,13 +210,14 @@ class Pair(LawSession):
         return again if again.violations else trial
 
     def both(
-        self, subject: Subject, calls: Mapping[str, Inputs], describe: bool = False, given: Sequence[str] | None = None
+        self, subject: Subject, calls: Mapping[str, Inputs], describe: Told = False, given: Sequence[str] | None = None
     ) -> dict[str, Sat]:
         """What each side says of some calls; they are asked at the same time.
 
         :raises Undecidable: where one of them cannot be called at all; says which.
         """
-        promise = self._beside.submit(self._sides[BEFORE].answers, subject, calls, describe, given)
+        describe = describe if self._whole is None else self._whole
+        promise = self._at_once.submit(self._sides[BEFORE].answers, subject, calls, describe, given)
         told: dict[str, Sat] = {}
         failed: dict[str, Undecidable] = {}
         try:
@@ -234,10 +271,27 @@ class Pair(LawSession):
         for side, observation in case.observation.items():
             left = {key: numbers(value) for key, value in observation.items() if key not in seen.spoken[side]}
             seen.spoken[side] |= {key for key, told in left.items() if told is not None and told[0].any()}
-        violations = tuple(law.violations(case))
+        violations = tuple(law.violations(case)) or self._unlike(subject, case, called)
         if not violations:
             seen.rounding = max([seen.rounding, *_gaps(case)])
         return Trial(variants, case, violations, answer=answer)
+
+    def _unlike(self, subject: Subject, case: Case, called: Mapping[str, Called]) -> tuple[Violation, ...]:
+        """How what is handed on beside the contract differs; and where it is not what each revision says when it is
+        asked once more, in a fresh process, it is a clock or an address, and says nothing."""
+        steady = self.seen[subject.name].steady
+        found = [item for item in beside_stays(case, called) if steady.get(item.key, True)]
+        if any(item.key not in steady for item in found):
+            pair = self.fresh()
+            try:
+                again = {side: sat.answers[""] for side, sat in pair.both(subject, {"": case.inputs[BEFORE]}).items()}
+            finally:
+                pair.close()
+            wavers: set[str] = set()
+            for side in SIDES:
+                wavers |= {item.key for item in beside_stays(case, {BEFORE: called[side], AFTER: again[side]})}
+            steady |= {item.key: item.key not in wavers for item in found}
+        return tuple(item for item in found if steady[item.key])
 
 
 class Alone(Pair):
@@ -253,9 +307,9 @@ class Alone(Pair):
         return Alone(self._sides[BEFORE].fresh(), self.seen)
 
     def both(
-        self, subject: Subject, calls: Mapping[str, Inputs], describe: bool = False, given: Sequence[str] | None = None
+        self, subject: Subject, calls: Mapping[str, Inputs], describe: Told = False, given: Sequence[str] | None = None
     ) -> dict[str, Sat]:
-        return self._noted(subject, dict.fromkeys(SIDES, self._sides[BEFORE].answers(subject, calls, True, given)))
+        return self._noted(subject, dict.fromkeys(SIDES, self._sides[BEFORE].answers(subject, calls, [], given)))
 
 
 _SILENT = Failed("crash", "a call without an observation")

@@ -48,7 +48,7 @@ _PLACES = 6
 
 _STOPPED = f"stopped after {_LONGEST:.0f} seconds"
 
-_GRAVEST = ("worse", "mixed", "better", "other")
+_GRAVEST = ("worse", "mixed", "better", "other", "beside")
 
 #: Boundaries that a page names of one pull request.
 _LINES = 4

@@ -50,13 +50,13 @@ def of_difference(difference: Difference) -> str:
         one, other = numbers(before.get(key)), numbers(after.get(key))
         if one is None or other is None:
             was, is_ = told_apart(before.get(key), after.get(key))
-            return f"{key} is {is_}, and was {was}"
+            return f"{message(key)} is {is_}, and was {was}"
         if difference.symptom == "dtype":
-            return f"{key} has the same numbers in {other[1]}, and had them in {one[1]}"
+            return f"{message(key)} has the same numbers in {other[1]}, and had them in {one[1]}"
         if one[0].shape != other[0].shape:
-            return f"{key}: {difference.details[key]}"
+            return f"{message(key)}: {difference.details[key]}"
         where = ", only where the mask is 0" if difference.symptom == "masked" else ""
-        return f"{key} {_moved(one[0], other[0])}{where}"
+        return f"{message(key)} {_moved(one[0], other[0])}{where}"
     return difference.symptom
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from sentinel.deciding.law_session import LawSession, Subject, Undecidable
+from sentinel.deciding.law_session import SETTINGS, LawSession, Subject, Undecidable
 from sentinel.deciding.runner import Runner
 from sentinel.diff.comparing import Compared, Comparison
-from sentinel.diff.pairs import AFTER, BEFORE, SIDES, same_answers
+from sentinel.diff.pairs import AFTER, BEFORE, BESIDE, SIDES, same_answers
 from sentinel.diff.reached import Code, Reached
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.history import commits
@@ -116,8 +116,11 @@ class Since:
             first = compared.differences[0]
 
             def by_numbers(session: LawSession) -> str:
-                called = session.answers(subject, {"": first.inputs}).answers[""]
-                answer = called.refused.reason if called.refused is not None else called.observation or {}
+                whole = first.symptom == BESIDE or SETTINGS in first.inputs
+                beside = self._comparison.beside(subject) if whole else False
+                called = session.answers(subject, {"": first.inputs}, beside).answers[""]
+                said = {key: called.beside.get(key) for key in first.details} if first.symptom == BESIDE else {}
+                answer = called.refused.reason if called.refused is not None else said or called.observation or {}
                 like = [s for s in SIDES if same_answers(subject.contract, first.inputs, first.answers[s], answer)]
                 return like[0] if len(like) == 1 else "it answers as neither does"
 

@@ -15,7 +15,7 @@ from sentinel.contracts.contract import REQUIRED, TOKENS, Input, Observed
 from sentinel.contracts.unbound import AUTOMATIC
 from sentinel.deciding.law_session import Subject
 from sentinel.laws.law import Law
-from sentinel.search.lexicon import OBJECTS, PLAIN, TENSOR, USUAL, Term, meaning
+from sentinel.search.lexicon import BESIDE, OBJECTS, PLAIN, TENSOR, USUAL, Term, meaning
 from sentinel.search.scenarios import MASK_STYLES
 from sentinel.search.signatures import Parameter, Signature
 from sentinel.targets import Binding, Target
@@ -45,12 +45,13 @@ _FORMS = (
     (r"(Optional\[)?(np|numpy)\.(nd)?array.*", "array"),
 )
 _SCALAR = re.compile(
-    r"(Optional\[)?(int|float|bool|str|Any|None|dict|Dict|[Ll]ist\[(dict|Dict|Message)).*|.*Literal\[.*|"
+    r"(Optional\[)?(int|float|bool|str|Any|None|dict|Dict|[Ll]ist\[(dict|Dict|Message|str|int|float)).*|.*Literal\[.*|"
 )
 _CONFIGURATION = re.compile(r"(\w+_)?(config|cfg|args|conf|hps|arguments|options|gconfig|params)")
 
 _WHOLE_CONFIGURATION = re.compile(r"(full_|trainer_)?(config|cfg|args)")
 _ROWS = re.compile(r"(\w+_)?samples|group")
+_ITEMS = re.compile(r"(\w+_)?(items|examples|features|records|rows|(item|data|example)_list)")
 _BATCH = re.compile(r"(\w+_)?batch|(rollout_)?data|micro_?batch|mini_?batch|data_proto")
 
 #: Names that speak of the response alone, in a batch whose other columns have the prompt, too.
@@ -109,14 +110,17 @@ class _Reading:
         self.inputs.setdefault(name, Input(name, "any", "", default=choices[0], choices=choices))
         return {"input": name}
 
-    def _of_scalar(self, name: str, term: Term, annotation: str) -> dict[str, Any]:
+    def _of_scalar(self, name: str, term: Term, annotation: str) -> dict[str, Any] | None:
+        several = re.match(r"(Optional\[)?[Ll]ist\[(str|int|float)", annotation)
+        if term.derived and several:
+            return None
         if term.derived:
-            if term.derived in ("rows", "tokens", "valid"):
+            if term.derived in ("rows", "tokens", "valid", "answered"):
                 self._need_mask()
             return {"derived": term.derived}
         choices = term.input.choices
-        if re.match(r"(Optional\[)?[Ll]ist\[str", annotation):
-            choices = tuple([choice, choices[0]] for choice in choices)
+        if several:
+            choices = tuple(choice if isinstance(choice, list) else [choice, choices[0]] for choice in choices)
         return self._scalar(name, choices)
 
     def _of_many(self, name: str, term: Term, form: str) -> dict[str, Any] | None:
@@ -171,6 +175,10 @@ class _Reading:
             found = self._object(parameter, self._class(parameter.annotation), known)
         if found is None and len(items) > items.count("[]"):
             return self._items(parameter.name, items)
+        plain = re.fullmatch(r"([Ll]ist(\[.*([Dd]ict|Any).*\])?)?", parameter.annotation)
+        if found is None and plain and _ITEMS.fullmatch(parameter.name):
+            self._need_mask()
+            return {"rows": "", "fields": self._usual(), "nested": False, "one": False}
         if found is None and _BATCH.fullmatch(parameter.name):
             return self._batch(parameter.annotation)
         if found is None and parameter.required:
@@ -285,9 +293,10 @@ class _Reading:
             if found is None and not match[3]:
                 found = self._unknown(f"{parameter.name}{path}")
             if found is not None:
-                (meta if match[1] == ".meta_info" else fields)[match[2]] = found
+                (meta if match[1] in (".meta_info", ".metadata") else fields)[match[2]] = found
         if annotated:  # what it hands the batch on to may read what every batch has
             fields = self._usual() | fields
+            meta = {name: made for name in BESIDE if (made := self.value(name)) is not None} | meta
         elif not fields and not meta:
             return self._unknown(parameter.name)
         return {"of": self.target.batches.get(of, ""), "fields": fields, "meta": meta}

@@ -86,6 +86,7 @@ TERMS: tuple[Term, ...] = (
         _WHOSE + r"(vocab_parallel_|vp_|mtp_|main_|full_)?(logits|output_logits|next_token_logits)",
         "value",
     ),
+    _per((*TOKENS, "vocabulary"), "probs", _WHOSE + r"(probs|probabilities)", "weight"),
     _per((*TOKENS, "hidden"), "hidden_states", r"(last_|final_)?hidden(_states?)?|hidden_tensor", "value"),
     _per(("vocabulary", "hidden"), "weight", r"(lm_head_|head_|vocab_)?weight", "value"),
     _per(TOKENS, "tensor", r"x|tensor|t|input_?|arr|array|data_tensor", "value"),
@@ -133,11 +134,10 @@ TERMS: tuple[Term, ...] = (
     _per(("edges",), "cu_seqlens", r"cu_seq_?lens?(_(q|k|kv|padded|rmpad))?", dtype="int32", derived="edges"),
     # counts of the batch
     Term(Input("batch_size", "any", ""), re.compile(r"batch_size|bsz|bs|num_(samples|sequences|seqs|rows)"), "rows"),
+    Term(Input("answered", "any", ""), re.compile(r"(max_)?response_len(gth)?|num_actions"), "answered"),
     Term(
         Input("width", "any", ""),
-        re.compile(
-            r"seq_?len|sequence_length|response_length|max_(response_|seq_?)?len(gth)?|max_seqlen(_[qk])?|origin_seqlen|total_len"
-        ),
+        re.compile(r"seq_?len|sequence_length|max_(seq_?)?len(gth)?|max_seqlen(_[qk])?|origin_seqlen|total_len"),
         "tokens",
     ),
     Term(
@@ -230,7 +230,7 @@ TERMS: tuple[Term, ...] = (
     ),
     _any_of(
         "scale",
-        r"(reward|loss|logit|adv)_(scale|scaling|bias|weight|multiplier)|scale|scaling|bias|penalty_factor|reward_(mean|std)|mean|std|momentum|decay|warmup_ratio|min_lr_ratio|lr|learning_rate|peak_lr|inv_scale",
+        r"(reward|loss|logit|adv)_(scale|scaling|bias|weight|multiplier)|scale|scaling|bias|penalty_factor|reward_(mean|std)|mean|std|momentum|decay|warmup_ratio|min_lr_ratio|lr|learning_rate|weight_decay|peak_lr|inv_scale",
         1.0,
         0.5,
         0.0,
@@ -322,7 +322,9 @@ TERMS: tuple[Term, ...] = (
         None,
     ),
     _any_of("timing", r"(timing|timings|time|timing_raw|timing_dict|metric_timing)_?(raw|dict)?", {}),
-    _any_of("name", r"(\w+_)?name|key|split|tag|partition_id|request_id|model_id", "train", "val"),
+    _any_of("name", r"(\w+_)?name|key|split|tag|partition_id|request_id|model_id|mode", "train", "val"),
+    _any_of("place", r"(prompt|worker|env|episode|session|traj|trajectory|item|task|instance|sample|node)_id", 0, 1),
+    _any_of("data_sources", r"data_sources|domains", ["openai/gsm8k", "math"], ["math"]),
 )
 
 #: A tensor of which nothing is known but that it is one.
@@ -374,6 +376,8 @@ USUAL = (
     "uid",
 )
 
+#: What a batch has beside its columns.
+BESIDE = ("response_length", "temperature", "global_steps", "micro_batch_size", "max_token_len", "use_dynamic_bsz")
 
 #: What a name says of how a value lies in memory, and not of what it is.
 _LIES = re.compile(r"_(rmpad|unpad|unpadded|padded|packed|local|cpu|np|tensors?|list)$")

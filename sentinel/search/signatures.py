@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 _Def = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -70,8 +73,9 @@ def signature(node: _Def, methods: Mapping[str, _Def] | None = None) -> Signatur
     required = {argument.arg for argument in positional[:bare]}
     required |= {argument.arg for argument, default in zip(given.kwonlyargs, given.kw_defaults) if default is None}
     named = [*positional, *given.kwonlyargs]
+    more = given.kwarg.arg if given.kwarg else ""
     own = positional[0].arg if methods is not None and positional and not _is_static(node) else ""
-    uses = _Uses({argument.arg for argument in named})
+    uses = _Uses({*(argument.arg for argument in named), *filter(None, (more,))})
     uses.read(node)
     if own:
         uses.follow(own, methods or {})
@@ -80,9 +84,41 @@ def signature(node: _Def, methods: Mapping[str, _Def] | None = None) -> Signatur
     maker = (methods or {}).get("__init__")
     built = signature(maker).parameters[1:] if own and maker is not None and maker is not node else ()
     taken = tuple(_parameter(argument, argument.arg in required, uses) for argument in named)
+    keys = (re.fullmatch(r"\[(\w+)\]", path) for path in sorted(uses.reads.get(more, ())))
+    taken += tuple(Parameter(key[1], "", True) for key in keys if key is not None)
     others = ((name, each) for name, each in (methods or {}).items() if own and each is not node and _FILLS.match(name))
     fills = tuple((name, signature(each).parameters[1:]) for name, each in islice(others, _MOST_FILLS))
     return Signature(taken, odd, built, fills)
+
+
+def options(source: str) -> dict[str, list[Any]]:
+    """What code reads of anything by a name and decides by, with values of it that may decide otherwise: those of a
+    flag, what it is compared with, and the next to that, and small numbers where the code counts as far."""
+    found: dict[str, list[Any]] = defaultdict(list)
+    tree = ast.Module([], [])
+    with suppress(SyntaxError):  # a method with a text that begins further left
+        tree = ast.parse(textwrap.dedent(source))
+    for node in ast.walk(tree):
+        values: list[Any] = [True, False]
+        sides = _asked(node)
+        if isinstance(node, ast.Compare):
+            sides = [each for side in (node.left, *node.comparators) for each in getattr(side, "elts", [side])]
+            values = [side.value for side in sides if isinstance(side, ast.Constant)]
+            values += [value + 1 for value in values if type(value) in (int, float)]
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "range":
+            sides, values = node.args, [2, 3, 1]
+        for name in filter(None, map(_read, sides)):
+            found[name] += [value for value in values if value not in found[name]]
+    return found
+
+
+def _read(node: ast.expr) -> str:
+    """The name by which an expression is read of something; empty where it is not."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    if isinstance(node, ast.Call):
+        return _text(node.args[:1] if _called(node) == "get" else node.args[1:2])
+    return _text([node.slice]) if isinstance(node, ast.Subscript) else ""
 
 
 def _parameter(argument: ast.arg, required: bool, uses: _Uses) -> Parameter:

@@ -32,6 +32,9 @@ WorkerKind = Literal[
 #: something, or needs another Python, its own look at the checkout.
 KINDS = frozenset(get_args(WorkerKind))
 
+#: Parts of what a call hands on that are looked at, at most.
+PARTS = 1000
+
 #: Of a file's path: what Linux takes.
 _LONGEST_PATH = 4096
 _LAST_LINE = 1 << 31
@@ -97,12 +100,14 @@ class Called:
 
     :ivar silent: why the contract's reference has no answer.
     :ivar effects: where it was watched, what it did beside answering: ``mutated``, ``globals`` and ``again``.
+    :ivar beside: what it handed on, where that was asked for: its parts, by path.
     """
 
     observation: Mapping[str, Any] | None = None
     refused: Failed | None = None
     silent: str = ""
     effects: Mapping[str, Any] = field(default_factory=dict)
+    beside: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -198,7 +203,7 @@ _SAT = {"provenance", "ghosts", "stand_ins", "functions"}
 
 
 def _called(part: Any) -> Called:
-    told = _fields(part, set(), {"observation", "refused", "silent", "effects"})
+    told = _fields(part, set(), {"observation", "refused", "silent", "effects", "beside"})
     effects: Mapping[str, Any] = {}
     refused = None
     if "effects" in told and _has(told["effects"], "refused"):
@@ -207,10 +212,13 @@ def _called(part: Any) -> Called:
         found = _fields(told["effects"], {"mutated", "globals", "again"})
         words = {name: list(_words(found[name])) for name in ("mutated", "globals")}
         effects = {**words, "again": _observed(found["again"])}
-    if len(told.keys() - {"effects"}) != 1:
+    if len(told.keys() - {"effects", "beside"}) != 1:
         _refuse("a call without one outcome")
     if "observation" in told:
-        return Called(_observed(told["observation"]), effects={"refused": refused} if refused else effects)
+        beside = _observed(told.get("beside", {}))
+        return Called(
+            _observed(told["observation"]), effects={"refused": refused} if refused else effects, beside=beside
+        )
     if "refused" in told:
         failed = _failed(told["refused"])
         # Which Python the checkout needs one call does not say, and its time is the whole request's.

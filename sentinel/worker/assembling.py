@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -17,9 +19,10 @@ _MOST = 60
 
 
 def assembled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the arguments and call: the answer, or what the call has changed in what it was given where there is none.
+    """Make the arguments and call: the answer, or what the call has changed in what it was given where there is none;
+    and what it handed to values that nobody knows, up to where it asked one of them anything.
 
-    :raises DriftError: where the code asked something of a value that nobody knows, whatever it made of the refusal.
+    :raises DriftError: where it asked that, whatever it made of the refusal, and had handed on nothing.
     """
     how = inputs["how"]
     objects.ASKED.clear()
@@ -36,20 +39,29 @@ def _called(boundary: Any, inputs: Mapping[str, Any], how: Mapping[str, Any]) ->
     maker = _Maker(boundary, inputs, how)
     made = {name: maker.made(spec) for name, spec in how["parameters"].items()}
     for name, taken in how["parameters"][how["own"]]["fills"].items() if how["filled"] else ():
-        _complete(getattr(made[how["own"]], name)(**{each: maker.made(spec) for each, spec in taken.items()}))
+        with suppress(Exception):  # one that refuses puts nothing in
+            _complete(getattr(made[how["own"]], name)(**{each: maker.made(spec) for each, spec in taken.items()}))
+    objects.ASKED.clear()
     before = {name: dict(_state(value)) for name, value in made.items()}
     arguments = {**made}
     leading = [arguments.pop(how["own"])] if how["own"] else []
     function = boundary.function
     if isinstance(made.get("ctx"), objects.Context) and boundary.path.endswith(".forward"):
         function = _with_backward(boundary)
-    returned = _complete(function(*leading, **arguments))
-    if objects.ASKED:
+    objects.HANDED.clear()
+    returned: Any = None
+    try:
+        returned = _complete(function(*leading, **arguments))
+    except Exception:
+        if not objects.ASKED:
+            raise
+    handed = {f"{place}.{name}": dict(_plain(given)) for place, (name, given) in enumerate(objects.HANDED)}
+    if objects.ASKED and not any(handed.values()):
         raise DriftError(f"the code uses {objects.ASKED[0]}, which the lexicon does not know")
-    if returned is not None:
-        return {"returned": returned}
+    if returned is not None and type(returned) is not objects.Unknown and not objects.ASKED:
+        return {"returned": returned, **({"handed": handed} if handed else {})}
     after = {name: dict(_state(value)) for name, value in made.items()}
-    return {"left": {name: _changed(before[name], after[name]) for name in made}}
+    return {"left": {name: _changed(before[name], after[name]) for name in made}, "handed": handed}
 
 
 def _with_backward(boundary: Any) -> Callable[..., Any]:
@@ -87,10 +99,16 @@ def _state(value: Any) -> Iterator[tuple[str, Any]]:
     """The numbers, texts and tensors of an object, each with its place."""
     import torch
 
-    asked = len(objects.ASKED)
     own = {} if type(value) is objects.Unknown else getattr(value, "__dict__", {})
     inside = own and not isinstance(value, (Mapping, torch.Tensor)) and "batch" not in own
-    for name, part in list(own.items()) if inside else [("", value)]:
+    yield from _plain(own if inside else {"": value})
+
+
+def _plain(own: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    import torch
+
+    asked, used = len(objects.ASKED), len(ghosts.state().used)
+    for name, part in list(own.items()):
         try:
             for path, found in islice(parts_of(part, name), _MOST):
                 if type(found) in (int, float, bool, str):
@@ -100,7 +118,7 @@ def _state(value: Any) -> Iterator[tuple[str, Any]]:
         except Exception:  # something in it is unknown
             continue
         finally:
-            del objects.ASKED[asked:]
+            del objects.ASKED[asked:], ghosts.state().used[used:]
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
@@ -237,6 +255,8 @@ class _Maker:
             return torch.arange(len(mask)).flip(0)
         if what == "rows":
             return len(mask)
+        if what == "answered":
+            return mask.shape[1]
         return int((mask != 0).sum()) if what == "valid" else mask.shape[1] + self._prompt
 
     def _trained(self, what: str) -> Any:
@@ -294,7 +314,12 @@ class _Maker:
             for name, value in others.items():
                 batch.set_non_tensor(name, value)
             return batch
-        return made(tensors)
+        if isinstance(made, type) and dataclasses.is_dataclass(made):
+            return objects.built(made, fields)
+        batch = made(tensors)
+        if meta and getattr(batch, "metadata", 0) is None:
+            batch.metadata = meta
+        return batch
 
     def _object(self, spec: Mapping[str, Any]) -> Any:
         """The framework's own object with its own defaults, where it can be made so; else one of what is read."""
@@ -325,7 +350,8 @@ class _Maker:
             if "attributes" in part and not part["of"] and _takes(there):
                 self._give(there, part["attributes"], "")
                 continue
-            if "unknown" in part and (name in made if isinstance(made, dict) else hasattr(made, name)):
+            late = there is None and of == "self" and self._how["filled"]  # something that others put in is asked
+            if "unknown" in part and not late and (name in made if isinstance(made, dict) else hasattr(made, name)):
                 continue
             value = self.made(part)
             if there is not None and type(there) is not objects.Unknown and not _alike(there, value):

@@ -1,7 +1,7 @@
 """The kit of objects that functions of the training signal take: small, whole, and made of nothing that is downloaded.
 
 A framework's own classes are built by their own constructors, as far as these go. What is not known stands there as
-:class:`Unknown`: it may be handed on and put away, and whoever asks it anything is refused.
+:class:`Unknown`: it may be handed on and put away, and handed something, and whoever asks it anything is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import textwrap
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from typing import Any
 
@@ -31,11 +31,31 @@ from sentinel.worker.kit import Rows
 ASKED: list[str] = []
 
 
+#: What unknown values were called with since the last call began: by the name of what was called.
+HANDED: list[tuple[str, dict[str, Any]]] = []
+
+#: What is told of a call, and is no part of what it does.
+_ASIDE = re.compile(r"log(ger|ging)?\.|trac|progress|pbar|timer|profil", re.I)
+
+
 class Unknown:
-    """A value that nobody knows. It is not None, and nothing else can be said of it."""
+    """A value that nobody knows. It is not None, and nothing else can be said of it but what its methods are handed."""
+
+    is_unknown = True
 
     def __init__(self, name: str) -> None:
         object.__setattr__(self, "_name", name)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("__"):
+            return _refuse(self)
+        return Unknown(f"{object.__getattribute__(self, '_name')}.{name}")
+
+    def __call__(self, *positional: Any, **named: Any) -> Any:
+        name = object.__getattribute__(self, "_name")
+        if not _ASIDE.search(name):
+            HANDED.append((name, {**{f"{place}": value for place, value in enumerate(positional)}, **named}))
+        return Unknown(f"{name}()")
 
 
 def _refuse(self: Any, *_: Any, **__: Any) -> Any:
@@ -45,7 +65,7 @@ def _refuse(self: Any, *_: Any, **__: Any) -> Any:
 
 
 _ASKED = """
-    getattribute setattr delattr call bool len iter next contains hash eq ne lt le gt ge getitem setitem
+    setattr delattr bool len iter next contains hash eq ne lt le gt ge getitem setitem
     add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul and or xor
     neg pos abs invert int float index str repr format enter exit aenter aexit await aiter reduce_ex
 """
@@ -219,7 +239,8 @@ WORLD: tuple[tuple[str, Any], ...] = (
     (r"transformers\.(\w+\.)*AutoTokenizer\.from_pretrained", WordTokenizer),
     (r"transformers\.(\w+\.)*AutoProcessor\.from_pretrained", None),
     (r"transformers\..*\.is_\w+_available", False),
-    (r"opentelemetry\..*|codetiming\.Timer", Quiet),
+    (r"ray\.(get|put|wait)", partial(Unknown, "what Ray answers")),
+    (r"opentelemetry\..*|codetiming\.Timer|ray\..*profile", Quiet),
     (r"datasets\.(\w+\.)*(load_dataset|load_from_disk)", Table),
 )
 
@@ -320,10 +341,18 @@ def default(path: str) -> Any:
         return None
     if not isinstance(of, type) or of.__module__ in ("builtins", "typing"):
         return None
-    try:
-        return of()
-    except Exception:  # it has fields without defaults
-        return built(of, {})
+    return _made(of, path)
+
+
+def _made(of: Any, name: str) -> Any:
+    """What a class or a function makes of nothing; of a class that cannot, as much as it can."""
+    used = len(ghosts.state().used)
+    with suppress(Exception):  # it has fields without defaults, or looks for what is not there
+        made = of()
+        if len(ghosts.state().used) == used:
+            return made
+    del ghosts.state().used[used:]
+    return built(of, {}) if isinstance(of, type) else Unknown(name)
 
 
 def built(owner: type, arguments: Mapping[str, Any]) -> Any:
@@ -350,11 +379,10 @@ def _give_fields(made: Any, arguments: Mapping[str, Any]) -> None:
         elif field.default is not dataclasses.MISSING:
             object.__setattr__(made, field.name, field.default)
         elif field.default_factory is not dataclasses.MISSING:
-            try:
-                value = field.default_factory()
-            except Exception:
-                value = Unknown(f"{type(made).__name__}.{field.name}")
-            object.__setattr__(made, field.name, value)
+            object.__setattr__(made, field.name, _made(field.default_factory, f"{type(made).__name__}.{field.name}"))
+        else:
+            may_lack = re.search(r"Optional|None", str(field.type))
+            object.__setattr__(made, field.name, None if may_lack else Unknown(f"{type(made).__name__}.{field.name}"))
 
 
 def _construct(owner: type, made: Any, positional: Sequence[Any], named: Mapping[str, Any]) -> None:
@@ -363,8 +391,10 @@ def _construct(owner: type, made: Any, positional: Sequence[Any], named: Mapping
     function = inspect.unwrap(vars(cls)["__init__"])
     top = owner.__module__.partition(".")[0]
     if cls.__module__.partition(".")[0] != top or not hasattr(function, "__code__"):
-        if cls is not object:
-            vars(cls)["__init__"](made, *positional, **named)
+        used = len(ghosts.state().used)
+        with suppress(Exception):  # it is of a package that is not there, or wants what nobody knows
+            vars(cls)["__init__"](made, *positional, **named) if cls is not object else None
+        del ghosts.state().used[used:]
         return
     taken = inspect.signature(function).parameters
     given = {name: value for name, value in named.items() if name in taken}

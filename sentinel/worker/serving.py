@@ -7,26 +7,37 @@ finds is measured once more in a fresh one.
 from __future__ import annotations
 
 import functools
+import hashlib
+import inspect
+import os
+import re
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import chain, islice
 from typing import Any
 
 from sentinel.contracts.contract import Contract, DoesNotApply
 from sentinel.worker import calling, ghosts, probe, processes, protocol
+from sentinel.worker.answers import PARTS
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.side_effects import Watched
+from sentinel.worker.side_effects import Watched, parts, turned
 
 
 def serve(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None) -> None:
     """Answer requests until the socket closes.
 
     Each request names a boundary and its contract and has ``calls``: name -> ``inputs``, ``boundary`` (where it is
-    another one: a twin) and ``watch``. The answer has for each ``observation`` or ``refused``, and where it was watched
+    another one: a twin), ``watch`` and ``settings`` (options that the boundary finds set otherwise, where it is to
+    describe what it hands on). The answer has for each ``observation`` or ``refused``, and where it was watched
     ``effects``, or what it was refused with when it was called once more; beside them provenance, ghosts and stand-ins,
     and where the request asks to ``describe``, the target's functions that ran; or, where it is to describe ``lines``,
-    these: see :class:`_BranchTracer`.
+    these: see :class:`_BranchTracer`. Where it is to describe what some functions hand on, each observation has that
+    beside it: see :class:`_Beside`.
     """
     processes.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -67,6 +78,8 @@ class Sitting:
         except BaseException as error:
             return probe.describe(error, None, self._roots)
         tracer = self._branches if describe == "lines" else _Tracer(self._roots) if describe else None
+        if isinstance(describe, list):
+            tracer = _Beside(self._roots, main.boundary, request["adapter"], describe)
         answers = {}
         for name, call in request["calls"].items():
             try:
@@ -186,6 +199,90 @@ class _Tracer:
         code = frame.f_code
         if event == "call" and code.co_filename.startswith(self._roots):
             self._ran[code] = str(frame.f_globals.get("__name__", ""))
+
+
+class _Beside(_Tracer):
+    """What a call hands on, whatever its contract observes of it: all that the boundary's own code returns, what is
+    then another in what it was given, what it hands to code that is not the framework's own (a stand-in), and of what
+    it warns. And of the functions that are named, which the call may reach, what each answers to what it is given.
+
+    :param wanted: these functions, by dotted path.
+    """
+
+    def __init__(self, roots: tuple[str, ...], boundary: calling.Boundary, adapter: str, wanted: Sequence[str]) -> None:
+        super().__init__(roots)
+        own = inspect.unwrap(boundary.function)
+        own = inspect.getattr_static(own, "__init__") if isinstance(own, type) else getattr(own, "__func__", own)
+        self._names: dict[Any, str | None] = {getattr(own, "__code__", None): ""}  # None: it is not looked at
+        self._wanted, self._outside = frozenset(wanted), (adapter, os.path.dirname(os.path.abspath(__file__)))
+
+    def around(self, call: Any) -> Any:
+        traced = super().around(call)
+
+        @functools.wraps(call)
+        def beside(*arguments: Any) -> Any:
+            self._found: dict[str, Any] = {}
+            self._open: dict[Any, tuple[str, dict[str, Any], dict[str, Any]]] = {}
+            self._times: Counter[str] = Counter()
+            self._asked: set[str] = set()
+            self._settings, self._turned = arguments[3].get("settings", {}), list[Any]()
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always")
+                answer = traced(*arguments)
+            ours = [each for each in warned if each.filename.startswith(self._roots)]
+            said = [f"{each.category.__name__}: {each.message}" for each in ours]
+            self._found.update(parts({"warnings": said}, "", self._roots))
+            self._open.clear()
+            for take_back in self._turned:
+                take_back()
+            return {**answer, "beside": self._found} if "observation" in answer else answer
+
+        return beside
+
+    def _name(self, frame: Any) -> str | None:
+        """What a function is called here: nothing where it is the boundary, and ``stand-in`` where it is one."""
+        code = frame.f_code
+        if code not in self._names:
+            path = f"{frame.f_globals.get('__name__', '')}.{getattr(code, 'co_qualname', code.co_name)}"
+            outside = code.co_filename.startswith(self._outside) and not re.fullmatch(r"__(?!call)\w+__", code.co_name)
+            self._names[code] = "stand-in" if outside else path if path in self._wanted else None
+        name = self._names[code]
+        return name if name != "stand-in" or frame.f_back.f_code.co_filename.startswith(self._roots) else None
+
+    def _note(self, frame: Any, event: str, argument: Any) -> None:
+        super()._note(frame, event, argument)
+        with suppress(Exception):  # the framework's own object may refuse to be looked at
+            if event == "return" and frame in self._open:
+                who, given, before = self._open[frame]
+                after = self._parts({"returned": argument, **{f"given.{name}": each for name, each in given.items()}})
+                self._found.update((who + key, each) for key, each in after.items() if before.get(key) != each)
+            elif event == "call" and frame not in self._open and len(self._found) < PARTS:
+                name = self._name(frame)
+                if name is not None:
+                    self._enter(frame, name)
+
+    def _enter(self, frame: Any, name: str) -> None:
+        code, local = frame.f_code, frame.f_locals
+        many = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
+        given = {each: local[each] for each in code.co_varnames[:many] if each in local}
+        if not name:
+            self._turned += turned(given, self._settings)
+        elif name == "stand-in":
+            name = code.co_name
+            given.pop("self", None)
+        before = self._parts({f"given.{each}": value for each, value in given.items()})
+        said = hashlib.blake2b(repr((name, sorted(before.items()))).encode(), digest_size=4).hexdigest()
+        if name != code.co_name:
+            self._times[name] += 1
+            again = f"{self._times[name]}: " if self._times[name] > 1 else ""
+            self._open[frame] = f"{name}({said}): " if name else again, given, before
+        elif said not in self._asked:  # to ask the same once more is no other answer
+            self._asked.add(said)
+            self._times[name] += 1
+            self._found.update((f"{name} {self._times[name]}: {key}", each) for key, each in before.items())
+
+    def _parts(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(chain.from_iterable(islice(parts(given[key], key, self._roots), PARTS // 10) for key in given))
 
 
 class _BranchTracer(_Tracer):

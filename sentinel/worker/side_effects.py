@@ -1,13 +1,28 @@
-"""What a call did besides answering: inputs it changed, global state it left behind."""
+"""What a call did besides answering: inputs it changed, global state it left behind, and whatever it handed on."""
 
 from __future__ import annotations
 
+import enum
 import os
 import random
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
+import numpy as np
+import torch
+
 from sentinel.worker import tensors
+from sentinel.worker.ghosts import Ghost
+from sentinel.worker.objects import Unknown
+
+#: How deep in a value its parts are looked at.
+_DEPTH = 4
+
+#: What a text says of where things lie, in memory or in a file.
+_PLACES = re.compile(r"\b0x[0-9a-f]+|(?<=\.py:)\d+|(?<=line )\d+")
 
 
 class Watched:
@@ -56,3 +71,70 @@ def global_state() -> dict[str, Any]:
         "torch.num_threads": torch.get_num_threads(),
         "os.environ": dict(os.environ),
     }
+
+
+def turned(value: Any, settings: Mapping[str, Any], depth: int = _DEPTH) -> Iterator[Callable[[], None]]:
+    """Give options in a value, of any configuration that it holds, what is said of them, where they are of that kind;
+    what takes that back."""
+    kind = type(value)
+    if not depth or issubclass(kind, (str, *_PLAIN, *_DEAF)) or kind.__module__ == "unittest.mock":
+        return
+    if issubclass(kind, (list, tuple)):
+        for item in value:
+            yield from turned(item, settings, depth - 1)
+        return
+    keys = hasattr(kind, "keys") and hasattr(kind, "__setitem__")
+    own = value if keys else getattr(value, "__dict__", {})
+    put = partial(kind.__setitem__ if keys else object.__setattr__, value)
+    for name in [name for name in own if isinstance(name, str)]:
+        with suppress(Exception):  # what it holds is not read, or it takes nothing
+            held = own[name]
+            if name not in settings:
+                yield from turned(held, settings, depth - 1)
+            elif held is None or type(held) is type(settings[name]) is not dict:
+                put(name, settings[name])
+                yield partial(put, name, held)
+
+
+_PLAIN = (bool, int, float, enum.Enum, torch.Tensor, np.ndarray, np.generic, torch.dtype, torch.device, type(None))
+
+#: What is asked nothing.
+_DEAF = (Ghost, Unknown)
+
+
+def parts(value: Any, path: str, roots: tuple[str, ...] = (), depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
+    """The parts of a value that may be anything, each with its path, as what can be sent. Of an object these are its
+    public attributes, of a model its weights and their gradients; nothing that a stand-in would record is asked."""
+    kind = type(value)
+    if issubclass(kind, str):
+        for root in roots:
+            value = value.replace(root, "")
+        yield path, _PLACES.sub("", value)
+    elif issubclass(kind, _PLAIN):
+        try:
+            yield path, tensors.observe(value)
+        except (TypeError, RuntimeError):
+            yield path, f"{kind.__name__} {list(value.shape)}"
+    elif issubclass(kind, _DEAF) or kind.__module__ == "unittest.mock" or not depth:
+        yield path, kind.__name__
+    elif issubclass(kind, torch.nn.Module):
+        for name, weight in value.named_parameters():
+            yield from parts((weight, weight.grad), f"{path}.{name}", roots, depth - 1)
+    elif issubclass(kind, Mapping) or (hasattr(kind, "keys") and hasattr(kind, "__getitem__")):
+        for key in list(value.keys()):
+            with suppress(Exception):  # a configuration lacks what it demands
+                yield from parts(value[key], f"{path}.{key}" if path else str(key), roots, depth - 1)
+    elif issubclass(kind, (set, frozenset)):
+        yield path, sorted(map(str, value))
+    elif issubclass(kind, (list, tuple)) and value and all(type(item) in (int, float, bool) for item in value):
+        yield path, tensors.observe(np.array(value, np.float64))
+    elif issubclass(kind, (list, tuple)):
+        yield f"{path} has", len(value)
+        for place, item in enumerate(value):
+            yield from parts(item, f"{path}.{place}", roots, depth - 1)
+    elif callable(value) or not isinstance(own := getattr(value, "__dict__", None), dict):
+        yield path, getattr(value, "__name__", kind.__name__)
+    else:
+        yield path, kind.__name__
+        for name in [name for name in own if isinstance(name, str) and not name.startswith("_")]:
+            yield from parts(own[name], f"{path}.{name}", roots, depth - 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,80 @@ def test_the_order_of_a_sum_is_rounding(run_sentinel, tree):
     assert (answer.status, found["state"]) == (0, "same numbers"), found
     assert 0 < found["rounding"] < 100  # of values up to 1e8, where float32 counts by eights
     assert found["scenarios"] >= 100
+
+
+WHOLE = """
+import time, uuid, warnings
+
+
+def _count(loss_mask):
+    return {counted}
+
+
+def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
+    _count(loss_mask)
+    {does}
+    said = {{"text": {text}, "tokens": {tokens}, "at": time.time(), "id": uuid.uuid4().hex, "who": repr(object())}}
+    return (loss_mat * loss_mask).sum() / loss_mask.sum(), said
+"""
+PLAIN = {"counted": "loss_mask.sum()", "does": "pass", "text": "'a'", "tokens": "loss_mask.sum()"}
+
+
+@pytest.mark.parametrize(
+    ("part", "now", "key"),
+    [
+        ("tokens", "loss_mask.numel()", "*returned.1.tokens"),
+        ("tokens", "loss_mask.sum().int()", "*returned.1.tokens"),
+        ("text", "'b'", "*returned.1.text"),
+        ("counted", "loss_mask.numel()", "tiny.losses._count(*): returned"),
+        ("does", "loss_mask[:] = loss_mask", None),
+        ("does", "warnings.warn('few')", "warnings*"),
+    ],
+)
+def test_what_is_handed_on_beside_the_contract_is_compared_too(run_sentinel, tree, part, now, key):
+    one, other = (tree(name, WHOLE.format(**each)) for name, each in (("one", PLAIN), ("other", {**PLAIN, part: now})))
+    answer = run_sentinel("diff", "tiny", one, other, "--json", *FEW)
+    [found] = answer.json()["boundaries"]
+    if key is None:  # what is written and stays the same is no difference
+        assert found["state"] == "same numbers"
+        return
+    assert (answer.status, found["state"], found["judgement"]) == (1, "differs", "beside")
+    [difference] = found["differences"]
+    assert all(fnmatch(each, key) for each in difference["detail"]), difference["detail"]
+    assert difference["before"] != difference["after"]
+
+
+def test_an_option_that_leads_to_what_has_changed_is_set_otherwise(run_sentinel, tree):
+    code = """
+class Config:
+    def __init__(self):
+        self.cold = False
+
+
+def _cold(loss):
+    return loss * {factor}
+
+
+def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", config=Config()):
+    loss = (loss_mat * loss_mask).sum() / loss_mask.sum()
+    return _cold(loss) if config.cold else loss
+"""
+    one, other = (tree(name, code.format(factor=factor)) for name, factor in (("one", 2), ("other", 3)))
+    answer = run_sentinel("diff", "tiny", one, other, "--json", *FEW)
+    [found] = answer.json()["boundaries"]
+    assert (answer.status, found["state"], found["judgement"]) == (1, "differs", "other")
+    [difference] = found["differences"]
+    assert difference["scenario"]["settings"] == {"cold": True}
+    assert "loss is 1.5 times what it was" in found["sentence"]
+
+
+def test_a_clock_and_an_address_are_no_difference(run_sentinel, tree):
+    one, other = (
+        tree(name, WHOLE.format(**{**PLAIN, "does": code})) for name, code in (("one", "a = 1"), ("other", "b = 1"))
+    )
+    answer = run_sentinel("diff", "tiny", one, other, "--json", *FEW)
+    [found] = answer.json()["boundaries"]
+    assert (answer.status, found["state"]) == (0, "same numbers"), found["differences"]
 
 
 def test_comments_reach_nothing_and_start_no_worker(run_sentinel, tree, monkeypatch):

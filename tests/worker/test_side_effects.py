@@ -1,0 +1,62 @@
+"""What a call hands on beside answering, and options that it finds set otherwise."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from sentinel.search.signatures import options
+from sentinel.worker import ghosts
+from sentinel.worker.drift import StandInNamespace
+from sentinel.worker.ghosts import Ghost
+from sentinel.worker.objects import Unknown
+from sentinel.worker.side_effects import parts, turned
+
+
+def test_parts_of_whatever_is_handed_on():
+    class Held:
+        def __init__(self) -> None:
+            self.rate, self._hidden, self.nothing = 0.5, 1, Unknown("engine")
+
+    value = {"text": "at 0x7f01 in /tree/a.py:12", "held": Held(), "ghost": Ghost("ray"), "rows": [[1, 2], "b"]}
+    found = dict(parts({"said": value}, "", ("/tree/",)))
+    assert found["said.text"] == "at  in a.py:"
+    assert found["said.held.rate"] == 0.5
+    assert found["said.held.nothing"] == "Unknown"
+    assert found["said.ghost"] == "Ghost"
+    assert found["said.rows has"] == 2
+    assert found["said.rows.0"].nested() == [1, 2]
+    assert not any("hidden" in path for path in found)
+    assert not ghosts.state().used
+
+
+def test_options_are_set_otherwise_and_back():
+    @dataclasses.dataclass(frozen=True)
+    class Config:
+        epochs: int = 1
+        mode: str = "a"
+        nested: Any = dataclasses.field(default_factory=lambda: {"epochs": 1, "other": None})
+
+    config = Config()
+    back = list(turned({"self": StandInNamespace(config=config)}, {"epochs": 3, "mode": 2}))
+    assert (config.epochs, config.mode, config.nested) == (3, "a", {"epochs": 3, "other": None})
+    for each in back:
+        each()
+    assert config == Config()
+
+
+def test_what_code_decides_by_is_read_of_it():
+    found = options(
+        """
+    def step(self, batch):
+        if self.config.use_kl and batch.get("kind") == "new":
+            return [self.loss(i) for i in range(self.config.epochs)]
+        return 1 if self.count > 4 else len(batch)
+    """
+    )
+    assert {name: found[name] for name in ("use_kl", "kind", "epochs", "count")} == {
+        "use_kl": [True, False],
+        "kind": ["new"],
+        "epochs": [2, 3, 1],
+        "count": [4, 5],
+    }
