@@ -9,11 +9,13 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
+from sentinel.contracts.table_engine import ROW, TableEngine
 from sentinel.targets import Binding, StandIn
 from sentinel.worker.families import sampling_request
-from sentinel.worker.kit import DRAWS, Asked, asked, fields, stand_in, swapped
+from sentinel.worker.kit import DRAWS, Asked, asked, awaited, fields, kept, record, stand_in, swapped
 
 _LOOP = "verl.experimental.agent_loop.tool_agent_loop"
+_WORKERS = "verl.experimental.agent_loop.agent_loop"
 
 _SELF = StandIn("self", "the real loop holds an inference server and a tokenizer; the method reads these alone")
 _TOOL = StandIn("tool", "answers the text of the scenario, or that many tokens")
@@ -21,8 +23,8 @@ _TIMER = StandIn("simple_timer", "measures how long tools take, with a package t
 _RESPONSE = StandIn("ToolResponse", "a record of text, image and video, as the real one, whose class needs pydantic")
 
 
-def _call(name: str) -> Any:
-    return types.SimpleNamespace(name=name, arguments="{}", tool_call_id=None)
+def _call(name: str, place: int = 0) -> Any:
+    return types.SimpleNamespace(name=name, arguments=f'{{"place": {place}}}', tool_call_id=None)
 
 
 def _state(boundary: Any) -> Any:
@@ -130,9 +132,163 @@ _AGENTS = (
 )
 
 
+# -- from a prompt to a response ---------------------------------------------------------------------------------------
+
+_ENGINE_OF_TABLE = StandIn("server_manager", "there is no engine; it answers what the scenario says")
+_WORDS = StandIn("tokenizer", "a word is a token, in a template of ChatML's form")
+_PARSER = StandIn("tool_parser", "finds the calls that the scenario answers")
+
+
+class _Text(str):
+    """What a tool says: a text at first, then a record of one."""
+
+    image = video = None
+
+    @property
+    def text(self) -> str:
+        return str(self)
+
+
+class _Tool:
+    """Answers the scenario's messages by their number, and keeps what it is told of the row."""
+
+    tool_schema = None
+
+    def __init__(self, engine: TableEngine) -> None:
+        self._engine, self.told = engine, list[Any]()
+
+    async def create(self, *_: Any, create_kwargs: Mapping[str, Any] | None = None, **__: Any) -> tuple[str, None]:
+        self.told.append((create_kwargs or {}).get("ground_truth"))
+        return "instance", None
+
+    async def execute(self, instance: Any, arguments: Mapping[str, Any], **_: Any) -> tuple[_Text, float, dict[str, Any]]:
+        return _Text(self._engine.heard()[arguments["place"]]["content"]), 0.0, {}
+
+    async def release(self, *_: Any) -> None:
+        return None
+
+    async def extract_tool_calls(self, *_: Any) -> tuple[str, list[Any]]:
+        return "said", [_call("tool", place) for place, _ in enumerate(self._engine.heard())]
+
+
+def _token_output(answer: Any) -> Any:
+    import numpy
+
+    experts = numpy.array(answer.experts).reshape(-1, 1, 1)
+    reason = {"abort": "aborted", "stop": "completed"}.get(answer.ends, answer.ends)
+    return stand_in(token_ids=answer.ids, log_probs=answer.log_probs, routed_experts=experts, stop_reason=reason,
+                    num_preempted=None, extra_fields={})  # fmt: skip
+
+
+def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """One row through a loop, and its tools."""
+    engine, base = TableEngine(inputs), boundary.imported[_WORKERS]
+    tool = _Tool(engine)
+
+    async def generate(*_: Any, prompt_ids: Any, sampling_params: Any, **__: Any) -> Any:
+        answer = engine.answer(prompt_ids, sampling_params)
+        at_first = "response_logprobs" not in base.AgentLoopOutput.__annotations__
+        return answer.ids if at_first else _token_output(answer)
+
+    room = 1000 if inputs["max_tokens"] is None else inputs["max_tokens"]
+    rollout = stand_in(prompt_length=1000, response_length=room, full_determinism=False)
+    config = stand_in(actor_rollout_ref=stand_in(rollout=rollout))
+    builder = getattr(base, "create_continuous_token_builder", None)
+    separator = getattr(base, "initialize_turn_separator", lambda *_: [])
+    loop = _loop(
+        boundary,
+        server_manager=stand_in(generate=generate),
+        tokenizer=engine.tokenizer,
+        config=config,
+        rollout_config=rollout,
+        apply_chat_template_kwargs={},
+        mm_processor_kwargs={},
+        continuous_token_builder=builder(engine.tokenizer) if builder else None,
+        system_prompt=[],
+        turn_separator=separator(engine.tokenizer),
+        tools={"tool": tool},
+        tool_schemas=[],
+        tool_parser=stand_in(extract_tool_calls=tool.extract_tool_calls, stop_token_ids=[]),
+        tool_parser_name="hermes",
+        max_parallel_calls=9,
+        max_user_turns=9,
+        max_assistant_turns=9,
+        max_tool_response_length=1000,
+        tool_response_truncate_side="left",
+        prompt_length=1000,
+        response_length=room,
+        interaction_config_file=None,
+    )
+    row = {"raw_prompt": list(engine.prompt), "tools_kwargs": {"tool": {"create_kwargs": {"ground_truth": ROW}}}}
+    if "messages" in boundary.parameters:
+        row = {"messages": row.pop("raw_prompt")}
+    timer = swapped(boundary.module, "simple_timer", lambda *_: contextlib.nullcontext())
+    with timer, swapped(boundary.module, "AgentLoopOutput", record(base.AgentLoopOutput)):
+        made = awaited(boundary.function(loop, sampling_params=dict(inputs["options"]), **row))
+    return {
+        "prompt_ids": made.prompt_ids,
+        "response_ids": made.response_ids,
+        "loss_mask": made.response_mask,
+        "log_probs": kept(made, "response_logprobs"),
+        "experts": kept(made, "routed_experts"),
+        "row": tool.told,
+        "engine": engine,
+    }
+
+
+def _resumed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """One answer, which new weights interrupt."""
+    engine = TableEngine(inputs)
+
+    async def generate(_: Any, *__: Any, prompt_ids: Any, sampling_params: Any, **___: Any) -> Any:
+        return _token_output(engine.answer(prompt_ids, sampling_params))
+
+    client = object.__new__(boundary.owner)
+    client.config = stand_in(
+        async_training=stand_in(partial_rollout=inputs["resumed"]), actor_rollout_ref=stand_in(rollout=None)
+    )
+    limit = {} if inputs["max_tokens"] is None else {"max_tokens": inputs["max_tokens"]}
+    prompt = engine.tokenizer.apply_chat_template(engine.prompt, add_generation_prompt=True)
+    given = {"prompt_ids": list(prompt), "sampling_params": {**inputs["options"], **limit}}
+    module = boundary.module
+    with swapped(boundary.owner.__mro__[1], "generate", generate), swapped(module, "TokenOutput", record(module.TokenOutput)):
+        made = awaited(boundary.function(client, "request", **given))
+    return {
+        "prompt_ids": prompt,
+        "response_ids": made.token_ids,
+        "loss_mask": [1] * len(made.token_ids),
+        "log_probs": kept(made, "log_probs"),
+        "experts": kept(made, "routed_experts"),
+        "engine": engine,
+    }
+
+
+_PATHS = (
+    *(
+        Binding(
+            f"verl.experimental.agent_loop.{name}_agent_loop.{owner}AgentLoop.run",
+            "rollout",
+            call=_run,
+            imports=(_WORKERS,),
+            stand_ins=(_SELF, _ENGINE_OF_TABLE, _WORDS, _PARSER, _TIMER, _TOOL),
+            fixed={"interrupted": False, "after_an_answer": ("tool",), "resumed": True, **turns},
+        )
+        for name, owner, turns in (("tool", "Tool", {}), ("single_turn", "SingleTurn", {"turns": 1}))
+    ),
+    Binding(
+        "verl.workers.rollout.llm_server.FullyAsyncLLMServerClient.generate",
+        "rollout",
+        formerly=(
+            "verl.experimental.fully_async_policy.agent_loop.agent_loop.FullyAsyncLLMServerManager.generate",
+        ),
+        call=_resumed,
+        stand_ins=(_SELF, _ENGINE_OF_TABLE, _WORDS),
+        fixed={"turns": 1, "after_an_answer": ("user",)},
+    ),
+)
+
 # -- what an engine is asked for ---------------------------------------------------------------------------------------
 
-_WORKERS = "verl.experimental.agent_loop.agent_loop"
 _PROTOCOL = "verl.protocol"
 _SERVER = "verl.workers.rollout.sglang_rollout.async_sglang_server"
 
@@ -192,4 +348,4 @@ _REQUESTS = (
 UNBOUND = {f"{_WORKERS}.*": "a register of loops, and what is traced of them"}
 
 
-BINDINGS = (*_AGENTS, *_REQUESTS)
+BINDINGS = (*_AGENTS, *_PATHS, *_REQUESTS)

@@ -69,6 +69,10 @@ class ChatTokenizer:
     def decode(self, ids: Any, **_: Any) -> str:
         return " ".join(_SPECIAL[token] if token < len(_SPECIAL) else f"<{token}>" for token in _plain(ids))
 
+    def text_of(self, ids: Sequence[int]) -> str:
+        """The words of an answer, as they were written, without tokens that are no words."""
+        return " ".join(f"w{(token - 100) // 50}.{(token - 100) % 50}" for token in ids if 100 <= token < _BEYOND)
+
     def get_added_vocab(self) -> dict[str, int]:
         return {}
 

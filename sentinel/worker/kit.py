@@ -207,6 +207,29 @@ def fields(same: str, **others: Any) -> dict[str, Any]:
 DRAWS = ("do_sample", {True: False, False: True})
 
 
+def awaited(way: Coroutine[Any, Any, Any]) -> Any:
+    """Go a way to its end, on which nobody waits for time to pass."""
+    at_once = asyncio.sleep
+
+    with swapped(asyncio, "sleep", lambda *_, **__: at_once(0)):
+        return asyncio.run(way)
+
+
+def record(owner: Any) -> Callable[..., Any]:
+    """What makes records of a class that is declared by annotated fields, where the package that would is not there:
+    it has these fields and no others."""
+    known = {name: getattr(owner, name, None) for name in owner.__annotations__}
+    return lambda **given: stand_in(**{**copy.deepcopy(known), **{name: given[name] for name in known if name in given}})
+
+
+def kept(made: Any, name: str) -> Any:
+    """What a record keeps in a field: None where it has no such field, and nothing where that is empty."""
+    if not hasattr(made, name):
+        return None
+    held = getattr(made, name)
+    return [] if held is None else held
+
+
 class Asked(Exception):
     """Ends the way to an inference engine: what it is asked for."""
 
