@@ -171,13 +171,16 @@ class _Tool:
         return "said", [_call("tool", place) for place, _ in enumerate(self._engine.heard())]
 
 
-def _token_output(answer: Any) -> Any:
+def _token_output(module: Any, answer: Any) -> Any:
+    """Experts were tensors until they were arrays."""
     import numpy
+    import torch
 
-    experts = numpy.array(answer.experts).reshape(-1, 1, 1)
+    experts = (numpy.array if hasattr(module, "np") else torch.tensor)(answer.experts).reshape(-1, 1, 1)
     reason = {"abort": "aborted", "stop": "completed"}.get(answer.ends, answer.ends)
+    counts = {name: answer.count for name in getattr(module, "SPEC_DECODE_EXTRA_KEYS", ())}
     return stand_in(token_ids=answer.ids, log_probs=answer.log_probs, routed_experts=experts, stop_reason=reason,
-                    num_preempted=None, extra_fields={})  # fmt: skip
+                    num_preempted=answer.count, extra_fields=counts)  # fmt: skip
 
 
 def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,12 +191,13 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     async def generate(*_: Any, prompt_ids: Any, sampling_params: Any, **__: Any) -> Any:
         answer = engine.answer(prompt_ids, sampling_params)
         at_first = "response_logprobs" not in base.AgentLoopOutput.__annotations__
-        return answer.ids if at_first else _token_output(answer)
+        return answer.ids if at_first else _token_output(boundary.module, answer)
 
     room = 1000 if inputs["max_tokens"] is None else inputs["max_tokens"]
     rollout = stand_in(prompt_length=1000, response_length=room, full_determinism=False)
     config = stand_in(actor_rollout_ref=stand_in(rollout=rollout))
     builder = getattr(base, "create_continuous_token_builder", None)
+    optional = builder is None or "hf_model_type" not in inspect.signature(builder).parameters
     separator = getattr(base, "initialize_turn_separator", lambda *_: [])
     loop = _loop(
         boundary,
@@ -203,7 +207,10 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         rollout_config=rollout,
         apply_chat_template_kwargs={},
         mm_processor_kwargs={},
-        continuous_token_builder=builder(engine.tokenizer) if builder else None,
+        # Of its templates here, Qwen's alone has tools share a turn.
+        continuous_token_builder=None
+        if optional
+        else builder(engine.tokenizer, hf_model_type="qwen3" if inputs["tools_share_a_turn"] else None),
         system_prompt=[],
         turn_separator=separator(engine.tokenizer),
         tools={"tool": tool},
@@ -218,12 +225,14 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         prompt_length=1000,
         response_length=room,
         interaction_config_file=None,
+        _build_assistant_message=lambda content, *_: {"role": "assistant", "content": content},
     )
     row = {"raw_prompt": list(engine.prompt), "tools_kwargs": {"tool": {"create_kwargs": {"ground_truth": ROW}}}}
     if "messages" in boundary.parameters:
         row = {"messages": row.pop("raw_prompt")}
     timer = swapped(boundary.module, "simple_timer", lambda *_: contextlib.nullcontext())
-    with timer, swapped(boundary.module, "AgentLoopOutput", record(base.AgentLoopOutput)):
+    answers = swapped(boundary.module, "ToolResponse", _response)
+    with timer, answers, swapped(boundary.module, "AgentLoopOutput", record(base.AgentLoopOutput)):
         made = awaited(boundary.function(loop, sampling_params=dict(inputs["options"]), **row))
     return {
         "prompt_ids": made.prompt_ids,
@@ -232,6 +241,11 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "log_probs": kept(made, "response_logprobs"),
         "experts": kept(made, "routed_experts"),
         "row": tool.told,
+        "counts": [
+            total
+            for name, total in {**made.metrics, **getattr(made, "extra_fields", {})}.items()
+            if name in ("num_preempted", *getattr(boundary.module, "SPEC_DECODE_EXTRA_KEYS", ()))
+        ],
         "engine": engine,
     }
 
@@ -241,7 +255,7 @@ def _resumed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     engine = TableEngine(inputs)
 
     async def generate(_: Any, *__: Any, prompt_ids: Any, sampling_params: Any, **___: Any) -> Any:
-        return _token_output(engine.answer(prompt_ids, sampling_params))
+        return _token_output(boundary.module, engine.answer(prompt_ids, sampling_params))
 
     client = object.__new__(boundary.owner)
     client.config = stand_in(

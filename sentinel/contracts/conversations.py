@@ -69,6 +69,9 @@ class ChatTokenizer:
     def decode(self, ids: Any, **_: Any) -> str:
         return " ".join(_SPECIAL[token] if token < len(_SPECIAL) else f"<{token}>" for token in _plain(ids))
 
+    def convert_tokens_to_ids(self, tokens: Any) -> Any:
+        return _number(tokens) if isinstance(tokens, str) else [_number(token) for token in tokens]
+
     def text_of(self, ids: Sequence[int]) -> str:
         """The words of an answer, as they were written, without tokens that are no words."""
         return " ".join(f"w{(token - 100) // 50}.{(token - 100) % 50}" for token in ids if 100 <= token < _BEYOND)
@@ -96,7 +99,8 @@ class ChatTokenizer:
         return_dict: bool = False,
         **options: Any,
     ) -> Any:
-        text = self.written(conversation, add_generation_prompt)
+        own = options.get("chat_template") is None  # one that is handed over writes no message of its own
+        text = (self if own else ChatTokenizer(False, self._shared)).written(conversation, add_generation_prompt)
         if not tokenize:
             return text
         ids = self.encode(text)

@@ -31,6 +31,7 @@ def expert_of(token: int, version: int) -> int:
 class Answer:
     """:ivar experts: those of all tokens, the context's among them, as these weights send them.
     :ivar ends: ``stop``, ``length`` or ``abort``, which asks for the rest by another request.
+    :ivar count: of something that happened meanwhile, of which a sum is reported.
     """
 
     ids: list[int]
@@ -39,6 +40,7 @@ class Answer:
     version: int
     ends: str
     text: str
+    count: int = 0
 
 
 class TableEngine:
@@ -74,6 +76,7 @@ class TableEngine:
             version,
             ends,
             self.tokenizer.text_of(ids),
+            len(self.asked),
         )
 
     def heard(self) -> list[dict[str, str]]:
@@ -89,7 +92,7 @@ def pieces_of(inputs: Mapping[str, Any]) -> list[tuple[int, list[int], str]]:
     found = []
     for turn, (content, words) in enumerate(zip(said, inputs["pieces"])):
         ids, last = tokenizer.encode(content), turn + 1 == len(said)
-        if not last or inputs["end"] == "eos":
+        if inputs["end"] == "eos" if last else inputs["heard_as"] != "text":
             ids.append(tokenizer.eos_token_id)
         for place, count in enumerate(words):
             final = place + 1 == len(words)
@@ -102,36 +105,27 @@ def pieces_of(inputs: Mapping[str, Any]) -> list[tuple[int, list[int], str]]:
 
 
 def _measure_rollout(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns the response (``response_ids`` with their ``loss_mask``), perhaps ``prompt_ids``, and the
-    ``engine``. It may return ``log_probs``, ``experts`` and ``versions`` (a list with one for each token of the
-    response, or of all tokens; an empty list where they are lost), whether the response was ``cut``, and what its
-    environment was told of its ``row``, time after time: None, or left out, where the framework has no such thing.
+    """``call`` returns ``prompt_ids``, ``response_ids`` with their ``loss_mask``, and the ``engine``. It may return
+    ``log_probs``, ``experts`` and ``versions`` (a list with one for each token of the response, or of all tokens; an
+    empty list where they are lost), whether the response was ``cut``, sums of what was counted with each answer
+    (``counts``), and what the environment was told of its ``row``, time after time: None, or left out, where the
+    framework has no such thing.
 
     What stands behind the last token that is trained on is left aside: nothing is said of it, nor after it.
     """
     import torch
 
     outputs = call(**inputs)
-    ids, mask = (_plain(outputs[name]) for name in ("response_ids", "loss_mask"))
-    end = max((place + 1 for place, counts in enumerate(mask) if counts), default=0)
-    said = [(token, piece.version) for piece in _versions(inputs) for token in piece.ids]
+    prompt, ids, mask = (_plain(outputs[name]) for name in ("prompt_ids", "response_ids", "loss_mask"))
     trained = [place for place, counts in enumerate(mask) if counts]
-    own = {"log_probs": log_prob_of, "experts": expert_of, "versions": lambda _, version: version}
-    astray = {}
-    for name, of in own.items():
-        found = outputs.get(name)
-        beside = _plain(found)[-len(ids) :] if found is not None else []
-        pairs = [(place, *told) for place, told in zip(trained, said) if ids[place : place + 1] == [told[0]]]
-        wrong = [place for place, token, version in pairs if beside[place : place + 1] != [of(token, version)]]
-        astray[name] = 0 if found is None else len(wrong)
+    end = max(trained, default=-1) + 1
     asked = outputs["asked"] if "asked" in outputs else outputs["engine"].asked
-    cut = outputs.get("cut")
+    cut, total = outputs.get("cut"), sum(range(len(asked) + 1))
     return {
-        "prompt_ids": torch.tensor(_plain(outputs["prompt_ids"]), dtype=torch.int64),
-        "response_ids": torch.tensor(ids[:end], dtype=torch.int64),
-        "loss_mask": torch.tensor([int(counts != 0) for counts in mask[:end]], dtype=torch.int64),
+        "token_ids": torch.tensor([*prompt, *ids[:end]], dtype=torch.int64),
+        "trained": torch.tensor([0] * len(prompt) + [int(counts != 0) for counts in mask[:end]], dtype=torch.int64),
         "asked": torch.tensor([token for context, _ in asked for token in (*context, -1)], dtype=torch.int64),
-        **{f"{name}_astray": count for name, count in astray.items()},
+        **{f"{name}_astray": _astray(inputs, ids, trained, outputs.get(name), of) for name, of in _OWN.items()},
         "cut_astray": 0 if cut is None else int(bool(cut) is not _is_cut(inputs)),
         "options_astray": sum(
             name in options and options[name] != value
@@ -140,7 +134,28 @@ def _measure_rollout(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str
         ),
         "limits_astray": sum(_limit_is_another(inputs, *request) for request in asked),
         "rows_astray": sum(row != ROW for row in outputs.get("row") or ()),
+        "counts_astray": sum(count != total for count in outputs.get("counts") or ()),
     }
+
+
+#: What belongs to a token, and follows from it and from the weights that said it.
+_OWN: Mapping[str, Callable[[int, int], float]] = {
+    "log_probs": log_prob_of,
+    "experts": expert_of,
+    "versions": lambda _, version: version,
+}
+
+
+def _astray(inputs: Mapping[str, Any], ids: list[int], trained: list[int], found: Any, of: Any) -> int:
+    """How many of the tokens that the policy said, and that are trained on, have not what is their own beside them."""
+    if found is None:
+        return 0
+    engine = TableEngine(inputs)
+    answers = [engine.answer([]) for _ in pieces_of(inputs)]
+    said = [(token, answer.version) for answer in answers for token in answer.ids]
+    beside = _plain(found)[-len(ids) :]
+    pairs = [(place, *told) for place, told in zip(trained, said) if ids[place] == told[0]]
+    return sum(beside[place : place + 1] != [of(token, version)] for place, token, version in pairs)
 
 
 #: What a row's environment is told of it.
@@ -155,20 +170,23 @@ def _plain(values: Any) -> list[Any]:
     return values
 
 
-def _versions(inputs: Mapping[str, Any]) -> list[Answer]:
-    """The pieces as they are said where nothing limits them."""
-    engine = TableEngine(inputs)
-    return [engine.answer([]) for _ in pieces_of(inputs)]
-
-
 def _whole(inputs: Mapping[str, Any]) -> tuple[list[int], list[int], int]:
     """The tokens of the conversation to the last that is said, where those stand that are said, and where the response
     begins."""
     tokenizer, messages = chat(inputs)
     first = next(place for place, message in enumerate(messages) if message["role"] == "assistant")
-    start = len(tokenizer.encode(tokenizer.written(messages[:first], add_generation_prompt=True)))
-    said = tokenizer.said(messages)[: sum(len(tokens) for _, tokens, _ in pieces_of(inputs))]
-    return tokenizer.encode(tokenizer.written(messages))[: said[-1] + 1 if said else start], said, start
+    ids = tokenizer.encode(tokenizer.written(messages[:first], add_generation_prompt=True))
+    start, said = len(ids), list[int]()
+    if inputs["heard_as"] == "text":
+        for message in messages[first:]:
+            words = tokenizer.encode(message["content"])
+            said += range(len(ids), len(ids) + len(words)) if message["role"] == "assistant" else ()
+            ids += words
+        ids, said = [*ids, tokenizer.eos_token_id], [*said, len(ids)]
+    else:
+        ids, said = tokenizer.encode(tokenizer.written(messages)), tokenizer.said(messages)
+    said = said[: sum(len(tokens) for _, tokens, _ in pieces_of(inputs))]
+    return ids[: said[-1] + 1 if said else start], said, start
 
 
 def _is_cut(inputs: Mapping[str, Any]) -> bool:
@@ -203,7 +221,8 @@ def _oracle_rollout(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_rollout(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """A chat that ends with what the policy says, in as many turns as there may be, interrupted or not."""
+    """A chat that ends with what the policy says, in as many turns as there may be, interrupted or not. The room is
+    that of the last turns, whatever a template writes between."""
     conversation: list[list[Any]] = [["system", choose.integer(1, 2)]] if choose.integer(0, 1) else []
     conversation.append(["user", choose.integer(1, 3)])
     pieces = []
@@ -215,7 +234,8 @@ def _arrange_rollout(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
         conversation.append(["assistant", words])
         cuts = sorted(choose.integers(choose.integer(1, 2), 0, words - 1)) if inputs["interrupted"] else []
         pieces.append([end - start for start, end in zip([0, *cuts], [*cuts, words])])
-    return {**inputs, "conversation": conversation, "pieces": pieces, "turns": len(pieces)}
+    room = None if inputs["max_tokens"] is None else inputs["max_tokens"] + 16 * (len(pieces) - 1)
+    return {**inputs, "conversation": conversation, "pieces": pieces, "turns": len(pieces), "max_tokens": room}
 
 
 ROLLOUT = rule(
@@ -230,6 +250,13 @@ ROLLOUT = rule(
         Input("pieces", "any", "for each answer the words said in one go; all but the last are cut short", choices=((),)),
         Input("turns", "integer", "how many answers there may be", choices=(1, 2, 3)),
         Input("after_an_answer", "any", "roles that speak between two answers", choices=(("user",), ("tool",))),
+        Input(
+            "heard_as",
+            "string",
+            "how what an environment says stands behind an answer: as messages of the chat; or as text, in one answer",
+            default="chat",
+            choices=("chat", "text"),
+        ),
         Input("interrupted", "boolean", "whether an engine stops for new weights", default=False, choices=(False, True)),
         Input(
             "end",
@@ -251,9 +278,8 @@ ROLLOUT = rule(
         Input("tools_share_a_turn", "boolean", "see trained_tokens", default=False, choices=(False, True)),
     ),
     observes=(
-        Observed("prompt_ids", "the tokens of the prompt", ("prompt",)),
-        Observed("response_ids", "the tokens behind it, to the last that is trained on", ("response",)),
-        Observed("loss_mask", "1 for those of them that are trained on", ("response",)),
+        Observed("token_ids", "prompt and response, to the last token that is trained on", ("tokens",)),
+        Observed("trained", "1 for those of them that are trained on", ("tokens",)),
         Observed("asked", "the tokens that each request had, and -1 behind them", ("asked",)),
         Observed("log_probs_astray", "tokens that have another log-prob than they were said with, or none"),
         Observed("experts_astray", "tokens that have other experts than they were said with, or none"),
@@ -262,6 +288,7 @@ ROLLOUT = rule(
         Observed("options_astray", "options of sampling that a request has otherwise"),
         Observed("limits_astray", "requests that name another limit than what is left of the response's"),
         Observed("rows_astray", "times that the environment was told of another row, or of none"),
+        Observed("counts_astray", "sums that are not those of all answers"),
     ),
     measure=_measure_rollout,
     oracle=_oracle_rollout,
