@@ -8,11 +8,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from sentinel.contracts.conversations import chat
+from sentinel.contracts.conversations import ChatTokenizer, chat
 from sentinel.contracts.table_engine import ROW, TableEngine
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.families import sampling_request
-from sentinel.worker.kit import Named, awaited, fields, kept, stand_in, swapped
+from sentinel.worker.kit import Named, awaited, fields, stand_in, swapped
 
 from .shared import CODE
 
@@ -191,7 +191,7 @@ class _OfTable:
     there is one, is the environment's."""
 
     def __init__(self, inputs: Mapping[str, Any]) -> None:
-        self.table, self.told = TableEngine(inputs), list[Any]()
+        self.table, self.told, self._again = TableEngine(inputs), list[Any](), inputs["heard_as"] == "again"
         self.prompt = [message for message in self.table.prompt if message["role"] != "system"]
 
     async def finish_session(self, *_: Any) -> None:
@@ -203,7 +203,7 @@ class _OfTable:
             ids = [self.table.tokenizer.apply_chat_template(request["prompts"][0], add_generation_prompt=True)]
         answer = self.table.answer(ids[0], request.get("sampling_params"))
         return {"responses": [answer.text], "response_ids": [list(answer.ids)], "stop_reasons": [answer.ends],
-                "response_logprobs": [list(answer.log_probs)]}  # fmt: skip
+                "response_logprobs": None if self._again else [list(answer.log_probs)]}  # fmt: skip
 
     def make(self, *_: Any, extras: Mapping[str, Any], **__: Any) -> Any:
         self.told.append(extras.get("ground_truth"))
@@ -235,7 +235,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     settings = Named(
         max_turns=inputs["turns"],
         batched=False,
-        use_conversation_multi_turn=inputs["heard_as"] == "chat",
+        use_conversation_multi_turn=inputs["heard_as"] != "text",
         chat_template=Named(source="name", name_or_path=None),
         chat_template_kwargs={},
         append_eos_token_after_stop_str_in_multi_turn=True,
@@ -246,6 +246,8 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         sampling_params=_Options(),
     )
     made = boundary.owner(settings, Named(max_env_workers=0), engine, engine.table.tokenizer, "policy")
+    if inputs["heard_as"] == "again":  # by a template of the user's; the tokenizer's own is another
+        made.custom_chat_template, made.tokenizer = "of words", ChatTokenizer(default_system=True)
     asked = {**inputs["options"], "logprobs": 1, "stop": [word["content"] for word in engine.table.messages] * text}
     with swapped(boundary.module.skyrl_gym, "make", engine.make):
         row = {"ground_truth": ROW}
@@ -255,7 +257,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         answer = stand_in(**dict(zip(names, answer)))
     return {
         **{name: getattr(answer, name) for name in ("prompt_ids", "response_ids", "loss_mask")},
-        "log_probs": kept(answer, "rollout_logprobs"),
+        "log_probs": answer.rollout_logprobs or None,  # for long they were not to be had
         "cut": answer.stop_reason == "length",
         "row": engine.told,
         "engine": engine.table,

@@ -277,6 +277,7 @@ def _resumed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+_CHAT: Mapping[str, Any] = {"heard_as": "chat"}
 _PATHS = (
     *(
         Binding(
@@ -285,7 +286,7 @@ _PATHS = (
             call=_run,
             imports=(_WORKERS,),
             stand_ins=(_SELF, _ENGINE_OF_TABLE, _WORDS, _PARSER, _TIMER, _TOOL),
-            fixed={"interrupted": False, "after_an_answer": ("tool",), "resumed": True, **turns},
+            fixed={**_CHAT, "interrupted": False, "after_an_answer": ("tool",), "resumed": True, **turns},
         )
         for name, owner, turns in (("tool", "Tool", {}), ("single_turn", "SingleTurn", {"turns": 1}))
     ),
@@ -297,7 +298,7 @@ _PATHS = (
         ),
         call=_resumed,
         stand_ins=(_SELF, _ENGINE_OF_TABLE, _WORDS),
-        fixed={"turns": 1, "after_an_answer": ("user",)},
+        fixed={**_CHAT, "turns": 1, "after_an_answer": ("user",)},
     ),
 )
 

@@ -99,8 +99,9 @@ class ChatTokenizer:
         return_dict: bool = False,
         **options: Any,
     ) -> Any:
-        own = options.get("chat_template") is None  # one that is handed over writes no message of its own
-        text = (self if own else ChatTokenizer(False, self._shared)).written(conversation, add_generation_prompt)
+        # A template that is handed over writes no message of its own.
+        writer = self if options.get("chat_template") is None else ChatTokenizer(False, self._shared)
+        text = writer.written(conversation, add_generation_prompt)
         if not tokenize:
             return text
         ids = self.encode(text)
@@ -108,7 +109,7 @@ class ChatTokenizer:
             ids = ids[: options["max_length"]]
         handed = self._handed(ids, return_dict, **options)
         if options.get("return_assistant_tokens_mask"):
-            said = self.said(conversation)
+            said = writer.said(conversation)
             handed["assistant_masks"] = [int(place in said) for place in range(len(ids))]
         return handed
 

@@ -253,9 +253,10 @@ ROLLOUT = rule(
         Input(
             "heard_as",
             "string",
-            "how what an environment says stands behind an answer: as messages of the chat; or as text, in one answer",
+            "how what an environment says stands behind an answer: chat, as messages; text, as such, in one answer; "
+            "again, as messages of a chat that is written anew from its beginning",
             default="chat",
-            choices=("chat", "text"),
+            choices=("chat", "text", "again"),
         ),
         Input("interrupted", "boolean", "whether an engine stops for new weights", default=False, choices=(False, True)),
         Input(
