@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import queue
+import sys
 from collections.abc import Mapping
 from typing import Any
+from unittest import mock
 
 from sentinel.contracts.conversations import chat
 from sentinel.contracts.rollouts import SAMPLING_REQUEST
+from sentinel.contracts.table_engine import ROW, TableEngine
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
 from sentinel.worker.families import sampling_request
-from sentinel.worker.kit import Asked, asked, stand_in, swapped
+from sentinel.worker.kit import Asked, asked, awaited, kept, of_parser, stand_in, swapped
 
 from .shared import ARGS, MAIN, TYPES
 
@@ -80,6 +84,58 @@ def _asked(boundary: Any, args: Any) -> Any:
         type(module.GenerateState)._instances.clear()
         sample = boundary.imported[TYPES].Sample(prompt="a", tokens=[5])
         return asked(boundary.function(args, sample, module.GenerateState(args).sampling_params.copy()))
+
+
+def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A group of one sample, which is asked for again as long as it is interrupted, with the parameters that all
+    samples share. An engine says nothing of where the last token goes."""
+    import numpy
+
+    module, made = boundary.module, boundary.imported[TYPES].Sample
+    engine, told = TableEngine(inputs), list[Any]()
+    room = 1000 if inputs["max_tokens"] is None else inputs["max_tokens"]
+    adds = boundary.imported["slime.utils.arguments"].get_slime_extra_args_provider()
+    args = of_parser(adds, **_BESIDE)(partial_rollout=True, use_token_output=True, use_rollout_routing_replay=True,
+                                      num_layers=1, moe_router_topk=1, ci_test=False, sglang_dp_size=1)  # fmt: skip
+
+    async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
+        answer = engine.answer(payload["input_ids"], payload["sampling_params"])
+        experts = base64.b64encode(numpy.array(answer.experts[:-1], numpy.int32).tobytes()).decode()
+        told_of = [[log_prob, token, None] for log_prob, token in zip(answer.log_probs, answer.ids)]
+        meta = {"output_token_logprobs": told_of, "finish_reason": {"type": answer.ends}, "cached_tokens": answer.count,
+                "routed_experts": experts, "weight_version": str(answer.version)}  # fmt: skip
+        return {"text": answer.text, "meta_info": meta}
+
+    async def graded(_: Any, sample: Any, **__: Any) -> float:
+        told.append(sample.label)
+        return 1.0
+
+    answers = {"load_tokenizer": engine.tokenizer, "load_processor": None, "get_rollout_num_engines": 1}
+    row = made(prompt=engine.tokenizer.written(engine.prompt, add_generation_prompt=True), label=ROW)
+    shared = {**inputs["options"], "max_new_tokens": room}
+    with contextlib.ExitStack() as alone:
+        for name, said in answers.items():
+            alone.enter_context(swapped(module, name, lambda *_, _said=said, **__: _said))
+        for name, stands in (("post", post), ("async_rm", graded)):
+            alone.enter_context(swapped(module, name, stands))
+        alone.enter_context(mock.patch.dict(sys.modules, pybase64=base64))
+        type(module.GenerateState)._instances.clear()
+        for _ in range(1 + sum(map(len, inputs["pieces"]))):
+            (row,) = awaited(boundary.function(args, [row], shared))
+            if row.status is not made.Status.ABORTED:
+                break
+    count, experts = row.response_length, kept(row, "rollout_routed_experts")
+    return {
+        "prompt_ids": row.tokens[: len(row.tokens) - count],
+        "response_ids": row.tokens[len(row.tokens) - count :],
+        "loss_mask": row.loss_mask or [1] * count,
+        "log_probs": kept(row, "rollout_log_probs"),
+        "experts": None if experts is None else [*numpy.ravel(experts).tolist(), None],
+        "cut": row.status is made.Status.TRUNCATED,
+        "row": told,
+        "counts": [row.prefix_cache_info.cached_tokens] if hasattr(row, "prefix_cache_info") else None,
+        "engine": engine,
+    }
 
 
 def _teacher_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -164,6 +220,7 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
     return {"token_ids": ids, "loss_mask": mask}
 
 
+_WORDS = StandIn("tokenizer", "a word is a token, in a template of ChatML's form")
 _MASKS = "slime.utils.mask_utils.MultiTurnLossMaskGenerator"
 
 BINDINGS = (
@@ -177,13 +234,33 @@ BINDINGS = (
         parsed=True,
         beside=_BESIDE,
     ),
+    Binding(
+        "slime.rollout.sglang_rollout.generate_and_rm_group",
+        "rollout",
+        call=_followed,
+        imports=(TYPES, "slime.utils.arguments"),
+        stand_ins=(
+            StandIn("post", "there is no engine; it answers what the scenario says"),
+            StandIn("pybase64", "the same as Python's own base64, and faster"),
+            StandIn("async_rm", "grades alike, and keeps the label that it is given"),
+            _WORDS,
+        ),
+        fixed={
+            "turns": 1,
+            "after_an_answer": ("user",),
+            "heard_as": "chat",
+            "resumed": True,
+            "default_system": False,
+            "tools_share_a_turn": False,
+        },
+    ),
     *(
         Binding(
             f"{_MASKS}.gen_multi_turn_loss_mask_{kind}",
             "trained_tokens",
             call=_trained_of_a_chat,
             requires=(f"{_MASKS}.gen_multi_turn_loss_mask_{kind}",),
-            stand_ins=(StandIn("tokenizer", "a word is a token, in a template of ChatML's form"),),
+            stand_ins=(_WORDS,),
             fixed={"trains": "all", "max_tokens": None, **without},
             dialects=(
                 Dialect(

@@ -106,8 +106,8 @@ def pieces_of(inputs: Mapping[str, Any]) -> list[tuple[int, list[int], str]]:
 
 def _measure_rollout(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``call`` returns ``prompt_ids``, ``response_ids`` with their ``loss_mask``, and the ``engine``. It may return
-    ``log_probs``, ``experts`` and ``versions`` (a list with one for each token of the response, or of all tokens; an
-    empty list where they are lost), whether the response was ``cut``, sums of what was counted with each answer
+    ``log_probs``, ``experts`` and ``versions`` (a list with one for each token of the response, or of all tokens, None
+    where the engine says nothing; an empty list where they are lost), whether the response was ``cut``, sums of what was counted with each answer
     (``counts``), and what the environment was told of its ``row``, time after time: None, or left out, where the
     framework has no such thing.
 
@@ -155,7 +155,7 @@ def _astray(inputs: Mapping[str, Any], ids: list[int], trained: list[int], found
     said = [(token, answer.version) for answer in answers for token in answer.ids]
     beside = _plain(found)[-len(ids) :]
     pairs = [(place, *told) for place, told in zip(trained, said) if ids[place] == told[0]]
-    return sum(beside[place : place + 1] != [of(token, version)] for place, token, version in pairs)
+    return sum(beside[place : place + 1] not in ([of(token, version)], [None]) for place, token, version in pairs)
 
 
 #: What a row's environment is told of it.
