@@ -161,7 +161,9 @@ class _Tool:
         self.told.append((create_kwargs or {}).get("ground_truth"))
         return "instance", None
 
-    async def execute(self, instance: Any, arguments: Mapping[str, Any], **_: Any) -> tuple[_Text, float, dict[str, Any]]:
+    async def execute(
+        self, instance: Any, arguments: Mapping[str, Any], **_: Any
+    ) -> tuple[_Text, float, dict[str, Any]]:
         return _Text(self._engine.heard()[arguments["place"]]["content"]), 0.0, {}
 
     async def release(self, *_: Any) -> None:
@@ -265,7 +267,10 @@ def _resumed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     prompt = engine.tokenizer.apply_chat_template(engine.prompt, add_generation_prompt=True)
     given = {"prompt_ids": list(prompt), "sampling_params": {**inputs["options"], **limit}}
     module = boundary.module
-    with swapped(boundary.owner.__mro__[1], "generate", generate), swapped(module, "TokenOutput", record(module.TokenOutput)):
+    with (
+        swapped(boundary.owner.__mro__[1], "generate", generate),
+        swapped(module, "TokenOutput", record(module.TokenOutput)),
+    ):
         made = awaited(boundary.function(client, "request", **given))
     return {
         "prompt_ids": prompt,
@@ -293,9 +298,7 @@ _PATHS = (
     Binding(
         "verl.workers.rollout.llm_server.FullyAsyncLLMServerClient.generate",
         "rollout",
-        formerly=(
-            "verl.experimental.fully_async_policy.agent_loop.agent_loop.FullyAsyncLLMServerManager.generate",
-        ),
+        formerly=("verl.experimental.fully_async_policy.agent_loop.agent_loop.FullyAsyncLLMServerManager.generate",),
         call=_resumed,
         stand_ins=(_SELF, _ENGINE_OF_TABLE, _WORDS),
         fixed={**_CHAT, "turns": 1, "after_an_answer": ("user",)},

@@ -247,7 +247,9 @@ ROLLOUT = rule(
     ),
     inputs=(
         Input("conversation", "any", "turns: (role, number of words) each, every word another", choices=((),)),
-        Input("pieces", "any", "for each answer the words said in one go; all but the last are cut short", choices=((),)),
+        Input(
+            "pieces", "any", "for each answer the words said in one go; all but the last are cut short", choices=((),)
+        ),
         Input("turns", "integer", "how many answers there may be", choices=(1, 2, 3)),
         Input("after_an_answer", "any", "roles that speak between two answers", choices=(("user",), ("tool",))),
         Input(
@@ -258,7 +260,9 @@ ROLLOUT = rule(
             default="chat",
             choices=("chat", "text", "again"),
         ),
-        Input("interrupted", "boolean", "whether an engine stops for new weights", default=False, choices=(False, True)),
+        Input(
+            "interrupted", "boolean", "whether an engine stops for new weights", default=False, choices=(False, True)
+        ),
         Input(
             "end",
             "string",

@@ -219,7 +219,9 @@ def record(owner: Any) -> Callable[..., Any]:
     """What makes records of a class that is declared by annotated fields, where the package that would is not there:
     it has these fields and no others."""
     known = {name: getattr(owner, name, None) for name in owner.__annotations__}
-    return lambda **given: stand_in(**{**copy.deepcopy(known), **{name: given[name] for name in known if name in given}})
+    return lambda **given: stand_in(
+        **{**copy.deepcopy(known), **{name: given[name] for name in known if name in given}}
+    )
 
 
 def kept(made: Any, name: str) -> Any:

@@ -1,0 +1,158 @@
+"""AReaL: from a prompt to a trained sequence, through a remote engine's client and the workflow of one answer."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+from unittest import mock
+
+from sentinel.contracts.table_engine import ROW, TableEngine
+from sentinel.targets import Binding, StandIn
+from sentinel.worker.kit import awaited, kept, stand_in, swapped, unbuilt
+
+_RECORDS, _ARGUMENTS, _SGLANG = "areal.api.io_struct", "areal.api.cli_args", "areal.engine.sglang_remote"
+_CLIENT, _WORKFLOW = "areal.infra.remote_inf_engine.RemoteInfEngine", "areal.workflow.rlvr.RLVRWorkflow"
+
+_SELF = StandIn("self", "the real class without its constructor, which looks for servers or starts processes")
+_SERVER = StandIn("arequest_with_retry", "there is no engine; it answers what the scenario says")
+_WORDS = StandIn("tokenizer", "a word is a token, in a template of ChatML's form")
+
+
+def _request(boundary: Any, engine: TableEngine, inputs: Mapping[str, Any]) -> Any:
+    room = {} if inputs["max_tokens"] is None else {"max_new_tokens": inputs["max_tokens"]}
+    options = boundary.imported[_ARGUMENTS].GenerationHyperparameters(**inputs["options"], **room)
+    prompt = engine.tokenizer.apply_chat_template(engine.prompt, add_generation_prompt=True)
+    return boundary.imported[_RECORDS].ModelRequest(input_ids=prompt, gconfig=options)
+
+
+def _generated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Through SGLang's own words, there and back. It says nothing of where the last token goes."""
+    import numpy
+
+    engine, module = TableEngine(inputs), boundary.module
+
+    async def post(*_: Any, payload: Mapping[str, Any], **__: Any) -> Any:
+        answer = engine.answer(payload["input_ids"], payload["sampling_params"])
+        told = [[log_prob, token, None] for log_prob, token in zip(answer.log_probs, answer.ids)]
+        experts = base64.b64encode(numpy.array(answer.experts[:-1], numpy.int32).tobytes()).decode()
+        meta = {"output_token_logprobs": told, "finish_reason": {"type": answer.ends}, "routed_experts": experts,
+                "prompt_tokens": len(payload["input_ids"]), "completion_tokens": len(answer.ids)}  # fmt: skip
+        return {"meta_info": meta}
+
+    async def session(*_: Any) -> None:
+        return None
+
+    running = stand_in(is_paused=lambda: False)
+    client = unbuilt(
+        boundary.owner,
+        config=stand_in(
+            return_routed_experts=True, use_lora=False, request_retries=1, request_timeout=1, setup_timeout=1
+        ),
+        backend=boundary.imported[_SGLANG].SGLangBackend(),
+        rid_to_address={},
+        rid_queue=[],
+        lora_initialized=False,
+        choose_server=lambda: "server",
+        get_version=lambda: engine.version,
+        workflow_executor=running,
+        _workflow_executor=running,
+    )
+    with ExitStack() as alone:
+        alone.enter_context(swapped(module, "arequest_with_retry", post))
+        alone.enter_context(mock.patch.dict(sys.modules, pybase64=base64))
+        alone.enter_context(swapped(boundary.imported[_SGLANG], "pybase64", base64))
+        if hasattr(module, "workflow_context"):
+            alone.enter_context(swapped(module.workflow_context, "get_aiohttp_session", session))
+        made = awaited(boundary.function(client, _request(boundary, engine, inputs)))
+    experts = kept(made, "routed_experts")
+    return {
+        "prompt_ids": made.input_tokens,
+        "response_ids": made.output_tokens,
+        "loss_mask": [1] * len(made.output_tokens),
+        "log_probs": made.output_logprobs,
+        "versions": made.output_versions,
+        "experts": None if experts is None else [*numpy.ravel(experts).tolist(), None],
+        "cut": made.stop_reason == "length",
+        "engine": engine,
+    }
+
+
+def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    engine, told = TableEngine(inputs), list[Any]()
+    request = _request(boundary, engine, inputs)
+
+    async def generate(asked: Any) -> Any:
+        limits = {"max_new_tokens": asked.gconfig.max_new_tokens}
+        answer = engine.answer(
+            asked.input_ids, {name: getattr(asked.gconfig, name) for name in inputs["options"]} | limits
+        )
+        return boundary.imported[_RECORDS].ModelResponse(
+            input_tokens=asked.input_ids,
+            output_tokens=answer.ids,
+            output_logprobs=answer.log_probs,
+            output_versions=[answer.version] * len(answer.ids),
+            stop_reason=answer.ends,
+        )
+
+    async def graded(*_: Any, **row: Any) -> float:
+        told.append(row.get("ground_truth"))
+        return 1.0
+
+    workflow = unbuilt(
+        boundary.owner,
+        reward_fn=graded,
+        async_reward_fn=graded,
+        tokenizer=engine.tokenizer,
+        gconfig=request.gconfig,
+        enable_thinking=False,
+        dump_dir=None,
+        rollout_stat_scope="rollout",
+        data_extract_prompt_fn=lambda data: data["messages"],
+        get_input_ids_fn=lambda chat, tokenizer, *_: tokenizer.apply_chat_template(chat, add_generation_prompt=True),
+    )
+    row = {"messages": engine.prompt, "ground_truth": ROW}
+    made = awaited(boundary.function(workflow, stand_in(agenerate=generate, get_version=lambda: engine.version), row))
+    found = {name: column[0].tolist() for name, column in made.items() if column.dim() == 2}
+    start = len(request.input_ids)
+    return {
+        "prompt_ids": found["input_ids"][:start],
+        "response_ids": found["input_ids"][start:],
+        "loss_mask": found["loss_mask"][start:],
+        "log_probs": found["logprobs"],
+        "versions": found["versions"],
+        "row": told,
+        "engine": engine,
+    }
+
+
+_ONE: Mapping[str, Any] = {
+    "turns": 1,
+    "after_an_answer": ("user",),
+    "heard_as": "chat",
+    "resumed": True,
+    "default_system": False,
+    "tools_share_a_turn": False,
+}
+
+BINDINGS = (
+    Binding(
+        f"{_CLIENT}.agenerate",
+        "rollout",
+        formerly=("areal.core.remote_inf_engine.RemoteInfEngine.agenerate",),
+        call=_generated,
+        imports=(_RECORDS, _ARGUMENTS, _SGLANG),
+        stand_ins=(_SELF, _SERVER, StandIn("pybase64", "the same as Python's own base64, and faster")),
+        fixed=_ONE,
+    ),
+    Binding(
+        f"{_WORKFLOW}.arun_episode",
+        "rollout",
+        call=_episode,
+        imports=(_RECORDS, _ARGUMENTS),
+        stand_ins=(_SELF, StandIn("engine", "answers what the scenario says"), _WORDS),
+        fixed={**_ONE, "interrupted": False},
+    ),
+)
