@@ -38,8 +38,9 @@ def _generated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         answer = engine.answer(payload["input_ids"], payload["sampling_params"])
         told = [[log_prob, token, None] for log_prob, token in zip(answer.log_probs, answer.ids)]
         experts = base64.b64encode(numpy.array(answer.experts[:-1], numpy.int32).tobytes()).decode()
-        meta = {"output_token_logprobs": told, "finish_reason": {"type": answer.ends}, "routed_experts": experts,
-                "prompt_tokens": len(payload["input_ids"]), "completion_tokens": len(answer.ids)}  # fmt: skip
+        meta = {"output_token_logprobs": told, "finish_reason": {"type": answer.ends},
+                "prompt_tokens": len(payload["input_ids"]), "completion_tokens": len(answer.ids),
+                **({"routed_experts": experts} if inputs["routed"] else {})}  # fmt: skip
         return {"meta_info": meta}
 
     async def session(*_: Any) -> None:
@@ -49,7 +50,11 @@ def _generated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     client = unbuilt(
         boundary.owner,
         config=stand_in(
-            return_routed_experts=True, use_lora=False, request_retries=1, request_timeout=1, setup_timeout=1
+            return_routed_experts=inputs["routed"],
+            use_lora=False,
+            request_retries=1,
+            request_timeout=1,
+            setup_timeout=1,
         ),
         backend=boundary.imported[_SGLANG].SGLangBackend(),
         rid_to_address={},
@@ -153,6 +158,6 @@ BINDINGS = (
         call=_episode,
         imports=(_RECORDS, _ARGUMENTS),
         stand_ins=(_SELF, StandIn("engine", "answers what the scenario says"), _WORDS),
-        fixed={**_ONE, "interrupted": False},
+        fixed={**_ONE, "interrupted": False, "routed": False},
     ),
 )

@@ -321,6 +321,7 @@ BINDINGS = (
         stand_ins=(*_STAND_INS[1:2], _WORDS, *_STAND_INS[3:]),
         fixed={
             "interrupted": False,
+            "routed": False,
             "resumed": True,
             "after_an_answer": ("user",),
             "max_tokens": None,  # it is the engine's

@@ -95,7 +95,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     engine, told = TableEngine(inputs), list[Any]()
     room = 1000 if inputs["max_tokens"] is None else inputs["max_tokens"]
     adds = boundary.imported["slime.utils.arguments"].get_slime_extra_args_provider()
-    args = of_parser(adds, **_BESIDE)(partial_rollout=True, use_token_output=True, use_rollout_routing_replay=True,
+    args = of_parser(adds, **_BESIDE)(partial_rollout=True, use_token_output=True, use_rollout_routing_replay=inputs["routed"],
                                       num_layers=1, moe_router_topk=1, ci_test=False, sglang_dp_size=1)  # fmt: skip
 
     async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
@@ -103,7 +103,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         experts = base64.b64encode(numpy.array(answer.experts[:-1], numpy.int32).tobytes()).decode()
         told_of = [[log_prob, token, None] for log_prob, token in zip(answer.log_probs, answer.ids)]
         meta = {"output_token_logprobs": told_of, "finish_reason": {"type": answer.ends}, "cached_tokens": answer.count,
-                "routed_experts": experts, "weight_version": str(answer.version)}  # fmt: skip
+                "weight_version": str(answer.version), **({"routed_experts": experts} if inputs["routed"] else {})}  # fmt: skip
         return {"text": answer.text, "meta_info": meta}
 
     async def graded(_: Any, sample: Any, **__: Any) -> float:

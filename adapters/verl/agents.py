@@ -173,16 +173,16 @@ class _Tool:
         return "said", [_call("tool", place) for place, _ in enumerate(self._engine.heard())]
 
 
-def _token_output(module: Any, answer: Any) -> Any:
+def _token_output(module: Any, answer: Any, routed: bool) -> Any:
     """Experts were tensors until they were arrays."""
     import numpy
     import torch
 
     experts = (numpy.array if hasattr(module, "np") else torch.tensor)(answer.experts).reshape(-1, 1, 1)
     reason = {"abort": "aborted", "stop": "completed"}.get(answer.ends, answer.ends)
-    counts = {name: answer.count for name in getattr(module, "SPEC_DECODE_EXTRA_KEYS", ())}
-    return stand_in(token_ids=answer.ids, log_probs=answer.log_probs, routed_experts=experts, stop_reason=reason,
-                    num_preempted=answer.count, extra_fields=counts)  # fmt: skip
+    counts = dict.fromkeys(getattr(module, "SPEC_DECODE_EXTRA_KEYS", ()), answer.count)
+    return stand_in(token_ids=answer.ids, log_probs=answer.log_probs, routed_experts=experts if routed else None,
+                    stop_reason=reason, num_preempted=answer.count, extra_fields=counts)  # fmt: skip
 
 
 def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     async def generate(*_: Any, prompt_ids: Any, sampling_params: Any, **__: Any) -> Any:
         answer = engine.answer(prompt_ids, sampling_params)
         at_first = "response_logprobs" not in base.AgentLoopOutput.__annotations__
-        return answer.ids if at_first else _token_output(boundary.module, answer)
+        return answer.ids if at_first else _token_output(boundary.module, answer, inputs["routed"])
 
     room = 1000 if inputs["max_tokens"] is None else inputs["max_tokens"]
     rollout = stand_in(prompt_length=1000, response_length=room, full_determinism=False)
@@ -257,7 +257,7 @@ def _resumed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     engine = TableEngine(inputs)
 
     async def generate(_: Any, *__: Any, prompt_ids: Any, sampling_params: Any, **___: Any) -> Any:
-        return _token_output(boundary.module, engine.answer(prompt_ids, sampling_params))
+        return _token_output(boundary.module, engine.answer(prompt_ids, sampling_params), inputs["routed"])
 
     client = object.__new__(boundary.owner)
     client.config = stand_in(
@@ -292,6 +292,7 @@ _PATHS = (
             imports=(_WORKERS,),
             stand_ins=(_SELF, _ENGINE_OF_TABLE, _WORDS, _PARSER, _TIMER, _TOOL),
             fixed={**_CHAT, "interrupted": False, "after_an_answer": ("tool",), "resumed": True, **turns},
+            accepts={"end": ("eos", "length")},
         )
         for name, owner, turns in (("tool", "Tool", {}), ("single_turn", "SingleTurn", {"turns": 1}))
     ),

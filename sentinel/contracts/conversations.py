@@ -69,6 +69,9 @@ class ChatTokenizer:
     def decode(self, ids: Any, **_: Any) -> str:
         return " ".join(_SPECIAL[token] if token < len(_SPECIAL) else f"<{token}>" for token in _plain(ids))
 
+    def batch_decode(self, rows: Any, **_: Any) -> list[str]:
+        return [self.decode(row) for row in rows]
+
     def convert_tokens_to_ids(self, tokens: Any) -> Any:
         return _number(tokens) if isinstance(tokens, str) else [_number(token) for token in tokens]
 

@@ -92,7 +92,7 @@ def pieces_of(inputs: Mapping[str, Any]) -> list[tuple[int, list[int], str]]:
     found = []
     for turn, (content, words) in enumerate(zip(said, inputs["pieces"])):
         ids, last = tokenizer.encode(content), turn + 1 == len(said)
-        if inputs["end"] == "eos" if last else inputs["heard_as"] != "text":
+        if inputs["end"] == "eos" if last else inputs["heard_as"] != "text" and inputs["end"] != "text":
             ids.append(tokenizer.eos_token_id)
         for place, count in enumerate(words):
             final = place + 1 == len(words)
@@ -107,9 +107,9 @@ def pieces_of(inputs: Mapping[str, Any]) -> list[tuple[int, list[int], str]]:
 def _measure_rollout(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``call`` returns ``prompt_ids``, ``response_ids`` with their ``loss_mask``, and the ``engine``. It may return
     ``log_probs``, ``experts`` and ``versions`` (a list with one for each token of the response, or of all tokens, None
-    where the engine says nothing; an empty list where they are lost), whether the response was ``cut``, sums of what was counted with each answer
-    (``counts``), and what the environment was told of its ``row``, time after time: None, or left out, where the
-    framework has no such thing.
+    where the engine says nothing; an empty list where they are lost), whether the response was ``cut``, sums of what
+    was counted with each answer (``counts``), and what the environment was told of its ``row``, time after time: None,
+    or left out, where the framework has no such thing.
 
     What stands behind the last token that is trained on is left aside: nothing is said of it, nor after it.
     """
@@ -148,7 +148,7 @@ _OWN: Mapping[str, Callable[[int, int], float]] = {
 
 def _astray(inputs: Mapping[str, Any], ids: list[int], trained: list[int], found: Any, of: Any) -> int:
     """How many of the tokens that the policy said, and that are trained on, have not what is their own beside them."""
-    if found is None:
+    if found is None or (of is expert_of and not inputs["routed"]):
         return 0
     engine = TableEngine(inputs)
     answers = [engine.answer([]) for _ in pieces_of(inputs)]
@@ -185,6 +185,8 @@ def _whole(inputs: Mapping[str, Any]) -> tuple[list[int], list[int], int]:
         ids, said = [*ids, tokenizer.eos_token_id], [*said, len(ids)]
     else:
         ids, said = tokenizer.encode(tokenizer.written(messages)), tokenizer.said(messages)
+        if inputs["end"] == "text":  # the template writes what the policy did not say
+            said = [place for place in said if ids[place] != tokenizer.eos_token_id]
     said = said[: sum(len(tokens) for _, tokens, _ in pieces_of(inputs))]
     return ids[: said[-1] + 1 if said else start], said, start
 
@@ -223,13 +225,13 @@ def _oracle_rollout(inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _arrange_rollout(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     """A chat that ends with what the policy says, in as many turns as there may be, interrupted or not. The room is
     that of the last turns, whatever a template writes between."""
-    conversation: list[list[Any]] = [["system", choose.integer(1, 2)]] if choose.integer(0, 1) else []
+    conversation: list[list[Any]] = [["system", choose.integer(1, 2)]] if inputs["system"] else []
     conversation.append(["user", choose.integer(1, 3)])
     pieces = []
     for turn in range(choose.integer(1, inputs["turns"])):
         if turn:
             role = choose.one_of(inputs["after_an_answer"])
-            conversation += [[role, choose.integer(1, 2)] for _ in range(choose.integer(1, 2))]
+            conversation += [[role, choose.integer(1, 2)] for _ in range(choose.integer(1, inputs["heard"]))]
         words = choose.integer(1, 4)
         conversation.append(["assistant", words])
         cuts = sorted(choose.integers(choose.integer(1, 2), 0, words - 1)) if inputs["interrupted"] else []
@@ -251,6 +253,8 @@ ROLLOUT = rule(
             "pieces", "any", "for each answer the words said in one go; all but the last are cut short", choices=((),)
         ),
         Input("turns", "integer", "how many answers there may be", choices=(1, 2, 3)),
+        Input("heard", "integer", "most messages between two of them", default=2, choices=(1, 2)),
+        Input("system", "boolean", "whether a message of the system comes first", default=False, choices=(False, True)),
         Input("after_an_answer", "any", "roles that speak between two answers", choices=(("user",), ("tool",))),
         Input(
             "heard_as",
@@ -260,13 +264,14 @@ ROLLOUT = rule(
             default="chat",
             choices=("chat", "text", "again"),
         ),
+        Input("routed", "boolean", "whether the engine is to say its experts", default=False, choices=(False, True)),
         Input(
             "interrupted", "boolean", "whether an engine stops for new weights", default=False, choices=(False, True)
         ),
         Input(
             "end",
             "string",
-            "how the last answer ends: eos; length, its limit; text, that stops it without a token of its own",
+            "how the last answer ends: eos; length, its limit; text, that stops every one without a token of its own",
             default="eos",
             choices=("eos", "length", "text"),
         ),
