@@ -17,7 +17,7 @@ from sentinel.contracts.table_engine import ROW, TableEngine
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
 from sentinel.worker.families import sampling_request
-from sentinel.worker.kit import Asked, asked, awaited, kept, of_parser, stand_in, swapped
+from sentinel.worker.kit import Asked, asked, awaited, itself, kept, of_parser, stand_in, swapped
 
 from .shared import ARGS, MAIN, TYPES
 
@@ -94,17 +94,22 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     module, made = boundary.module, boundary.imported[TYPES].Sample
     engine, told = TableEngine(inputs), list[Any]()
     room = 1000 if inputs["max_tokens"] is None else inputs["max_tokens"]
-    adds = boundary.imported["slime.utils.arguments"].get_slime_extra_args_provider()
-    args = of_parser(adds, **_BESIDE)(partial_rollout=True, use_token_output=True, use_rollout_routing_replay=inputs["routed"],
-                                      num_layers=1, moe_router_topk=1, ci_test=False, sglang_dp_size=1)  # fmt: skip
+    options = {"partial_rollout": True, "use_token_output": True, "use_rollout_routing_replay": inputs["routed"]}
+    sizes = dict.fromkeys(("num_layers", "moe_router_topk", "rollout_num_gpus", "rollout_num_gpus_per_engine"), 1)
+    own = stand_in(add_cli_args=itself)  # what is the engine's
+    arguments = boundary.imported["slime.utils.arguments"]
+    with swapped(sys.modules.get(_SGLANG), "ServerArgs", own), swapped(arguments, "RouterArgs", own):
+        args = of_parser(arguments.get_slime_extra_args_provider(), **_BESIDE)(
+            **options, **sizes, ci_test=False, sglang_speculative_algorithm=None
+        )
 
     async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
         answer = engine.answer(payload["input_ids"], payload["sampling_params"])
-        experts = base64.b64encode(numpy.array(answer.experts[:-1], numpy.int32).tobytes()).decode()
+        sent = base64.b64encode(numpy.array(answer.experts[:-1], numpy.int32).tobytes()).decode()
         told_of = [[log_prob, token, None] for log_prob, token in zip(answer.log_probs, answer.ids)]
-        meta = {"output_token_logprobs": told_of, "finish_reason": {"type": answer.ends}, "cached_tokens": answer.count,
-                "weight_version": str(answer.version), **({"routed_experts": experts} if inputs["routed"] else {})}  # fmt: skip
-        return {"text": answer.text, "meta_info": meta}
+        meta = {"output_token_logprobs": told_of, "finish_reason": {"type": answer.ends}, "cached_tokens": answer.count}
+        beside = {"routed_experts": sent} if inputs["routed"] else {}
+        return {"text": answer.text, "meta_info": {**meta, **beside, "weight_version": str(answer.version)}}
 
     async def graded(_: Any, sample: Any, **__: Any) -> float:
         told.append(sample.label)
@@ -116,9 +121,11 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     with contextlib.ExitStack() as alone:
         for name, said in answers.items():
             alone.enter_context(swapped(module, name, lambda *_, _said=said, **__: _said))
-        for name, stands in (("post", post), ("async_rm", graded)):
+        tokenizers = stand_in(from_pretrained=lambda *_, **__: engine.tokenizer)
+        for name, stands in (("post", post), ("async_rm", graded), ("AutoTokenizer", tokenizers)):
             alone.enter_context(swapped(module, name, stands))
         alone.enter_context(mock.patch.dict(sys.modules, pybase64=base64))
+        alone.enter_context(swapped(module, "pybase64", base64))
         type(module.GenerateState)._instances.clear()
         for _ in range(1 + sum(map(len, inputs["pieces"]))):
             (row,) = awaited(boundary.function(args, [row], shared))
@@ -221,6 +228,7 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 _WORDS = StandIn("tokenizer", "a word is a token, in a template of ChatML's form")
+_SGLANG = "slime.backends.sglang_utils.arguments"
 _MASKS = "slime.utils.mask_utils.MultiTurnLossMaskGenerator"
 
 BINDINGS = (
