@@ -54,6 +54,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         tokenizer=engine.tokenizer,
         output_queue=queue,
         current_step=0,
+        mode="train",
         trace_meta=None,
         running=False,
         thread_lock=contextlib.nullcontext(),
