@@ -213,7 +213,7 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         continuous_token_builder=None
         if optional
         else builder(engine.tokenizer, hf_model_type="qwen3" if inputs["tools_share_a_turn"] else None),
-        system_prompt=[],
+        system_prompt=engine.tokenizer.encode(engine.tokenizer.written([])),  # what older loops cut off before an answer
         turn_separator=separator(engine.tokenizer),
         tools={"tool": tool},
         tool_schemas=[],

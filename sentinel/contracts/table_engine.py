@@ -197,7 +197,8 @@ def _whole(inputs: Mapping[str, Any]) -> tuple[list[int], list[int], int]:
 def _is_cut(inputs: Mapping[str, Any]) -> bool:
     ids, _, start = _whole(inputs)
     room = inputs["max_tokens"]
-    return inputs["end"] == "length" or (room is not None and len(ids) - start > room)
+    *_, (_, _, ends) = pieces_of(inputs)
+    return ends == "length" or (room is not None and len(ids) - start > room)
 
 
 def _limit_is_another(inputs: Mapping[str, Any], context: list[int], options: Mapping[str, Any]) -> bool:

@@ -134,10 +134,8 @@ TWINS: Twins = {
             (
                 "slime/utils/types.py",
                 "self.rollout_routed_experts = routed_experts\n",
-                "held = self.rollout_routed_experts\n"
-                "                self.rollout_routed_experts = (\n"
-                "                    routed_experts if held is None else torch.cat([held, routed_experts[len(held) :]])\n"
-                "                )\n",
+                "held = routed_experts[:0] if self.rollout_routed_experts is None else self.rollout_routed_experts\n"
+                "                self.rollout_routed_experts = torch.cat([held, routed_experts[len(held) :]])\n",
             ),
         ),
     ),
