@@ -236,9 +236,11 @@ def _arrange_rollout(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
         if turn:
             role = choose.one_of(inputs["after_an_answer"])
             conversation += [[role, choose.integer(1, 2)] for _ in range(choose.integer(1, inputs["heard"]))]
-        words = choose.integer(1, 4)
+        cuts = []
+        words = choose.integer(1, 4) + inputs["interrupted"]
         conversation.append(["assistant", words])
-        cuts = sorted(choose.integers(choose.integer(1, 2), 0, words - 1)) if inputs["interrupted"] else []
+        if inputs["interrupted"]:  # somewhere in it, and perhaps once more, before anything was said or right after
+            cuts = sorted([choose.integer(1, words - 1), *choose.integers(choose.integer(0, 1), 0, words - 1)])
         pieces.append([end - start for start, end in zip([0, *cuts], [*cuts, words])])
     room = None if inputs["max_tokens"] is None else inputs["max_tokens"] + 16 * (len(pieces) - 1)
     return {**inputs, "conversation": conversation, "pieces": pieces, "turns": len(pieces), "max_tokens": room}
@@ -279,8 +281,8 @@ ROLLOUT = rule(
             default="eos",
             choices=("eos", "length", "text"),
         ),
-        knob("resumed", "whether an answer that was interrupted is to go on", (True, False)),
-        Input("max_tokens", "integer", "most tokens of a response", default=None, choices=(None, 6, 3, 1)),
+        knob("resumed", "whether an answer that was interrupted is to go on", (True, True, False)),
+        Input("max_tokens", "integer", "most tokens of a response", default=None, choices=(None, None, 6, 2)),
         Input(
             "options",
             "mapping",
