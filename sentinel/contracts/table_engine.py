@@ -167,10 +167,10 @@ ROW = "of this row"
 
 def _plain(values: Any) -> list[Any]:
     """Numbers as a list, one a token."""
-    values = values.tolist() if hasattr(values, "tolist") else list(values)
-    while values and isinstance(values[0], (list, tuple)):
-        values = [value[0] for value in values]
-    return values
+    plain: list[Any] = values.tolist() if hasattr(values, "tolist") else list(values)
+    while plain and isinstance(plain[0], (list, tuple)):
+        plain = [value[0] for value in plain]
+    return plain
 
 
 def _whole(inputs: Mapping[str, Any]) -> tuple[list[int], list[int], int]:

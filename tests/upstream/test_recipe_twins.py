@@ -117,6 +117,18 @@ TWINS: Twins = {
             ),
         ),
     ),
+    "end of a cut answer": (
+        MAIN,
+        (
+            (
+                _GENERATOR,
+                'loss_mask = response_encodings["assistant_masks"]',
+                'loss_mask = response_encodings["assistant_masks"]\n'
+                f"                if not {_SAID}:\n"
+                "                    loss_mask[len(loss_mask) - 1 - loss_mask[::-1].index(1)] = 0",
+            ),
+        ),
+    ),
     "closed once": (
         _ROLL,
         (
@@ -172,6 +184,7 @@ BY_TWIN = {
     "NEMORL-OVERLONG-LENGTH-OF-THE-FIRST-ANSWER": ("last answer", "reproduced", "fixed"),
     "SKYRL-END-TOKEN-LOGPROB-ZERO": ("end as it was said", "reproduced", "fixed"),
     "SKYRL-END-AFTER-STOP-STRING-IS-TRAINED": ("end as it was said", "reproduced", "fixed"),
+    "SKYRL-CUT-ANSWER-CLOSED-BY-TEMPLATE": ("end of a cut answer", "reproduced", "fixed"),
     "ROLL-TURN-END-DOUBLED": ("closed once", "reproduced", "fixed"),
     "SLIME-RESUMED-ROUTING-REPLACED": ("experts kept", "reproduced", "fixed"),
     "AREAL-RESUMED-ROUTING-MISALIGNED": ("experts appended", "reproduced", "fixed"),
