@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
-from unittest import mock
 
-from sentinel.contracts.table_engine import ROW, TableEngine
-from sentinel.targets import Binding, StandIn
-from sentinel.worker.kit import awaited, kept, stand_in, swapped, unbuilt
+from sentinel.contracts.table_engine import ROW, TableEngine, experts_beside, in_sglangs_words
+from sentinel.targets import StandIn
+from sentinel.worker.families import BASE64, rollout
+from sentinel.worker.kit import awaited, kept, stand_in, swapped, unbuilt, with_base64
 
 _RECORDS, _ARGUMENTS, _SGLANG = "areal.api.io_struct", "areal.api.cli_args", "areal.engine.sglang_remote"
-_CLIENT, _WORKFLOW = "areal.infra.remote_inf_engine.RemoteInfEngine", "areal.workflow.rlvr.RLVRWorkflow"
 
 _SELF = StandIn("self", "the real class without its constructor, which looks for servers or starts processes")
-_SERVER = StandIn("arequest_with_retry", "there is no engine; it answers what the scenario says")
-_WORDS = StandIn("tokenizer", "a word is a token, in a template of ChatML's form")
 
 
 def _request(boundary: Any, engine: TableEngine, inputs: Mapping[str, Any]) -> Any:
@@ -30,18 +25,10 @@ def _request(boundary: Any, engine: TableEngine, inputs: Mapping[str, Any]) -> A
 
 def _generated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Through SGLang's own words, there and back. It says nothing of where the last token goes."""
-    import numpy
-
     engine, module = TableEngine(inputs), boundary.module
 
     async def post(*_: Any, payload: Mapping[str, Any], **__: Any) -> Any:
-        answer = engine.answer(payload["input_ids"], payload["sampling_params"])
-        told = [[log_prob, token, None] for log_prob, token in zip(answer.log_probs, answer.ids)]
-        experts = base64.b64encode(numpy.array(answer.experts[:-1], numpy.int32).tobytes()).decode()
-        meta = {"output_token_logprobs": told, "finish_reason": {"type": answer.ends},
-                "prompt_tokens": len(payload["input_ids"]), "completion_tokens": len(answer.ids),
-                **({"routed_experts": experts} if inputs["routed"] else {})}  # fmt: skip
-        return {"meta_info": meta}
+        return in_sglangs_words(engine.answer(payload["input_ids"], payload["sampling_params"]), inputs["routed"])
 
     async def session(*_: Any) -> None:
         return None
@@ -67,19 +54,17 @@ def _generated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     )
     with ExitStack() as alone:
         alone.enter_context(swapped(module, "arequest_with_retry", post))
-        alone.enter_context(mock.patch.dict(sys.modules, pybase64=base64))
-        alone.enter_context(swapped(boundary.imported[_SGLANG], "pybase64", base64))
+        alone.enter_context(with_base64(boundary.imported[_SGLANG]))
         if hasattr(module, "workflow_context"):
             alone.enter_context(swapped(module.workflow_context, "get_aiohttp_session", session))
         made = awaited(boundary.function(client, _request(boundary, engine, inputs)))
-    experts = kept(made, "routed_experts")
     return {
         "prompt_ids": made.input_tokens,
         "response_ids": made.output_tokens,
         "loss_mask": [1] * len(made.output_tokens),
         "log_probs": made.output_logprobs,
         "versions": made.output_versions,
-        "experts": None if experts is None else [*numpy.ravel(experts).tolist(), None],
+        "experts": experts_beside(kept(made, "routed_experts")),
         "cut": made.stop_reason == "length",
         "engine": engine,
     }
@@ -133,31 +118,20 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-_ONE: Mapping[str, Any] = {
-    "turns": 1,
-    "after_an_answer": ("user",),
-    "heard_as": "chat",
-    "resumed": True,
-    "default_system": False,
-    "tools_share_a_turn": False,
-}
-
 BINDINGS = (
-    Binding(
-        f"{_CLIENT}.agenerate",
-        "rollout",
+    rollout(
+        "areal.infra.remote_inf_engine.RemoteInfEngine.agenerate",
+        _generated,
+        *(_SELF, BASE64),
+        takes="max_tokens interrupted routed",
         formerly=("areal.core.remote_inf_engine.RemoteInfEngine.agenerate",),
-        call=_generated,
         imports=(_RECORDS, _ARGUMENTS, _SGLANG),
-        stand_ins=(_SELF, _SERVER, StandIn("pybase64", "the same as Python's own base64, and faster")),
-        fixed=_ONE,
     ),
-    Binding(
-        f"{_WORKFLOW}.arun_episode",
-        "rollout",
-        call=_episode,
+    rollout(
+        "areal.workflow.rlvr.RLVRWorkflow.arun_episode",
+        _episode,
+        _SELF,
+        takes="max_tokens",
         imports=(_RECORDS, _ARGUMENTS),
-        stand_ins=(_SELF, StandIn("engine", "answers what the scenario says"), _WORDS),
-        fixed={**_ONE, "interrupted": False, "routed": False},
     ),
 )

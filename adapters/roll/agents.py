@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.contracts.table_engine import TableEngine
-from sentinel.targets import Binding, StandIn
+from sentinel.targets import StandIn
+from sentinel.worker.families import rollout
 from sentinel.worker.kit import Named, stand_in, swapped, unbuilt
 
 from .containers import PROTOCOL
@@ -88,31 +89,16 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 BINDINGS = (
-    Binding(
+    rollout(
         f"{_MANAGER}.run_rollout_loop",
-        "rollout",
-        call=_followed,
+        _followed,
+        StandIn("self", "the real manager's constructor makes an environment and a client of an engine"),
+        StandIn("env", "shows what the scenario says"),
+        StandIn("ray", "the queue is here"),
+        StandIn("Timer", "measures how long a step takes, with a package that is not needed for anything else"),
+        StandIn("get_tracer", "traces of an episode"),
+        takes="turns",
+        fixed={"heard": 1, "system": True},
         imports=(PROTOCOL,),
-        stand_ins=(
-            StandIn("self", "the real manager's constructor makes an environment and a client of an engine"),
-            StandIn("llm_proxy", "there is no engine; it answers what the scenario says"),
-            StandIn("env", "shows what the scenario says"),
-            StandIn("tokenizer", "a word is a token, in a template of ChatML's form"),
-            StandIn("ray", "the queue is here"),
-            StandIn("Timer", "measures how long a step takes, with a package that is not needed for anything else"),
-            StandIn("get_tracer", "traces of an episode"),
-        ),
-        fixed={
-            "interrupted": False,
-            "routed": False,
-            "resumed": True,
-            "heard": 1,
-            "system": True,
-            "after_an_answer": ("user",),
-            "heard_as": "chat",
-            "max_tokens": None,
-            "default_system": False,
-            "tools_share_a_turn": False,
-        },
     ),
 )

@@ -11,7 +11,7 @@ from typing import Any
 from sentinel.contracts.conversations import ChatTokenizer, chat
 from sentinel.contracts.table_engine import ROW, TableEngine
 from sentinel.targets import Binding, Dialect, StandIn
-from sentinel.worker.families import sampling_request
+from sentinel.worker.families import rollout, sampling_request
 from sentinel.worker.kit import Named, awaited, fields, stand_in, swapped
 
 from .shared import CODE
@@ -314,20 +314,6 @@ BINDINGS = (
         # The loop kept the limit itself once; since then it is the engine's, and this one answers what it is told to.
         accepts={"max_tokens": (100,)},
     ),
-    Binding(
-        f"{_NOW}.agent_loop",
-        "rollout",
-        call=_followed,
-        stand_ins=(*_STAND_INS[1:2], _WORDS, *_STAND_INS[3:]),
-        fixed={
-            "interrupted": False,
-            "routed": False,
-            "resumed": True,
-            "after_an_answer": ("user",),
-            "max_tokens": None,  # it is the engine's
-            "default_system": False,
-            "tools_share_a_turn": False,
-        },
-    ),
+    rollout(f"{_NOW}.agent_loop", _followed, _STAND_INS[3], takes="turns heard_as"),  # limits are the engine's
     Binding(f"{_NOW}.generate_batched", "length_report", call=_batched, stand_ins=_STAND_INS),
 )

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import queue
 import sys
 from collections.abc import Mapping
 from typing import Any
-from unittest import mock
 
 from sentinel.contracts.conversations import chat
 from sentinel.contracts.rollouts import SAMPLING_REQUEST
-from sentinel.contracts.table_engine import ROW, TableEngine
+from sentinel.contracts.table_engine import ROW, TableEngine, experts_beside, in_sglangs_words
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.families import sampling_request
-from sentinel.worker.kit import Asked, asked, awaited, itself, kept, of_parser, stand_in, swapped
+from sentinel.worker.families import BASE64, rollout, sampling_request
+from sentinel.worker.kit import Asked, asked, awaited, itself, kept, of_parser, stand_in, swapped, with_base64
 
 from .shared import ARGS, MAIN, TYPES
 
@@ -89,8 +87,6 @@ def _asked(boundary: Any, args: Any) -> Any:
 def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A group of one sample, which is asked for again as long as it is interrupted, with the parameters that all
     samples share. An engine says nothing of where the last token goes."""
-    import numpy
-
     module, made = boundary.module, boundary.imported[TYPES].Sample
     engine, told = TableEngine(inputs), list[Any]()
     room = 1000 if inputs["max_tokens"] is None else inputs["max_tokens"]
@@ -104,12 +100,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         )
 
     async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
-        answer = engine.answer(payload["input_ids"], payload["sampling_params"])
-        sent = base64.b64encode(numpy.array(answer.experts[:-1], numpy.int32).tobytes()).decode()
-        told_of = [[log_prob, token, None] for log_prob, token in zip(answer.log_probs, answer.ids)]
-        meta = {"output_token_logprobs": told_of, "finish_reason": {"type": answer.ends}, "cached_tokens": answer.count}
-        beside = {"routed_experts": sent} if inputs["routed"] else {}
-        return {"text": answer.text, "meta_info": {**meta, **beside, "weight_version": str(answer.version)}}
+        return in_sglangs_words(engine.answer(payload["input_ids"], payload["sampling_params"]), inputs["routed"])
 
     async def graded(_: Any, sample: Any, **__: Any) -> float:
         told.append(sample.label)
@@ -124,20 +115,19 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         tokenizers = stand_in(from_pretrained=lambda *_, **__: engine.tokenizer)
         for name, stands in (("post", post), ("async_rm", graded), ("AutoTokenizer", tokenizers)):
             alone.enter_context(swapped(module, name, stands))
-        alone.enter_context(mock.patch.dict(sys.modules, pybase64=base64))
-        alone.enter_context(swapped(module, "pybase64", base64))
+        alone.enter_context(with_base64(module))
         type(module.GenerateState)._instances.clear()
         for _ in range(1 + sum(map(len, inputs["pieces"]))):
             (row,) = awaited(boundary.function(args, [row], shared))
             if row.status is not made.Status.ABORTED:
                 break
-    count, experts = row.response_length, kept(row, "rollout_routed_experts")
+    count = row.response_length
     return {
         "prompt_ids": row.tokens[: len(row.tokens) - count],
         "response_ids": row.tokens[len(row.tokens) - count :],
         "loss_mask": row.loss_mask or [1] * count,
         "log_probs": kept(row, "rollout_log_probs"),
-        "experts": None if experts is None else [*numpy.ravel(experts).tolist(), None],
+        "experts": experts_beside(kept(row, "rollout_routed_experts")),
         "cut": row.status is made.Status.TRUNCATED,
         "row": told,
         "counts": [row.prefix_cache_info.cached_tokens] if hasattr(row, "prefix_cache_info") else None,
@@ -242,25 +232,13 @@ BINDINGS = (
         parsed=True,
         beside=_BESIDE,
     ),
-    Binding(
+    rollout(
         "slime.rollout.sglang_rollout.generate_and_rm_group",
-        "rollout",
-        call=_followed,
+        _followed,
+        BASE64,
+        StandIn("async_rm", "grades alike, and keeps the label that it is given"),
+        takes="max_tokens interrupted routed",
         imports=(TYPES, "slime.utils.arguments"),
-        stand_ins=(
-            StandIn("post", "there is no engine; it answers what the scenario says"),
-            StandIn("pybase64", "the same as Python's own base64, and faster"),
-            StandIn("async_rm", "grades alike, and keeps the label that it is given"),
-            _WORDS,
-        ),
-        fixed={
-            "turns": 1,
-            "after_an_answer": ("user",),
-            "heard_as": "chat",
-            "resumed": True,
-            "default_system": False,
-            "tools_share_a_turn": False,
-        },
     ),
     *(
         Binding(

@@ -11,7 +11,7 @@ from typing import Any
 
 from sentinel.contracts.table_engine import ROW, TableEngine
 from sentinel.targets import Binding, StandIn
-from sentinel.worker.families import sampling_request
+from sentinel.worker.families import rollout, sampling_request
 from sentinel.worker.kit import DRAWS, Asked, asked, awaited, fields, kept, record, stand_in, swapped
 
 _LOOP = "verl.experimental.agent_loop.tool_agent_loop"
@@ -134,8 +134,6 @@ _AGENTS = (
 
 # -- from a prompt to a response ---------------------------------------------------------------------------------------
 
-_ENGINE_OF_TABLE = StandIn("server_manager", "there is no engine; it answers what the scenario says")
-_WORDS = StandIn("tokenizer", "a word is a token, in a template of ChatML's form")
 _PARSER = StandIn("tool_parser", "finds the calls that the scenario answers")
 
 
@@ -213,7 +211,9 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         continuous_token_builder=None
         if optional
         else builder(engine.tokenizer, hf_model_type="qwen3" if inputs["tools_share_a_turn"] else None),
-        system_prompt=engine.tokenizer.encode(engine.tokenizer.written([])),  # what older loops cut off before an answer
+        system_prompt=engine.tokenizer.encode(
+            engine.tokenizer.written([])
+        ),  # what older loops cut off before an answer
         turn_separator=separator(engine.tokenizer),
         tools={"tool": tool},
         tool_schemas=[],
@@ -282,27 +282,29 @@ def _resumed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-_CHAT: Mapping[str, Any] = {"heard_as": "chat"}
+_LOOPS = "verl.experimental.agent_loop"
 _PATHS = (
     *(
-        Binding(
-            f"verl.experimental.agent_loop.{name}_agent_loop.{owner}AgentLoop.run",
-            "rollout",
-            call=_run,
+        rollout(
+            f"{_LOOPS}.{name}_agent_loop.{owner}AgentLoop.run",
+            _run,
+            *(_SELF, _PARSER, _TIMER, _TOOL, _RESPONSE),
+            takes=takes,
+            role="tool",
             imports=(_WORKERS,),
-            stand_ins=(_SELF, _ENGINE_OF_TABLE, _WORDS, _PARSER, _TIMER, _TOOL),
-            fixed={**_CHAT, "interrupted": False, "after_an_answer": ("tool",), "resumed": True, **turns},
             accepts={"end": ("eos", "length")},
         )
-        for name, owner, turns in (("tool", "Tool", {}), ("single_turn", "SingleTurn", {"turns": 1}))
+        for name, owner, takes in (
+            ("tool", "Tool", "turns max_tokens routed default_system tools_share_a_turn"),
+            ("single_turn", "SingleTurn", "max_tokens routed default_system tools_share_a_turn"),
+        )
     ),
-    Binding(
+    rollout(
         "verl.workers.rollout.llm_server.FullyAsyncLLMServerClient.generate",
-        "rollout",
+        _resumed,
+        _SELF,
+        takes="max_tokens interrupted routed resumed",
         formerly=("verl.experimental.fully_async_policy.agent_loop.agent_loop.FullyAsyncLLMServerManager.generate",),
-        call=_resumed,
-        stand_ins=(_SELF, _ENGINE_OF_TABLE, _WORDS),
-        fixed={**_CHAT, "turns": 1, "after_an_answer": ("user",)},
     ),
 )
 

@@ -6,6 +6,7 @@ the weights that said it. So whatever comes out beside a token, one can tell whe
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -83,6 +84,27 @@ class TableEngine:
         """What the environment says to the turn that was said last; nothing where that was the last one."""
         later = self._turns[self._turn + 1 : self._turn + 2]
         return self.messages[self._turns[self._turn] + 1 : later[0]] if later else []
+
+
+def in_sglangs_words(answer: Answer, routed: bool) -> dict[str, Any]:
+    """The answer as SGLang's server sends it. Of the last token, which nothing has followed yet, it has no experts."""
+    import numpy
+
+    experts = base64.b64encode(numpy.array(answer.experts[:-1], numpy.int32).tobytes()).decode()
+    told = {
+        "output_token_logprobs": [[log_prob, token, None] for log_prob, token in zip(answer.log_probs, answer.ids)],
+        "finish_reason": {"type": answer.ends},
+        "prompt_tokens": len(answer.experts) - len(answer.ids),
+        "completion_tokens": len(answer.ids),
+        "cached_tokens": answer.count,
+        "weight_version": str(answer.version),
+    }
+    return {"text": answer.text, "meta_info": {**told, **({"routed_experts": experts} if routed else {})}}
+
+
+def experts_beside(experts: Any) -> list[Any] | None:
+    """The experts of all tokens but the last, a layer and a choice each, and nothing for that."""
+    return None if experts is None else [*_plain(experts), None]
 
 
 def pieces_of(inputs: Mapping[str, Any]) -> list[tuple[int, list[int], str]]:
