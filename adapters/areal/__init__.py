@@ -17,7 +17,7 @@ from sentinel.worker.drift import AbsentError
 from sentinel.worker.families import masked_statistic, policy_loss
 from sentinel.worker.kit import passed, stand_in, swapped, taken
 
-from . import containers, objectives, rewards, updates
+from . import containers, objectives, rewards, rollouts, updates
 from .objectives import ALONE, ARGUMENTS, actor_of
 
 #: Dialects say where AReaL says so by a line of main in August 2026.
@@ -565,6 +565,7 @@ TARGET = Target(
         *objectives.BINDINGS,
         *containers.BINDINGS,
         *rewards.BINDINGS,
+        *rollouts.BINDINGS,
         *updates.BINDINGS,
     ),
     unbound={

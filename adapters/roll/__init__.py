@@ -19,7 +19,7 @@ from sentinel.worker.drift import AbsentError, DriftError, UnknownInputError
 from sentinel.worker.families import masked_statistic
 from sentinel.worker.kit import columns, group_size, named_tokens, on_ranks, own_randomness, passed, stand_in, swapped
 
-from . import containers, data, rewards
+from . import agents, containers, data, rewards
 from .containers import PROTOCOL
 
 _MAIN = "https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll"
@@ -940,6 +940,7 @@ TARGET = Target(
         ),
         *data.BINDINGS,
         *containers.BINDINGS,
+        *agents.BINDINGS,
         *rewards.BINDINGS,
     ),
     at_import={"roll.utils.network_utils.get_node_ip": "127.0.0.1"},

@@ -8,10 +8,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from sentinel.contracts.conversations import chat
+from sentinel.contracts.conversations import ChatTokenizer, chat
+from sentinel.contracts.table_engine import ROW, TableEngine
 from sentinel.targets import Binding, Dialect, StandIn
-from sentinel.worker.families import sampling_request
-from sentinel.worker.kit import fields, stand_in, swapped
+from sentinel.worker.families import rollout, sampling_request
+from sentinel.worker.kit import Named, awaited, fields, stand_in, swapped
 
 from .shared import CODE
 
@@ -184,6 +185,84 @@ def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"returned": {"lengths": [len(row) for row in answer["response_ids"]], **reported}}
 
 
+class _OfTable:
+    """A stand-in for the engine and its environment: both say what the scenario says. The message of the system, where
+    there is one, is the environment's."""
+
+    def __init__(self, inputs: Mapping[str, Any]) -> None:
+        self.table, self.told, self._again = TableEngine(inputs), list[Any](), inputs["heard_as"] == "again"
+        self.prompt = [message for message in self.table.prompt if message["role"] != "system"]
+
+    async def finish_session(self, *_: Any) -> None:
+        pass
+
+    async def generate(self, request: Any, **_: Any) -> dict[str, Any]:
+        ids = request.get("prompt_token_ids")
+        if ids is None:  # older loops hand over a chat
+            ids = [self.table.tokenizer.apply_chat_template(request["prompts"][0], add_generation_prompt=True)]
+        answer = self.table.answer(ids[0], request.get("sampling_params"))
+        return {"responses": [answer.text], "response_ids": [list(answer.ids)], "stop_reasons": [answer.ends],
+                "response_logprobs": None if self._again else [list(answer.log_probs)]}  # fmt: skip
+
+    def make(self, *_: Any, extras: Mapping[str, Any], **__: Any) -> Any:
+        self.told.append(extras.get("ground_truth"))
+        return self
+
+    def init(self, prompt: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+        return self.table.prompt[: len(self.table.prompt) - len(prompt)] + prompt, {}
+
+    def step(self, output: str) -> dict[str, Any]:
+        heard = self.table.heard()
+        return {"observations": heard, "reward": 1.0, "done": not heard, "postprocessed_action": None}
+
+    def get_metrics(self) -> dict[str, Any]:
+        return {}
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class _Options(_Sampling):
+    stop: Any = None
+
+
+def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Through the real generator, its constructor included. What ends an answer without a token of its own is a text
+    that the request names."""
+    engine, text = _OfTable(inputs), inputs["end"] == "text" or inputs["heard_as"] == "text"
+    settings = Named(
+        max_turns=inputs["turns"],
+        batched=False,
+        use_conversation_multi_turn=inputs["heard_as"] != "text",
+        chat_template=Named(source="name", name_or_path=None),
+        chat_template_kwargs={},
+        append_eos_token_after_stop_str_in_multi_turn=True,
+        apply_overlong_filtering=False,
+        step_wise_trajectories=False,
+        inference_engine=Named(enable_return_routed_experts=False),
+        zero_reward_on_non_stop=False,
+        sampling_params=_Options(),
+    )
+    made = boundary.owner(settings, Named(max_env_workers=0), engine, engine.table.tokenizer, "policy")
+    if inputs["heard_as"] == "again":  # by a template of the user's; the tokenizer's own is another
+        made.custom_chat_template, made.tokenizer = "of words", ChatTokenizer(default_system=True)
+    asked = {**inputs["options"], "logprobs": 1, "stop": [word["content"] for word in engine.table.messages] * text}
+    with swapped(boundary.module.skyrl_gym, "make", engine.make):
+        row = {"ground_truth": ROW}
+        answer = awaited(boundary.function(made, list(engine.prompt), "env", row, 100, 1000, sampling_params=asked))
+    if isinstance(answer, tuple):  # older loops: response, reward, stop reason, loss mask, prompt
+        names = ("response_ids", "reward", "stop_reason", "loss_mask", "prompt_ids", "rollout_logprobs")
+        answer = stand_in(**dict(zip(names, answer)))
+    return {
+        **{name: getattr(answer, name) for name in ("prompt_ids", "response_ids", "loss_mask")},
+        "log_probs": answer.rollout_logprobs or None,  # for long they were not to be had
+        "cut": answer.stop_reason == "length",
+        "row": engine.told,
+        "engine": engine.table,
+    }
+
+
 _STAND_INS = (
     StandIn(
         "self", "the real generator's constructor reads a tokenizer and an engine; these attributes alone are read"
@@ -192,6 +271,8 @@ _STAND_INS = (
     StandIn("tokenizer", "a letter is a token"),
     StandIn("skyrl_gym", "makes an environment that answers as the scenario says"),
 )
+
+_WORDS = StandIn("tokenizer", "a word is a token, in a template of ChatML's form")
 
 #: Options of a rollout. repetition_penalty is documented to have no effect.
 _OPTIONS = fields("temperature top_p top_k min_p stop", max_new_tokens="max_generate_length")
@@ -213,7 +294,7 @@ BINDINGS = (
         "trained_tokens",
         call=_trained_of_a_chat,
         requires=(f"{_SFT}.tokenize_chat_example(train_on_what)", f"{_SFT}.collate_sft_batch"),
-        stand_ins=(StandIn("tokenizer", "a word is a token, in a template of ChatML's form"),),
+        stand_ins=(_WORDS,),
         dialects=(
             Dialect(
                 "after_the_end",
@@ -232,5 +313,6 @@ BINDINGS = (
         # The loop kept the limit itself once; since then it is the engine's, and this one answers what it is told to.
         accepts={"max_tokens": (100,)},
     ),
+    rollout(f"{_NOW}.agent_loop", _followed, _STAND_INS[3], takes="turns heard_as"),  # limits are the engine's
     Binding(f"{_NOW}.generate_batched", "call", call=_batched, stand_ins=_STAND_INS),
 )

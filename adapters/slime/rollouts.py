@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import queue
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from sentinel.contracts.conversations import chat
 from sentinel.contracts.rollouts import SAMPLING_REQUEST
+from sentinel.contracts.table_engine import ROW, TableEngine, experts_beside, in_sglangs_words
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.families import sampling_request
-from sentinel.worker.kit import Asked, asked, stand_in, swapped
+from sentinel.worker.families import BASE64, rollout, sampling_request
+from sentinel.worker.kit import Asked, asked, awaited, itself, kept, of_parser, stand_in, swapped, with_base64
 
 from .shared import ARGS, MAIN, TYPES
 
@@ -80,6 +82,57 @@ def _asked(boundary: Any, args: Any) -> Any:
         type(module.GenerateState)._instances.clear()
         sample = boundary.imported[TYPES].Sample(prompt="a", tokens=[5])
         return asked(boundary.function(args, sample, module.GenerateState(args).sampling_params.copy()))
+
+
+def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A group of one sample, which is asked for again as long as it is interrupted, with the parameters that all
+    samples share. An engine says nothing of where the last token goes."""
+    module, made = boundary.module, boundary.imported[TYPES].Sample
+    engine, told = TableEngine(inputs), list[Any]()
+    room = 1000 if inputs["max_tokens"] is None else inputs["max_tokens"]
+    options = {"partial_rollout": True, "use_token_output": True, "use_rollout_routing_replay": inputs["routed"]}
+    sizes = dict.fromkeys(("num_layers", "moe_router_topk", "rollout_num_gpus", "rollout_num_gpus_per_engine"), 1)
+    own = stand_in(add_cli_args=itself)  # what is the engine's
+    arguments = boundary.imported["slime.utils.arguments"]
+    with swapped(sys.modules.get(_SGLANG), "ServerArgs", own), swapped(arguments, "RouterArgs", own):
+        args = of_parser(arguments.get_slime_extra_args_provider(), **_BESIDE)(
+            **options, **sizes, ci_test=False, sglang_speculative_algorithm=None
+        )
+
+    async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
+        return in_sglangs_words(engine.answer(payload["input_ids"], payload["sampling_params"]), inputs["routed"])
+
+    async def graded(_: Any, sample: Any, **__: Any) -> float:
+        told.append(sample.label)
+        return 1.0
+
+    answers = {"load_tokenizer": engine.tokenizer, "load_processor": None, "get_rollout_num_engines": 1}
+    row = made(prompt=engine.tokenizer.written(engine.prompt, add_generation_prompt=True), label=ROW)
+    shared = {**inputs["options"], "max_new_tokens": room}
+    with contextlib.ExitStack() as alone:
+        for name, said in answers.items():
+            alone.enter_context(swapped(module, name, lambda *_, _said=said, **__: _said))
+        tokenizers = stand_in(from_pretrained=lambda *_, **__: engine.tokenizer)
+        for name, stands in (("post", post), ("async_rm", graded), ("AutoTokenizer", tokenizers)):
+            alone.enter_context(swapped(module, name, stands))
+        alone.enter_context(with_base64(module))
+        type(module.GenerateState)._instances.clear()
+        for _ in range(1 + sum(map(len, inputs["pieces"]))):
+            (row,) = awaited(boundary.function(args, [row], shared))
+            if row.status is not made.Status.ABORTED:
+                break
+    count = row.response_length
+    return {
+        "prompt_ids": row.tokens[: len(row.tokens) - count],
+        "response_ids": row.tokens[len(row.tokens) - count :],
+        "loss_mask": row.loss_mask or [1] * count,
+        "log_probs": kept(row, "rollout_log_probs"),
+        "experts": experts_beside(kept(row, "rollout_routed_experts")),
+        "cut": row.status is made.Status.TRUNCATED,
+        "row": told,
+        "counts": [row.prefix_cache_info.cached_tokens] if hasattr(row, "prefix_cache_info") else None,
+        "engine": engine,
+    }
 
 
 def _teacher_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,6 +203,8 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
     return {"token_ids": ids, "loss_mask": mask}
 
 
+_WORDS = StandIn("tokenizer", "a word is a token, in a template of ChatML's form")
+_SGLANG = "slime.backends.sglang_utils.arguments"
 _MASKS = "slime.utils.mask_utils.MultiTurnLossMaskGenerator"
 
 BINDINGS = (
@@ -163,13 +218,21 @@ BINDINGS = (
         parsed=True,
         beside=_BESIDE,
     ),
+    rollout(
+        "slime.rollout.sglang_rollout.generate_and_rm_group",
+        _followed,
+        BASE64,
+        StandIn("async_rm", "grades alike, and keeps the label that it is given"),
+        takes="max_tokens interrupted routed",
+        imports=(TYPES, "slime.utils.arguments"),
+    ),
     *(
         Binding(
             f"{_MASKS}.gen_multi_turn_loss_mask_{kind}",
             "trained_tokens",
             call=_trained_of_a_chat,
             requires=(f"{_MASKS}.gen_multi_turn_loss_mask_{kind}",),
-            stand_ins=(StandIn("tokenizer", "a word is a token, in a template of ChatML's form"),),
+            stand_ins=(_WORDS,),
             fixed={"trains": "all", "max_tokens": None, **without},
             dialects=(
                 Dialect(

@@ -9,11 +9,13 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
+from sentinel.contracts.table_engine import ROW, TableEngine
 from sentinel.targets import Binding, StandIn
-from sentinel.worker.families import sampling_request
-from sentinel.worker.kit import DRAWS, Asked, asked, fields, stand_in, swapped
+from sentinel.worker.families import rollout, sampling_request
+from sentinel.worker.kit import DRAWS, Asked, asked, awaited, fields, kept, record, stand_in, swapped
 
 _LOOP = "verl.experimental.agent_loop.tool_agent_loop"
+_WORKERS = "verl.experimental.agent_loop.agent_loop"
 
 _SELF = StandIn("self", "the real loop holds an inference server and a tokenizer; the method reads these alone")
 _TOOL = StandIn("tool", "answers the text of the scenario, or that many tokens")
@@ -21,8 +23,8 @@ _TIMER = StandIn("simple_timer", "measures how long tools take, with a package t
 _RESPONSE = StandIn("ToolResponse", "a record of text, image and video, as the real one, whose class needs pydantic")
 
 
-def _call(name: str) -> Any:
-    return types.SimpleNamespace(name=name, arguments="{}", tool_call_id=None)
+def _call(name: str, place: int = 0) -> Any:
+    return types.SimpleNamespace(name=name, arguments=f'{{"place": {place}}}', tool_call_id=None)
 
 
 def _state(boundary: Any) -> Any:
@@ -130,9 +132,184 @@ _AGENTS = (
 )
 
 
+# -- from a prompt to a response ---------------------------------------------------------------------------------------
+
+_PARSER = StandIn("tool_parser", "finds the calls that the scenario answers")
+
+
+class _Text(str):
+    """What a tool says: a text at first, then a record of one."""
+
+    image = video = None
+
+    @property
+    def text(self) -> str:
+        return str(self)
+
+
+class _Tool:
+    """Answers the scenario's messages by their number, and keeps what it is told of the row."""
+
+    tool_schema = None
+
+    def __init__(self, engine: TableEngine) -> None:
+        self._engine, self.told = engine, list[Any]()
+
+    async def create(self, *_: Any, create_kwargs: Mapping[str, Any] | None = None, **__: Any) -> tuple[str, None]:
+        self.told.append((create_kwargs or {}).get("ground_truth"))
+        return "instance", None
+
+    async def execute(
+        self, instance: Any, arguments: Mapping[str, Any], **_: Any
+    ) -> tuple[_Text, float, dict[str, Any]]:
+        return _Text(self._engine.heard()[arguments["place"]]["content"]), 0.0, {}
+
+    async def release(self, *_: Any) -> None:
+        return None
+
+    async def extract_tool_calls(self, *_: Any) -> tuple[str, list[Any]]:
+        return "said", [_call("tool", place) for place, _ in enumerate(self._engine.heard())]
+
+
+def _token_output(module: Any, answer: Any, routed: bool) -> Any:
+    """Experts were tensors until they were arrays."""
+    import numpy
+    import torch
+
+    experts = (numpy.array if hasattr(module, "np") else torch.tensor)(answer.experts).reshape(-1, 1, 1)
+    reason = {"abort": "aborted", "stop": "completed"}.get(answer.ends, answer.ends)
+    counts = dict.fromkeys(getattr(module, "SPEC_DECODE_EXTRA_KEYS", ()), answer.count)
+    return stand_in(token_ids=answer.ids, log_probs=answer.log_probs, routed_experts=experts if routed else None,
+                    stop_reason=reason, num_preempted=answer.count, extra_fields=counts)  # fmt: skip
+
+
+def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """One row through a loop, and its tools."""
+    engine, base = TableEngine(inputs), boundary.imported[_WORKERS]
+    tool = _Tool(engine)
+
+    async def generate(*_: Any, prompt_ids: Any, sampling_params: Any, **__: Any) -> Any:
+        answer = engine.answer(prompt_ids, sampling_params)
+        at_first = "response_logprobs" not in base.AgentLoopOutput.__annotations__
+        return answer.ids if at_first else _token_output(boundary.module, answer, inputs["routed"])
+
+    room = 1000 if inputs["max_tokens"] is None else inputs["max_tokens"]
+    rollout = stand_in(prompt_length=1000, response_length=room, full_determinism=False)
+    config = stand_in(actor_rollout_ref=stand_in(rollout=rollout))
+    builder = getattr(base, "create_continuous_token_builder", None)
+    optional = builder is None or "hf_model_type" not in inspect.signature(builder).parameters
+    separator = getattr(base, "initialize_turn_separator", lambda *_: [])
+    loop = _loop(
+        boundary,
+        server_manager=stand_in(generate=generate),
+        tokenizer=engine.tokenizer,
+        config=config,
+        rollout_config=rollout,
+        apply_chat_template_kwargs={},
+        mm_processor_kwargs={},
+        # Of its templates here, Qwen's alone has tools share a turn.
+        continuous_token_builder=None
+        if optional
+        else builder(engine.tokenizer, hf_model_type="qwen3" if inputs["tools_share_a_turn"] else None),
+        system_prompt=engine.tokenizer.encode(
+            engine.tokenizer.written([])
+        ),  # what older loops cut off before an answer
+        turn_separator=separator(engine.tokenizer),
+        tools={"tool": tool},
+        tool_schemas=[],
+        tool_parser=stand_in(extract_tool_calls=tool.extract_tool_calls, stop_token_ids=[]),
+        tool_parser_name="hermes",
+        max_parallel_calls=9,
+        max_user_turns=9,
+        max_assistant_turns=9,
+        max_tool_response_length=1000,
+        tool_response_truncate_side="left",
+        prompt_length=1000,
+        response_length=room,
+        interaction_config_file=None,
+        _build_assistant_message=lambda content, *_: {"role": "assistant", "content": content},
+    )
+    row = {"raw_prompt": list(engine.prompt), "tools_kwargs": {"tool": {"create_kwargs": {"ground_truth": ROW}}}}
+    if "messages" in boundary.parameters:
+        row = {"messages": row.pop("raw_prompt")}
+    timer = swapped(boundary.module, "simple_timer", lambda *_: contextlib.nullcontext())
+    answers = swapped(boundary.module, "ToolResponse", _response)
+    with timer, answers, swapped(boundary.module, "AgentLoopOutput", record(base.AgentLoopOutput)):
+        made = awaited(boundary.function(loop, sampling_params=dict(inputs["options"]), **row))
+    return {
+        "prompt_ids": made.prompt_ids,
+        "response_ids": made.response_ids,
+        "loss_mask": made.response_mask,
+        "log_probs": kept(made, "response_logprobs"),
+        "experts": kept(made, "routed_experts"),
+        "row": tool.told,
+        "counts": [
+            total
+            for name, total in {**made.metrics, **getattr(made, "extra_fields", {})}.items()
+            if name in ("num_preempted", *getattr(boundary.module, "SPEC_DECODE_EXTRA_KEYS", ()))
+        ],
+        "engine": engine,
+    }
+
+
+def _resumed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """One answer, which new weights interrupt."""
+    engine = TableEngine(inputs)
+
+    async def generate(_: Any, *__: Any, prompt_ids: Any, sampling_params: Any, **___: Any) -> Any:
+        return _token_output(boundary.module, engine.answer(prompt_ids, sampling_params), inputs["routed"])
+
+    client = object.__new__(boundary.owner)
+    client.config = stand_in(
+        async_training=stand_in(partial_rollout=inputs["resumed"]), actor_rollout_ref=stand_in(rollout=None)
+    )
+    limit = {} if inputs["max_tokens"] is None else {"max_tokens": inputs["max_tokens"]}
+    prompt = engine.tokenizer.apply_chat_template(engine.prompt, add_generation_prompt=True)
+    given = {"prompt_ids": list(prompt), "sampling_params": {**inputs["options"], **limit}}
+    module = boundary.module
+    with (
+        swapped(boundary.owner.__mro__[1], "generate", generate),
+        swapped(module, "TokenOutput", record(module.TokenOutput)),
+    ):
+        made = awaited(boundary.function(client, "request", **given))
+    return {
+        "prompt_ids": prompt,
+        "response_ids": made.token_ids,
+        "loss_mask": [1] * len(made.token_ids),
+        "log_probs": kept(made, "log_probs"),
+        "experts": kept(made, "routed_experts"),
+        "engine": engine,
+    }
+
+
+_LOOPS = "verl.experimental.agent_loop"
+_PATHS = (
+    *(
+        rollout(
+            f"{_LOOPS}.{name}_agent_loop.{owner}AgentLoop.run",
+            _run,
+            *(_SELF, _PARSER, _TIMER, _TOOL, _RESPONSE),
+            takes=takes,
+            role="tool",
+            imports=(_WORKERS,),
+            accepts={"end": ("eos", "length")},
+        )
+        for name, owner, takes in (
+            ("tool", "Tool", "turns max_tokens routed default_system tools_share_a_turn"),
+            ("single_turn", "SingleTurn", "max_tokens routed default_system tools_share_a_turn"),
+        )
+    ),
+    rollout(
+        "verl.workers.rollout.llm_server.FullyAsyncLLMServerClient.generate",
+        _resumed,
+        _SELF,
+        takes="max_tokens interrupted routed resumed",
+        formerly=("verl.experimental.fully_async_policy.agent_loop.agent_loop.FullyAsyncLLMServerManager.generate",),
+    ),
+)
+
 # -- what an engine is asked for ---------------------------------------------------------------------------------------
 
-_WORKERS = "verl.experimental.agent_loop.agent_loop"
 _PROTOCOL = "verl.protocol"
 _SERVER = "verl.workers.rollout.sglang_rollout.async_sglang_server"
 
@@ -192,4 +369,4 @@ _REQUESTS = (
 UNBOUND = {f"{_WORKERS}.*": "a register of loops, and what is traced of them"}
 
 
-BINDINGS = (*_AGENTS, *_REQUESTS)
+BINDINGS = (*_AGENTS, *_PATHS, *_REQUESTS)

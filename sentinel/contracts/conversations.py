@@ -69,6 +69,16 @@ class ChatTokenizer:
     def decode(self, ids: Any, **_: Any) -> str:
         return " ".join(_SPECIAL[token] if token < len(_SPECIAL) else f"<{token}>" for token in _plain(ids))
 
+    def batch_decode(self, rows: Any, **_: Any) -> list[str]:
+        return [self.decode(row) for row in rows]
+
+    def convert_tokens_to_ids(self, tokens: Any) -> Any:
+        return _number(tokens) if isinstance(tokens, str) else [_number(token) for token in tokens]
+
+    def text_of(self, ids: Sequence[int]) -> str:
+        """The words of an answer, as they were written, without tokens that are no words."""
+        return " ".join(f"w{(token - 100) // 50}.{(token - 100) % 50}" for token in ids if 100 <= token < _BEYOND)
+
     def get_added_vocab(self) -> dict[str, int]:
         return {}
 
@@ -92,7 +102,9 @@ class ChatTokenizer:
         return_dict: bool = False,
         **options: Any,
     ) -> Any:
-        text = self.written(conversation, add_generation_prompt)
+        # A template that is handed over writes no message of its own.
+        writer = self if options.get("chat_template") is None else ChatTokenizer(False, self._shared)
+        text = writer.written(conversation, add_generation_prompt)
         if not tokenize:
             return text
         ids = self.encode(text)
@@ -100,7 +112,7 @@ class ChatTokenizer:
             ids = ids[: options["max_length"]]
         handed = self._handed(ids, return_dict, **options)
         if options.get("return_assistant_tokens_mask"):
-            said = self.said(conversation)
+            said = writer.said(conversation)
             handed["assistant_masks"] = [int(place in said) for place in range(len(ids))]
         return handed
 

@@ -11,10 +11,12 @@ from functools import partial
 from typing import Any
 
 from sentinel.contracts.aggregation import aggregated
+from sentinel.contracts.contract import REQUIRED
 from sentinel.contracts.group_advantage import GROUP_ADVANTAGE
 from sentinel.contracts.normalisation import MASKED_STATISTICS, REWARD_NORMALISATION
 from sentinel.contracts.policy_loss import POLICY_LOSS
 from sentinel.contracts.rollouts import SAMPLING_REQUEST
+from sentinel.contracts.table_engine import ROLLOUT
 from sentinel.targets import Binding, BoundaryCall, Dialect, StandIn
 from sentinel.worker.kit import (
     AXIS,
@@ -132,6 +134,33 @@ def sampling_request(
     lacks = SAMPLING_REQUEST.lacking(*fields)
     modules = (module, *imports)
     return Binding(path, "sampling_request", call=call, imports=modules, stand_ins=stand_ins, fixed=lacks, **more)
+
+
+#: What :func:`~sentinel.worker.kit.with_base64` puts there.
+BASE64 = StandIn("pybase64", "the same as Python's own base64, and faster")
+_ENGINE = StandIn("engine", "there is none; it answers what the scenario says")
+_WORDS = StandIn("tokenizer", "a word is a token, in a template of ChatML's form")
+
+
+def rollout(
+    path: str,
+    call: BoundaryCall,
+    *stand_ins: StandIn,
+    takes: str = "",
+    role: str = "user",
+    fixed: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Binding:
+    """Bind a loop between an engine and what answers it.
+
+    :param takes: the inputs that it is drawn with; of the others each is the contract's default, and there is one turn.
+    :param role: what speaks between two answers.
+    """
+    plain = {item.name: item.default for item in ROLLOUT.inputs if item.default is not REQUIRED and item.name != "end"}
+    kept = {**plain, "options": None, "turns": 1, "after_an_answer": (role,), **(fixed or {})}
+    free = ("options", "heard", "system", *takes.split())
+    kept = {name: value for name, value in kept.items() if name not in free or name in (fixed or {})}
+    return Binding(path, "rollout", call=call, stand_ins=(_ENGINE, _WORDS, *stand_ins), fixed=kept, **more)
 
 
 def balanced_partition(path: str, *leading: str, **more: Any) -> Binding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import copy
 import importlib
 import inspect
@@ -211,6 +212,41 @@ def fields(same: str, **others: Any) -> dict[str, Any]:
 
 #: What :func:`with_options` takes of a field that says whether samples are drawn.
 DRAWS = ("do_sample", {True: False, False: True})
+
+
+def awaited(way: Coroutine[Any, Any, Any]) -> Any:
+    """Go a way to its end, on which nobody waits for time to pass."""
+    at_once = asyncio.sleep
+
+    with swapped(asyncio, "sleep", lambda *_, **__: at_once(0)):
+        return asyncio.run(way)
+
+
+@contextmanager
+def with_base64(*modules: Any) -> Iterator[None]:
+    """Have Python's own base64 stand for a faster one, which modules import at their top or when they need it."""
+    with ExitStack() as alone:
+        alone.enter_context(mock.patch.dict(sys.modules, pybase64=base64))
+        for module in modules:
+            alone.enter_context(swapped(module, "pybase64", base64))
+        yield
+
+
+def record(owner: Any) -> Callable[..., Any]:
+    """What makes records of a class that is declared by annotated fields, where the package that would is not there:
+    it has these fields and no others."""
+    known = {name: getattr(owner, name, None) for name in owner.__annotations__}
+    return lambda **given: stand_in(
+        **{**copy.deepcopy(known), **{name: given[name] for name in known if name in given}}
+    )
+
+
+def kept(made: Any, name: str) -> Any:
+    """What a record keeps in a field: None where it has no such field, and nothing where that is empty."""
+    if not hasattr(made, name):
+        return None
+    held = getattr(made, name)
+    return [] if held is None else held
 
 
 class Asked(Exception):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy
 import pytest
 import torch
 from contract_kit import measured
+
+from sentinel.contracts.table_engine import TableEngine
 
 # -- turns -------------------------------------------------------------------------------------------------------------
 
@@ -216,3 +219,127 @@ def test_a_mask_that_trains_the_question_is_seen():
         return {"token_ids": [*ASKED, *ANSWERED], "loss_mask": [1] * 12}
 
     assert measured("trained_tokens", broken, conversation=CHAT)["trained"] == [1] * 12
+
+
+# -- rollouts, from a prompt to a response -----------------------------------------------------------------------------
+
+#: A question, an answer, what a tool says to it, another answer.
+TWO_TURNS = [["user", 1], ["assistant", 2], ["tool", 1], ["assistant", 1]]
+HEARD = [3, 1, 9, 3, 200, 2, 3, 1, 8, 3]
+ROW_OF = "of this row"
+
+
+def a_loop(broken: str = "", **inputs: Any) -> dict[str, Any]:
+    """A loop as it should be, for one answer or several, but for what is broken."""
+    engine, spent = TableEngine(inputs), 0
+    prompt = engine.tokenizer.apply_chat_template(engine.prompt, add_generation_prompt=True)
+    ids, mask, log_probs, experts, versions, shared = [], [], [], [], [], dict(inputs["options"])
+    while True:
+        room = {} if inputs["max_tokens"] is None else {"max_tokens": inputs["max_tokens"]}
+        if broken != "limit" and room:
+            room["max_tokens"] -= len(ids)
+        asked = {**({"temperature": 1.0} if broken == "options" else shared), **room}
+        before = engine.version
+        answer = engine.answer(prompt + (ids if broken != "context" else []), asked)
+        ids += answer.ids
+        mask += [1] * len(answer.ids)
+        log_probs += answer.log_probs
+        experts = experts + answer.experts[len(answer.experts) - len(answer.ids) :]
+        experts = answer.experts[len(prompt) :] if broken == "experts" else experts
+        versions += [engine.version if broken == "version" else before] * len(answer.ids)
+        spent = answer.count + (spent if broken != "count" else 0)
+        full = len(ids) == inputs["max_tokens"]
+        if answer.ends == "abort" and not full and (inputs["resumed"] or broken == "resumed"):
+            continue
+        heard = engine.heard()
+        if answer.ends != "stop" or not heard:
+            break
+        written = engine.tokenizer.encode("\n" + engine.tokenizer.written(heard, add_generation_prompt=True))
+        written = written[broken == "separator" :]
+        ids += written
+        mask += [int(broken == "mask")] * len(written)
+        log_probs += [0.0] * len(written)
+        experts += [0] * len(written)
+        versions += [0] * len(written)
+    if broken == "order":
+        log_probs.reverse()
+    return {
+        "prompt_ids": prompt,
+        "response_ids": ids,
+        "loss_mask": mask,
+        "log_probs": [] if broken == "lost" else torch.tensor(log_probs),
+        "experts": torch.tensor(experts).reshape(-1, 1, 1),
+        "versions": versions,
+        "cut": (answer.ends == "length" or (answer.ends == "abort" and full)) != (broken == "cut"),
+        "row": [None if broken == "row" else ROW_OF],
+        "counts": [spent],
+        "engine": engine,
+    }
+
+
+PLAIN: Mapping[str, Any] = {"conversation": TWO_TURNS, "pieces": [[2], [1]], "turns": 2, "after_an_answer": ("tool",)}
+RESUMED: Mapping[str, Any] = {
+    "conversation": [["user", 1], ["assistant", 3]],
+    "pieces": [[2, 1]],
+    "turns": 1,
+    "after_an_answer": ("user",),
+    "interrupted": True,
+    "routed": True,
+}
+
+
+@pytest.mark.parametrize("end", ["eos", "length"])
+@pytest.mark.parametrize("scenario", [PLAIN, RESUMED, {**RESUMED, "resumed": False}, {**RESUMED, "max_tokens": 2}])
+def test_a_loop_that_keeps_everything_is_what_the_oracle_says(scenario, end):
+    given = {**scenario, "options": {"temperature": 0.5}, "end": end}
+    assert measured("rollout", a_loop, **given) == measured("rollout", **given)
+
+
+def test_a_conversation_by_hand():
+    seen = measured("rollout", **PLAIN)
+    prompt = [*ASKED, 1, 8, 3]
+    assert seen["token_ids"] == [*prompt, 150, 151, 2, *HEARD, 250, 2]
+    assert seen["trained"] == [0] * len(prompt) + [1, 1, 1] + [0] * len(HEARD) + [1, 1]
+    assert seen["asked"] == [*prompt, -1, *prompt, 150, 151, 2, *HEARD, -1]
+    assert not any(count for name, count in seen.items() if name.endswith("_astray"))
+
+
+def test_what_is_put_behind_an_answer_as_text_or_by_the_template_is_not_said():
+    prompt = [*ASKED, 1, 8, 3]
+    text = measured("rollout", **PLAIN, heard_as="text", end="text")
+    assert text["token_ids"] == [*prompt, 150, 151, 200, 250]
+    closed = measured("rollout", **PLAIN, end="text")
+    assert closed["token_ids"] == [*prompt, 150, 151, 2, *HEARD, 250]
+    assert closed["trained"][len(prompt) :] == [1, 1, 0] + [0] * len(HEARD) + [1]
+
+
+@pytest.mark.parametrize(
+    ("broken", "scenario", "key"),
+    [
+        ("mask", PLAIN, "trained"),
+        ("separator", PLAIN, "token_ids"),
+        ("context", PLAIN, "asked"),
+        ("order", PLAIN, "log_probs_astray"),
+        ("lost", PLAIN, "log_probs_astray"),
+        ("experts", RESUMED, "experts_astray"),
+        ("version", RESUMED, "versions_astray"),
+        ("cut", PLAIN, "cut_astray"),
+        ("options", {**PLAIN, "options": {"temperature": 0.5}}, "options_astray"),
+        ("limit", {**RESUMED, "max_tokens": 3}, "limits_astray"),
+        ("row", PLAIN, "rows_astray"),
+        ("count", PLAIN, "counts_astray"),
+        ("resumed", {**RESUMED, "resumed": False}, "asked"),
+    ],
+)
+def test_what_is_lost_on_the_way_is_seen(broken, scenario, key):
+    seen, demanded = measured("rollout", partial(a_loop, broken), **scenario), measured("rollout", **scenario)
+    assert seen[key] != demanded[key]
+
+
+def test_what_comes_behind_the_last_trained_token_is_left_aside():
+    def padded(**inputs: Any) -> dict[str, Any]:
+        made = a_loop(**inputs)
+        return {**made, "response_ids": [*made["response_ids"], 0], "loss_mask": [*made["loss_mask"], 0],
+                "log_probs": None, "experts": None, "versions": None}  # fmt: skip
+
+    assert measured("rollout", padded, **PLAIN) == measured("rollout", **PLAIN)

@@ -38,6 +38,13 @@ _SELECTED = "\n    importance_ratio = torch.where(loss_mask & ~is_masked, import
 _IN_ORDER = "    if x2r < x1r or y2r < y1r:\n        return 0.0, False\n"
 _KL_COV = 'assert kl_cov_ratio > 0, "kl_cov_ratio should be larger than 0."'
 
+_GENERATOR = "skyrl/train/generators/skyrl_gym_generator.py"
+_SAID = "output_ids[-1] == self.tokenizer.eos_token_id"
+_ROLL = "git:8eb27cc2dc34c4d1310b169d9b86d339004d811a"
+_SLIME = "git:624b824a898ab0ec1fcb4d373004c7f3852bf515"
+_AREAL = "git:cbff54d645d2cd8ee1f1c358a82f3f473588433d"
+_CLOSED = "compute_conversation_end_token_id(self.tokenizer)"
+
 TWINS: Twins = {
     "broken": (
         HEAD,
@@ -100,6 +107,63 @@ TWINS: Twins = {
             ),
         ),
     ),
+    "end as it was said": (
+        MAIN,
+        (
+            (_GENERATOR, "loss_mask.append(1)", f"loss_mask.append(int({_SAID}))"),
+            (
+                _GENERATOR,
+                "rollout_logprobs.append(0.0)",
+                f"rollout_logprobs.append(response_logprobs[-1] if {_SAID} else 0.0)",
+            ),
+        ),
+    ),
+    "end of a cut answer": (
+        MAIN,
+        (
+            (
+                _GENERATOR,
+                'loss_mask = response_encodings["assistant_masks"]',
+                'loss_mask = response_encodings["assistant_masks"]\n'
+                f"                if not {_SAID}:\n"
+                "                    loss_mask[len(loss_mask) - 1 - loss_mask[::-1].index(1)] = 0",
+            ),
+        ),
+    ),
+    "closed once": (
+        _ROLL,
+        (
+            (
+                "roll/pipeline/agentic/env_manager/traj_env_manager.py",
+                f"prompt_ids = {_CLOSED} + prompt_ids",
+                f"end = {_CLOSED}\n            "
+                'prompt_ids = end[history_token_ids[-1:] == end :] + self.tokenizer.encode("\\n") + prompt_ids',
+            ),
+        ),
+    ),
+    "experts kept": (
+        _SLIME,
+        (
+            (
+                "slime/utils/types.py",
+                "self.rollout_routed_experts = routed_experts\n",
+                "held = routed_experts[:0] if self.rollout_routed_experts is None else self.rollout_routed_experts\n"
+                "                self.rollout_routed_experts = torch.cat([held, routed_experts[len(held) :]])\n",
+            ),
+        ),
+    ),
+    "experts appended": (
+        _AREAL,
+        (
+            (
+                "areal/infra/remote_inf_engine.py",
+                "accumulated_routed_experts.append(gen_result.routed_experts)",
+                "accumulated_routed_experts.append(\n"
+                "                    gen_result.routed_experts[sum(map(len, accumulated_routed_experts)) :]\n"
+                "                )",
+            ),
+        ),
+    ),
     "selected": (PRIMERL, ((_PRIME_LOSS, _IPO, _IPO + _SELECTED), (_PRIME_LOSS, _REF_KL, _REF_KL + _SELECTED))),
 }
 #: bug id -> the twin, the verdict at its pin, the verdict at the twin.
@@ -120,6 +184,12 @@ BY_TWIN = {
     "NEMORL-GIOU-REVERSED-BOX": ("corners in order", "reproduced", "fixed"),
     "NEMORL-HELPSTEER3-ANSWER-IN-PROMPT": ("no answer", "reproduced", "fixed"),
     "NEMORL-OVERLONG-LENGTH-OF-THE-FIRST-ANSWER": ("last answer", "reproduced", "fixed"),
+    "SKYRL-END-TOKEN-LOGPROB-ZERO": ("end as it was said", "reproduced", "fixed"),
+    "SKYRL-END-AFTER-STOP-STRING-IS-TRAINED": ("end as it was said", "reproduced", "fixed"),
+    "SKYRL-CUT-ANSWER-CLOSED-BY-TEMPLATE": ("end of a cut answer", "reproduced", "fixed"),
+    "ROLL-TURN-END-DOUBLED": ("closed once", "reproduced", "fixed"),
+    "SLIME-RESUMED-ROUTING-REPLACED": ("experts kept", "reproduced", "fixed"),
+    "AREAL-RESUMED-ROUTING-MISALIGNED": ("experts appended", "reproduced", "fixed"),
     "PRIMERL-IPO-REJECTED-TOKEN-NAN": ("selected", "reproduced", "fixed"),
     "PRIMERL-REF-KL-REJECTED-TOKEN-NAN": ("selected", "reproduced", "fixed"),
 }

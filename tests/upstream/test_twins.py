@@ -98,6 +98,14 @@ EDITS = """
 @@ verl.experimental.agent_loop.agent_loop.AgentLoopWorker.generate_sequences sampling_request
 - temperature=config.temperature,⏎            top_p=config.top_p,
 + temperature=1.0,⏎            top_p=config.top_p,
+--- verl/experimental/agent_loop/single_turn_agent_loop.py
+@@ verl.experimental.agent_loop.single_turn_agent_loop.SingleTurnAgentLoop.run rollout
+- response_logprobs[: self.response_length] if response_logprobs else None
++ response_logprobs[::-1][: self.response_length] if response_logprobs else None
+--- verl/workers/rollout/llm_server.py
+@@ verl.workers.rollout.llm_server.FullyAsyncLLMServerClient.generate rollout
+- prompt_ids=prompt_ids + final_output.token_ids,
++ prompt_ids=prompt_ids,
 --- verl/trainer/ppo/core_algos.py
 @@ verl.trainer.ppo.core_algos.get_kl_controller
 - np.clip(current_kl / target - 1, -0.2, 0.2)
@@ -247,6 +255,10 @@ EDITS = """
 @@ areal.engine.sglang_remote.SGLangBackend.build_generation_request sampling_request
 - "top_k": gconfig.top_k,
 + "top_k": -1,
+--- areal/workflow/rlvr.py
+@@ areal.workflow.rlvr.RLVRWorkflow.arun_episode rollout
+- loss_mask = [0] * resp.input_len + [1] * resp.output_len
++ loss_mask = [0] * (resp.input_len + 1) + [1] * (resp.output_len - 1)
 --- areal/engine/fsdp_utils/__init__.py
 @@ areal.engine.fsdp_utils.get_cosine_schedule_with_warmup
 - max(1, num_training_steps - num_warmup_steps)

@@ -1,0 +1,137 @@
+"""AReaL: from a prompt to a trained sequence, through a remote engine's client and the workflow of one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from sentinel.contracts.table_engine import ROW, TableEngine, experts_beside, in_sglangs_words
+from sentinel.targets import StandIn
+from sentinel.worker.families import BASE64, rollout
+from sentinel.worker.kit import awaited, kept, stand_in, swapped, unbuilt, with_base64
+
+_RECORDS, _ARGUMENTS, _SGLANG = "areal.api.io_struct", "areal.api.cli_args", "areal.engine.sglang_remote"
+
+_SELF = StandIn("self", "the real class without its constructor, which looks for servers or starts processes")
+
+
+def _request(boundary: Any, engine: TableEngine, inputs: Mapping[str, Any]) -> Any:
+    room = {} if inputs["max_tokens"] is None else {"max_new_tokens": inputs["max_tokens"]}
+    options = boundary.imported[_ARGUMENTS].GenerationHyperparameters(**inputs["options"], **room)
+    prompt = engine.tokenizer.apply_chat_template(engine.prompt, add_generation_prompt=True)
+    return boundary.imported[_RECORDS].ModelRequest(input_ids=prompt, gconfig=options)
+
+
+def _generated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Through SGLang's own words, there and back. It says nothing of where the last token goes."""
+    engine, module = TableEngine(inputs), boundary.module
+
+    async def post(*_: Any, payload: Mapping[str, Any], **__: Any) -> Any:
+        return in_sglangs_words(engine.answer(payload["input_ids"], payload["sampling_params"]), inputs["routed"])
+
+    async def session(*_: Any) -> None:
+        return None
+
+    running = stand_in(is_paused=lambda: False)
+    client = unbuilt(
+        boundary.owner,
+        config=stand_in(
+            return_routed_experts=inputs["routed"],
+            use_lora=False,
+            request_retries=1,
+            request_timeout=1,
+            setup_timeout=1,
+        ),
+        backend=boundary.imported[_SGLANG].SGLangBackend(),
+        rid_to_address={},
+        rid_queue=[],
+        lora_initialized=False,
+        choose_server=lambda: "server",
+        get_version=lambda: engine.version,
+        workflow_executor=running,
+        _workflow_executor=running,
+    )
+    with ExitStack() as alone:
+        alone.enter_context(swapped(module, "arequest_with_retry", post))
+        alone.enter_context(with_base64(boundary.imported[_SGLANG]))
+        if hasattr(module, "workflow_context"):
+            alone.enter_context(swapped(module.workflow_context, "get_aiohttp_session", session))
+        made = awaited(boundary.function(client, _request(boundary, engine, inputs)))
+    return {
+        "prompt_ids": made.input_tokens,
+        "response_ids": made.output_tokens,
+        "loss_mask": [1] * len(made.output_tokens),
+        "log_probs": made.output_logprobs,
+        "versions": made.output_versions,
+        "experts": experts_beside(kept(made, "routed_experts")),
+        "cut": made.stop_reason == "length",
+        "engine": engine,
+    }
+
+
+def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    engine, told = TableEngine(inputs), list[Any]()
+    request = _request(boundary, engine, inputs)
+
+    async def generate(asked: Any) -> Any:
+        limits = {"max_new_tokens": asked.gconfig.max_new_tokens}
+        answer = engine.answer(
+            asked.input_ids, {name: getattr(asked.gconfig, name) for name in inputs["options"]} | limits
+        )
+        return boundary.imported[_RECORDS].ModelResponse(
+            input_tokens=asked.input_ids,
+            output_tokens=answer.ids,
+            output_logprobs=answer.log_probs,
+            output_versions=[answer.version] * len(answer.ids),
+            stop_reason=answer.ends,
+        )
+
+    async def graded(*_: Any, **row: Any) -> float:
+        told.append(row.get("ground_truth"))
+        return 1.0
+
+    workflow = unbuilt(
+        boundary.owner,
+        reward_fn=graded,
+        async_reward_fn=graded,
+        tokenizer=engine.tokenizer,
+        gconfig=request.gconfig,
+        enable_thinking=False,
+        dump_dir=None,
+        rollout_stat_scope="rollout",
+        data_extract_prompt_fn=lambda data: data["messages"],
+        get_input_ids_fn=lambda chat, tokenizer, *_: tokenizer.apply_chat_template(chat, add_generation_prompt=True),
+    )
+    row = {"messages": engine.prompt, "ground_truth": ROW}
+    made = awaited(boundary.function(workflow, stand_in(agenerate=generate, get_version=lambda: engine.version), row))
+    found = {name: column[0].tolist() for name, column in made.items() if column.dim() == 2}
+    start = len(request.input_ids)
+    return {
+        "prompt_ids": found["input_ids"][:start],
+        "response_ids": found["input_ids"][start:],
+        "loss_mask": found["loss_mask"][start:],
+        "log_probs": found["logprobs"],
+        "versions": found["versions"],
+        "row": told,
+        "engine": engine,
+    }
+
+
+BINDINGS = (
+    rollout(
+        "areal.infra.remote_inf_engine.RemoteInfEngine.agenerate",
+        _generated,
+        *(_SELF, BASE64),
+        takes="max_tokens interrupted routed",
+        formerly=("areal.core.remote_inf_engine.RemoteInfEngine.agenerate",),
+        imports=(_RECORDS, _ARGUMENTS, _SGLANG),
+    ),
+    rollout(
+        "areal.workflow.rlvr.RLVRWorkflow.arun_episode",
+        _episode,
+        _SELF,
+        takes="max_tokens",
+        imports=(_RECORDS, _ARGUMENTS),
+    ),
+)

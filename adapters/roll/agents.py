@@ -1,0 +1,104 @@
+"""ROLL: an agent's loop between a model and its environment."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+from sentinel.contracts.table_engine import TableEngine
+from sentinel.targets import StandIn
+from sentinel.worker.families import rollout
+from sentinel.worker.kit import Named, stand_in, swapped, unbuilt
+
+from .containers import PROTOCOL
+
+_MANAGER = "roll.pipeline.agentic.env_manager.traj_env_manager.TrajEnvManager"
+
+
+def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """One episode from its beginning to what is put into the queue. The prompt's message of the system is the
+    template's, and its first message of the user what the environment shows."""
+    import torch
+
+    engine, module = TableEngine(inputs), boundary.module
+    data, done = boundary.imported[PROTOCOL].DataProto, list[Any]()
+    heard = [message["content"] for message in engine.messages if message["role"] == "user"]
+
+    def generate(lm_input: Any, generation_config: Mapping[str, Any], **_: Any) -> Any:
+        answer = engine.answer(lm_input.batch["input_ids"][0], generation_config)
+        tensors = {"responses": torch.tensor([answer.ids]), "infer_logprobs": torch.tensor([answer.log_probs])}
+        return data.from_dict(tensors=tensors)
+
+    def step(*_: Any, **__: Any) -> tuple[Any, ...]:
+        ended = not heard
+        return "" if ended else heard.pop(0), 1.0, ended, False, {}
+
+    def put(*given: Any) -> None:
+        made.running = False
+        done.extend(each for each in given if hasattr(each, "batch"))
+
+    def remote(answers: Any) -> Any:
+        return stand_in(remote=answers)
+
+    episodes = iter((0,))
+    queue = stand_in(get_episode_id=remote(lambda *_: next(episodes, None)), put=remote(put))
+    limits = {"max_new_tokens": 1000}
+    made = unbuilt(
+        boundary.owner,
+        logger=stand_in(debug=lambda *_: None, warning=lambda *_: None, info=lambda *_: None),
+        worker_config=stand_in(
+            generating_args=stand_in(max_new_tokens=1000, to_dict=lambda: {**inputs["options"], **limits})
+        ),
+        pipeline_config=stand_in(sequence_length=1000, skip_mock_system_prompt=False),
+        env_config=Named(env_id=0, group_id=0, tag="tag", group_seed=0, max_steps=9, max_tokens_per_step=1000),
+        tokenizer=engine.tokenizer,
+        output_queue=queue,
+        current_step=0,
+        mode="train",
+        trace_meta=None,
+        running=False,
+        thread_lock=contextlib.nullcontext(),
+        env_step_limiter=contextlib.nullcontext(),
+        env=stand_in(reset=lambda **_: (heard.pop(0), {}), step=step),
+        agent_system_template=engine.messages[0]["content"],
+        agent_template="{observation}",
+        llm_proxy=stand_in(generate=generate),
+    )
+    stands = {
+        "ray": stand_in(get=lambda found: found),
+        "Timer": lambda **_: contextlib.nullcontext(stand_in(last=0.0)),
+        "attach_trace_context": lambda *_: contextlib.nullcontext(),
+        "get_tracer": lambda *_: stand_in(start_as_current_span=lambda *_, **__: contextlib.nullcontext()),
+    }
+    with contextlib.ExitStack() as alone:
+        for name, stands_in in stands.items():
+            alone.enter_context(swapped(module, name, stands_in))
+        boundary.function(made, data(meta_info={"seed": 0}))
+    batch = done[0].batch
+    mask, there = batch["response_mask"][0].long().tolist(), int(batch["attention_mask"][0].sum())
+    start, log_probs = mask.index(1), batch.get("infer_logprobs")
+    ids = batch["input_ids"][0].tolist()[:there]
+    return {
+        "prompt_ids": ids[:start],
+        "response_ids": ids[start:],
+        "loss_mask": mask[start:there],
+        "log_probs": None if log_probs is None else log_probs[0, : there - 1],  # of what comes next
+        "engine": engine,
+    }
+
+
+BINDINGS = (
+    rollout(
+        f"{_MANAGER}.run_rollout_loop",
+        _followed,
+        StandIn("self", "the real manager's constructor makes an environment and a client of an engine"),
+        StandIn("env", "shows what the scenario says"),
+        StandIn("ray", "the queue is here"),
+        StandIn("Timer", "measures how long a step takes, with a package that is not needed for anything else"),
+        StandIn("get_tracer", "traces of an episode"),
+        takes="turns",
+        fixed={"heard": 1, "system": True},
+        imports=(PROTOCOL,),
+    ),
+)

@@ -1,0 +1,335 @@
+"""Rollouts from end to end: an engine that answers from a table, and what a framework's own loop makes of its answers.
+
+Every token has a name, and what an engine says of a token (its log-prob, its experts) follows from that name and from
+the weights that said it. So whatever comes out beside a token, one can tell whether it is that token's.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sentinel.contracts.contract import AS_DEFINED, Choose, Input, Observed, knob, rule
+from sentinel.contracts.conversations import chat
+
+#: What engines call the most tokens of an answer.
+_LIMITS = ("max_new_tokens", "max_tokens")
+
+
+def log_prob_of(token: int, version: int) -> float:
+    """The log-prob with which these weights say the token; none is 0."""
+    return -(1 + (7 * token + 31 * version) % 127) / 64
+
+
+def expert_of(token: int, version: int) -> int:
+    """The expert that these weights send the token to; none is 0."""
+    return 1 + (5 * token + 11 * version) % 61
+
+
+@dataclass(frozen=True)
+class Answer:
+    """:ivar experts: those of all tokens, the context's among them, as these weights send them.
+    :ivar ends: ``stop``, ``length`` or ``abort``, which asks for the rest by another request.
+    :ivar count: of something that happened meanwhile, of which a sum is reported.
+    """
+
+    ids: list[int]
+    log_probs: list[float]
+    experts: list[int]
+    version: int
+    ends: str
+    text: str
+    count: int = 0
+
+
+class TableEngine:
+    """What answers requests with the turns of the scenario, one piece after the other, and keeps what it was asked.
+
+    It keeps the limit that a request names. New weights come with an interruption, before the rest is said.
+    """
+
+    def __init__(self, inputs: Mapping[str, Any]) -> None:
+        self.tokenizer, self.messages = chat(inputs)
+        self.version, self.asked = 1, list[tuple[list[int], dict[str, Any]]]()
+        self._pieces = pieces_of(inputs)
+        self._turns = [place for place, message in enumerate(self.messages) if message["role"] == "assistant"]
+        self.prompt = self.messages[: self._turns[0]]
+        self._turn = -1
+
+    def answer(self, token_ids: Any, sampling: Mapping[str, Any] | None = None) -> Answer:
+        context, sampling = [int(token) for token in token_ids], dict(sampling or {})
+        self.asked.append((context, sampling))
+        if not self._pieces:
+            assert len(self.asked) < 100, "the loop asks for ever"
+            return Answer([], [], [expert_of(token, self.version) for token in context], self.version, "stop", "")
+        turn, ids, ends = self._pieces.pop(0)
+        limits = [sampling[name] for name in _LIMITS if sampling.get(name) is not None]
+        if limits and limits[0] < len(ids):
+            ids, ends = ids[: max(limits[0], 0)], "length"
+        self._turn, version = turn, self.version
+        self.version += ends == "abort"
+        return Answer(
+            ids,
+            [log_prob_of(token, version) for token in ids],
+            [expert_of(token, version) for token in (*context, *ids)],
+            version,
+            ends,
+            self.tokenizer.text_of(ids),
+            len(self.asked),
+        )
+
+    def heard(self) -> list[dict[str, str]]:
+        """What the environment says to the turn that was said last; nothing where that was the last one."""
+        later = self._turns[self._turn + 1 : self._turn + 2]
+        return self.messages[self._turns[self._turn] + 1 : later[0]] if later else []
+
+
+def in_sglangs_words(answer: Answer, routed: bool) -> dict[str, Any]:
+    """The answer as SGLang's server sends it. Of the last token, which nothing has followed yet, it has no experts."""
+    import numpy
+
+    experts = base64.b64encode(numpy.array(answer.experts[:-1], numpy.int32).tobytes()).decode()
+    told = {
+        "output_token_logprobs": [[log_prob, token, None] for log_prob, token in zip(answer.log_probs, answer.ids)],
+        "finish_reason": {"type": answer.ends},
+        "prompt_tokens": len(answer.experts) - len(answer.ids),
+        "completion_tokens": len(answer.ids),
+        "cached_tokens": answer.count,
+        "weight_version": str(answer.version),
+    }
+    return {"text": answer.text, "meta_info": {**told, **({"routed_experts": experts} if routed else {})}}
+
+
+def experts_beside(experts: Any) -> list[Any] | None:
+    """The experts of all tokens but the last, a layer and a choice each, and nothing for that."""
+    return None if experts is None else [*_plain(experts), None]
+
+
+def pieces_of(inputs: Mapping[str, Any]) -> list[tuple[int, list[int], str]]:
+    """Each piece that the policy says in one go: the number of its turn, its tokens, and how it ends."""
+    tokenizer, messages = chat(inputs)
+    said = [message["content"] for message in messages if message["role"] == "assistant"]
+    found = []
+    for turn, (content, words) in enumerate(zip(said, inputs["pieces"])):
+        ids, last = tokenizer.encode(content), turn + 1 == len(said)
+        if inputs["end"] == "eos" if last else inputs["heard_as"] != "text" and inputs["end"] != "text":
+            ids.append(tokenizer.eos_token_id)
+        for place, count in enumerate(words):
+            final = place + 1 == len(words)
+            ends = "abort" if not final else "length" if last and inputs["end"] == "length" else "stop"
+            found.append((turn, ids if final else ids[:count], ends))
+            if not final and not inputs["resumed"]:
+                return found
+            ids = [] if final else ids[count:]
+    return found
+
+
+def _measure_rollout(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``call`` returns ``prompt_ids``, ``response_ids`` with their ``loss_mask``, and the ``engine``. It may return
+    ``log_probs``, ``experts`` and ``versions`` (a list with one for each token of the response, or of all tokens, None
+    where the engine says nothing; an empty list where they are lost), whether the response was ``cut``, sums of what
+    was counted with each answer (``counts``), and what the environment was told of its ``row``, time after time: None,
+    or left out, where the framework has no such thing.
+
+    What stands behind the last token that is trained on is left aside: nothing is said of it, nor after it.
+    """
+    import torch
+
+    outputs = call(**inputs)
+    prompt, ids, mask = (_plain(outputs[name]) for name in ("prompt_ids", "response_ids", "loss_mask"))
+    trained = [place for place, counts in enumerate(mask) if counts]
+    end = max(trained, default=-1) + 1
+    asked = outputs["asked"] if "asked" in outputs else outputs["engine"].asked
+    cut, total = outputs.get("cut"), sum(range(len(asked) + 1))
+    return {
+        "token_ids": torch.tensor([*prompt, *ids[:end]], dtype=torch.int64),
+        "trained": torch.tensor([0] * len(prompt) + [int(counts != 0) for counts in mask[:end]], dtype=torch.int64),
+        "asked": torch.tensor([token for context, _ in asked for token in (*context, -1)], dtype=torch.int64),
+        **{f"{name}_astray": _astray(inputs, ids, trained, outputs.get(name), of) for name, of in _OWN.items()},
+        "cut_astray": 0 if cut is None else int(bool(cut) is not _is_cut(inputs)),
+        "options_astray": sum(
+            name in options and options[name] != value
+            for _, options in asked
+            for name, value in inputs["options"].items()
+        ),
+        "limits_astray": sum(_limit_is_another(inputs, *request) for request in asked),
+        "rows_astray": sum(row != ROW for row in outputs.get("row") or ()),
+        "counts_astray": sum(count != total for count in outputs.get("counts") or ()),
+    }
+
+
+#: What belongs to a token, and follows from it and from the weights that said it.
+_OWN: Mapping[str, Callable[[int, int], float]] = {
+    "log_probs": log_prob_of,
+    "experts": expert_of,
+    "versions": lambda _, version: version,
+}
+
+
+def _astray(inputs: Mapping[str, Any], ids: list[int], trained: list[int], found: Any, of: Any) -> int:
+    """How many of the tokens that the policy said, and that are trained on, have not what is their own beside them."""
+    if found is None or (of is expert_of and not inputs["routed"]):
+        return 0
+    engine = TableEngine(inputs)
+    answers = [engine.answer([]) for _ in pieces_of(inputs)]
+    said = [(token, answer.version) for answer in answers for token in answer.ids]
+    if of is expert_of:  # the last token of an answer is sent nowhere before the next request
+        told = [place < len(answer.ids) for answer in answers for place, _ in enumerate(answer.ids, 1)]
+        said = [pair if known else (-1, 0) for pair, known in zip(said, told)]
+    beside = _plain(found)[-len(ids) :]
+    pairs = [(place, *told) for place, told in zip(trained, said) if ids[place] == told[0]]
+    return sum(beside[place : place + 1] not in ([of(token, version)], [None]) for place, token, version in pairs)
+
+
+#: What a row's environment is told of it.
+ROW = "of this row"
+
+
+def _plain(values: Any) -> list[Any]:
+    """Numbers as a list, one a token."""
+    plain: list[Any] = values.tolist() if hasattr(values, "tolist") else list(values)
+    while plain and isinstance(plain[0], (list, tuple)):
+        plain = [value[0] for value in plain]
+    return plain
+
+
+def _whole(inputs: Mapping[str, Any]) -> tuple[list[int], list[int], int]:
+    """The tokens of the conversation to the last that is said, where those stand that are said, and where the response
+    begins."""
+    tokenizer, messages = chat(inputs)
+    first = next(place for place, message in enumerate(messages) if message["role"] == "assistant")
+    ids = tokenizer.encode(tokenizer.written(messages[:first], add_generation_prompt=True))
+    start, said = len(ids), list[int]()
+    if inputs["heard_as"] == "text":
+        for message in messages[first:]:
+            words = tokenizer.encode(message["content"])
+            said += range(len(ids), len(ids) + len(words)) if message["role"] == "assistant" else ()
+            ids += words
+        ids, said = [*ids, tokenizer.eos_token_id], [*said, len(ids)]
+    else:
+        ids, said = tokenizer.encode(tokenizer.written(messages)), tokenizer.said(messages)
+        if inputs["end"] == "text":  # the template writes what the policy did not say
+            said = [place for place in said if ids[place] != tokenizer.eos_token_id]
+    said = said[: sum(len(tokens) for _, tokens, _ in pieces_of(inputs))]
+    return ids[: said[-1] + 1 if said else start], said, start
+
+
+def _is_cut(inputs: Mapping[str, Any]) -> bool:
+    ids, _, start = _whole(inputs)
+    room = inputs["max_tokens"]
+    *_, (_, _, ends) = pieces_of(inputs)
+    return ends == "length" or (room is not None and len(ids) - start > room)
+
+
+def _limit_is_another(inputs: Mapping[str, Any], context: list[int], options: Mapping[str, Any]) -> bool:
+    """Whether a request of a response's only turn names another limit than what of the response's is left."""
+    limits = [options[name] for name in _LIMITS if options.get(name) is not None]
+    left = None if inputs["max_tokens"] is None else inputs["max_tokens"] - (len(context) - _whole(inputs)[2])
+    return bool(limits) and left is not None and len(inputs["pieces"]) == 1 and limits[0] != left
+
+
+def _oracle_rollout(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The conversation as the template writes it; trained is what the policy said, in the room that there is. Each
+    request has all that stands before its answer."""
+    ids, said, start = _whole(inputs)
+    room = len(ids) if inputs["max_tokens"] is None else inputs["max_tokens"]
+    begins = [place for place in said if place - 1 not in said] or [start]
+    asked = []
+    for turn, tokens, _ in pieces_of(inputs):
+        asked.append(begins[turn])
+        begins[turn] += len(tokens)
+    return {
+        "prompt_ids": ids[:start],
+        "response_ids": ids[start : start + room],
+        "loss_mask": [int(place in said) for place in range(start, len(ids))][:room],
+        "asked": [(ids[:place], {}) for place in asked if place - start < room],
+    }
+
+
+def _arrange_rollout(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """A chat that ends with what the policy says, in as many turns as there may be, interrupted or not. The room is
+    that of the last turns, whatever a template writes between."""
+    conversation: list[list[Any]] = [["system", choose.integer(1, 2)]] if inputs["system"] else []
+    conversation.append(["user", choose.integer(1, 3)])
+    pieces = []
+    for turn in range(choose.integer(1, inputs["turns"])):
+        if turn:
+            role = choose.one_of(inputs["after_an_answer"])
+            conversation += [[role, choose.integer(1, 2)] for _ in range(choose.integer(1, inputs["heard"]))]
+        cuts = []
+        words = choose.integer(1, 4) + inputs["interrupted"]
+        conversation.append(["assistant", words])
+        if inputs["interrupted"]:  # somewhere in it, and perhaps once more, before anything was said or right after
+            cuts = sorted([choose.integer(1, words - 1), *choose.integers(choose.integer(0, 1), 0, words - 1)])
+        pieces.append([end - start for start, end in zip([0, *cuts], [*cuts, words])])
+    room = None if inputs["max_tokens"] is None else inputs["max_tokens"] + 16 * (len(pieces) - 1)
+    return {**inputs, "conversation": conversation, "pieces": pieces, "turns": len(pieces), "max_tokens": room}
+
+
+ROLLOUT = rule(
+    name="rollout",
+    summary="what a framework's own loop makes of a prompt, an engine's answers and an environment's",
+    source=(
+        "a policy gradient is about the tokens that the policy said, given what stood before each: these and no others "
+        "are trained, with the log-probs, experts and weights that they were said with"
+    ),
+    inputs=(
+        Input("conversation", "any", "turns: (role, number of words) each, every word another", choices=((),)),
+        Input(
+            "pieces", "any", "for each answer the words said in one go; all but the last are cut short", choices=((),)
+        ),
+        Input("turns", "integer", "how many answers there may be", choices=(1, 2, 3)),
+        Input("heard", "integer", "most messages between two of them", default=2, choices=(1, 2)),
+        Input("system", "boolean", "whether a message of the system comes first", default=False, choices=(False, True)),
+        Input("after_an_answer", "any", "roles that speak between two answers", choices=(("user",), ("tool",))),
+        Input(
+            "heard_as",
+            "string",
+            "how what an environment says stands behind an answer: chat, as messages; text, as such, in one answer; "
+            "again, as messages of a chat that is written anew from its beginning",
+            default="chat",
+            choices=("chat", "text", "again"),
+        ),
+        Input("routed", "boolean", "whether the engine is to say its experts", default=False, choices=(False, True)),
+        Input(
+            "interrupted", "boolean", "whether an engine stops for new weights", default=False, choices=(False, True)
+        ),
+        Input(
+            "end",
+            "string",
+            "how the last answer ends: eos; length, its limit; text, that stops every one without a token of its own",
+            default="eos",
+            choices=("eos", "length", "text"),
+        ),
+        knob("resumed", "whether an answer that was interrupted is to go on", (True, True, False)),
+        Input("max_tokens", "integer", "most tokens of a response", default=None, choices=(None, None, 6, 2)),
+        Input(
+            "options",
+            "mapping",
+            "options of sampling, as a loop is given them",
+            default={},
+            choices=({}, {"temperature": 0.5}, {"top_p": 0.75, "top_k": 7}),
+        ),
+        Input("default_system", "boolean", "see trained_tokens", default=False, choices=(False, True)),
+        Input("tools_share_a_turn", "boolean", "see trained_tokens", default=False, choices=(False, True)),
+    ),
+    observes=(
+        Observed("token_ids", "prompt and response, to the last token that is trained on", ("tokens",)),
+        Observed("trained", "1 for those of them that are trained on", ("tokens",)),
+        Observed("asked", "the tokens that each request had, and -1 behind them", ("asked",)),
+        Observed("log_probs_astray", "tokens that have another log-prob than they were said with, or none"),
+        Observed("experts_astray", "tokens that have other experts than they were said with, or none"),
+        Observed("versions_astray", "tokens that have another version than that of the weights that said them"),
+        Observed("cut_astray", "1 where a response is said to be cut that is not, or the other way round"),
+        Observed("options_astray", "options of sampling that a request has otherwise"),
+        Observed("limits_astray", "requests that name another limit than what is left of the response's"),
+        Observed("rows_astray", "times that the environment was told of another row, or of none"),
+        Observed("counts_astray", "sums that are not those of all answers"),
+    ),
+    measure=_measure_rollout,
+    oracle=_oracle_rollout,
+    laws=(*AS_DEFINED, "every_knob_counts"),
+    arrange=_arrange_rollout,
+)
