@@ -130,8 +130,8 @@ def _measure_rollout(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str
     """``call`` returns ``prompt_ids``, ``response_ids`` with their ``loss_mask``, and the ``engine``. It may return
     ``log_probs``, ``experts`` and ``versions`` (a list with one for each token of the response, or of all tokens, None
     where the engine says nothing; an empty list where they are lost), whether the response was ``cut``, sums of what
-    was counted with each answer (``counts``), and what the environment was told of its ``row``, time after time: None,
-    or left out, where the framework has no such thing.
+    was counted with each answer (``counts``), what the environment was told of its ``row``, time after time, and the
+    ``messages`` that are kept: None, or left out, where the framework has no such thing.
 
     What stands behind the last token that is trained on is left aside: nothing is said of it, nor after it.
     """
@@ -157,6 +157,7 @@ def _measure_rollout(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str
         "limits_astray": sum(_limit_is_another(inputs, *request) for request in asked),
         "rows_astray": sum(row != ROW for row in outputs.get("row") or ()),
         "counts_astray": sum(count != total for count in outputs.get("counts") or ()),
+        "messages_astray": _messages_astray(inputs, outputs["messages"], len(asked)) if outputs.get("messages") else 0,
     }
 
 
@@ -181,6 +182,19 @@ def _astray(inputs: Mapping[str, Any], ids: list[int], trained: list[int], found
     beside = _plain(found)[-len(ids) :]
     pairs = [(place, *told) for place, told in zip(trained, said) if ids[place] == told[0]]
     return sum(beside[place : place + 1] not in ([of(token, version)], [None]) for place, token, version in pairs)
+
+
+def _messages_astray(inputs: Mapping[str, Any], kept: Any, requests: int) -> int:
+    """How many messages of others than the policy are kept twice; or not at all, although an answer followed."""
+    _, messages = chat(inputs)
+    turns = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+    answered = [message["content"] for message in messages[: turns[min(requests, len(turns)) - 1]]]
+    found = [message["content"] for message in kept if message["role"] != "assistant"]
+    return sum(
+        found.count(message["content"]) > 1 or (message["content"] in answered and message["content"] not in found)
+        for message in messages
+        if message["role"] != "assistant"
+    )
 
 
 #: What a row's environment is told of it.
@@ -292,9 +306,15 @@ ROLLOUT = rule(
             default="chat",
             choices=("chat", "text", "again"),
         ),
-        Input("routed", "boolean", "whether the engine is to say its experts", default=False, choices=(False, True)),
         Input(
-            "interrupted", "boolean", "whether an engine stops for new weights", default=False, choices=(False, True)
+            "routed", "boolean", "whether the engine is to say its experts", default=False, choices=(False, True, True)
+        ),
+        Input(
+            "interrupted",
+            "boolean",
+            "whether an engine stops for new weights",
+            default=False,
+            choices=(False, True, True),
         ),
         Input(
             "end",
@@ -326,6 +346,7 @@ ROLLOUT = rule(
         Observed("options_astray", "options of sampling that a request has otherwise"),
         Observed("limits_astray", "requests that name another limit than what is left of the response's"),
         Observed("rows_astray", "times that the environment was told of another row, or of none"),
+        Observed("messages_astray", "messages of others than the policy that are not kept once"),
         Observed("counts_astray", "sums that are not those of all answers"),
     ),
     measure=_measure_rollout,
