@@ -104,7 +104,7 @@ def in_sglangs_words(answer: Answer, routed: bool) -> dict[str, Any]:
 
 def experts_beside(experts: Any) -> list[Any] | None:
     """The experts of all tokens but the last, a layer and a choice each, and nothing for that."""
-    return None if experts is None else [*_plain(experts), None]
+    return None if experts is None else [*_listed(experts), None]
 
 
 def pieces_of(inputs: Mapping[str, Any]) -> list[tuple[int, list[int], str]]:
@@ -138,7 +138,7 @@ def _measure_rollout(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str
     import torch
 
     outputs = call(**inputs)
-    prompt, ids, mask = (_plain(outputs[name]) for name in ("prompt_ids", "response_ids", "loss_mask"))
+    prompt, ids, mask = (_listed(outputs[name]) for name in ("prompt_ids", "response_ids", "loss_mask"))
     trained = [place for place, counts in enumerate(mask) if counts]
     end = max(trained, default=-1) + 1
     asked = outputs["asked"] if "asked" in outputs else outputs["engine"].asked
@@ -179,7 +179,7 @@ def _astray(inputs: Mapping[str, Any], ids: list[int], trained: list[int], found
     if of is expert_of:  # the last token of an answer is sent nowhere before the next request
         told = [place < len(answer.ids) for answer in answers for place, _ in enumerate(answer.ids, 1)]
         said = [pair if known else (-1, 0) for pair, known in zip(said, told)]
-    beside = _plain(found)[-len(ids) :]
+    beside = _listed(found)[-len(ids) :]
     pairs = [(place, *told) for place, told in zip(trained, said) if ids[place] == told[0]]
     return sum(beside[place : place + 1] not in ([of(token, version)], [None]) for place, token, version in pairs)
 
@@ -201,7 +201,7 @@ def _messages_astray(inputs: Mapping[str, Any], kept: Any, requests: int) -> int
 ROW = "of this row"
 
 
-def _plain(values: Any) -> list[Any]:
+def _listed(values: Any) -> list[Any]:
     """Numbers as a list, one a token."""
     plain: list[Any] = values.tolist() if hasattr(values, "tolist") else list(values)
     while plain and isinstance(plain[0], (list, tuple)):
