@@ -233,8 +233,15 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "messages" in boundary.parameters:
         row = {"messages": row.pop("raw_prompt")}
     timer = swapped(boundary.module, "simple_timer", lambda *_: contextlib.nullcontext())
-    answers = swapped(boundary.module, "ToolResponse", _response)
-    with timer, answers, swapped(boundary.module, "AgentLoopOutput", record(base.AgentLoopOutput)):
+    answers, states = swapped(boundary.module, "ToolResponse", _response), list[Any]()
+    kind = getattr(boundary.module, "AgentData", None)
+
+    def watched(**given: Any) -> Any:
+        states.append(kind(**given))
+        return states[-1]
+
+    own = swapped(boundary.module, "AgentData", watched)
+    with timer, answers, own, swapped(boundary.module, "AgentLoopOutput", record(base.AgentLoopOutput)):
         made = awaited(boundary.function(loop, sampling_params=dict(inputs["options"]), **row))
     return {
         "prompt_ids": made.prompt_ids,
@@ -243,6 +250,7 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "log_probs": kept(made, "response_logprobs"),
         "experts": kept(made, "routed_experts"),
         "row": tool.told,
+        "messages": states[0].messages if states else None,
         "counts": [
             total
             for name, total in {**made.metrics, **getattr(made, "extra_fields", {})}.items()

@@ -104,7 +104,7 @@ def in_sglangs_words(answer: Answer, routed: bool) -> dict[str, Any]:
 
 def experts_beside(experts: Any) -> list[Any] | None:
     """The experts of all tokens but the last, a layer and a choice each, and nothing for that."""
-    return None if experts is None else [*_plain(experts), None]
+    return None if experts is None else [*_listed(experts), None]
 
 
 def pieces_of(inputs: Mapping[str, Any]) -> list[tuple[int, list[int], str]]:
@@ -130,15 +130,15 @@ def _measure_rollout(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str
     """``call`` returns ``prompt_ids``, ``response_ids`` with their ``loss_mask``, and the ``engine``. It may return
     ``log_probs``, ``experts`` and ``versions`` (a list with one for each token of the response, or of all tokens, None
     where the engine says nothing; an empty list where they are lost), whether the response was ``cut``, sums of what
-    was counted with each answer (``counts``), and what the environment was told of its ``row``, time after time: None,
-    or left out, where the framework has no such thing.
+    was counted with each answer (``counts``), what the environment was told of its ``row``, time after time, and the
+    ``messages`` that are kept: None, or left out, where the framework has no such thing.
 
     What stands behind the last token that is trained on is left aside: nothing is said of it, nor after it.
     """
     import torch
 
     outputs = call(**inputs)
-    prompt, ids, mask = (_plain(outputs[name]) for name in ("prompt_ids", "response_ids", "loss_mask"))
+    prompt, ids, mask = (_listed(outputs[name]) for name in ("prompt_ids", "response_ids", "loss_mask"))
     trained = [place for place, counts in enumerate(mask) if counts]
     end = max(trained, default=-1) + 1
     asked = outputs["asked"] if "asked" in outputs else outputs["engine"].asked
@@ -157,6 +157,7 @@ def _measure_rollout(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str
         "limits_astray": sum(_limit_is_another(inputs, *request) for request in asked),
         "rows_astray": sum(row != ROW for row in outputs.get("row") or ()),
         "counts_astray": sum(count != total for count in outputs.get("counts") or ()),
+        "messages_astray": _messages_astray(inputs, outputs["messages"], len(asked)) if outputs.get("messages") else 0,
     }
 
 
@@ -178,16 +179,29 @@ def _astray(inputs: Mapping[str, Any], ids: list[int], trained: list[int], found
     if of is expert_of:  # the last token of an answer is sent nowhere before the next request
         told = [place < len(answer.ids) for answer in answers for place, _ in enumerate(answer.ids, 1)]
         said = [pair if known else (-1, 0) for pair, known in zip(said, told)]
-    beside = _plain(found)[-len(ids) :]
+    beside = _listed(found)[-len(ids) :]
     pairs = [(place, *told) for place, told in zip(trained, said) if ids[place] == told[0]]
     return sum(beside[place : place + 1] not in ([of(token, version)], [None]) for place, token, version in pairs)
+
+
+def _messages_astray(inputs: Mapping[str, Any], kept: Any, requests: int) -> int:
+    """How many messages of others than the policy are kept twice; or not at all, although an answer followed."""
+    _, messages = chat(inputs)
+    turns = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+    answered = [message["content"] for message in messages[: turns[min(requests, len(turns)) - 1]]]
+    found = [message["content"] for message in kept if message["role"] != "assistant"]
+    return sum(
+        found.count(message["content"]) > 1 or (message["content"] in answered and message["content"] not in found)
+        for message in messages
+        if message["role"] != "assistant"
+    )
 
 
 #: What a row's environment is told of it.
 ROW = "of this row"
 
 
-def _plain(values: Any) -> list[Any]:
+def _listed(values: Any) -> list[Any]:
     """Numbers as a list, one a token."""
     plain: list[Any] = values.tolist() if hasattr(values, "tolist") else list(values)
     while plain and isinstance(plain[0], (list, tuple)):
@@ -292,9 +306,15 @@ ROLLOUT = rule(
             default="chat",
             choices=("chat", "text", "again"),
         ),
-        Input("routed", "boolean", "whether the engine is to say its experts", default=False, choices=(False, True)),
         Input(
-            "interrupted", "boolean", "whether an engine stops for new weights", default=False, choices=(False, True)
+            "routed", "boolean", "whether the engine is to say its experts", default=False, choices=(False, True, True)
+        ),
+        Input(
+            "interrupted",
+            "boolean",
+            "whether an engine stops for new weights",
+            default=False,
+            choices=(False, True, True),
         ),
         Input(
             "end",
@@ -326,6 +346,7 @@ ROLLOUT = rule(
         Observed("options_astray", "options of sampling that a request has otherwise"),
         Observed("limits_astray", "requests that name another limit than what is left of the response's"),
         Observed("rows_astray", "times that the environment was told of another row, or of none"),
+        Observed("messages_astray", "messages of others than the policy that are not kept once"),
         Observed("counts_astray", "sums that are not those of all answers"),
     ),
     measure=_measure_rollout,

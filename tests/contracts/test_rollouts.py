@@ -272,6 +272,7 @@ def a_loop(broken: str = "", **inputs: Any) -> dict[str, Any]:
         "versions": versions,
         "cut": (answer.ends == "length" or (answer.ends == "abort" and full)) != (broken == "cut"),
         "row": [None if broken == "row" else ROW_OF],
+        "messages": [*engine.messages, *engine.messages[2:3]] if broken == "messages" else engine.messages,
         "counts": [spent],
         "engine": engine,
     }
@@ -328,6 +329,7 @@ def test_what_is_put_behind_an_answer_as_text_or_by_the_template_is_not_said():
         ("limit", {**RESUMED, "max_tokens": 3}, "limits_astray"),
         ("row", PLAIN, "rows_astray"),
         ("count", PLAIN, "counts_astray"),
+        ("messages", PLAIN, "messages_astray"),
         ("resumed", {**RESUMED, "resumed": False}, "asked"),
     ],
 )
