@@ -61,7 +61,7 @@ GKD, ONLINE, DISTILLATION, _ASYNC = (
 _OWN = "trl.experimental"
 _SDPO = f"{_OWN}.sdpo.sdpo_trainer.SDPOTrainer"
 
-_COUNTED = ("full", "right")  # completions are padded on the right
+_COUNTED, _TYPED = ("full", "right"), ("input_ids", "mm_token_type_ids")  # completions are padded on the right
 
 #: What constructors set beside the options of the configuration, for a run without tools, images, adapters and vLLM.
 _OFF: dict[str, Any] = {
@@ -365,7 +365,7 @@ def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"result": values.new_tensor(trainer._metrics["train"]["entropy"][0])}
 
 
-_SIDES, _TYPED = ("chosen", "rejected"), ("input_ids", "mm_token_type_ids")
+_SIDES = ("chosen", "rejected")
 
 
 def _of_pairs(inputs: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -119,6 +119,15 @@ def test_ipo_does_not_go_by_length(tokens: int) -> None:
     assert measured("preference_loss", **pairs(tokens, loss_type="ipo"))["loss"] == pytest.approx(23.04)
 
 
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_orpo_compares_the_odds_of_a_token(tokens: int) -> None:
+    """0.8 against 0.2: odds of 4 and of 1/4, whose ratio is 16, however long the responses are."""
+    given = pairs(tokens, loss_type="orpo", reference="none")
+    for side, likely in (("chosen", 0.8), ("rejected", 0.2)):
+        given[f"{side}_log_probs"] = torch.full((1, tokens), math.log(likely), dtype=torch.float64)
+    assert measured("preference_loss", **given)["loss"] == pytest.approx(0.1 * math.log(17 / 16))
+
+
 def test_dpo_goes_by_the_sum() -> None:
     seen = measured("preference_loss", **pairs(2, loss_type="sigmoid"))
     assert seen["loss"] == pytest.approx(math.log1p(math.exp(-0.1 * 0.4)))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from law_kit import CONTRACT, batch
 
 from sentinel.contracts.contract import DoesNotApply, Observed, knob
+from sentinel.contracts.distillation import DISTILLATION_LOSS
 from sentinel.laws.agreement import EPSILON, LARGEST, Match, Scale, difference, disagreements, same, scale_of
 from sentinel.laws.law import Case
 from sentinel.values.literals import tensor
@@ -54,6 +55,14 @@ def test_the_bound_is_of_the_coarsest_dtype():
 def test_masked_numbers_do_not_widen_the_bound():
     inputs = batch([[1.0, 1e6]], [[1, 0]], "p")
     assert scale_of(Case({"": inputs}, {"": {}}, contract=CONTRACT), [inputs], []).magnitude == 1.0
+
+
+def test_a_distribution_has_logarithms_on_the_way_where_its_logits_are_nothing():
+    """What a mixture's logarithm loses is no disagreement, where the divergence is 0."""
+    inputs = {name: tensor([[[0.0]]], "float32") for name in ("logits", "teacher_logits")}
+    case = Case({"": inputs}, {"": {}}, contract=DISTILLATION_LOSS)
+    assert scale_of(case, [inputs], [{"loss": 0.0}]).bound("float32") >= EPSILON["float32"]
+    assert scale_of(replace(case, contract=CONTRACT), [inputs], [{"loss": 0.0}]).magnitude == 0
 
 
 @pytest.mark.parametrize(
