@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from sentinel.contracts.contract import Inputs
 from sentinel.deciding.law_session import SETTINGS, LawSession, Plan, Subject, Trial, Undecidable, widened
 from sentinel.deciding.open_target import OpenTarget
@@ -23,7 +25,8 @@ from sentinel.errors import SentinelError
 from sentinel.history.bindings import ALIKE, Definition, Sighting, sighting
 from sentinel.history.commits import Commit
 from sentinel.history.coverage import CheckoutTrees
-from sentinel.laws.law import Law, Violation
+from sentinel.laws.agreement import numbers
+from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.metrics import METRICS_TELL_THE_TRUTH
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
@@ -802,9 +805,19 @@ def _apart(session: LawSession, finding: Finding) -> Finding | None:
         [trial] = session.try_(finding.subject, [(finding.law, finding.trial.variants)])
     except Undecidable:
         return None
+    if trial.case is None:
+        return None
     here = {(_part(item.key), item.symptom) for item in trial.violations}
-    fresh = tuple(item for item in finding.violations if (_part(item.key), item.symptom) not in here)
-    return replace(finding, violations=fresh) if fresh and trial.case is not None else None
+    fresh = [item for item in finding.violations if (_part(item.key), item.symptom) not in here]
+    if any(item.symptom == finding.symptom for item in trial.violations):
+        fresh = [item for item in fresh if _finite(trial.case, _part(item.key))]
+    return replace(finding, violations=tuple(fresh)) if fresh else None
+
+
+def _finite(case: Case, part: str) -> bool:
+    """Whether a part of an answer is a number in all variants: what is NaN in all of them alike keeps no law."""
+    told = (numbers(each.get(part)) for each in case.observation.values())
+    return all(each is None or bool(np.isfinite(each[0]).all()) for each in told)
 
 
 def _of_what_came(sessions: Mapping[str, LawSession], finding: Finding) -> Finding | None:

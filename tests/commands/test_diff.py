@@ -278,6 +278,13 @@ def test_a_part_that_breaks_a_law_newly_is_for_the_worse_beside_what_broke_it_be
     assert "gradient" in details["masked_values_have_no_influence"]
 
 
+def test_a_part_that_was_never_a_number_kept_no_law(run_sentinel, tree):
+    never = CODE.format(returned="(loss_mat * float('nan')).sum()")
+    refs = tree("one", never), tree("other", CODE.format(returned=MENDED))  # NaN times a mask of 0
+    [found] = run_sentinel("diff", "tiny", *refs, "--json", *FEW).json()["boundaries"]
+    assert found["judgement"] == "better", found["sentence"]
+
+
 def test_refs_without_a_boundary_in_common_are_compared_in_nothing_and_that_is_said(run_sentinel, tree):
     one, other = tree("one", CODE.format(returned=MENDED)), tree("other", "def quite_another(x):\n    return x\n")
     answer = run_sentinel("diff", "tiny", one, other)
