@@ -886,7 +886,7 @@ TARGET = Target(
         "axis": ("dim",),
         "epsilon": ("eps",),
     },
-    moved={_MAKER: (f"{_PPO}.experience_maker.NaiveExperienceMaker",)},
+    moved={_MAKER: (f"{_PPO}.experience_maker.NaiveExperienceMaker",), _EXPERIENCE: (f"{_PPO}.replay_buffer",)},
     repository="https://github.com/OpenRLHF/OpenRLHF",
     roots=(PackageRoot("openrlhf"),),
     pypi="openrlhf",

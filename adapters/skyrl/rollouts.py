@@ -288,6 +288,7 @@ BINDINGS = (
         "skyrl.train.config.config.SamplingParams",
         _asked,
         _OPTIONS,
+        formerly=("skyrl.backends.skyrl_train.inference_engines.utils.get_sampling_params_for_backend",),
     ),
     Binding(
         f"{_SFT}.tokenize_chat_example",

@@ -224,6 +224,7 @@ BINDINGS = (
         BASE64,
         StandIn("async_rm", "grades alike, and keeps the label that it is given"),
         takes="max_tokens interrupted routed",
+        formerly=("slime.rollout.sglang_example.generate_and_rm_group",),
         imports=(TYPES, "slime.utils.arguments"),
     ),
     *(

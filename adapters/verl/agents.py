@@ -312,7 +312,11 @@ _PATHS = (
         _resumed,
         _SELF,
         takes="max_tokens interrupted routed resumed",
-        formerly=("verl.experimental.fully_async_policy.agent_loop.agent_loop.FullyAsyncLLMServerManager.generate",),
+        formerly=(
+            "verl.workers.rollout.llm_server.FullyLLMServerClient.generate",
+            "verl.experimental.fully_async_policy.fully_async_rollouter.FullyAsyncLLMServerClient.generate",
+            "verl.experimental.fully_async_policy.agent_loop.agent_loop.FullyAsyncLLMServerManager.generate",
+        ),
     ),
 )
 

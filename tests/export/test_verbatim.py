@@ -18,7 +18,10 @@ from sentinel.targets.loading import load_file
 CATALOG = bundled_catalog()
 
 
-@pytest.mark.parametrize("target", CATALOG.targets)
+@pytest.mark.parametrize(
+    "target",
+    [pytest.param(name, marks=() if name in ("demo", "trl") else pytest.mark.nightly) for name in CATALOG.targets],
+)
 def test_every_binding_can_be_written_into_a_file_of_its_own(target, loaded_recipe):
     """What breaks the rule is named; the message says what to do."""
     for binding in CATALOG.targets[target].bindings:

@@ -56,6 +56,7 @@ def test_the_checker_is_not_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert int(found[1]) <= 256
 
 
+@pytest.mark.nightly
 def test_a_look_costs_little_of_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the time that the run's thread was running. Of a hundred steps, two are looked at or have a call copied."""
     said = _benchmark(tmp_path, monkeypatch, "watch.py", "--grpo", "40")
