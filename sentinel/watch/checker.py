@@ -358,9 +358,10 @@ class Checker:
         if not all(reading.sources.get(name, ("", ""))[1] == "same" for name in (names[0], names[2])):
             return
         parts = {path: unpacked(part) for path, part in call.parts.items()}
-        read = {name: parts.get(reading.sources[name][0]) for name in names if name in reading.sources}
+        shown = [name for name in names if reading.sources.get(name, ("", ""))[1] == "same"]
+        read = {name: parts.get(reading.sources[name][0]) for name in shown}
         told, mask, old = (read.get(name) for name in ("log_probs", "response_mask", "old_log_probs"))
-        if not isinstance(told, torch.Tensor) or not isinstance(mask, torch.Tensor):
+        if not isinstance(told, torch.Tensor) or not isinstance(mask, torch.Tensor) or told.dim() != 2:
             return
         if call.moment:
             self._look(process, "call", call.step, {**read, "moment": call.moment})

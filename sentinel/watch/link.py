@@ -58,6 +58,8 @@ class Watching:
         self._rank: int | None = -1
         self.checker: int | None = None
         try:
+            if not events.absolute().parent.is_dir():
+                raise NotADirectoryError(f"there is no folder for {events}")
             self._connection = self._met([target, str(events.absolute()), capture, *without])
         except (OSError, subprocess.SubprocessError) as error:
             print(f"sentinel watch: this run is not watched: {error}", file=sys.stderr)

@@ -27,7 +27,7 @@ from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import TOKENS, Contract, DoesNotApply, Input
 from sentinel.deciding.law_session import Subject
 from sentinel.laws.law import Case
-from sentinel.search.scenarios import draw, with_dialects
+from sentinel.search.scenarios import accepts, draw, with_dialects
 from sentinel.values.literals import HALVES, Tensor, from_array
 from sentinel.watch.values import Path, at
 from sentinel.watch.wrapping import Plan, gradients_of, members
@@ -86,11 +86,13 @@ class Listener:
 @dataclass(frozen=True)
 class Reading:
     """:ivar sources: canonical input -> the part of a call that shows it, and how: ``same``; one number a response
-        where the contract has one a token (``row``), or the sum of a response's (``sum``). Of two inputs of which a
-        call has the difference, one is read as that (``same``), and the other as 0 (``zero``).
+        where the contract has one a token (``row``), or the sum of a response's (``sum``); where half of the
+        adapter's calls have it (``mostly``). Of two inputs of which a call has the difference, one is read as that
+        (``difference``), and the other as 0 (``zero``).
     :ivar open: inputs that no part shows, each with what it may be.
     :ivar plan: what to copy.
     :ivar keys: what is observed of a result; empty while that is tried out.
+    :ivar idle: parts that are not copied, as they made no difference to the adapter's calls.
     :ivar scaling: parts by which a loss and its gradients are multiplied, whatever the scenario: how many micro-batches
         a step has, say. They may be others than those of the adapter's call.
     """
@@ -102,6 +104,7 @@ class Reading:
     plan: Plan
     keys: frozenset[str] = frozenset()
     scaling: frozenset[Path] = frozenset()
+    idle: tuple[Path, ...] = ()
 
     def read(self, parts: Mapping[Path, Any]) -> dict[str, Any]:
         """The scenario of which the adapter makes a call with these parts, as literals.
@@ -113,12 +116,16 @@ class Reading:
                 return self._read_without(path, parts)
         fewest, why = len(self.plan.paths) + 1, "its adapter makes no such call"
         closest: tuple[dict[str, Any], dict[Path, Any]] | None = None
+        contract, binding = self.subject.contract, self.subject.binding
         for chosen in itertools.islice(itertools.product(*self.open.values()), _COMBINATIONS):
             inputs = self._inputs(parts, dict(zip(self.open, chosen)))
             try:
                 made = self._made(inputs)
             except Exception as error:  # no scenario of this version
                 why = f"{why.partition(':')[0]}: {error}"[:200] if fewest > len(self.plan.paths) else why
+                continue
+            if not all(accepts(contract, binding, item, inputs) for item in contract.inputs if item.domain == "mask"):
+                why = "its adapter takes no such mask"
                 continue
             other = [p for p in self.plan.paths if p not in self.scaling and not _alike(parts[p], made[p])]
             if not other:
@@ -132,11 +139,17 @@ class Reading:
 
     def _same_with(self, inputs: Mapping[str, Any], parts: Mapping[Path, Any]) -> bool:
         """Whether the function does the same with these parts of a call in the place of the adapter's: what a batch has
-        of the prompt, or what an option that is off would read."""
-        usual, other = _with(self, inputs, {}), _with(self, inputs, parts)
-        if usual is None or other is None or usual.keys() != other.keys():
-            return False
-        return all(_same_value(_flat(usual[key]), _flat(other[key]), near=1e-6, least=0.0) for key in usual)
+        of the prompt, or what an option that is off would read. And whatever stands in those that are not copied: of
+        these it was seen beside the adapter's parts alone that they make no difference."""
+        usual = _with(self, inputs, {})
+        idle = [{path: _ANOTHER} for path in self.idle]
+        for more in ({}, *idle, dict.fromkeys(self.idle, _ANOTHER)):
+            other = _with(self, inputs, {**parts, **more})
+            if usual is None or other is None or usual.keys() != other.keys():
+                return False
+            if not all(_same_value(_flat(usual[key]), _flat(other[key]), near=1e-6, least=0.0) for key in usual):
+                return False
+        return True
 
     def _required(self) -> list[Path]:
         """The parts that show tensors which no scenario leaves out."""
@@ -187,10 +200,14 @@ class Reading:
         """
         if not self.scaling:
             return 1.0
-        usual = _with(self, inputs, {})
-        scaled = _with(self, inputs, {path: parts[path] for path in self.scaling})
-        ratio = None if usual is None or scaled is None else _ratio(self, usual, scaled)
-        if not ratio:
+        made = self._made(inputs)
+        others = {path: parts[path] for path in made if not _alike(parts[path], made[path])}
+        usual, ratios = _with(self, inputs, {}), list[float | None]()
+        for more in ({}, dict.fromkeys(self.idle, _ANOTHER)):  # what stands in parts that are not copied is not known
+            scaled = _with(self, inputs, {**others, **more})
+            ratios.append(None if usual is None or scaled is None else _ratio(self, usual, scaled))
+        ratio = ratios[0]
+        if not ratio or ratios[1] is None or not math.isclose(ratio, ratios[1], rel_tol=1e-6):
             raise Unreadable(f"{', '.join(map(written, self.scaling))} do not multiply it")
         return ratio
 
@@ -217,7 +234,7 @@ class Reading:
         contract, binding = self.subject.contract, self.subject.binding
         read = {name: parts[path] for name, (path, _) in self.sources.items()}
         for item in contract.inputs:  # the tokens of all responses, one behind the other, are read as one response's
-            if item.shape == TOKENS and self.sources.get(item.name, ("", ""))[1] == "same":
+            if item.shape == TOKENS and self.sources.get(item.name, ("", "row"))[1] not in ("row", "sum"):
                 read[item.name] = _as_one_response(read[item.name])
         wide = next((value for value in read.values() if isinstance(value, torch.Tensor) and value.dim() == 2), None)
         inputs: dict[str, Any] = {}
@@ -226,7 +243,7 @@ class Reading:
                 value = read[item.name]
                 if self.sources[item.name][1] == "zero" and wide is not None:
                     value = torch.zeros_like(wide)
-                elif self.sources[item.name][1] != "same" and wide is not None:
+                elif self.sources[item.name][1] in ("row", "sum") and wide is not None:
                     lengths = (read.get(contract.mask, wide) != 0).sum(-1).clamp(min=1)
                     value = value / lengths if self.sources[item.name][1] == "sum" else value
                     value = value[:, None].expand(-1, wide.shape[1])
@@ -267,7 +284,7 @@ def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
             sources[item.name] = given, "same"
             open_[item.name] = (_SHOWN, None)
         elif (mostly := _source(values, seen, _others(paths, sources), len(values) // 2)) is not None:
-            sources[item.name] = mostly, "same"  # some algorithm has no use for it, and its adapter gives none
+            sources[item.name] = mostly, "mostly"  # some algorithm has no use for it, and its adapter gives none
         elif item.choices and not item.domain:
             open_[item.name] = item.choices
         elif item.kind == "tensor" and item.name != subject.contract.mask and item.default is not None:
@@ -277,7 +294,7 @@ def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
     for one, other in itertools.permutations(per_token, 2) if len(per_token) == 2 else ():
         between = _source([live[one] - live[other] for live, _, _ in calls], seen, paths)
         if between is not None:
-            sources |= {one: (between, "same"), other: (between, "zero")}
+            sources |= {one: (between, "difference"), other: (between, "zero")}
             per_token = []
             break
     shown = {path for path, _ in sources.values()}
@@ -292,13 +309,13 @@ def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
     differentiable = tuple(
         sources[item.name][0]
         for item in subject.contract.inputs
-        if item.differentiable and item.name in sources and sources[item.name][1] == "same"
+        if item.differentiable and item.name in sources and sources[item.name][1] in ("same", "mostly")
     )
     reading = replace(reading, plan=replace(reading.plan, differentiable=differentiable))
     reading = replace(reading, keys=_tried_out(reading, calls))
     idle, scaling = _idle(reading, calls)
     plan = replace(reading.plan, paths=tuple(path for path in paths if path not in idle))
-    return replace(reading, plan=plan, scaling=frozenset(scaling))
+    return replace(reading, plan=plan, scaling=frozenset(scaling), idle=tuple(path for path in paths if path in idle))
 
 
 def _idle(reading: Reading, calls: Sequence[tuple[Any, Any, Any]]) -> tuple[set[Path], set[Path]]:
@@ -323,6 +340,12 @@ def _idle(reading: Reading, calls: Sequence[tuple[Any, Any, Any]]) -> tuple[set[
                 if not ratio:
                     scaling.discard(path)
                 told[path] += 1
+        together: dict[Path, Any] = {}
+        for path in sorted(idle, key=repr):  # options that are off each alone, as a coefficient and what it multiplies
+            other = _with(reading, inputs, {**together, path: _ANOTHER})
+            if other is not None and all(_same_value(usual[key], other[key]) for key in reading.keys):
+                together[path] = _ANOTHER
+        idle &= together.keys()
     return (idle, {path for path in scaling - idle if told[path]}) if looked else (set(), set())
 
 

@@ -182,3 +182,22 @@ def test_a_difference_shows_two_log_probs_but_not_what_it_is_not_told():
     inputs = reading.read({path: at(parts, path, {}) for path in reading.plan.paths})
     assert (inputs["old_log_probs"].array() - inputs["log_probs"].array()).tolist() == [[-0.5, 0.25]]
     assert reading.observe(inputs, torch.tensor([-1.3, 0.8]), {})["per_token_loss"].array().shape == (1, 2)
+
+
+def test_an_option_that_the_adapter_leaves_off_is_not_read_as_off():
+    """At the adapter's reference, the values themselves, its coefficient makes no difference; at a run's it may."""
+
+    def loss(values, mask, total, ids=None, power=1, coefficient=0.0, reference=None):
+        away = 0.0 if reference is None else (coefficient * (values - reference).abs() * mask).sum()
+        return (((values * mask).sum() + away) / total) ** power
+
+    def call(boundary, inputs):
+        mask, total = inputs["response_mask"], inputs["batch_num_tokens"]
+        total, values = torch.as_tensor(mask.sum() if total is None else total), inputs["loss_mat"]
+        return {"loss": boundary.function(values, mask, total, reference=values.detach())}
+
+    reading, values = _reading(loss, call), torch.rand(2, 3)
+    read = {"values": values, "coefficient": 0.0, "reference": values.detach()}
+    assert reading.read(_parts(reading, **read))["loss_mat"].nested() == values.tolist()
+    with pytest.raises(Unreadable):
+        reading.read(_parts(reading, **{**read, "coefficient": 0.1, "reference": torch.rand(2, 3)}))

@@ -297,6 +297,8 @@ def test_the_processes_of_a_run_have_one_checker(tmp_path: Path) -> None:
         (["--target", "demo"], "say what to watch, after two dashes"),
         (["--target", "dmo", "--", "true"], "did you mean 'demo'?"),
         (["--target", "demo", "--every", "0", "--", "true"], "1 or more"),
+        (["--target", "demo", "--events", "nowhere/events.jsonl", "--", "true"], "no file can be written there"),
+        (["--target", "demo", "--without", "nope", "--", "true"], "no invariant is called so; there are "),
         (["--target", "demo", "--", "no-such-program"], "no-such-program: No such file or directory"),
     ],
 )
@@ -304,6 +306,15 @@ def test_a_wrong_command_says_how_it_is_written(tmp_path: Path, words: list[str]
     ran = _command(tmp_path, *words)
     assert ran.returncode == 2
     assert said in ran.stderr
+
+
+def test_a_run_whose_events_have_no_folder_goes_on_and_says_that_nobody_watches(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", "import demo_rl.advantages"], capture_output=True, text=True, timeout=240, check=True,
+        cwd=tmp_path,
+        env={**os.environ, "SENTINEL_WATCH": "demo:nowhere/events.jsonl", "PYTHONPATH": str(FRAMEWORK / "broken")},
+    )  # fmt: skip
+    assert "this run is not watched: there is no folder for " in ran.stderr
 
 
 def test_a_command_that_imports_no_target_is_told_so(tmp_path: Path) -> None:
