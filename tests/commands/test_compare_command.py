@@ -217,15 +217,16 @@ def test_a_target_that_cannot_be_had_is_named_and_the_rest_is_compared(compare: 
 def test_ctrl_c_shows_what_was_compared_until_then(
     run_sentinel: Any, monkeypatch: pytest.MonkeyPatch, compare: Compare
 ) -> None:
-    from sentinel.diff.across import Agreement
+    from sentinel.commands import compare as command  # whatever was imported anew, it asks the class that it has
 
-    of = Agreement.of
+    agreement = command.frameworks.Agreement
+    of = agreement.of
 
-    def once(self: Agreement, row: Any, members: Any) -> Any:
-        monkeypatch.setattr(Agreement, "of", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+    def once(self: Any, row: Any, members: Any) -> Any:
+        monkeypatch.setattr(agreement, "of", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         return of(self, row, members)
 
-    monkeypatch.setattr(Agreement, "of", once)
+    monkeypatch.setattr(agreement, "of", once)
     answer = compare("loss_aggregation", mode="token-sum", other="(loss_mat * loss_mask).sum()")
     assert answer.status == 130
     assert "tiny agg_loss" in answer.out
