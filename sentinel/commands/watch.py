@@ -68,7 +68,6 @@ def declare(commands: Commands, text: str) -> None:
 def _watch(arguments: argparse.Namespace) -> int:
     from sentinel.commands.known import known, target_named
     from sentinel.errors import SentinelError
-    from sentinel.watch.invariants import INVARIANTS
 
     if not arguments.target or not arguments.own_command:
         raise SentinelError("say what to watch, after two dashes: sentinel watch --target trl -- python train.py")
@@ -82,10 +81,13 @@ def _watch(arguments: argparse.Namespace) -> int:
     events = arguments.events.absolute()
     if events.is_dir() or not events.parent.is_dir() or not os.access(events.parent, os.W_OK):
         raise SentinelError(f"--events {arguments.events}: no file can be written there; name one in a folder that is")
-    names = [one.name for one in INVARIANTS]
-    for name in arguments.without:
-        if name not in names:
-            raise SentinelError(f"--without {name}: no invariant is called so; there are {', '.join(names)}")
+    if arguments.without:
+        from sentinel.watch.invariants import INVARIANTS  # torch is imported with it
+
+        names = [one.name for one in INVARIANTS]
+        for name in arguments.without:
+            if name not in names:
+                raise SentinelError(f"--without {name}: no invariant is called so; there are {', '.join(names)}")
     begin = events.stat().st_size if events.exists() else 0
     environment = {
         **os.environ,

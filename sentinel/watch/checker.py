@@ -355,10 +355,10 @@ class Checker:
 
     def _look_at_log_probs(self, process: Process, reading: Reading, call: Call) -> None:
         names = ("log_probs", "old_log_probs", "response_mask")
-        if not all(reading.sources.get(name, ("", ""))[1] == "same" for name in (names[0], names[2])):
+        shown = [name for name in names if reading.sources.get(name, ("", ""))[1] == "same"]
+        if not {"log_probs", "response_mask"} <= set(shown):
             return
         parts = {path: unpacked(part) for path, part in call.parts.items()}
-        shown = [name for name in names if reading.sources.get(name, ("", ""))[1] == "same"]
         read = {name: parts.get(reading.sources[name][0]) for name in shown}
         told, mask, old = (read.get(name) for name in ("log_probs", "response_mask", "old_log_probs"))
         if not isinstance(told, torch.Tensor) or not isinstance(mask, torch.Tensor) or told.dim() != 2:

@@ -142,10 +142,13 @@ class Reading:
         of the prompt, or what an option that is off would read. And whatever stands in those that are not copied: of
         these it was seen beside the adapter's parts alone that they make no difference."""
         usual = _with(self, inputs, {})
-        idle = [{path: _ANOTHER} for path in self.idle]
-        for more in ({}, *idle, dict.fromkeys(self.idle, _ANOTHER)):
+        if usual is None:
+            return False
+        alone = [{path: _ANOTHER} for path in self.idle]
+        together = [dict.fromkeys(self.idle, _ANOTHER)] if len(alone) > 1 else []
+        for more in ({}, *alone, *together):
             other = _with(self, inputs, {**parts, **more})
-            if usual is None or other is None or usual.keys() != other.keys():
+            if other is None or usual.keys() != other.keys():
                 return False
             if not all(_same_value(_flat(usual[key]), _flat(other[key]), near=1e-6, least=0.0) for key in usual):
                 return False
@@ -523,10 +526,9 @@ def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any
         read += 1
     if not read:
         raise Unreadable(refused)
-    if another and not any(item.role != "metric" for item in reading.subject.contract.observes if item.key in keys):
-        raise Unreadable("two scenarios with another meaning make one call")
-    if not any(item.role != "metric" for item in reading.subject.contract.observes if item.key in keys):
-        raise Unreadable("what it does is more than what it returns")
+    if not any(item.role != "metric" for item in contract.observes if item.key in keys):
+        many = "two scenarios with another meaning make one call"
+        raise Unreadable(many if another else "what it does is more than what it returns")
     return frozenset(keys)
 
 
