@@ -111,11 +111,13 @@ class _Twice:
 
     :ivar reordered: as in :class:`~sentinel.deciding.outcomes.Measurement`.
     :ivar seconds: its share of the time that all of them took.
+    :ivar checkout: whose code it was.
     """
 
     answer: Measured
     reordered: bool
     seconds: float
+    checkout: Checkout
 
 
 #: Questions that one process answers, and seconds for all of them: what hangs is found out when it is asked alone.
@@ -212,7 +214,7 @@ class Runner:
                 continue
             if same(one.observation, repetition.made_out(other.observation)):
                 reordered = repetition.rows_are_a_set(other.observation, one.observation)
-                found[_key(job)] = _Twice(one, reordered, share)
+                found[_key(job)] = _Twice(one, reordered, share, checkout)
         return found
 
     def decide(self, job: Job) -> Decision:
@@ -282,7 +284,8 @@ class Runner:
         recipe = job.recipe
         adapter = self._catalog.adapters[recipe.target]
         try:
-            checkout = self._open_checkout(adapter.target, job.ref, recipe.upstream.get("pull"))
+            pull = recipe.upstream.get("pull")
+            checkout = twice.checkout if twice else self._open_checkout(adapter.target, job.ref, pull)
         except Unavailable as error:
             failure = Failure(error.kind, error.reason)
             return Decision(recipe, job.ref, verdicts.of_failure(failure), job.expect, failure=failure)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import dis
 import importlib.util
 import linecache
 import sys
@@ -336,7 +337,8 @@ class ImportRecorder:
             if file.startswith(self.roots):
                 line = linecache.getline(file, frame.f_lineno)
                 # An import at the left margin cannot stand in a try; only the others are worth a parse.
-                if not line.startswith(("import ", "from ")) and _in_guard(file, frame.f_lineno):
+                outside = line.startswith(("import ", "from ")) or not _handled(frame)
+                if not outside and frame.f_lineno in _guarded_lines(file):
                     return True
             frame = frame.f_back
         return False
@@ -391,8 +393,10 @@ def _guarded_lines(file: str) -> frozenset[int]:
     return frozenset(lines)
 
 
-def _in_guard(file: str, line: int) -> bool:
-    return line in _guarded_lines(file)
+def _handled(frame: FrameType) -> bool:
+    """Whether a handler of the frame's own code would see what is raised now; taken for granted before Python 3.11."""
+    entries = getattr(dis.Bytecode(frame.f_code), "exception_entries", None)
+    return entries is None or any(entry.start <= frame.f_lasti < entry.end for entry in entries)
 
 
 def _goes_on_without(handlers: list[ast.ExceptHandler]) -> bool:
