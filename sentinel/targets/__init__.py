@@ -205,7 +205,8 @@ class Target:
     :ivar rows: name of a class that holds one row, as annotations write it -> its dotted path, and what its fields
         mean: each the name that the lexicon has for it of all rows.
     :ivar defaults: where its configuration has its defaults, whole: dotted paths of dataclasses or of functions that
-        give what adds arguments to a parser, or YAML files below an import root.
+        give what adds arguments to a parser, or YAML files below an import root. What nobody binds is configured by
+        them, and a stand-in that has two of their options has the others.
     :ivar unbound: dotted path of a function that carries training signal and is not bound -> why not. A path with
         ``*`` speaks of all that it matches; of several, the first.
     """

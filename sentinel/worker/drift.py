@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,13 +29,32 @@ class StandInMissingError(AttributeError):
     """
 
 
+#: What the target's own configuration says of an attribute that a stand-in with these others lacks; empty where it says
+#: nothing.
+Declared = Callable[[Mapping[str, Any], str], Sequence[Any]]
+
+
 class StandInNamespace(SimpleNamespace):
-    """A stand-in object: a namespace that says by name what was missing."""
+    """A stand-in object: a namespace that says by name what was missing.
+
+    In the place of a configuration it has, beside what it was given, the target's own defaults: see :func:`answered_by`.
+    """
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
+        for value in _declared[0](vars(self), name):
+            setattr(self, name, value)
+            return value
         raise StandInMissingError(f"the code reads an attribute {name!r} that the stand-in does not have")
+
+
+def answered_by(declared: Declared) -> None:
+    """Have all stand-ins ask for what they lack."""
+    _declared[:] = [declared]
+
+
+_declared: list[Declared] = [lambda *_: ()]
 
 
 class AbsentError(Exception):

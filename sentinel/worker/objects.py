@@ -559,6 +559,22 @@ def configured(
     return next((copy.deepcopy(root) for root in roots if any(_has(root, [steps]) for steps in unknown)), None)
 
 
+def declared(sources: Sequence[str], given: Mapping[str, Any], name: str) -> list[Any]:
+    """What a framework's own defaults say of an option that a stand-in lacks.
+
+    What has two of the stand-in's attributes may be what it stands for (an adapter gives it what other versions and other
+    packages call options, too); of several it is what has most. Where those say different things, and where the default
+    is that of another option, nothing is said.
+    """
+    parts = (_parts(node) for source in sources for node in _nodes(source))
+    known = [(len(given.keys() & part.keys()), part[name]) for part in parts if name in part]
+    most = max((shared for shared, _ in known), default=0)
+    said = {repr(value): value for shared, value in known if shared == most}
+    if most < 2 or len(said) > 1 or next(iter(said)).startswith("'${"):
+        return []
+    return copy.deepcopy([*said.values()])
+
+
 def _has(node: Any, reads: Sequence[Sequence[str]]) -> bool:
     try:
         return all(steps and [_at(node, steps)] for steps in reads)

@@ -11,14 +11,15 @@ import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sentinel.contracts.contract import Contract
 from sentinel.targets import Binding, Target
 from sentinel.targets.loading import load_file
-from sentinel.worker import assembling, calling, ghosts, tensors, versions
-from sentinel.worker.drift import AbsentError, DriftError, StandInMissingError
+from sentinel.worker import assembling, calling, ghosts, objects, tensors, versions
+from sentinel.worker.drift import AbsentError, DriftError, StandInMissingError, answered_by
 from sentinel.worker.slips import slip
 
 SEED = 20260821
@@ -91,6 +92,7 @@ def prepare(request: Mapping[str, Any], roots: tuple[str, ...]) -> Prepared:
     """
     binding = load_binding(request["adapter"], request["boundary"], request["contract"])
     boundary = found(binding, roots, frozenset(request["given"]), request["device"])
+    answered_by(partial(objects.declared, load_file(Path(request["adapter"])).TARGET.defaults))
     file, line, signature = calling.source_of(boundary.function)
     return Prepared(
         boundary,
