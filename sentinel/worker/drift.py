@@ -37,7 +37,7 @@ Declared = Callable[[Mapping[str, Any], str], Sequence[Any]]
 class StandInNamespace(SimpleNamespace):
     """A stand-in object: a namespace that says by name what was missing.
 
-    In the place of a configuration it has, beside what it was given, the target's own defaults: see :func:`answered_by`.
+    In the place of a configuration it has the target's own defaults, too: see :func:`answered_by`.
     """
 
     def __getattr__(self, name: str) -> Any:

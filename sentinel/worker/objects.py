@@ -562,8 +562,8 @@ def configured(
 def declared(sources: Sequence[str], given: Mapping[str, Any], name: str) -> list[Any]:
     """What a framework's own defaults say of an option that a stand-in lacks.
 
-    What has two of the stand-in's attributes may be what it stands for (an adapter gives it what other versions and other
-    packages call options, too); of several it is what has most. Where those say different things, and where the default
+    What has two of the stand-in's attributes may be what it stands for (an adapter gives it the options of other
+    versions and packages, too); of several it is what has most. Where those say different things, and where the default
     is that of another option, nothing is said.
     """
     parts = (_parts(node) for source in sources for node in _nodes(source))
