@@ -244,6 +244,7 @@ def test_a_branch_holds_the_fix_and_the_pages_what_was_tried(
 
 
 def test_a_contribution_is_verified_number_by_number(run_sentinel: Any, few_scenarios: None, fixed_by: Any) -> None:
+    """Where nothing was touched, where something was, and where the evidence alone has something."""
     fixed_by()
     assert run_sentinel("contribute", "TINY-MEAN", "--out", "out", "--no-tests").status == 0
     folder = Path("out") / "TINY-MEAN"
@@ -254,6 +255,7 @@ def test_a_contribution_is_verified_number_by_number(run_sentinel: Any, few_scen
     assert "the same at 0 of 0" in answer.out
     assert "it says reproduced at base, fixed at head" in answer.out
     assert answer.out.count("every number is identical") == 2
+    whole = evidence.read_text()
     for file, old, new in (
         (folder / "PULL_REQUEST.md", "26.0", "27.0"),
         (evidence, '"mended": ', '"mended": 1'),
@@ -265,23 +267,17 @@ def test_a_contribution_is_verified_number_by_number(run_sentinel: Any, few_scen
     assert "something else than the evidence says" in answer.out
     assert "the trial of the fix" in answer.out
     assert "it says changed at base" in answer.out
-
-
-def test_what_only_the_evidence_has_is_named(run_sentinel: Any, few_scenarios: None, fixed_by: Any) -> None:
-    fixed_by()
-    assert run_sentinel("contribute", "TINY-MEAN", "--out", "out", "--no-tests").status == 0
-    evidence = Path("out") / "TINY-MEAN" / "evidence.json"
-    (evidence.parent / "PULL_REQUEST.md").unlink()  # it would say something else, too
-    document = json.loads(evidence.read_text())
+    (folder / "PULL_REQUEST.md").unlink()  # it would say something else, too
+    document = json.loads(whole)
     document["tried"]["tests"]["tests/test_gone.py"] = {"outcomes": {"passed": [1, 1]}, "worse": []}
-    evidence.write_text(json.dumps(document))
-    answer = run_sentinel("verify", evidence, "--no-tests")
-    assert (answer.status, "tests/test_gone.py did not run here" in answer.out) == (0, True), answer.out
-    document["tried"]["elsewhere"]["tiny.gone"] = {"scenarios": 6, "largest_difference": 0.0}
     document["runner"]["packages"].append("no-such-package")
     evidence.write_text(json.dumps(document))
     answer = run_sentinel("verify", evidence, "--no-tests")
+    assert (answer.status, "tests/test_gone.py did not run here" in answer.out) == (0, True), answer.out
     assert "could not be verified: no-such-package not installed here" in answer.out, answer.out
+    document["tried"]["elsewhere"]["tiny.gone"] = {"scenarios": 6, "largest_difference": 0.0}
+    evidence.write_text(json.dumps(document))
+    answer = run_sentinel("verify", evidence, "--no-tests")
     assert (answer.status, "tiny.gone {" in answer.out and "recorded, None now" in answer.out) == (1, True), answer.out
 
 
