@@ -268,16 +268,18 @@ def test_a_contribution_is_verified_number_by_number(run_sentinel: Any, few_scen
     assert "the trial of the fix" in answer.out
     assert "it says changed at base" in answer.out
     (folder / "PULL_REQUEST.md").unlink()  # it would say something else, too
+    runner = (folder / "run_validation.py").rename("elsewhere")
     document = json.loads(whole)
     document["tried"]["tests"]["tests/test_gone.py"] = {"outcomes": {"passed": [1, 1]}, "worse": []}
-    document["runner"]["packages"].append("no-such-package")
     evidence.write_text(json.dumps(document))
     answer = run_sentinel("verify", evidence, "--no-tests")
     assert (answer.status, "tests/test_gone.py did not run here" in answer.out) == (0, True), answer.out
-    assert "could not be verified: no-such-package not installed here" in answer.out, answer.out
+    runner.rename(folder / "run_validation.py")
     document["tried"]["elsewhere"]["tiny.gone"] = {"scenarios": 6, "largest_difference": 0.0}
+    document["runner"]["packages"].append("no-such-package")
     evidence.write_text(json.dumps(document))
     answer = run_sentinel("verify", evidence, "--no-tests")
+    assert "could not be verified: no-such-package not installed here" in answer.out, answer.out
     assert (answer.status, "tiny.gone {" in answer.out and "recorded, None now" in answer.out) == (1, True), answer.out
 
 
@@ -293,14 +295,8 @@ def test_a_contribution_whose_fix_is_another_one_by_now_is_not_verified(run_sent
 # -- pages of a bug without a fix of its own ---------------------------------------------------------------------------
 
 
-@pytest.fixture
-def exported(run_sentinel: Any, mirrored: None, tiny: Any) -> tuple[Any, Path]:
-    answer = run_sentinel("export", "TINY-MEAN", "--no-check", "--out", "out")
-    return answer, Path("out") / "TINY-MEAN"
-
-
-def test_it_writes_every_file_and_says_what_to_do_next(exported: tuple[Any, Path]) -> None:
-    answer, folder = exported
+def test_it_writes_every_file_and_says_what_to_do_next(run_sentinel: Any, mirrored: None) -> None:
+    answer, folder = run_sentinel("export", "TINY-MEAN", "--no-check", "--out", "out"), Path("out") / "TINY-MEAN"
     names = {path.name for path in folder.iterdir()}
     assert names >= {"PULL_REQUEST.md", "COMMENT.md", "evidence.json", "run_validation.py", "test_tiny_mean.py"}
     assert "`sentinel export` is now `sentinel contribute`" in answer.err
@@ -308,6 +304,9 @@ def test_it_writes_every_file_and_says_what_to_do_next(exported: tuple[Any, Path
     assert "gh pr comment 7 --repo" in answer.out
     assert "base reproduced, head fixed" in answer.out
     assert "the runner was not tried" in answer.out
+    document = json.loads((folder / "evidence.json").read_text())
+    assert [side["verdict"] for side in document["bugs"]["TINY-MEAN"].values()] == ["reproduced", "fixed"]
+    assert (document["fix"], document["tried"]) == (None, None)
 
 
 def test_a_part_that_cannot_be_exported_is_said_on_the_page(run_sentinel: Any, mirrored: None, tiny: Any) -> None:
@@ -341,10 +340,3 @@ def test_mistakes_are_told(run_sentinel: Any) -> None:
         answer = run_sentinel(*arguments)
         assert answer.status == 2
         assert told in answer.err
-
-
-def test_the_evidence_is_one_document(exported: tuple[Any, Path]) -> None:
-    _, folder = exported
-    document = json.loads((folder / "evidence.json").read_text())
-    assert [side["verdict"] for side in document["bugs"]["TINY-MEAN"].values()] == ["reproduced", "fixed"]
-    assert (document["fix"], document["tried"]) == (None, None)
