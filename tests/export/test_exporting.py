@@ -93,16 +93,15 @@ def test_what_it_needs_beside_torch_and_numpy_is_named(export, broken_tree, fixe
     assert "install packaging" in without.problem
 
 
-@pytest.mark.parametrize("caught", [False, True])
-def test_a_stub_is_refused_once_the_boundary_runs(bare, export, broken_tree, caught):
+def test_a_stub_is_refused_once_the_boundary_runs(bare, export, broken_tree, tmp_path):
     """What the boundary makes of the refusal, where it catches it, is no answer either."""
-    runner = export(MASKED_TOKENS, broken_tree).runner
-    use = "tracker.note(loss_mat)"
-    use = f"try:\n        {use}\n    except Exception:\n        pass" if caught else use
-    losses = broken_tree / "demo_rl" / "losses.py"
-    losses.write_text(losses.read_text().replace("    if loss_agg_mode", f"    {use}\n    if loss_agg_mode"))
-    tried = ran(bare, runner.text, broken_tree)
-    assert (tried.status, tried.needs) == ("", ("demo_missing_tracker",))
+    runner, use = export(MASKED_TOKENS, broken_tree).runner, "tracker.note(loss_mat)"
+    trees = [tmp_path / name for name in ("passed on", "caught")]
+    for tree, line in zip(trees, (use, f"try:\n        {use}\n    except Exception:\n        pass")):
+        losses = shutil.copytree(broken_tree, tree) / "demo_rl" / "losses.py"
+        losses.write_text(losses.read_text().replace("    if loss_agg_mode", f"    {line}\n    if loss_agg_mode"))
+    tried = bare.run({"run_validation.py": runner.text}, "", trees, (), False)
+    assert [(one.status, one.needs) for one, _ in tried] == [("", ("demo_missing_tracker",))] * 2
 
 
 def test_what_the_target_preloads_is_real_and_what_its_adapter_answers_at_import_stands(bare, export, broken_tree):

@@ -266,7 +266,8 @@ def test_the_command_stops_a_run(tmp_path: Path) -> None:
     script = (
         "import sys, time, torch\nfrom demo_rl.advantages import group_advantage\n"
         "mask, until = torch.tensor([[1, 1], [0, 0]]), time.monotonic() + 200\n"
-        "while time.monotonic() < until:\n    group_advantage(torch.rand(2, 2), mask, ['p', 'p'])\n    time.sleep(0.01)\n"
+        "while time.monotonic() < until:\n"
+        "    group_advantage(torch.rand(2, 2), mask, ['p', 'p'])\n    time.sleep(0.01)\n"
     )
     words = ["--target", "demo", "--every", "1", "--fail-after", "1", "--", sys.executable, "-c", script]
     ran = _command(tmp_path, *words, PYTHONPATH=str(FRAMEWORK / "broken"))
