@@ -33,14 +33,14 @@ def said(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest
 
 
 def test_the_same_seed_finds_the_same(said, broken_tree):
-    command = ("discover", "demo", "--ref", f"path:{broken_tree}", "--examples", "20", "--seed", "3", "--json")
+    command = ("discover", "demo", "--ref", f"path:{broken_tree}", "--examples", "60", "--seed", "3", "--json")
     first, second = said(*command), said(*command)
     assert first[0] == second[0] == 1
     documents = [json.loads(out) for _, out, _ in (first, second)]
     assert documents[0] == documents[1]
     for finding in documents[0]["findings"]:
         assert {"boundary", "law", "scenario", "observed", "demanded", "confirmed", "known_as"} <= set(finding)
-    assert documents[0]["examples"] == 20
+    assert documents[0]["examples"] == 60
     assert documents[0]["not_searched"] == []
 
 
@@ -84,7 +84,7 @@ def test_ranks_are_chosen_and_the_lower_ones_only_where_they_are_asked_for(said,
         )
         (tree / "demo_rl" / "rewards.py").write_text(code)
         refs.append(f"path:{tree}")
-    now = ("discover", "demo", "--ref", refs[1], "--seed", "1", "--examples", "20")
+    now = ("discover", "demo", "--ref", refs[1], "--seed", "1", "--examples", "60")
     status, out, _ = said(*now, "--boundary", "mean_reward", "--rank", "3", "--since", refs[0])
     assert status == 1
     assert "rank 3: demo_rl.rewards.mean_reward no longer keeps masked_values_have_no_influence" in out

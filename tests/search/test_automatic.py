@@ -112,14 +112,19 @@ def runner() -> Iterator[Runner]:
 
 
 def held(
-    runner: Runner, tmp_path: Path, changed: str, earlier: str = EARLIER, catalog: Catalog = CATALOG
+    runner: Runner,
+    tmp_path: Path,
+    changed: str,
+    earlier: str = EARLIER,
+    catalog: Catalog = CATALOG,
+    scenarios: int = SCENARIOS,
 ) -> dict[str, Held]:
     refs = []
     for name, text in (("then", earlier), ("now", changed)):
         tree = copy_demo(tmp_path / name)
         (tree / "demo_rl" / "statistics.py").write_text(text)
         refs.append(Ref("path", str(tree)))
-    found = held_to(runner, catalog, "demo", (refs[0], refs[1]), ["*statistics*"], SCENARIOS)
+    found = held_to(runner, catalog, "demo", (refs[0], refs[1]), ["*statistics*"], scenarios)
     return {one.function.name: one for one in found}
 
 
@@ -241,7 +246,8 @@ def test_objects_are_the_frameworks_own_as_far_as_they_can_be_built(runner: Runn
 
 
 def test_a_law_that_was_kept_and_is_no_longer_is_of_rank_three(runner: Runner, tmp_path: Path) -> None:
-    found = held(runner, tmp_path, EARLIER.replace("(scaled * response_mask).sum(-1)", "scaled.sum(-1)"))
+    changed = EARLIER.replace("(scaled * response_mask).sum(-1)", "scaled.sum(-1)")
+    found = held(runner, tmp_path, changed, scenarios=40)
     outcome = found["reward_statistics"].outcome
     assert outcome is not None
     assert {(item.rank, item.law.name if item.law else "", item.key) for item in outcome.broken} >= {
