@@ -84,11 +84,11 @@ def test_what_it_needs_beside_torch_and_numpy_is_named(export, broken_tree, fixe
         losses = tree / "demo_rl" / "losses.py"
         text = losses.read_text().replace("import torch\n", "import torch\nimport packaging.version as pv\n")
         losses.write_text(text.replace("    if loss_agg", use))
-    runner = export(MASKED_TOKENS, broken_tree, fixed_tree).runner
-    assert runner.packages == ("torch", "numpy", "packaging")
-    assert "Needs Python 3.10 or newer, torch, numpy, packaging;" in runner.text
-    assert ran(bare, runner.text, fixed_tree, "packaging").status == "fixed"
-    without = ran(bare, runner.text, broken_tree)
+    bundle = export(MASKED_TOKENS, broken_tree, fixed_tree, check=True)
+    assert bundle.complete, bundle.reason
+    assert bundle.runner.packages == ("torch", "numpy", "packaging")
+    assert "Needs Python 3.10 or newer, torch, numpy, packaging;" in bundle.runner.text
+    without = ran(bare, bundle.runner.text, broken_tree)
     assert without.needs == ("packaging",)
     assert "install packaging" in without.problem
 
