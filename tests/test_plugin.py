@@ -385,6 +385,7 @@ def test_a_recipe_without_any_ref_says_what_to_give(pytester, recipes):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["--sentinel-recipes=mine", "--sentinel-bug=DEMO-MASKD-TOKENS"], "*DEMO-MASKD-TOKENS*'DEMO-MASKED-TOKENS'*"),
         (["--sentinel-target=roll", "--sentinel-bug=ROLL-AGGLOSS"], "*ROLL-AGGLOSS*did you mean 'ROLL-AGGLOSS-*"),
         (["--sentinel-bug=ROLL-AGGLOS"], "*ROLL-AGGLOS*did you mean 'ROLL-AGGLOSS-*"),
         (["--sentinel-ref=git:main"], "*--sentinel-ref needs to know of what: add --sentinel-target*"),
