@@ -11,7 +11,18 @@ from typing import Any
 
 import numpy  # noqa: F401 - numpy cannot be loaded twice, which pytester's in-process runs would do
 import pytest
-from demo_kit import FRAMEWORK, MASKED_TOKENS, Consult, Decide, Lab, Repository, borrowing, copy_demo, write_recipe
+from demo_kit import (
+    FRAMEWORK,
+    MASKED_TOKENS,
+    SECRETS,
+    Consult,
+    Decide,
+    Lab,
+    Repository,
+    borrowing,
+    copy_demo,
+    write_recipe,
+)
 from hypothesis import settings
 
 from sentinel.deciding.law_session import References
@@ -112,8 +123,12 @@ def demo_home(_demo_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def zygote() -> Iterator[Zygote]:
-    """One zygote for the whole session: torch is loaded once."""
+    """One zygote for the whole session: torch is loaded once, by a user with secrets."""
     warm = Zygote(Options(timeout=30), [], contained_places(bundled_catalog()))
+    with pytest.MonkeyPatch.context() as patch:
+        for name in SECRETS:
+            patch.setenv(name, "secret")
+        warm.start()
     yield warm
     warm.stop()
 

@@ -25,6 +25,9 @@ from sentinel.worker.client import Options, Places, TargetProcess, Zygote
 
 FRAMEWORK = Path(__file__).parent / "demo_framework"
 
+#: What the user's own environment may hold.
+SECRETS = ("GITHUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "SSH_AUTH_SOCK", "HTTPS_PROXY", "https_proxy", "HF_TOKEN")
+
 #: ``decide(recipe document or file, ref or folder, **options)``: see the fixture.
 Decide = Callable[..., Decision]
 #: ``consult(contract, variants)``: what the contract's reference answers to each variant.

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from demo_kit import Repository
 
-pytestmark = pytest.mark.usefixtures("warm_runs", "demo_home")
+from sentinel.diff.comparing import Comparison
+
+pytestmark = pytest.mark.usefixtures("warm_runs", "demo_home", "_few_scenarios")
+
+
+@pytest.fixture
+def _few_scenarios(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sentinel.diff.comparing.Comparison", partial(Comparison, examples=3))
 
 
 def run(pytester: pytest.Pytester, against: str, *arguments: str) -> pytest.RunResult:

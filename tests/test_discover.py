@@ -47,7 +47,7 @@ def test_the_same_seed_finds_the_same(said, broken_tree):
 def test_a_saved_finding_runs_at_once(said, demo_home, demo_repository, pytester):
     ref = f"git:{demo_repository.commits['broken']}"
     law = ("--boundary", "group_advantage", "--law", "a_rejected_row*")
-    status, _, _ = said("discover", "demo", "--ref", ref, *law, "--examples", "60", "--seed", "1", "--save", "found")
+    status, _, _ = said("discover", "demo", "--ref", ref, *law, "--examples", "20", "--seed", "1", "--save", "found")
     assert status == 1
     files = sorted(Path("found").glob("*.yaml"))
     assert files
@@ -101,7 +101,7 @@ def test_an_interrupt_while_findings_are_compared_loses_none(said, broken_tree, 
 
     monkeypatch.setattr(Runner, "decide", interrupted)
     law = ("--boundary", "group_advantage", "--law", "a_rejected_row*", "--recipes", "mine", "--save")
-    status, out, _ = said("discover", "demo", "--ref", f"path:{broken_tree}", *law, "--examples", "60", "--seed", "1")
+    status, out, _ = said("discover", "demo", "--ref", f"path:{broken_tree}", *law, "--examples", "20", "--seed", "1")
     assert status == 1
     assert "1. demo_rl.advantages.group_advantage breaks a_rejected_row_is_an_absent_row" in out
     assert "not compared with known recipes: interrupted" in out

@@ -152,9 +152,10 @@ def test_an_id_of_nothing_says_what_to_do(name, said, pytester):
     assert any(said.strip("*").split("*")[0] in line for line in (*result.errlines, *result.outlines))
 
 
-def test_evidence_of_laws_is_the_same_twice_and_can_be_verified(pytester, refs, capsys):
+def test_evidence_of_laws_is_the_same_twice_can_be_verified_and_is_a_baseline(pytester, refs, capsys):
+    base = (GROUPS, f"--sentinel-ref={refs['broken']}")
     for folder in ("one", "two"):
-        run(pytester, GROUPS, f"--sentinel-ref={refs['broken']}", f"--sentinel-report-dir={folder}")
+        run(pytester, *base, f"--sentinel-report-dir={folder}")
     files = sorted((pytester.path / "one").rglob("laws/**/*.json"))
     assert files
     assert {file.parts[-3] for file in files} == {"demo_rl.advantages.group_advantage"}
@@ -163,16 +164,11 @@ def test_evidence_of_laws_is_the_same_twice_and_can_be_verified(pytester, refs, 
     broken = [file for file in files if json.loads(file.read_text())["verdict"] == "reproduced"]
     assert broken
     assert main(["verify", *map(str, broken)]) == 0, capsys.readouterr().out
-
-
-def test_a_baseline_records_what_was_found_and_fails_on_what_is_new(pytester, refs):
-    base = (GROUPS, f"--sentinel-ref={refs['broken']}")
-    run(pytester, *base, "--sentinel-report-dir=found")
     (pytester.path / "baseline").mkdir()
     new = run(pytester, *base, "--sentinel-baseline=baseline")
     assert new.parseoutcomes()["failed"] > 0
     new.stdout.fnmatch_lines(["*nothing is recorded in baseline; accept it with `sentinel report accept`*"])
-    assert main(["report", "accept", "--from", "found", "--to", "baseline"]) == 0
+    assert main(["report", "accept", "--from", "one", "--to", "baseline"]) == 0
     recorded = [json.loads(file.read_text())["verdict"] for file in (pytester.path / "baseline").rglob("*.json")]
     assert set(recorded) == {"reproduced"}
     assert "failed" not in run(pytester, *base, "--sentinel-baseline=baseline").parseoutcomes()

@@ -244,6 +244,7 @@ def test_a_branch_holds_the_fix_and_the_pages_what_was_tried(
 
 
 def test_a_contribution_is_verified_number_by_number(run_sentinel: Any, few_scenarios: None, fixed_by: Any) -> None:
+    """Where nothing was touched, where something was, and where the evidence alone has something."""
     fixed_by()
     assert run_sentinel("contribute", "TINY-MEAN", "--out", "out", "--no-tests").status == 0
     folder = Path("out") / "TINY-MEAN"
@@ -254,6 +255,7 @@ def test_a_contribution_is_verified_number_by_number(run_sentinel: Any, few_scen
     assert "the same at 0 of 0" in answer.out
     assert "it says reproduced at base, fixed at head" in answer.out
     assert answer.out.count("every number is identical") == 2
+    whole = evidence.read_text()
     for file, old, new in (
         (folder / "PULL_REQUEST.md", "26.0", "27.0"),
         (evidence, '"mended": ', '"mended": 1'),
@@ -265,18 +267,14 @@ def test_a_contribution_is_verified_number_by_number(run_sentinel: Any, few_scen
     assert "something else than the evidence says" in answer.out
     assert "the trial of the fix" in answer.out
     assert "it says changed at base" in answer.out
-
-
-def test_what_only_the_evidence_has_is_named(run_sentinel: Any, few_scenarios: None, fixed_by: Any) -> None:
-    fixed_by()
-    assert run_sentinel("contribute", "TINY-MEAN", "--out", "out", "--no-tests").status == 0
-    evidence = Path("out") / "TINY-MEAN" / "evidence.json"
-    (evidence.parent / "PULL_REQUEST.md").unlink()  # it would say something else, too
-    document = json.loads(evidence.read_text())
+    (folder / "PULL_REQUEST.md").unlink()  # it would say something else, too
+    runner = (folder / "run_validation.py").rename("elsewhere")
+    document = json.loads(whole)
     document["tried"]["tests"]["tests/test_gone.py"] = {"outcomes": {"passed": [1, 1]}, "worse": []}
     evidence.write_text(json.dumps(document))
     answer = run_sentinel("verify", evidence, "--no-tests")
     assert (answer.status, "tests/test_gone.py did not run here" in answer.out) == (0, True), answer.out
+    runner.rename(folder / "run_validation.py")
     document["tried"]["elsewhere"]["tiny.gone"] = {"scenarios": 6, "largest_difference": 0.0}
     document["runner"]["packages"].append("no-such-package")
     evidence.write_text(json.dumps(document))
@@ -297,14 +295,8 @@ def test_a_contribution_whose_fix_is_another_one_by_now_is_not_verified(run_sent
 # -- pages of a bug without a fix of its own ---------------------------------------------------------------------------
 
 
-@pytest.fixture
-def exported(run_sentinel: Any, mirrored: None, tiny: Any) -> tuple[Any, Path]:
-    answer = run_sentinel("export", "TINY-MEAN", "--no-check", "--out", "out")
-    return answer, Path("out") / "TINY-MEAN"
-
-
-def test_it_writes_every_file_and_says_what_to_do_next(exported: tuple[Any, Path]) -> None:
-    answer, folder = exported
+def test_it_writes_every_file_and_says_what_to_do_next(run_sentinel: Any, mirrored: None) -> None:
+    answer, folder = run_sentinel("export", "TINY-MEAN", "--no-check", "--out", "out"), Path("out") / "TINY-MEAN"
     names = {path.name for path in folder.iterdir()}
     assert names >= {"PULL_REQUEST.md", "COMMENT.md", "evidence.json", "run_validation.py", "test_tiny_mean.py"}
     assert "`sentinel export` is now `sentinel contribute`" in answer.err
@@ -312,6 +304,9 @@ def test_it_writes_every_file_and_says_what_to_do_next(exported: tuple[Any, Path
     assert "gh pr comment 7 --repo" in answer.out
     assert "base reproduced, head fixed" in answer.out
     assert "the runner was not tried" in answer.out
+    document = json.loads((folder / "evidence.json").read_text())
+    assert [side["verdict"] for side in document["bugs"]["TINY-MEAN"].values()] == ["reproduced", "fixed"]
+    assert (document["fix"], document["tried"]) == (None, None)
 
 
 def test_a_part_that_cannot_be_exported_is_said_on_the_page(run_sentinel: Any, mirrored: None, tiny: Any) -> None:
@@ -345,10 +340,3 @@ def test_mistakes_are_told(run_sentinel: Any) -> None:
         answer = run_sentinel(*arguments)
         assert answer.status == 2
         assert told in answer.err
-
-
-def test_the_evidence_is_one_document(exported: tuple[Any, Path]) -> None:
-    _, folder = exported
-    document = json.loads((folder / "evidence.json").read_text())
-    assert [side["verdict"] for side in document["bugs"]["TINY-MEAN"].values()] == ["reproduced", "fixed"]
-    assert (document["fix"], document["tried"]) == (None, None)

@@ -20,7 +20,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
     return {returned}
 """
 MENDED = "(loss_mat * loss_mask).sum() / loss_mask.sum()"
-FEW = ("--examples", "10")
+FEW = ("--examples", "3")
 
 
 @pytest.fixture
@@ -37,8 +37,10 @@ def tree(tmp_path: Path) -> Any:
     return made
 
 
-def test_a_mended_bug_is_for_the_better_with_numbers_laws_and_the_commit(run_sentinel, tiny):
-    answer = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main", "--json", *FEW)
+def test_a_mended_bug_is_for_the_better_with_numbers_laws_and_the_commit(run_sentinel, tiny, tmp_path):
+    """What is saved of it stands beside what was, and no other file is written over."""
+    file, same = tmp_path / "reports" / "changes.json", ("git:main", "git:main")
+    answer = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main", "--json", "--save", file, *FEW)
     assert answer.status == 1
     [found] = answer.json()["boundaries"]
     assert (found["state"], found["judgement"]) == ("differs", "better")
@@ -50,18 +52,27 @@ def test_a_mended_bug_is_for_the_better_with_numbers_laws_and_the_commit(run_sen
     assert difference["recipes"] == ["TINY-MEAN"]
     assert "masked_values_have_no_influence" in {item["law"] for item in found["laws"]["before"]}
     assert found["laws"]["after"] == []
+    run_sentinel("diff", "tiny", *same, "--save", file, *FEW)
+    told = json.loads(file.read_text())["revisions"]["tiny"]
+    assert [len(told[name]["rows"]) for name in sorted(told)] == [1, 0]
+    [row] = [row for said in told.values() for row in said["rows"]]
+    assert (row["is"], row["boundary"]) == ("better", "tiny.losses.agg_loss (tiny/losses.py:2)")
+    file.write_text('{"rows": []}')
+    answer = run_sentinel("diff", "tiny", *same, "--save", file, *FEW)
+    assert (answer.status, file.read_text()) == (2, '{"rows": []}')
+    assert "holds something else; name another file" in answer.err
 
 
 def test_a_gate_fails_for_the_worse_alone(run_sentinel, tiny):
-    ways = ((f"git:{tiny.buggy}", "git:main"), ("git:main", f"git:{tiny.buggy}"))
-    assert [run_sentinel("diff", "tiny", *way, "--worse", *FEW).status for way in ways] == [0, 1]
-
-
-def test_the_other_way_round_it_is_for_the_worse(run_sentinel, tiny):
-    answer = run_sentinel("diff", "tiny", "git:main", f"git:{tiny.buggy}", *FEW)
-    assert answer.status == 1
-    assert "1. tiny.losses.agg_loss: worse\n   brings TINY-MEAN; it is no longer so that " in answer.out
-    assert "(1 worse)" in answer.out
+    better = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main", "--worse", "--markdown", *FEW)
+    assert (better.status, "mends TINY" in better.out) == (0, True)
+    assert better.out.startswith("## What changes in tiny\n")
+    assert better.out.count("\n| ") == 3  # the headings, the line below them, and the one that differs
+    assert tiny.fixed[:9] in better.out
+    worse = run_sentinel("diff", "tiny", "git:main", f"git:{tiny.buggy}", "--worse", *FEW)
+    assert worse.status == 1
+    assert "1. tiny.losses.agg_loss: worse\n   brings TINY-MEAN; it is no longer so that " in worse.out
+    assert "(1 worse)" in worse.out
 
 
 def test_a_bug_that_no_recipe_knows_is_drawn_and_shrunk(run_sentinel, tree):
@@ -180,7 +191,7 @@ def test_what_no_scenario_runs_is_asked_of_one_revision_alone(run_sentinel, tree
     one, other = (tree(name, code.replace("{}", number)) for name, number in (("one", "1"), ("other", "2")))
     answer = run_sentinel("diff", "tiny", one, other, "--json", *FEW)
     [found] = answer.json()["boundaries"]
-    assert (answer.status, found["state"], found["scenarios"]) == (0, "same numbers", 10)
+    assert (answer.status, found["state"], found["scenarios"]) == (0, "same numbers", 3)
     assert found["unreached"] == ["tiny/losses.py:5 _cold"]
     assert {str(ref) for ref in opened} == {one}
 
@@ -216,14 +227,15 @@ def mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
 """.format("agg_loss(loss_mat, loss_mask)" if calls else "loss_mat.sum() / loss_mask.sum()")
     old = CODE.format(returned="loss_mat.sum() / loss_mask.sum()")
     refs = tree("one", old), tree("other", old + added)
-    answer = run_sentinel("diff", "tiny", *refs, "--json", *FEW)
+    answer = run_sentinel("diff", "tiny", *refs, "--json", "--save", "changes.json", *FEW)
     assert answer.status < 2, answer.err
     found = answer.json()["boundaries"][-1]
     assert found["state"] == "new"
     assert ("with TINY-MEAN of what it calls" in found["reason"]) is calls
     assert found["judgement"] == ("" if calls else "worse")
-    table = run_sentinel("diff", "tiny", *refs, "--markdown", *FEW).out
-    assert ("1 new (1 worse)" in table, "\n| tiny.losses.mean" in table) == (not calls, not calls)
+    [told] = json.loads(Path("changes.json").read_text())["revisions"]["tiny"].values()
+    said = [row["boundary"].startswith("tiny.losses.mean") for row in told["rows"]]
+    assert ("1 new (1 worse)" in told["headline"], any(said)) == (not calls, not calls)
 
 
 def test_what_its_adapter_alone_lacked_is_no_new_code(run_sentinel, tree, tiny_catalog, monkeypatch):
@@ -402,14 +414,6 @@ def mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
     assert ("what calls it keeps its numbers: tiny.losses.mean_loss" in helper["reason"]) is not others
 
 
-def test_markdown_has_a_row_for_each_boundary_that_differs(run_sentinel, tiny):
-    text = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main", "--markdown", *FEW).out
-    assert text.startswith("## What changes in tiny\n")
-    assert "mends TINY" in text
-    assert text.count("\n| ") == 3  # the headings, the line below them, and the one that differs
-    assert tiny.fixed[:9] in text
-
-
 def test_of_several_revisions_each_is_compared_with_the_one_before_and_imported_once(run_sentinel, tiny, monkeypatch):
     opened = []
     open_target = Runner.open_target
@@ -425,20 +429,6 @@ def test_of_several_revisions_each_is_compared_with_the_one_before_and_imported_
     assert answer.status == 1
     assert {*opened} == {tiny.buggy, tiny.fixed}
     assert opened.count(tiny.fixed) == 1 + 1  # opened, and found again by its code
-
-
-def test_what_is_saved_stands_beside_what_was_and_no_other_file_is_written_over(run_sentinel, tiny, tmp_path):
-    file = tmp_path / "reports" / "changes.json"
-    for pair in ((f"git:{tiny.buggy}", "git:main"), ("git:main", "git:main")):
-        run_sentinel("diff", "tiny", *pair, "--save", file, *FEW)
-    told = json.loads(file.read_text())["revisions"]["tiny"]
-    assert [len(told[name]["rows"]) for name in sorted(told)] == [1, 0]
-    [row] = [row for said in told.values() for row in said["rows"]]
-    assert (row["is"], row["boundary"]) == ("better", "tiny.losses.agg_loss (tiny/losses.py:2)")
-    file.write_text('{"rows": []}')
-    answer = run_sentinel("diff", "tiny", "git:main", "git:main", "--save", file, *FEW)
-    assert (answer.status, file.read_text()) == (2, '{"rows": []}')
-    assert "holds something else; name another file" in answer.err
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from sentinel.recipes import find_recipes
 pytestmark = pytest.mark.usefixtures("warm_runs")
 
 LOSSES = "tiny/losses.py"
+FEW = ("--examples", "3")
 Git = Callable[..., str]
 
 
@@ -77,7 +78,7 @@ def test_each_head_has_an_answer_and_a_hostile_one_spoils_its_own(run_sentinel, 
     pull(8, tiny.fixed, {LOSSES: fixed.replace("return ", "return 0 * ")})
     pull(9, tiny.fixed, {LOSSES: fixed.replace("loss_mask.sum()", "mask.sum()")})
     mirror()
-    answer = run_sentinel("pulls", "tiny", "--json", "--examples", "10")
+    answer = run_sentinel("pulls", "tiny", "--json", *FEW)
     assert answer.status == 1
     found = {each["number"]: each for each in answer.json()}
     assert {number: each["answer"] for number, each in found.items()} == {
@@ -98,21 +99,21 @@ def test_each_head_has_an_answer_and_a_hostile_one_spoils_its_own(run_sentinel, 
 
     # What is kept costs nothing, and text for a person comes of it.
     monkeypatch.setattr("sentinel.diff.pulls.Comparison", None)
-    again = run_sentinel("pulls", "tiny", "--json", "--examples", "10")
+    again = run_sentinel("pulls", "tiny", "--json", *FEW)
     assert again.out == answer.out
-    shown = run_sentinel("pulls", "tiny", "--examples", "10").out
+    shown = run_sentinel("pulls", "tiny", *FEW).out
     assert "brings: #2 change 2" in shown
     assert shown.endswith("9 of 9 open pull requests: 3 brings, 1 redefines, 1 mends, 1 nothing, 3 cannot be decided\n")
     assert "\x1b" not in shown
-    comment = run_sentinel("pulls", "tiny", "--comment", "2", "--examples", "10").out
+    comment = run_sentinel("pulls", "tiny", "--comment", "2", *FEW).out
     assert comment.startswith("## What changes in tiny\n")
-    table = run_sentinel("pulls", "tiny", "--markdown", "--examples", "10", "--save", "changes.json").out
+    table = run_sentinel("pulls", "tiny", "--markdown", *FEW, "--save", "changes.json").out
     assert table.startswith("## Open pull requests of tiny\n\n9 of 9 open pull requests: 3 brings, ")
     assert table.count("\n| ") == 2 + 8
     told = json.loads(Path("changes.json").read_text())["pulls"]["tiny"]
     assert [row["number"] for row in told["rows"]] == [9, 8, 2, 7, 3, 6, 5, 4]
     assert (told["answers"]["brings"], told["compared"]) == (3, 6)
-    only = run_sentinel("pulls", "tiny", "--json", "--examples", "10", "--since", "4").json()
+    only = run_sentinel("pulls", "tiny", "--json", *FEW, "--since", "4").json()
     assert [each["number"] for each in only] == [9, 8, 7, 6, 5, 4]
 
 
@@ -140,7 +141,7 @@ def test_six_hundred_heads_of_which_some_are_hostile_each_have_an_answer(
     )
     subprocess.run(["git", "-C", "clone", "fast-import", "--quiet"], cwd=tmp_path, input=commits, text=True, check=True)
     mirror()
-    answer = run_sentinel("pulls", "tiny", "--json", "--examples", "5")
+    answer = run_sentinel("pulls", "tiny", "--json", *FEW)
     found = {each["number"]: each for each in answer.json()}
     assert [(found[number]["answer"], found[number]["compared"]) for number in range(1, 601)] == [("nothing", 0)] * 600
     assert [found[number]["answer"] for number in range(1001, 1007)] == ["cannot be decided"] * 6
@@ -163,11 +164,11 @@ def test_what_decides_now_is_asked_again_and_what_the_code_tells_is_not(
         return decided(self, number, *rest)
 
     monkeypatch.setattr(Radar, "_decided", noted)
-    run_sentinel("pulls", "tiny", "--examples", "5")
-    run_sentinel("pulls", "tiny", "--examples", "5")
+    run_sentinel("pulls", "tiny", *FEW)
+    run_sentinel("pulls", "tiny", *FEW)
     assert looked == [2, 1]
     monkeypatch.setattr("sentinel.diff.pulls.deciding", lambda *_: "another law")
-    run_sentinel("pulls", "tiny", "--examples", "5")
+    run_sentinel("pulls", "tiny", *FEW)
     assert looked == [2, 1, 2]
 
 
@@ -243,7 +244,7 @@ def test_heads_of_one_base_share_its_process_and_no_heads_process_stays(
 
     monkeypatch.setattr(Runner, "open_target", opening)
     monkeypatch.setattr(Runner, "discard", ending)
-    found = run_sentinel("pulls", "tiny", "--json", "--examples", "5").json()
+    found = run_sentinel("pulls", "tiny", "--json", *FEW).json()
     assert [each["answer"] for each in found] == ["brings"] * 3
     assert len({each["base"] for each in found}) == 3
     assert len({*opened}) == 4  # three heads, and one for all of their bases
@@ -252,7 +253,7 @@ def test_heads_of_one_base_share_its_process_and_no_heads_process_stays(
 
 def test_a_head_that_hangs_costs_its_own_time_and_no_more(run_sentinel, tiny, git, pull, mirror, monkeypatch):
     fixed = git("show", f"{tiny.fixed}:{LOSSES}")
-    hanging = fixed.replace("    return", "    while True:\n        pass\n    return", 1)
+    hanging = fixed.replace("    return", "    import time\n    time.sleep(99)\n    return", 1)
     pull(1, tiny.fixed, {LOSSES: fixed.replace("loss_mat * loss_mask", "loss_mat")})
     pull(2, tiny.fixed, {LOSSES: hanging})
     mirror()
@@ -275,7 +276,7 @@ def test_a_merge_base_that_a_shallow_mirror_lacks_is_owned_up_to(run_sentinel, t
 def test_revisions_without_a_common_history_are_compared_no_commit_is_made_up(run_sentinel, tiny, git, pull, mirror):
     sha = pull(1, "", {LOSSES: git("show", f"{tiny.buggy}:{LOSSES}")})
     mirror()
-    [found] = run_sentinel("diff", "tiny", "git:main", f"git:{sha}", "--json", "--examples", "5").json()["boundaries"]
+    [found] = run_sentinel("diff", "tiny", "git:main", f"git:{sha}", "--json", *FEW).json()["boundaries"]
     assert (found["judgement"], found["commit"]) == ("worse", None)
     assert found["no_commit"].startswith("no history joins ")
 

@@ -6,6 +6,8 @@ import ast
 import hashlib
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -91,16 +93,15 @@ def test_what_it_needs_beside_torch_and_numpy_is_named(export, broken_tree, fixe
     assert "install packaging" in without.problem
 
 
-@pytest.mark.parametrize("caught", [False, True])
-def test_a_stub_is_refused_once_the_boundary_runs(bare, export, broken_tree, caught):
+def test_a_stub_is_refused_once_the_boundary_runs(bare, export, broken_tree, tmp_path):
     """What the boundary makes of the refusal, where it catches it, is no answer either."""
-    runner = export(MASKED_TOKENS, broken_tree).runner
-    use = "tracker.note(loss_mat)"
-    use = f"try:\n        {use}\n    except Exception:\n        pass" if caught else use
-    losses = broken_tree / "demo_rl" / "losses.py"
-    losses.write_text(losses.read_text().replace("    if loss_agg_mode", f"    {use}\n    if loss_agg_mode"))
-    tried = ran(bare, runner.text, broken_tree)
-    assert (tried.status, tried.needs) == ("", ("demo_missing_tracker",))
+    runner, use = export(MASKED_TOKENS, broken_tree).runner, "tracker.note(loss_mat)"
+    trees = [tmp_path / name for name in ("passed on", "caught")]
+    for tree, line in zip(trees, (use, f"try:\n        {use}\n    except Exception:\n        pass")):
+        losses = shutil.copytree(broken_tree, tree) / "demo_rl" / "losses.py"
+        losses.write_text(losses.read_text().replace("    if loss_agg_mode", f"    {line}\n    if loss_agg_mode"))
+    tried = bare.run({"run_validation.py": runner.text}, "", trees, (), False)
+    assert [(one.status, one.needs) for one, _ in tried] == [("", ("demo_missing_tracker",))] * 2
 
 
 def test_what_the_target_preloads_is_real_and_what_its_adapter_answers_at_import_stands(bare, export, broken_tree):
@@ -117,24 +118,39 @@ def test_what_the_target_preloads_is_real_and_what_its_adapter_answers_at_import
     assert ran(bare, runner.text, broken_tree, "tqdm").status == "reproduced"
 
 
-@pytest.mark.parametrize(
-    ("module", "status", "told"),
-    [
-        ("", 1, '"status": "reproduced"'),
-        (thrice("agg_loss"), 2, '"status": "changed"'),
-        ("import sys\nsys.exit(1)\n", 3, '"status": "could not run"'),
-        ("del agg_loss\n", 3, "the code has moved away from what this file knows"),
-    ],
-)
-def test_the_exit_status_says_what_was_decided(export, broken_tree, tmp_path, module, status, told):
+#: Starts a runner for each checkout, in forks of a process that has loaded torch.
+STARTED = """
+import os, runpy, sys
+import numpy, torch
+for checkout in sys.argv[2:]:
+    sys.stdout.flush()
+    if os.fork() == 0:
+        os.environ["TARGET_REPO"] = checkout
+        runpy.run_path(sys.argv[1], run_name="__main__")
+        os._exit(99)
+    print("exit status", os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+def test_the_exit_status_says_what_was_decided(export, broken_tree, tmp_path):
     """1 is the bug alone, and never that something else went wrong."""
+    wanted = {
+        "": (1, '"status": "reproduced"'),
+        thrice("agg_loss"): (2, '"status": "changed"'),
+        "import sys\nsys.exit(1)\n": (3, '"status": "could not run"'),
+        "del agg_loss\n": (3, "the code has moved away from what this file knows"),
+    }
     file = tmp_path / "run_validation.py"
     file.write_text(export(MASKED_TOKENS, broken_tree).runner.text)
-    edited(broken_tree, "losses.py", module)
-    environment = {**os.environ, "TARGET_REPO": str(broken_tree)}
-    done = subprocess.run([sys.executable, file], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == status, done.stdout + done.stderr
-    assert told in done.stdout
+    trees = [tmp_path / f"tree{number}" for number in range(len(wanted))]
+    for tree, module in zip(trees, wanted):
+        shutil.copytree(broken_tree, tree)
+        edited(tree, "losses.py", module)
+    command = [sys.executable, "-c", STARTED, file, *trees]
+    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=True)
+    said = re.split(r"exit status (\d)\n", done.stdout)
+    assert [int(status) for status in said[1::2]] == [status for status, _ in wanted.values()], done.stderr
+    assert all(told in text for text, (_, told) in zip(said[::2], wanted.values())), said
 
 
 def test_without_torch_it_could_not_run(export, broken_tree, tmp_path):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import walking
+
+from sentinel.sources import pypi
 
 #: Kills in every run; what else may befall a command in the nightly walks.
 _WAYS = [
@@ -19,3 +23,14 @@ def walked(request: pytest.FixtureRequest) -> walking.Walk:
     if reason:
         pytest.skip(reason)
     return walking.WALKS[request.param]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """``SENTINEL_HOME``: what is walked."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    monkeypatch.setenv("SENTINEL_HOME", str(folder))
+    monkeypatch.setattr(pypi, "_answers", {})
+    walking.load_everything(monkeypatch)
+    return folder

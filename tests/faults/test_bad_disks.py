@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import errno
 import tempfile
-from pathlib import Path
 
 import killing
 import pytest
 from demo_kit import returned
 from killing import Error
 from stores import PRUNE, add, contents, opened, said
-from walking import FULL, GROWS, Command, interrupted, load_everything, put_up_with, unwalkable
+from walking import FULL, GROWS, Command, interrupted, put_up_with, unwalkable
 
 from sentinel.worker.client import Options, WorkerError, Zygote
 
 pytestmark = pytest.mark.skipif(bool(unwalkable("without room")), reason=unwalkable("without room") or "it can be had")
 
 READ_ONLY = Error(errno.EROFS, GROWS | {"unlink", "rmdir", "chmod", "utime"})
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "home"
-    folder.mkdir()
-    monkeypatch.setenv("SENTINEL_HOME", str(folder))
-    load_everything(monkeypatch)
-    return folder
 
 
 def test_making_a_mirror_on_a_disk_that_is_read_only(home, demo_repository):

@@ -9,21 +9,8 @@ import killing
 import pytest
 from demo_kit import Repository, copy_demo
 from stores import PRUNE, add, contents, opened, said
-from walking import Command, load_everything, needs_tracing, walk
+from walking import Command, needs_tracing, walk
 from wheels import wheel
-
-from sentinel.sources import pypi
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """``SENTINEL_HOME``: what is walked."""
-    folder = tmp_path / "home"
-    folder.mkdir()
-    monkeypatch.setenv("SENTINEL_HOME", str(folder))
-    monkeypatch.setattr(pypi, "_answers", {})
-    load_everything(monkeypatch)
-    return folder
 
 
 def test_making_a_mirror_from_a_folder(walked, home, demo_repository):

@@ -264,6 +264,7 @@ def test_a_clock_that_goes_backwards_changes_no_order(history, swept):
     record = swept()
     assert verdicts(record) == [("fixed", "", 1), ("reproduced", "", 2), ("fixed", "", 1)]
     assert (record["spells"][0]["days"], record["spells"][0]["clock_went_backwards"]) == (0, True)
+    assert swept(since=history.commits[1])["commits"] == 3
     assert swept(since="2026-01-15")["commits"] == 3  # from the first commit of that day or later on, all of them
     assert swept(until="2026-01-10")["commits"] == 4
 

@@ -12,9 +12,6 @@ from typing import Any
 #: ``attack(what, **arguments)``: what one of these functions tells, called in a probe.
 Attack = Callable[..., Any]
 
-#: What the user's own environment may hold.
-SECRETS = ("GITHUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "SSH_AUTH_SOCK", "HTTPS_PROXY", "https_proxy", "HF_TOKEN")
-
 ATTACKS = '''
 import ctypes, os, resource, signal, socket, stat, sys, time
 

@@ -7,23 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attacks import ATTACKS, SECRETS, Attack
+from attacks import ATTACKS, Attack
 from demo_kit import Lab, returned
 
-from sentinel.deciding.pool import contained_places
-from sentinel.recipes.catalog import bundled_catalog
-from sentinel.worker.client import Options, Zygote
-
-
-@pytest.fixture(scope="session")
-def _zygote() -> Iterator[Zygote]:
-    zygote = Zygote(Options(timeout=30), [], contained_places(bundled_catalog()))
-    with pytest.MonkeyPatch.context() as patch:
-        for name in SECRETS:
-            patch.setenv(name, "secret")
-        zygote.start()
-    yield zygote
-    zygote.stop()
+from sentinel.worker.client import Zygote
 
 
 @pytest.fixture
@@ -32,8 +19,8 @@ def _strict_is_to_be_had(offered: Callable[[str], str]) -> None:
 
 
 @pytest.fixture
-def lab(_zygote: Zygote, tmp_path: Path) -> Iterator[Lab]:
-    lab = Lab(_zygote, tmp_path / "lab")
+def lab(zygote: Zygote, tmp_path: Path) -> Iterator[Lab]:
+    lab = Lab(zygote, tmp_path / "lab")
     yield lab
     for process in lab.processes:
         process.close()

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attacks import SECRETS
-from demo_kit import Lab, copy_demo, gone, returned
+from demo_kit import SECRETS, Lab, copy_demo, gone, returned
 
 from sentinel.deciding.pool import contained_places
 from sentinel.recipes.catalog import bundled, bundled_catalog

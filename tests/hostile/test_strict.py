@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from attacks import ATTACKS, SECRETS
-from demo_kit import returned
+from attacks import ATTACKS
+from demo_kit import SECRETS, returned
 
 from sentinel.recipes.catalog import bundled
 from sentinel.worker import client, syscalls

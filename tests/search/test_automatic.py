@@ -20,6 +20,7 @@ from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
 
 CATALOG = bundled_catalog()
+SCENARIOS = 15
 
 #: What an earlier revision has: masked statistics that nobody has bound.
 EARLIER = '''
@@ -111,14 +112,19 @@ def runner() -> Iterator[Runner]:
 
 
 def held(
-    runner: Runner, tmp_path: Path, changed: str, earlier: str = EARLIER, catalog: Catalog = CATALOG
+    runner: Runner,
+    tmp_path: Path,
+    changed: str,
+    earlier: str = EARLIER,
+    catalog: Catalog = CATALOG,
+    scenarios: int = SCENARIOS,
 ) -> dict[str, Held]:
     refs = []
     for name, text in (("then", earlier), ("now", changed)):
         tree = copy_demo(tmp_path / name)
         (tree / "demo_rl" / "statistics.py").write_text(text)
         refs.append(Ref("path", str(tree)))
-    found = held_to(runner, catalog, "demo", (refs[0], refs[1]), ["*statistics*"], 40)
+    found = held_to(runner, catalog, "demo", (refs[0], refs[1]), ["*statistics*"], scenarios)
     return {one.function.name: one for one in found}
 
 
@@ -126,15 +132,15 @@ def test_what_has_not_changed_breaks_nothing_and_is_called(runner: Runner, tmp_p
     found = held(runner, tmp_path, EARLIER + "\n# a comment\n")
     answered = {name: one.outcome.answered for name, one in found.items() if one.outcome}
     assert answered == {
-        "reward_statistics": 40,
+        "reward_statistics": SCENARIOS,
         "reward_clip": 0,
-        "LossMaskActor.loss_of": 40,
+        "LossMaskActor.loss_of": SCENARIOS,
         "LossMaskActor._scaled": 0,
     }
     assert not any(one.outcome and one.outcome.broken for one in found.values())
     outcome = found["reward_statistics"].outcome
     assert outcome is not None
-    assert outcome.held["masked_values_have_no_influence"] >= 8
+    assert outcome.held["masked_values_have_no_influence"] >= SCENARIOS // 5
     clip = found["reward_clip"].outcome
     assert clip is not None
     (why,) = clip.refused
@@ -240,7 +246,8 @@ def test_objects_are_the_frameworks_own_as_far_as_they_can_be_built(runner: Runn
 
 
 def test_a_law_that_was_kept_and_is_no_longer_is_of_rank_three(runner: Runner, tmp_path: Path) -> None:
-    found = held(runner, tmp_path, EARLIER.replace("(scaled * response_mask).sum(-1)", "scaled.sum(-1)"))
+    changed = EARLIER.replace("(scaled * response_mask).sum(-1)", "scaled.sum(-1)")
+    found = held(runner, tmp_path, changed, scenarios=40)
     outcome = found["reward_statistics"].outcome
     assert outcome is not None
     assert {(item.rank, item.law.name if item.law else "", item.key) for item in outcome.broken} >= {
@@ -309,5 +316,5 @@ def test_rows_and_configurations_are_made_as_the_adapter_says(runner: Runner, tm
     for name in ("reward_of_rows", "reward_of_row"):
         outcome = found[name].outcome
         assert outcome is not None
-        assert outcome.answered == 40, outcome.refused
+        assert outcome.answered == SCENARIOS, outcome.refused
         assert not outcome.broken

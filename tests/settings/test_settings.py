@@ -80,16 +80,7 @@ def test_published_names_of_the_environment(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"target": ["verll"]}, "unknown target 'verll' — did you mean 'verl'?; known: verl, roll, demo, all"),
-        ({"ref": ["main"]}, "not a ref: 'main'; write git:<sha|tag|branch|pull/N/head>"),
-        ({"ref": ["git:-rf"]}, "cannot begin with '-'"),
-        ({"ref": ["git:a;b"]}, "not a git name"),
-        ({"ref": ["rol=git:main"]}, "unknown target 'rol' in 'rol=git:main' — did you mean 'roll'?"),
-        ({"repo": ["/no/such/folder"]}, "/no/such/folder"),
-        ({"recipes": ["/no/such/folder"]}, "no such folder: /no/such/folder"),
-        ({"device": "gpu"}, "unknown device 'gpu'; write cpu, cuda or cuda:N"),
-        ({"device": "cuda:x"}, "unknown device"),
-        ({"timeout": "soon"}, "the timeout is a number of seconds, not 'soon'"),
+        ({"device": "cuda:x"}, "unknown device 'cuda:x'; write cpu, cuda or cuda:N"),
         ({"timeout": "0"}, "the timeout must be more than 0 and less than 86400 seconds (a day), not 0"),
         ({"timeout": "nan"}, "must be more than 0 and less than 86400 seconds (a day), not nan"),
         ({"sandbox": "bsic"}, "unknown sandbox 'bsic' — did you mean 'basic'?"),
@@ -97,6 +88,7 @@ def test_published_names_of_the_environment(tmp_path, monkeypatch):
     ids=str,
 )
 def test_mistakes_on_the_command_line(given, said, tmp_path):
+    """Most of them: ``tests/bad_input``."""
     with pytest.raises(SentinelError) as raised:
         settled(tmp_path, **given)
     assert said in str(raised.value)

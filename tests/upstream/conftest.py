@@ -15,10 +15,9 @@ from sentinel.worker.client import Options, Zygote
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_zygote() -> Iterator[None]:
-    """Every runner of these tests borrows one zygote: torch, and what the targets use, is imported once."""
-    catalog = bundled_catalog()
-    preload = dict.fromkeys(name for target in catalog.targets.values() for name in target.preload)
-    warm = Zygote(Options(), list(preload), contained_places(catalog))
+    """Every runner of these tests borrows one zygote: torch is imported once, and what a target uses when it is asked
+    for first: what is loaded makes each fork dearer."""
+    warm = Zygote(Options(), [], contained_places(bundled_catalog()))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sentinel.deciding.pool.Zygote", borrowing(warm))
         yield

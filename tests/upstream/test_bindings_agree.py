@@ -116,12 +116,16 @@ ROLL_FIX = "f67f5d31074bf71ff44ef674eaa2ebddfa57783d"
 
 
 def _bound() -> list[Any]:
-    """Every binding that a search can try, as parameters, target by target."""
+    """Every binding that a search can try, as parameters, target by target; in the nightly walks those of code that
+    main does not have."""
     return [
-        pytest.param(subject.boundary, subject.contract.name, id=f"{subject.boundary}-{subject.contract.name}")
+        pytest.param(boundary, contract, id=f"{boundary}-{contract}", marks=pytest.mark.nightly if old else ())
         for target in MAIN
-        for subject in subjects(bundled_catalog(), target)[0]
-        if subject.contract.name not in BY_RECIPES and subject.boundary not in NOWHERE
+        for boundary, contract in (
+            (each.boundary, each.contract.name) for each in subjects(bundled_catalog(), target)[0]
+        )
+        if contract not in BY_RECIPES and boundary not in NOWHERE
+        for old in [boundary in ELSEWHERE or boundary.startswith("skyrl_train.") or contract == "rollout_kl"]
     ]
 
 

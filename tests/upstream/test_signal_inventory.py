@@ -110,10 +110,12 @@ def test_what_is_left_out_since_nothing_calls_it_is_called_by_nothing(name):
     try:
         definitions = Definitions(trees, target.roots)
         own = {path: found for path in uncalled if (found := definitions.find(tree, path)) is not None}
+        names = re.compile("|".join(path.rpartition(".")[2] for path in own).encode() or b"$.")
         mentioned = {
             (path, f"{file}:{node.lineno}")
             for file, blob in definitions.sources(tree)
-            for node in ast.walk(ast.parse(trees.blob(blob)))
+            if names.search(text := trees.blob(blob))
+            for node in ast.walk(ast.parse(text))
             if isinstance(node, (ast.Name, ast.Attribute))
             for path, found in own.items()
             if path.rpartition(".")[2] == (node.id if isinstance(node, ast.Name) else node.attr)

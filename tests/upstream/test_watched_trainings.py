@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,9 @@ from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
 
-pytest.importorskip("datasets")
+#: Looked for, and not imported: each process that collects these tests would pay for it.
+pytestmark = pytest.mark.skipif(find_spec("datasets") is None, reason="datasets (extra `trl`) is not installed")
 _BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="transformers needs Python 3.11")
 
 
 def _benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> str:
@@ -49,6 +48,7 @@ def test_a_bug_in_a_real_training_is_named(tmp_path: Path, monkeypatch: pytest.M
     assert "1 of 1 named within 20 steps; false alarms: 0" in said
 
 
+@pytest.mark.nightly
 def test_the_checker_is_not_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = _benchmark(tmp_path, monkeypatch, "watch.py", "--memory")
     found = re.search(r"the checker: (\d+) MB of its own", said)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from shipped import MIRRORS, RECIPES
 
 from sentinel.deciding.outcomes import Decision
 from sentinel.deciding.runner import Job, Runner
 from sentinel.errors import Unavailable
-from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import Home, MirrorStore, open_checkout
 from sentinel.targets import Target
@@ -20,16 +20,13 @@ from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
 
-#: The user's own mirrors: made before a test's fixtures hide them.
-MIRRORS = MirrorStore()
-
 #: A file, what stands there once, what is put in its place.
 Edit = tuple[str, str, str]
 
 #: twin -> the pin that it is made from, and its edits.
 Twins = Mapping[str, tuple[str, tuple[Edit, ...]]]
 
-#: ``decide(bug id, twin or pin)``.
+#: ``decide(bug id, twin)``.
 Decide = Callable[[str, str], Decision]
 
 
@@ -46,7 +43,7 @@ def copied(checkout: Path, place: Path, edits: Iterable[Edit]) -> None:
 
 
 def deciding(twins: Twins, folder: Path, pull: int | None = None) -> Iterator[Decide]:
-    """Decide recipes at pins and at twins of them; the body of a fixture.
+    """Decide recipes at twins of their pins; the body of a fixture.
 
     :param folder: an empty one, for the twins.
     :param pull: the pull request that a commit may have to be fetched from.
@@ -66,19 +63,13 @@ def deciding(twins: Twins, folder: Path, pull: int | None = None) -> Iterator[De
 
     runner = Runner(catalog, opened, Options())
 
-    def decide(bug_id: str, where: str) -> Decision:
-        recipe = next(item for item in find_recipes(catalog) if item.bug_id == bug_id)
+    def decide(bug_id: str, name: str) -> Decision:
+        recipe = RECIPES[bug_id]
         try:
-            ref = Ref("path", str(twin(recipe.target, where))) if where in twins else Ref.parse(where)
+            ref = Ref("path", str(twin(recipe.target, name)))
         except Unavailable as error:
             pytest.skip(error.reason)
         return runner.decide(Job(recipe, ref))
 
     yield decide
     runner.close()
-
-
-def skip_without(decision: Decision) -> Decision:
-    if decision.verdict.kind == "ref":
-        pytest.skip(decision.verdict.reason)
-    return decision

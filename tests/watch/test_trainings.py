@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,16 @@ from sentinel.watch.invariants import Memory
 from sentinel.watch.training import Training
 from sentinel.watch.wrapping import Budget, Watcher
 
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("accelerate")
+#: Looked for, and not imported: each process that collects these tests would pay for it.
+pytestmark = pytest.mark.skipif(
+    not all(map(find_spec, ("transformers", "accelerate"))), reason="the extra `trl` is not installed"
+)
 _STEPS = 3
 
 
 def _trainer(folder: Path, bug: str) -> Any:
+    import transformers
+
     transformers.set_seed(0)
     config = transformers.LlamaConfig(
         vocab_size=16, hidden_size=8, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,

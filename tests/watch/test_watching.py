@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from multiprocessing import Pipe
 from pathlib import Path
 from types import ModuleType
@@ -17,9 +18,11 @@ import pytest
 import torch
 
 import sentinel.watch
+from sentinel.cli import main
 from sentinel.recipes.yamldoc import read
 from sentinel.watch import checker, link, meeting
 from sentinel.watch.wrapping import Budget, Plan
+from sentinel.worker.client import Zygote
 from tests.demo_kit import FRAMEWORK
 
 #: Trains on the framework's advantages until a call was copied, and the same number of steps where nothing is watched.
@@ -40,6 +43,8 @@ while steps < 50 or (watching and not watching.watcher.calls and time.monotonic(
     found, _ = advantages.group_advantage(rewards * mask + 0.1, mask, ["p", "p", "p", "p"])
     if steps < 50:
         (weight * found).sum().backward()
+    else:
+        time.sleep(0.01)  # the checker is starting
     steps += 1
 if watching:
     watching.stop()
@@ -89,28 +94,36 @@ def test_a_violation_is_said_and_written(broken: tuple[dict[str, Any], str, Path
     assert first["variants"][""]["group"] == ["0", "0", "0", "0"], "labels are the user's own"
 
 
+Said = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def said(
+    warm_runs: Zygote, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Said:
+    """``said(*words)``: the command in this process; its status and what it prints."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        return main(["watch", *map(str, words)]), *capsys.readouterr()
+
+    return run
+
+
 def test_what_was_seen_is_measured_again_and_becomes_a_recipe(
-    broken: tuple[dict[str, Any], str, Path], tmp_path: Path
+    broken: tuple[dict[str, Any], str, Path], tmp_path: Path, said: Said
 ) -> None:
-    _, _, folder = broken
-    words = [
-        "watch",
-        "replay",
-        str(folder / "broken.jsonl"),
-        "--ref",
-        f"path:{FRAMEWORK / 'broken'}",
-        "--save",
-        "saved",
-    ]
-    ran = _command(tmp_path, *words[1:])
-    assert ran.returncode == 1, ran.stderr
+    words = ["replay", broken[2] / "broken.jsonl", "--ref"]
+    status, _, wrong = said(*words, f"path:{FRAMEWORK / 'broken'}", "--save", "saved")
+    assert status == 1, wrong
     recipes = [read(file).data for file in (tmp_path / "saved").iterdir()]
     first = next(recipe for recipe in recipes if recipe["invariant"] == "the_oracle_agrees")
     assert "seen in a run of demo" in first["reach"]["how"]
     assert len(first["scenario"]["response_mask"]) < 4, "what was captured has four rows"
-    kept = _command(tmp_path, *words[1:4], f"path:{FRAMEWORK / 'fixed'}")
-    assert kept.returncode == 0, kept.stderr
-    assert "what broke it was of the run alone" in kept.stdout
+    status, kept, wrong = said(*words, f"path:{FRAMEWORK / 'fixed'}")
+    assert status == 0, wrong
+    assert "what broke it was of the run alone" in kept
 
 
 def test_no_parameter_changes(broken: tuple[dict[str, Any], str, Path]) -> None:
@@ -253,7 +266,8 @@ def test_the_command_stops_a_run(tmp_path: Path) -> None:
     script = (
         "import sys, time, torch\nfrom demo_rl.advantages import group_advantage\n"
         "mask, until = torch.tensor([[1, 1], [0, 0]]), time.monotonic() + 200\n"
-        "while time.monotonic() < until:\n    group_advantage(torch.rand(2, 2), mask, ['p', 'p'])\n"
+        "while time.monotonic() < until:\n"
+        "    group_advantage(torch.rand(2, 2), mask, ['p', 'p'])\n    time.sleep(0.01)\n"
     )
     words = ["--target", "demo", "--every", "1", "--fail-after", "1", "--", sys.executable, "-c", script]
     ran = _command(tmp_path, *words, PYTHONPATH=str(FRAMEWORK / "broken"))
@@ -268,7 +282,7 @@ def test_the_processes_of_a_run_have_one_checker(tmp_path: Path) -> None:
         "import sys, time, torch\nfrom pathlib import Path\nfrom demo_rl.advantages import group_advantage\n"
         "until = time.monotonic() + 200\n"
         "while time.monotonic() < until and not Path('sentinel-events.jsonl').exists():\n"
-        "    group_advantage(torch.rand(2, 2), torch.tensor([[1, 1], [0, 0]]), ['p', 'p'])\n"
+        "    group_advantage(torch.rand(2, 2), torch.tensor([[1, 1], [0, 0]]), ['p', 'p'])\n    time.sleep(0.01)\n"
     )
     (tmp_path / "rank.py").write_text(rank, encoding="utf-8")
     launcher = (
@@ -292,7 +306,7 @@ def test_the_processes_of_a_run_have_one_checker(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "wrong"),
     [
         (["--target", "demo"], "say what to watch, after two dashes"),
         (["--target", "dmo", "--", "true"], "did you mean 'demo'?"),
@@ -302,10 +316,10 @@ def test_the_processes_of_a_run_have_one_checker(tmp_path: Path) -> None:
         (["--target", "demo", "--", "no-such-program"], "no-such-program: No such file or directory"),
     ],
 )
-def test_a_wrong_command_says_how_it_is_written(tmp_path: Path, words: list[str], said: str) -> None:
-    ran = _command(tmp_path, *words)
-    assert ran.returncode == 2
-    assert said in ran.stderr
+def test_a_wrong_command_says_how_it_is_written(said: Said, words: list[str], wrong: str) -> None:
+    status, _, told = said(*words)
+    assert status == 2
+    assert wrong in told
 
 
 def test_a_run_whose_events_have_no_folder_goes_on_and_says_that_nobody_watches(tmp_path: Path) -> None:
@@ -358,15 +372,15 @@ def test_an_unknown_version_is_watched_or_said_not_to_be(tmp_path: Path) -> None
     assert ran.stdout == "[] True\n", ran.stderr
 
 
-def test_what_is_foreign_is_escaped_where_it_is_shown(tmp_path: Path) -> None:
+def test_what_is_foreign_is_escaped_where_it_is_shown(tmp_path: Path, said: Said) -> None:
     """Live and in a replay: an events' file is text that others may have written."""
     event = {"event": "violation", "run": 1, "target": "demo", "subject": "\x1b[31mx", "boundary": "\x1b[31mred"}
     event |= {"law": "the_oracle_agrees", "symptom": "\x1b", "key": "\x1b[0m", "detail": "\x1b[2J", "variants": None}
     event |= {"step": 0, "call": 1, "place": "", "version": ""}
     (tmp_path / "events.jsonl").write_text(json.dumps(event) + "\n", encoding="utf-8")
-    ran = _command(tmp_path, "replay", "events.jsonl", "--ref", f"path:{FRAMEWORK / 'broken'}")
-    assert "red" in ran.stdout
-    assert "\x1b" not in ran.stdout + ran.stderr
+    _, shown, wrong = said("replay", "events.jsonl", "--ref", f"path:{FRAMEWORK / 'broken'}")
+    assert "red" in shown
+    assert "\x1b" not in shown + wrong
 
 
 def test_what_the_checker_says_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:

@@ -300,39 +300,35 @@ def test_what_is_no_use_of_a_ghost(lab):
 # -- what one must not do while a probe runs ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "use",
-    [
-        "ghost.get_rank()",
-        "bool(ghost.flag)",
-        "not ghost.flag",
-        "len(ghost.items)",
-        "list(ghost.items)",
-        "ghost.x + 1",
-        "1 + ghost.x",
-        "ghost.x['k']",
-        "ghost.x == 1",
-        "1 == ghost.x",
-        "ghost.x != 1",
-        "ghost.x < 1",
-        "1 in ghost.x",
-        "int(ghost.x)",
-        "float(ghost.x)",
-        "[1][ghost.x]",
-        "ghost.x",
-        "{'deep': [ghost.x]}",
-        "Child()",
-        "decorated_later(f)",
-        "caught()",
-        "caught_all()",
-        "lazily()",
-        "entered()",
-        "set_item()",
-        "logger.info('x')",
-    ],
+USES = (
+    "ghost.get_rank()",
+    "bool(ghost.flag)",
+    "not ghost.flag",
+    "len(ghost.items)",
+    "list(ghost.items)",
+    "ghost.x + 1",
+    "1 + ghost.x",
+    "ghost.x['k']",
+    "ghost.x == 1",
+    "1 == ghost.x",
+    "ghost.x != 1",
+    "ghost.x < 1",
+    "1 in ghost.x",
+    "int(ghost.x)",
+    "float(ghost.x)",
+    "[1][ghost.x]",
+    "ghost.x",
+    "{'deep': [ghost.x]}",
+    "Child()",
+    "decorated_later(f)",
+    "caught()",
+    "caught_all()",
+    "lazily()",
+    "entered()",
+    "set_item()",
+    "logger.info('x')",
 )
-def test_use_while_probing_is_inconclusive_and_names_it(use, lab):
-    source = f"""
+USING = """
 import absent_thing as ghost
 logger = ghost.getLogger()
 class Child(ghost.Base): pass
@@ -356,12 +352,17 @@ def entered():
 def set_item():
     ghost.x["k"] = 1
     return 1.0
-def f():
-    return {use}
+def f(): ...
 """
-    kind, reason = failure(lab.call({"mod.py": source}, "pkg.mod.f"))
-    assert kind == "ghost"
-    assert reason.startswith("the code used absent_thing"), reason
+
+
+def test_use_while_probing_is_inconclusive_and_names_it(lab):
+    functions = "".join(f"def use_{number}():\n    return {use}\n" for number, use in enumerate(USES))
+    process = lab.open(lab.write({"mod.py": USING + functions}))
+    for number, use in enumerate(USES):
+        kind, reason = failure(lab.probe(process, f"pkg.mod.use_{number}"))
+        assert kind == "ghost", use
+        assert reason.startswith("the code used absent_thing"), (use, reason)
 
 
 def test_import_time_is_import_time_even_inside_a_probe(lab):
