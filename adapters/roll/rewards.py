@@ -171,7 +171,7 @@ _REWARDS = (
         accepts=_ENDS,
     ),
     *(
-        rule_reward(f"{_RULES}.{name}", *_CHOICES, call=_chosen, accepts=_LETTERS)
+        rule_reward(f"{_RULES}.{name}", *_CHOICES, knows="choices", call=_chosen, accepts=_LETTERS)
         for name in (
             "multiple_choice_boxed_rule_reward_worker.multiple_choice_boxed_reward_fn",
             "general_val_rule_reward_worker.single_choice_reward",
@@ -182,6 +182,7 @@ _REWARDS = (
         f"{_RULES}.video_r1_reward_worker.accuracy_reward",
         "<answer>{answer}</answer>",
         "<think>6 times 7</think> <answer> {answer} </answer>",
+        knows="negative decimal bare_point true_bare_point zeros plus spaces",
         call=_seen,
     ),
     *(
