@@ -14,7 +14,7 @@ from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
 from sentinel.worker.kit import stand_in, swapped
 
-from .shared import ARGS, LOSS, MPU, PPO, as_rows, one_rank, valid_counts, valid_lengths
+from .shared import ARGS, LOSS, MPU, PPO, as_rows, joined, one_rank, shards, valid_counts, valid_lengths
 
 #: The last revisions with an FSDP backend are not on main.
 _FIX = "https://github.com/THUDM/slime/blob/2a3969205ce37785b0a9f428a3c3ab1ea6422169/slime"
@@ -60,29 +60,22 @@ def _after(logits: Any) -> Any:
 
 
 def _of_ranks(inputs: Mapping[str, Any], outputs: Any, after: Any, tokens: list[Any], ask: Any) -> dict[str, Any]:
-    """What ``ask(packed, batch)`` gives of each sample, put together from its context-parallel ranks: of twice as many
-    chunks as there are ranks, the first has the first and the last, the next those beside them, and so on."""
+    """What ``ask(packed, batch)`` gives of each sample, put together from its context-parallel ranks."""
     import torch
 
     ranks, lengths = inputs.get("context_parallel_size", 1), valid_lengths(inputs)
     packed, batch = _packed(outputs, lengths, after), {"unconcat_tokens": tokens, **valid_counts(inputs)}
-    sizes = [-(-(n + 1) // (2 * ranks)) for n in lengths]
     found = []
     for rank in range(ranks):
         own = []
-        for size, part in zip(sizes, packed[0].split(batch["total_lengths"])):
+        for part in packed[0].split(batch["total_lengths"]):
+            size = -(-len(part) // (2 * ranks))
             padding = part.new_full((2 * ranks * size - len(part), *part.shape[1:]), 7.0)
             chunks = torch.cat([part, padding]).split(size)
             own += [chunks[rank], chunks[-1 - rank]]
         with one_rank(rank, context_parallel=ranks):
             found.append(ask(packed if ranks == 1 else torch.cat(own)[None], batch))
-    # The token at a place is predicted there, as a prompt is one token.
-    owners = [[min(t // size, 2 * ranks - 1 - t // size) for t in range(n)] for size, n in zip(sizes, lengths)]
-    places = [torch.tensor(sorted(range(len(row)), key=row.__getitem__), dtype=torch.long).argsort() for row in owners]
-    return {
-        key: [torch.cat(parts)[order] for order, *parts in zip(places, *(each[key] for each in found))]
-        for key in found[0]
-    }
+    return {key: joined([each[key] for each in found], shards(lengths, ranks)) for key in found[0]}
 
 
 def _args(inputs: Mapping[str, Any]) -> Any:
