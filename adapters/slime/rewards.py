@@ -22,6 +22,15 @@ def _rule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"score": asyncio.run(boundary.invoke({}, args, sample))}
 
 
+def _chosen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A question's choices are named by letters; or their texts are told, and which of them is right."""
+    letters, truth = "ABCDE", inputs["ground_truth"]
+    if inputs["rule"] != "texts":
+        return {"score": boundary.function(inputs["response"], truth)}
+    choices = [f"the {letter}th of them" for letter in letters]
+    return {"score": boundary.function(inputs["response"], choices[letters.index(truth)], {"choices": choices})}
+
+
 _REWARDS = (
     rule_reward(
         f"{_HUB}.async_rm",
@@ -48,7 +57,8 @@ _REWARDS = (
         "Answer: {answer}",
         "bare",
         knows="choices",
-        accepts={"ground_truth": ("B", "A", "D"), "wrong_answer": ("C", "E")},
+        call=_chosen,
+        accepts={"ground_truth": ("B", "A", "D"), "wrong_answer": ("C", "E"), "rule": ("letters", "texts")},
     ),
 )
 
