@@ -49,8 +49,8 @@ def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Between two responses that say nothing."""
-    responses, truths = ["", inputs["response"], ""], ["1", inputs["ground_truth"], "2"]
-    return {"score": boundary.function([None] * 3, responses, truths, [None] * 3)[1]}
+    responses, truths = ["", inputs["response"], "", ""], ["1", inputs["ground_truth"], "2", "3"]
+    return {"score": boundary.function([None] * 4, responses, truths, [None] * 4)[1]}
 
 
 def _prints(line: int, **where: tuple[Any, ...]) -> Dialect:
