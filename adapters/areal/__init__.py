@@ -386,11 +386,13 @@ def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     level, statistic, masks = inputs["level"], inputs["statistic"], inputs["mode"] == "mask"
     of_ratio = statistic == "ratio" or not masks
+    if of_ratio and level == "largest":
+        raise AbsentError("there is no definition of this option for ratios")
     config = boundary.imported[ARGUMENTS].RejectionSamplingConfig(
         level="token" if level == "token" else "sequence",
         action="mask" if masks else "clamp",
         metric="ratio" if of_ratio else f"kl_{statistic}",
-        agg="mean",
+        agg="max" if level == "largest" else "mean",
         upper=inputs["threshold_high"],
         lower=inputs["threshold_low"] if of_ratio else None,
     )
@@ -558,7 +560,7 @@ TARGET = Target(
             arguments={"old_log_probs": ("proximal_logprobs",), "rollout_log_probs": ("old_logprobs",)},
             call=_rejection,
             imports=(ARGUMENTS,),
-            accepts={"level": ("token", "geometric"), "statistic": ("ratio", "k2", "k3")},
+            accepts={"level": ("token", "geometric", "largest"), "statistic": ("ratio", "k2", "k3")},
             dialects=(
                 Dialect(
                     "ratio_precision",
