@@ -58,8 +58,8 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     With thresholds ``a <= b``: truncate gives ``clip(w, a, b)`` and keeps all; mask gives ``w`` where ``a <= x <= b``
     and 0 elsewhere, ``x`` being ``w`` itself, or ``k2 = (log w)^2 / 2`` or ``k3 = (w - 1) - log w`` of the tokens,
-    summed (sequence) or averaged (geometric) over the sequence, or the largest of them. Weights change the measure and not the objective,
-    so they stop gradients.
+    summed (sequence) or averaged (geometric) over the sequence, or the largest of them. Weights change the measure and
+    not the objective, so they stop gradients.
     """
     import torch
 
