@@ -46,7 +46,7 @@ def one_rank(context_parallel_rank: int | None = 0, **sizes: int) -> Iterator[No
     answers |= {f"get_{axis}_rank": 0 for axis in axes}
     answers["get_context_parallel_rank"] = context_parallel_rank or 0
     stages = {"is_pipeline_first_stage": True, "is_pipeline_last_stage": True}
-    groups = dict.fromkeys(("get_context_parallel_group", "get_tensor_model_parallel_group"))
+    groups = dict.fromkeys(f"get_{axis}_group" for axis in axes)
     answers |= {**stages, **groups}
     mpu = stand_in(**{k: lambda *_, _answer=v, **__: _answer for k, v in answers.items()})
     if context_parallel_rank is None:
@@ -161,8 +161,17 @@ def joined(parts: list[list[Any]], own: list[list[list[int]]]) -> list[Any]:
     """Samples, from the part that each rank has of each."""
     import torch
 
-    places = [torch.tensor([t for part in row for t in part], dtype=torch.long).argsort() for row in zip(*own)]
-    return [torch.cat(row)[order] for row, order in zip(zip(*parts), places)]
+    found = []
+    for row, own_places in zip(zip(*parts), zip(*own)):
+        order = torch.tensor([t for part in own_places for t in part], dtype=torch.long).argsort()
+        known = [len(part) for part in row] == [len(part) for part in own_places]
+        # A rank that answers for other tokens than it has has answered for none.
+        found.append(torch.cat(row)[order] if known else _nothing(row[0], len(order)))
+    return found
+
+
+def _nothing(like: Any, count: int) -> Any:
+    return like.new_full((count, *like.shape[1:]), float("nan") if like.is_floating_point() else 0)
 
 
 def as_rows(samples: list[Any], width: int) -> Any:

@@ -127,7 +127,7 @@ def _advantage_step(boundary: Any, args: Any, data: dict[str, Any], ranks: int =
     if len(boundary.parameters) == 1:
         raise AbsentError("not in this version: GRPO is the only estimator")
     args.kl_loss_type = kl_name(boundary.module.compute_approx_kl, "k1")
-    if ranks == 1:
+    if ranks == 1 and not args.normalize_advantages:
         with one_rank():
             boundary.function(args, *parallel_state(boundary), data)
         return
@@ -187,6 +187,7 @@ def _ppo_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "loss_masks": [torch.ones_like(row) for row in values],
     }
     args = _advantage_args("ppo", kl_coef=0.0, gamma=inputs["gamma"], lambd=inputs["lam"])
+    args.normalize_advantages = inputs["whiten"]
     _advantage_step(boundary, args, data, inputs["context_parallel_size"])
     return {name: as_rows(data[name], inputs["values"].shape[1]) for name in ("advantages", "returns")}
 
@@ -204,6 +205,7 @@ def _reinforce_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
         **full_lengths(inputs),
     }
     args = _advantage_args("reinforce_plus_plus", kl_coef=inputs["kl_coef"], gamma=inputs["gamma"])
+    args.normalize_advantages = inputs["whiten"]
     _advantage_step(boundary, args, data, inputs["context_parallel_size"])
     return {name: torch.stack(list(data[name])) for name in ("advantages", "returns")}
 
@@ -339,7 +341,7 @@ def _prompt_mean(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return {"loss": reducer(losses.reshape(-1)) / len(labels)}
 
 
-_RANKED = {"context_parallel_size": (1, 2)}
+_RANKED = {"context_parallel_size": (1, 2), "whiten": (False, True)}
 
 BINDINGS = (
     Binding(

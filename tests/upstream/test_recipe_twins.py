@@ -170,6 +170,16 @@ TWINS: Twins = {
             ),
         ),
     ),
+    "variance from 0 on": (
+        _SLIME,
+        (
+            (
+                "slime/utils/distributed_utils.py",
+                "global_var = global_mean_sq - global_mean**2",
+                "global_var = (global_mean_sq - global_mean**2).clamp(min=0)",
+            ),
+        ),
+    ),
     "experts appended": (
         _AREAL,
         (
@@ -208,6 +218,7 @@ BY_TWIN = {
     "ROLL-TURN-END-DOUBLED": ("closed once", "reproduced", "fixed"),
     "SLIME-RESUMED-ROUTING-REPLACED": ("experts kept", "reproduced", "fixed"),
     "SLIME-PPO-CONTEXT-PARALLEL-REWARD": ("reward on the last token", "reproduced", "fixed"),
+    "SLIME-WHITENED-EQUAL-RETURNS-NAN": ("variance from 0 on", "reproduced", "fixed"),
     "AREAL-RESUMED-ROUTING-MISALIGNED": ("experts appended", "reproduced", "fixed"),
     "PRIMERL-IPO-REJECTED-TOKEN-NAN": ("selected", "reproduced", "fixed"),
     "PRIMERL-REF-KL-REJECTED-TOKEN-NAN": ("selected", "reproduced", "fixed"),
