@@ -738,8 +738,8 @@ _ALPHANUMERIC = ("42", "7", "100")  # letters and digits alone are compared
 _LETTERS = {"ground_truth": ("A", "C"), "wrong_answer": ("B", "D")}
 _LINES = ("Answer: {answer}", "So it is.\nAnswer: {answer}")
 _RULES = (
-    rule_reward("nemo_rl.environments.dapo_math_verifier.compute_score", *_LINES, call=_verified),
-    rule_reward("nemo_rl.environments.dapo_math_verifier.is_correct_minerva", *_LINES, call=_verified),
+    rule_reward("nemo_rl.environments.dapo_math_verifier.compute_score", *_LINES, knows="minerva", call=_verified),
+    rule_reward("nemo_rl.environments.dapo_math_verifier.is_correct_minerva", *_LINES, knows="minerva", call=_verified),
     *(
         rule_reward(
             f"nemo_rl.environments.rewards.{rule}", "I see. <answer> {answer} </answer>", call=_verified,

@@ -793,7 +793,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _AGENT = "openrlhf.utils.agent"
-_RULES = "openrlhf.utils.math_utils"
+_RULES, _KNOWS = "openrlhf.utils.math_utils", {"": "expressions", "_mathd": "math", "_sympy": "sympy"}
 _ENGINE = (
     StandIn("llm_engine", "answers as many tokens as the scenario says"),
     StandIn("hf_tokenizer", "a letter is a token"),
@@ -801,7 +801,7 @@ _ENGINE = (
 _AGENTS = (
     Binding(f"{_AGENT}.MultiTurnAgentExecutor.execute", "rollout_episode", call=_episode, stand_ins=_ENGINE),
     Binding(f"{_AGENT}.SingleTurnAgentExecutor.execute", "rollout_episode", call=_episode, stand_ins=_ENGINE),
-    *(rule_reward(f"{_RULES}.{name}", "bare") for name in ("grade_answer", "grade_answer_mathd", "grade_answer_sympy")),
+    *(rule_reward(f"{_RULES}.grade_answer{kind}", "bare", knows=knows) for kind, knows in _KNOWS.items()),
 )
 
 

@@ -380,22 +380,36 @@ def _gather(function: str, entropy: bool) -> Binding:
 
 def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Sequences are judged by the mean of their log-ratios, or of a divergence. The weights of their tokens are the
-    geometric mean of the ratios, or those of each token. What is clamped is always the ratio."""
+    geometric mean of the ratios, or those of each token. What is clamped is always the ratio. Of an even number of
+    rows they are packed, as in training."""
+    import torch
+
     level, statistic, masks = inputs["level"], inputs["statistic"], inputs["mode"] == "mask"
     of_ratio = statistic == "ratio" or not masks
+    if of_ratio and level == "largest":
+        raise AbsentError("there is no definition of this option for ratios")
     config = boundary.imported[ARGUMENTS].RejectionSamplingConfig(
         level="token" if level == "token" else "sequence",
         action="mask" if masks else "clamp",
         metric="ratio" if of_ratio else f"kl_{statistic}",
-        agg="mean",
+        agg="max" if level == "largest" else "mean",
         upper=inputs["threshold_high"],
         lower=inputs["threshold_low"] if of_ratio else None,
     )
     names = ("old_log_probs", "rollout_log_probs", "response_mask")
-    found = boundary.invoke(taken(inputs, *names), cu_seqlens=None, config=config)
+    rows = taken(inputs, *names)
+    if len(inputs["response_mask"]) % 2:
+        found = boundary.invoke(rows, cu_seqlens=None, config=config)
+        weights, kept = found.behave_imp_weight, found.loss_mask
+    else:
+        ends = torch.arange(len(inputs["response_mask"]) + 1) * inputs["response_mask"].shape[1]
+        packed = {name: value.flatten() for name, value in rows.items()}
+        found = boundary.invoke(packed, cu_seqlens=ends, config=config)
+        shape = inputs["response_mask"].shape
+        weights, kept = found.behave_imp_weight.reshape(shape), found.loss_mask.reshape(shape)
     return {
-        "weights": found.behave_imp_weight if of_ratio or level == "token" else None,
-        "kept": found.loss_mask if masks else None,
+        "weights": weights if of_ratio or level == "token" else None,
+        "kept": kept if masks else None,
         "clip_fraction": found.filtered_fraction,
     }
 
@@ -546,7 +560,7 @@ TARGET = Target(
             arguments={"old_log_probs": ("proximal_logprobs",), "rollout_log_probs": ("old_logprobs",)},
             call=_rejection,
             imports=(ARGUMENTS,),
-            accepts={"level": ("token", "geometric"), "statistic": ("ratio", "k2", "k3")},
+            accepts={"level": ("token", "geometric", "largest"), "statistic": ("ratio", "k2", "k3")},
             dialects=(
                 Dialect(
                     "ratio_precision",

@@ -71,6 +71,14 @@ def _split(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"samples": [{name: part[name][0] for name in samples[0] if name in part} for part in parts]}
 
 
+def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Rows of a data set, whose ids are a list, as one padded batch or as trajectories of one row each."""
+    samples = inputs["samples"]
+    made = boundary.function([{**sample, "input_ids": sample["input_ids"].tolist()} for sample in samples])
+    parts = made if isinstance(made, list) else [made]
+    return {"samples": [row for part in parts for row in _rows(part, list(samples[0]))]}
+
+
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     samples = inputs["samples"]
     packed = boundary.function(_padded(samples))
@@ -145,6 +153,8 @@ BINDINGS = (
     Binding(f"{_DATA}.concat_padded_tensors", "collation", call=_concatenated, fixed=_WIDE),
     Binding(f"{_DATA}.split_and_unpad_tensor", "collation", call=_split, fixed=_WIDE),
     Binding(f"{_DATA}.pack_tensor_dict", "collation", call=_packed, fixed=_WIDE),
+    Binding(f"{_DATA}.pad_sequences_to_tensors", "collation", call=_collated, fixed=_LAYOUTS),
+    Binding(f"{_DATA}.collate_samples_to_list", "collation", call=_collated, fixed=_LAYOUTS),
     Binding(f"{_DATA}.pad_packed_tensor_dict", "collation", call=_padded_pack, fixed=_LAYOUTS),
     Binding(
         f"{_DATA}.split_padded_tensor_dict_into_mb_list",

@@ -105,8 +105,7 @@ def _request(boundary: Any, config: Any) -> Mapping[str, Any]:
 
 
 def _seen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a question that asks for a number."""
-    return {"score": boundary.function(inputs["response"], inputs["ground_truth"], "numerical")}
+    return {"score": boundary.function(inputs["response"], inputs["ground_truth"], inputs["rule"])}
 
 
 def _chosen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,6 +114,7 @@ def _chosen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"score": told[1]}
 
 
+_AS_NUMBERS = "bare_point true_bare_point zeros plus"
 _CHOICES = ("boxed", "All in all the answer is \\boxed{{{answer}}}.")
 _LETTERS = {"ground_truth": ("B", "A", "D"), "wrong_answer": ("C", "E")}
 
@@ -171,7 +171,7 @@ _REWARDS = (
         accepts=_ENDS,
     ),
     *(
-        rule_reward(f"{_RULES}.{name}", *_CHOICES, call=_chosen, accepts=_LETTERS)
+        rule_reward(f"{_RULES}.{name}", *_CHOICES, knows="choices", call=_chosen, accepts=_LETTERS)
         for name in (
             "multiple_choice_boxed_rule_reward_worker.multiple_choice_boxed_reward_fn",
             "general_val_rule_reward_worker.single_choice_reward",
@@ -182,7 +182,17 @@ _REWARDS = (
         f"{_RULES}.video_r1_reward_worker.accuracy_reward",
         "<answer>{answer}</answer>",
         "<think>6 times 7</think> <answer> {answer} </answer>",
+        knows=f"negative decimal spaces {_AS_NUMBERS}",
         call=_seen,
+        accepts={"rule": ("numerical", "OCR", "regression")},
+        dialects=(
+            Dialect(
+                "the_oracle_agrees",
+                reason="what was read from a picture is compared word by word",
+                link=f"{MAIN}/pipeline/rlvr/rewards/video_r1_reward_worker.py#L93",
+                where={"rule": ("OCR",), "notation": tuple(_AS_NUMBERS.split())},
+            ),
+        ),
     ),
     *(
         sampling_request(

@@ -21,7 +21,6 @@ _DTYPES = ("float32", "bfloat16")
 _ONLY_NAMES = "it registers and looks up functions by name, and computes nothing"
 _UNBOUND = {
     f"{OFF_POLICY}.off_policy_correction_enabled": "it reads four options",
-    f"{OFF_POLICY}.compute_off_policy_correction": "it calls the four corrections, which are bound, one by one",
     f"{OFF_POLICY}.apply_off_policy_correction": "it multiplies by what compute_off_policy_correction returns",
     f"{PPO}.register_advantage_estimator": _ONLY_NAMES,
     f"{PPO}.register_policy_loss": _ONLY_NAMES,

@@ -59,12 +59,13 @@ _REWARDS = (
         fixed={"score_as": None},
         accepts={"response_mask": ("full", "right")},
     ),
-    rule_reward(f"{_ENVIRONMENTS}.gsm8k.utils.compute_score", *_HASHES),
-    rule_reward(f"{_ENVIRONMENTS}.aime.utils.compute_score", *_LINES),
-    rule_reward(f"{_ENVIRONMENTS}.search.utils.compute_score", *_TAGS, call=ruled_of_answers),
+    rule_reward(f"{_ENVIRONMENTS}.gsm8k.utils.compute_score", *_HASHES, knows="numbers"),
+    rule_reward(f"{_ENVIRONMENTS}.aime.utils.compute_score", *_LINES, knows="minerva"),
+    rule_reward(f"{_ENVIRONMENTS}.search.utils.compute_score", *_TAGS, knows="questions", call=ruled_of_answers),
     rule_reward(
         f"{_ENVIRONMENTS}.search.utils.compute_score_subem",
         *_TAGS,
+        knows="questions",
         call=ruled_of_answers,
         # It looks for the answer anywhere, without its punctuation: 3 is in 43.
         accepts={"ground_truth": ("42", "7", "100")},

@@ -8,6 +8,7 @@ from typing import Any
 
 from sentinel.contracts.aggregation import aggregated
 from sentinel.targets import Binding, Dialect, StandIn
+from sentinel.worker.drift import AbsentError
 from sentinel.worker.families import group_advantage, masked_statistic
 from sentinel.worker.kit import estimated, log_probs_alone, passed, stand_in, taken
 
@@ -116,6 +117,22 @@ def _scaled_advantages(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     return {"loss": boundary.module.reduce_loss(scaled, inputs["response_mask"])}
 
 
+def _of_prompts(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    """As :func:`_scaled_advantages`; the rows of a prompt stand together."""
+    if "prompt_boundaries" not in boundary.parameters:
+        raise AbsentError("not in this version: no reduction is a mean over prompts")
+    labels = list(inputs["group"])
+    starts = [row for row, label in enumerate(labels) if row == 0 or label != labels[row - 1]]
+    scaled = boundary.invoke(
+        taken(inputs, "loss_mat", "response_mask"),
+        loss_reduction="prompt_mean",
+        micro_batch_size=len(labels),
+        max_seq_len=1,
+        prompt_boundaries=list(zip(starts, [*starts[1:], len(labels)])),
+    )
+    return {"loss": boundary.module.reduce_loss(scaled, inputs["response_mask"])}
+
+
 # -- the trainer's normalisation of advantages ------------------------------------------------------------------------
 
 
@@ -190,6 +207,21 @@ def _masked_sequences(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
     metric, prefix = _SEQUENCE_METRICS[inputs["level"]]
     kept, _ = _corrected(boundary, inputs, _thresholds(prefix, inputs), sequence_mask_metric=metric)
     return {"kept": kept}
+
+
+def _composed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A mask and weights that are cut nowhere, in one; sequences have no weight of a geometric mean."""
+    level = inputs["level"]
+    metric, prefix = {
+        **_SEQUENCE_METRICS,
+        "token": (None, "token_mask_is_threshold"),
+        "every_token": (None, "outlier_token_is_threshold"),
+    }[level]
+    kind = {"sequence": "sequence", "geometric": None}.get(level, "token")
+    options = {"sequence_mask_metric": metric, "tis_ratio_type": kind, **_thresholds(prefix, inputs)}
+    options |= {f"{kind}_tis_ratio_clip_high": float("inf")} if kind else {}
+    weights, _, kept = _corrected(boundary, inputs, options)
+    return {"weights": None if weights is None else weights * kept, "kept": kept}
 
 
 def _correction(function: str, call: Any, fixed: Mapping[str, Any], **accepts: tuple[Any, ...]) -> Binding:
@@ -279,6 +311,12 @@ _TENSORS = (
         dialects=empty_rows_count(f"{CODE}/train/config/config.py#L881", BY_SEQUENCE),
     ),
     Binding(
+        f"{PPO}.apply_loss_reduction_to_advantages_minibatch",
+        "prompt_loss",
+        arguments={"loss_mat": ("advantages",)},
+        call=_of_prompts,
+    ),
+    Binding(
         "skyrl.train.trainer.RayPPOTrainer._normalize_advantages",
         "advantage_normalisation",
         call=_normalised_advantages,
@@ -307,6 +345,13 @@ _TENSORS = (
         _masked_sequences,
         {"mode": "mask"},
         level=("geometric", "sequence"),
+        threshold_low=_LOWER,
+    ),
+    _correction(
+        "compute_off_policy_correction",
+        _composed,
+        {"mode": "mask"},
+        level=("token", "every_token", *_SEQUENCE_METRICS),
         threshold_low=_LOWER,
     ),
 )

@@ -95,9 +95,17 @@ def _policy_loss_function(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
     algorithm = _ALGORITHMS[inputs["algorithm"]]
     if algorithm == "cispo" and not hasattr(boundary.module, "compute_cispo_loss"):
         raise AbsentError("not in this version: the arguments know no cispo")
+    weights, masks = inputs["importance_weights"], list(inputs["response_mask"])
+    options: dict[str, Any] = {"advantage_estimator": algorithm}
+    more = {}
+    if weights is not None:  # those of a rollout's log-probs, cut nowhere
+        options |= {"use_tis": True, "tis_clip_low": 0.0, "tis_clip": float("inf"), "custom_tis_function_path": None}
+        options["calculate_per_token_loss"] = inputs["loss_agg_mode"] == "token-sum"
+        more["rollout_log_probs"] = list(inputs["old_log_probs"] - weights.log())
+        more["rollout_mask_sums"] = [mask.sum() for mask in masks]
     with one_rank():
         reducer = _reducer(boundary, inputs)
-    loss, _ = policy_microbatch(boundary, inputs, reducer, {}, advantage_estimator=algorithm)
+    loss, _ = policy_microbatch(boundary, inputs, reducer, more, **options)
     return {"loss": _of_sequences(loss, inputs)}
 
 
@@ -388,6 +396,7 @@ TARGET = Target(
             _policy_loss_function,
             [*_ALGORITHMS],
             ("eps_clip_low", "eps_clip_high", "dual_clip"),
+            weights=True,
             imports=(CP,),
             stand_ins=(ARGS, MPU, LOG_PROBS),
             accepts=_AGGREGATION,

@@ -14,7 +14,7 @@ from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
 from sentinel.worker.kit import stand_in, swapped
 
-from .shared import ARGS, LOSS, MPU, PPO, as_rows, one_rank, valid_counts, valid_lengths
+from .shared import ARGS, LOSS, MPU, PPO, as_rows, joined, one_rank, shards, valid_counts, valid_lengths
 
 #: The last revisions with an FSDP backend are not on main.
 _FIX = "https://github.com/THUDM/slime/blob/2a3969205ce37785b0a9f428a3c3ab1ea6422169/slime"
@@ -36,6 +36,7 @@ _RANKS = StandIn(
 #: A sample is its response alone, so what does not count is padding.
 _LENGTHS = {"response_mask": ("full", "right")}
 _SINGLE = ("float32",)
+_RANKED = {"context_parallel_size": (1, 2)}
 
 
 def _packed(outputs: Any, lengths: list[int], after: Any) -> Any:
@@ -58,8 +59,23 @@ def _after(logits: Any) -> Any:
     return -logits[:, 0].detach()
 
 
-def _batch(inputs: Mapping[str, Any], outputs: Any, after: Any, tokens: list[Any]) -> tuple[Any, dict[str, Any]]:
-    return _packed(outputs, valid_lengths(inputs), after), {"unconcat_tokens": tokens, **valid_counts(inputs)}
+def _of_ranks(inputs: Mapping[str, Any], outputs: Any, after: Any, tokens: list[Any], ask: Any) -> dict[str, Any]:
+    """What ``ask(packed, batch)`` gives of each sample, put together from its context-parallel ranks."""
+    import torch
+
+    ranks, lengths = inputs.get("context_parallel_size", 1), valid_lengths(inputs)
+    packed, batch = _packed(outputs, lengths, after), {"unconcat_tokens": tokens, **valid_counts(inputs)}
+    found = []
+    for rank in range(ranks):
+        own = []
+        for part in packed[0].split(batch["total_lengths"]):
+            size = -(-len(part) // (2 * ranks))
+            padding = part.new_full((2 * ranks * size - len(part), *part.shape[1:]), 7.0)
+            chunks = torch.cat([part, padding]).split(size)
+            own += [chunks[rank], chunks[-1 - rank]]
+        with one_rank(rank, context_parallel=ranks):
+            found.append(ask(packed if ranks == 1 else torch.cat(own)[None], batch))
+    return {key: joined([each[key] for each in found], shards(lengths, ranks)) for key in found[0]}
 
 
 def _args(inputs: Mapping[str, Any]) -> Any:
@@ -76,14 +92,15 @@ def _responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """It hands out the logits and tokens of each response; the distribution is taken here, as its callers do."""
     import torch
 
+    def ask(packed: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(zip(("logits", "tokens"), zip(*boundary.invoke({}, packed, args=_args(inputs), **batch))))
+
     tokens = _tokens(inputs, valid_lengths(inputs))
-    packed, rest = _batch(inputs, inputs["logits"], _after(inputs["logits"]), tokens)
-    with one_rank():
-        found = list(boundary.invoke({}, packed, args=_args(inputs), **rest))
-    logs = [torch.log_softmax(logits, dim=-1) for logits, _ in found]
+    found = _of_ranks(inputs, inputs["logits"], _after(inputs["logits"]), tokens, ask)
+    logs = [torch.log_softmax(logits, dim=-1) for logits in found["logits"]]
     width = inputs["token_ids"].shape[1]
-    answer = {"log_probs": as_rows([x.gather(-1, t[:, None])[:, 0] for x, (_, t) in zip(logs, found)], width)}
-    return {**answer, "entropy": as_rows([-(x.exp() * x).sum(-1) for x in logs], width)}
+    chosen = [x.gather(-1, t[:, None])[:, 0] for x, t in zip(logs, found["tokens"])]
+    return {"log_probs": as_rows(chosen, width), "entropy": as_rows([-(x.exp() * x).sum(-1) for x in logs], width)}
 
 
 def _own_kernel(module: Any) -> None:
@@ -96,11 +113,13 @@ def _own_kernel(module: Any) -> None:
 
 def _log_probs_and_entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     _own_kernel(boundary.imported[PPO])
+
+    def ask(packed: Any, batch: Mapping[str, Any]) -> Any:
+        found = boundary.invoke({}, packed, args=_args(inputs), with_entropy=inputs["with_entropy"], **batch)
+        return found[1] if isinstance(found, tuple) else found
+
     tokens = _tokens(inputs, valid_lengths(inputs))
-    packed, rest = _batch(inputs, inputs["logits"], _after(inputs["logits"]), tokens)
-    with one_rank():
-        found = boundary.invoke({}, packed, args=_args(inputs), with_entropy=inputs["with_entropy"], **rest)
-    found = found[1] if isinstance(found, tuple) else found
+    found = _of_ranks(inputs, inputs["logits"], _after(inputs["logits"]), tokens, ask)
     width = inputs["token_ids"].shape[1]
     return {key: as_rows(found[key], width) if key in found else None for key in ("log_probs", "entropy")}
 
@@ -118,10 +137,12 @@ def _values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     tokens = [torch.zeros(n + 1, dtype=torch.long) for n in valid_lengths(inputs)]
-    packed, rest = _batch(inputs, inputs["outputs"], inputs["output_after"], tokens)
-    with one_rank():
-        found = boundary.invoke({}, packed.unsqueeze(-1), args=_args({"temperature": 0.5}), **rest)
-    found = found[1] if isinstance(found, tuple) else found
+
+    def ask(packed: Any, batch: Mapping[str, Any]) -> Any:
+        found = boundary.invoke({}, packed.unsqueeze(-1), args=_args({"temperature": 0.5}), **batch)
+        return found[1] if isinstance(found, tuple) else found
+
+    found = _of_ranks(inputs, inputs["outputs"], inputs["output_after"], tokens, ask)
     return {"values": as_rows(found["values"], inputs["outputs"].shape[1])}
 
 
@@ -221,7 +242,7 @@ BINDINGS = (
         call=_responses,
         stand_ins=(ARGS, MPU),
         fixed={"with_entropy": True},
-        accepts={**_LENGTHS, "temperature": (1.0, 0.5, 2.0, 0.0)},
+        accepts={**_LENGTHS, **_RANKED, "temperature": (1.0, 0.5, 2.0, 0.0)},
         dtypes=_SINGLE,
         twins=(f"{LOSS}.get_log_probs_and_entropy",),
     ),
@@ -231,7 +252,7 @@ BINDINGS = (
         call=_log_probs_and_entropy,
         imports=(PPO,),
         stand_ins=(ARGS, MPU),
-        accepts={**_LENGTHS, "temperature": (1.0, 0.5, 2.0, 0.0)},
+        accepts={**_LENGTHS, **_RANKED, "temperature": (1.0, 0.5, 2.0, 0.0)},
         dtypes=_SINGLE,
         twins=(f"{LOSS}.get_responses",),
     ),
@@ -247,7 +268,12 @@ BINDINGS = (
         accepts={"response_mask": ("full",)},
     ),
     Binding(
-        f"{LOSS}.get_values", "critic_values", call=_values, stand_ins=(ARGS, MPU), accepts=_LENGTHS, dtypes=_SINGLE
+        f"{LOSS}.get_values",
+        "critic_values",
+        call=_values,
+        stand_ins=(ARGS, MPU),
+        accepts={**_LENGTHS, **_RANKED},
+        dtypes=_SINGLE,
     ),
     Binding(
         f"{_FSDP}.get_logprob_and_entropy_with_cp",

@@ -22,25 +22,43 @@ def _rule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"score": asyncio.run(boundary.invoke({}, args, sample))}
 
 
+def _chosen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A question's choices are named by letters; or their texts are told, and which of them is right."""
+    letters, truth = "ABCDE", inputs["ground_truth"]
+    if inputs["rule"] != "texts":
+        return {"score": boundary.function(inputs["response"], truth)}
+    choices = [f"the {letter}th of them" for letter in letters]
+    return {"score": boundary.function(inputs["response"], choices[letters.index(truth)], {"choices": choices})}
+
+
 _REWARDS = (
     rule_reward(
         f"{_HUB}.async_rm",
         "boxed",
+        knows="expressions",
         call=_rule,
         imports=(TYPES,),
         stand_ins=(ARGS,),
         # Rules of one dataset each want the wording of that dataset.
         accepts={"rule": ("math", "boxed_math")},
     ),
-    rule_reward(f"{_HUB}.math_utils.grade_answer_verl"),
-    rule_reward(f"{_HUB}.math_dapo_utils.compute_score", "Answer: {answer}", "So it is.\nAnswer: {answer}"),
-    rule_reward(f"{_HUB}.deepscaler.get_deepscaler_rule_based_reward", "Let me see.</think>\\boxed{{{answer}}}"),
-    rule_reward(f"{_HUB}.f1.f1_score", "bare", "it is {answer}"),
+    rule_reward(f"{_HUB}.math_utils.grade_answer_verl", knows="expressions"),
+    rule_reward(
+        f"{_HUB}.math_dapo_utils.compute_score", "Answer: {answer}", "So it is.\nAnswer: {answer}", knows="integers"
+    ),
+    rule_reward(
+        f"{_HUB}.deepscaler.get_deepscaler_rule_based_reward",
+        "Let me see.</think>\\boxed{{{answer}}}",
+        knows="expressions",
+    ),
+    rule_reward(f"{_HUB}.f1.f1_score", "bare", "it is {answer}", knows="questions"),
     rule_reward(
         f"{_HUB}.gpqa.compute_gpqa_reward",
         "Answer: {answer}",
         "bare",
-        accepts={"ground_truth": ("B", "A", "D"), "wrong_answer": ("C", "E")},
+        knows="choices",
+        call=_chosen,
+        accepts={"ground_truth": ("B", "A", "D"), "wrong_answer": ("C", "E"), "rule": ("letters", "texts")},
     ),
 )
 

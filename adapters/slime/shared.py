@@ -33,19 +33,24 @@ def parallel_state(boundary: Any) -> tuple[Any, ...]:
 
 
 @contextlib.contextmanager
-def one_rank(context_parallel_rank: int = 0, **sizes: int) -> Iterator[None]:
+def one_rank(context_parallel_rank: int | None = 0, **sizes: int) -> Iterator[None]:
     """Megatron's ``mpu`` where slime looks for it: in modules that hold it, and where functions import it from.
 
+    :param context_parallel_rank: None for the one that torch says.
     :param sizes: of an axis that is to have another size than 1, such as ``context_parallel=2``.
     """
+    import torch
+
     axes = ("tensor_model_parallel", "context_parallel", "data_parallel", "pipeline_model_parallel")
     answers: dict[str, Any] = {f"get_{axis}_world_size": sizes.get(axis, 1) for axis in axes}
     answers |= {f"get_{axis}_rank": 0 for axis in axes}
-    answers["get_context_parallel_rank"] = context_parallel_rank
+    answers["get_context_parallel_rank"] = context_parallel_rank or 0
     stages = {"is_pipeline_first_stage": True, "is_pipeline_last_stage": True}
-    groups = dict.fromkeys(("get_context_parallel_group", "get_tensor_model_parallel_group"))
+    groups = dict.fromkeys(f"get_{axis}_group" for axis in axes)
     answers |= {**stages, **groups}
     mpu = stand_in(**{k: lambda *_, _answer=v, **__: _answer for k, v in answers.items()})
+    if context_parallel_rank is None:
+        mpu.get_context_parallel_rank = lambda: torch.distributed.get_rank()
     users = [m for n, m in list(sys.modules.items()) if n.startswith("slime.") and "mpu" in getattr(m, "__dict__", {})]
     before = [module.mpu for module in users]
     core = sys.modules.get("megatron.core")
@@ -141,6 +146,32 @@ def policy_microbatch(
     answer = Answer(log_probs=log_probs, entropy=[torch.zeros_like(row) for row in log_probs])
     with one_rank(), swapped(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
         return boundary.function(args, *parallel_state(boundary), batch, torch.zeros(()), reducer)
+
+
+def shards(lengths: list[int], ranks: int) -> list[list[list[int]]]:
+    """Which tokens of each response each context-parallel rank has: of twice as many chunks as there are ranks, the
+    first has the first and the last, the next those beside them, and so on. A token is where it is predicted, and a
+    prompt is one token."""
+    sizes = [-(-(n + 1) // (2 * ranks)) for n in lengths]
+    owners = [[min(t // size, 2 * ranks - 1 - t // size) for t in range(n)] for size, n in zip(sizes, lengths)]
+    return [[[t for t, owner in enumerate(row) if owner == rank] for row in owners] for rank in range(ranks)]
+
+
+def joined(parts: list[list[Any]], own: list[list[list[int]]]) -> list[Any]:
+    """Samples, from the part that each rank has of each."""
+    import torch
+
+    found = []
+    for row, own_places in zip(zip(*parts), zip(*own)):
+        order = torch.tensor([t for part in own_places for t in part], dtype=torch.long).argsort()
+        known = [len(part) for part in row] == [len(part) for part in own_places]
+        # A rank that answers for other tokens than it has has answered for none.
+        found.append(torch.cat(row)[order] if known else _nothing(row[0], len(order)))
+    return found
+
+
+def _nothing(like: Any, count: int) -> Any:
+    return like.new_full((count, *like.shape[1:]), float("nan") if like.is_floating_point() else 0)
 
 
 def as_rows(samples: list[Any], width: int) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import stand_in, swapped
+from sentinel.worker.kit import on_ranks, stand_in, swapped
 
 from .shared import (
     ARGS,
@@ -19,9 +19,11 @@ from .shared import (
     Answer,
     as_rows,
     full_lengths,
+    joined,
     kl_name,
     one_rank,
     parallel_state,
+    shards,
     valid_counts,
     valid_samples,
 )
@@ -117,16 +119,29 @@ def _advantage_args(estimator: str, **options: Any) -> Any:
     )
 
 
-def _advantage_step(boundary: Any, args: Any, data: dict[str, Any]) -> None:
-    """With k1 as the KL.
+def _advantage_step(boundary: Any, args: Any, data: dict[str, Any], ranks: int = 1) -> None:
+    """With k1 as the KL; on so many context-parallel ranks, each of which has its part of a response.
 
     :raises AbsentError: of July 2025, when the step knew GRPO alone and took its data from a storage of its own."""
 
     if len(boundary.parameters) == 1:
         raise AbsentError("not in this version: GRPO is the only estimator")
     args.kl_loss_type = kl_name(boundary.module.compute_approx_kl, "k1")
-    with one_rank():
-        boundary.function(args, *parallel_state(boundary), data)
+    if ranks == 1 and not args.normalize_advantages:
+        with one_rank():
+            boundary.function(args, *parallel_state(boundary), data)
+        return
+    own, cut = shards(data["response_lengths"], ranks), ("log_probs", "ref_log_probs", "values")
+
+    def work(rank: int) -> dict[str, Any]:
+        mine = {name: [row[t] for row, t in zip(data[name], own[rank])] for name in cut if name in data}
+        mine = {**data, **mine}
+        boundary.function(args, *parallel_state(boundary), mine)
+        return mine
+
+    with one_rank(None, context_parallel=ranks):
+        found = on_ranks(ranks, work)
+    data.update((name, joined([each[name] for each in found], own)) for name in ("advantages", "returns"))
 
 
 def _ppo_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,7 +187,8 @@ def _ppo_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "loss_masks": [torch.ones_like(row) for row in values],
     }
     args = _advantage_args("ppo", kl_coef=0.0, gamma=inputs["gamma"], lambd=inputs["lam"])
-    _advantage_step(boundary, args, data)
+    args.normalize_advantages = inputs["whiten"]
+    _advantage_step(boundary, args, data, inputs["context_parallel_size"])
     return {name: as_rows(data[name], inputs["values"].shape[1]) for name in ("advantages", "returns")}
 
 
@@ -189,7 +205,8 @@ def _reinforce_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
         **full_lengths(inputs),
     }
     args = _advantage_args("reinforce_plus_plus", kl_coef=inputs["kl_coef"], gamma=inputs["gamma"])
-    _advantage_step(boundary, args, data)
+    args.normalize_advantages = inputs["whiten"]
+    _advantage_step(boundary, args, data, inputs["context_parallel_size"])
     return {name: torch.stack(list(data[name])) for name in ("advantages", "returns")}
 
 
@@ -324,6 +341,8 @@ def _prompt_mean(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return {"loss": reducer(losses.reshape(-1)) / len(labels)}
 
 
+_RANKED = {"context_parallel_size": (1, 2), "whiten": (False, True)}
+
 BINDINGS = (
     Binding(
         f"{LOSS}.loss_function",
@@ -351,7 +370,7 @@ BINDINGS = (
         stand_ins=(ARGS, MPU),
         fixed={"reward_layout": "outcome"},
         # A sample is its response alone, so what does not count is padding.
-        accepts={"response_mask": ("full", "right")},
+        accepts={"response_mask": ("full", "right"), **_RANKED},
         dtypes=("float32",),
     ),
     Binding(
@@ -360,6 +379,7 @@ BINDINGS = (
         call=_reinforce_advantages,
         stand_ins=(ARGS, MPU),
         fixed={"reward_layout": "outcome"},
+        accepts=_RANKED,
         dtypes=("float32",),
         dialects=(
             Dialect(

@@ -411,7 +411,7 @@ _SAFETY_BOUND = Dialect(
     f"{_MAIN}/trainer/ppo/rollout_corr_helper.py#L75",
 )
 _RATIO = {"ratio": "k1", "k2": "k2", "k3": "k3"}
-_AGGREGATES = {"token": "token", "sequence": "seq_sum", "geometric": "seq_mean"}
+_AGGREGATES = {"token": "token", "sequence": "seq_sum", "geometric": "seq_mean", "largest": "seq_max"}
 
 
 def _log_ratio(inputs: Mapping[str, Any]) -> Any:
@@ -455,6 +455,8 @@ def _rejected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     low, high = inputs["threshold_low"], inputs["threshold_high"]
     if "rollout_rs_threshold_lower" in boundary.parameters:
         return _rejected_by_ratio(boundary, inputs)
+    if inputs["level"] == "largest" and inputs["statistic"] == "ratio":
+        raise AbsentError("there is no such option")
     kept, metrics = boundary.invoke(
         taken(inputs, "response_mask"),
         log_ratio=_log_ratio(inputs),
@@ -529,6 +531,7 @@ _CORRECTIONS = (
         _truncated,
         {"mode": "truncate", "threshold_low": None},
         level=("token", "sequence"),
+        normalise=(False, True),
     ),
     _correction(
         "compute_rollout_correction_weights",
@@ -536,13 +539,15 @@ _CORRECTIONS = (
         {"mode": "mask"},
         level=("token", "sequence"),
         threshold_low=(0.5, 0.9),
+        normalise=(False, True),
     ),
     _correction(
         "compute_rollout_rejection_mask",
         _rejected,
         {"mode": "mask"},
+        level=tuple(_AGGREGATES),
         threshold_low=(0.5, 0.9),
-        statistic=("ratio", "k2", "k3"),
+        statistic=("k2", "k3", "ratio"),
     ),
 )
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
-from sentinel.worker.families import rule_reward
+from sentinel.worker.families import BOXES, NORMALISERS, rule_reward
 from sentinel.worker.kit import ruled_of_answers, score_of, stand_in, swapped
 
 from .shared import MAIN
@@ -49,8 +49,8 @@ def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Between two responses that say nothing."""
-    responses, truths = ["", inputs["response"], ""], ["1", inputs["ground_truth"], "2"]
-    return {"score": boundary.function([None] * 3, responses, truths, [None] * 3)[1]}
+    responses, truths = ["", inputs["response"], "", ""], ["1", inputs["ground_truth"], "2", "3"]
+    return {"score": boundary.function([None] * 4, responses, truths, [None] * 4)[1]}
 
 
 def _prints(line: int, **where: tuple[Any, ...]) -> Dialect:
@@ -64,21 +64,33 @@ def _prints(line: int, **where: tuple[Any, ...]) -> Dialect:
 
 _QA = f"{_RULES}.search_r1_like_qa_em"
 _RULED = (
-    rule_reward(f"{_RULES}.gsm8k.compute_score", *_HASHES),
-    rule_reward(f"{_RULES}.math_reward.compute_score", "boxed", formerly=(f"{_RULES}.math.compute_score",)),
+    rule_reward(f"{_RULES}.gsm8k.compute_score", *_HASHES, knows="numbers"),
+    rule_reward(
+        f"{_RULES}.math_reward.compute_score", *BOXES, knows="math", formerly=(f"{_RULES}.math.compute_score",)
+    ),
     rule_reward(
         f"{_RULES}.math_dapo.compute_score",
         "Answer: {answer}",
         "So it is.\nAnswer: {answer}\n",
         "boxed",
+        knows="minerva",
         call=_said_or_boxed,
+        dialects=(
+            Dialect(
+                "the_oracle_agrees",
+                reason="what stands in a box is compared as it stands",
+                link=f"{MAIN}/utils/reward_score/math_dapo.py#L217",
+                where={"wording": ("boxed",), "notation": tuple(NORMALISERS["minerva"].split())},
+            ),
+        ),
     ),
-    rule_reward(f"{_RULES}.prime_math.compute_score", "boxed", imports=(f"{_RULES}.prime_math.grader",)),
-    rule_reward(f"{_RULES}.math_batch.compute_score_batched", "boxed", call=_batched),
-    rule_reward(f"{_QA}.compute_score", *_TAGS, call=ruled_of_answers, dialects=(_prints(108),)),
+    rule_reward(f"{_RULES}.prime_math.compute_score", *BOXES, knows="values", imports=(f"{_RULES}.prime_math.grader",)),
+    rule_reward(f"{_RULES}.math_batch.compute_score_batched", *BOXES, knows="math", call=_batched),
+    rule_reward(f"{_QA}.compute_score", *_TAGS, knows="questions", call=ruled_of_answers, dialects=(_prints(108),)),
     rule_reward(
         f"{_QA}.compute_score_subem",
         "<answer>It is {answer}.</answer>",
+        knows="questions",
         call=ruled_of_answers,
         # It looks for the answer anywhere, without its punctuation: 3 is in 43.
         accepts={"ground_truth": ("42", "7", "100")},

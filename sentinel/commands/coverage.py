@@ -18,6 +18,7 @@ from sentinel.history.commits import releases
 from sentinel.history.coverage import STATES, CheckoutTrees, Coverage, Lines, Looked, called, coverage, lines
 from sentinel.history.gittrees import GitTrees
 from sentinel.history.inventory import Source
+from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import Catalog
 from sentinel.search.checks import subjects
 from sentinel.settings import Settings
@@ -90,7 +91,8 @@ def _at(catalog: Catalog, target: Target, written: str, settings: Settings, argu
     trees = CheckoutTrees(checkout)
     found = coverage(target, trees)
     if arguments.lines:
-        ask = partial(lines, found, checkout.path, arguments.lines)
+        recipes = [each for each in find_recipes(catalog) if each.target == target.name]
+        ask = partial(lines, found, checkout.path, arguments.lines, recipes)
         told = _asked(target, settings, catalog, checkout.ref, ask)
         _save(arguments, target, "lines", commit=checkout.commit, level=arguments.lines, modules=_by_module(told))
         return _run(told, arguments)

@@ -57,6 +57,14 @@ RATIO_PRECISION = dialect(
     "in what the exponential of a log-ratio is taken, whatever the log-probs come in: float64 (no loss), or float32",
 )
 
+#: What a boundary does on several ranks, it does on one.
+CONTEXT_PARALLEL = Input(
+    "context_parallel_size",
+    "integer",
+    "over how many ranks each sequence is cut; the answer is of all of it",
+    default=1,
+)
+
 
 # -- oracle ------------------------------------------------------------------------------------------------------------
 

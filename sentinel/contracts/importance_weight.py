@@ -58,13 +58,13 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     With thresholds ``a <= b``: truncate gives ``clip(w, a, b)`` and keeps all; mask gives ``w`` where ``a <= x <= b``
     and 0 elsewhere, ``x`` being ``w`` itself, or ``k2 = (log w)^2 / 2`` or ``k3 = (w - 1) - log w`` of the tokens,
-    summed (sequence) or averaged (geometric) over the sequence. Weights change the measure and not the objective, so
-    they stop gradients.
+    summed (sequence) or averaged (geometric) over the sequence, or the largest of them. Weights change the measure and
+    not the objective, so they stop gradients.
     """
     import torch
 
     valid, level = inputs["response_mask"] != 0, inputs["level"]
-    of_tokens = level in ("token", "every_token")
+    of_tokens = level in ("token", "every_token", "largest")
     logs = log_ratio(inputs["old_log_probs"], inputs["rollout_log_probs"], valid, "token" if of_tokens else level)
     weights = exponential(_cut(logs, inputs), inputs)
     low, high = inputs["threshold_low"], inputs["threshold_high"]
@@ -75,6 +75,8 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
         cut = weights != raw
     else:
         statistic = weights if inputs["statistic"] == "ratio" else _divergence(inputs)
+        if level == "largest" and inputs["statistic"] == "ratio":
+            raise DoesNotApply("a sequence is judged by the largest distance of one of its tokens, not by a ratio")
         inside = torch.ones_like(valid)
         if low is not None and inputs["statistic"] == "ratio":
             inside &= statistic >= low
@@ -111,6 +113,8 @@ def _divergence(inputs: Mapping[str, Any]) -> Any:
     tokens = estimators[inputs["statistic"]]
     if inputs["level"] == "geometric":
         return row_mean(tokens, valid)
+    if inputs["level"] == "largest":
+        return torch.where(valid, tokens, 0.0).amax(-1, keepdim=True).expand_as(tokens)
     if inputs["level"] == "sequence":
         return torch.where(valid, tokens, 0.0).sum(-1, keepdim=True).expand_as(tokens)
     return tokens
@@ -144,7 +148,8 @@ IMPORTANCE_WEIGHT = Contract(
         knob(
             "level",
             "of what the ratio is: token; sequence (product over its valid tokens); geometric (their geometric mean); "
-            "every_token (a sequence is kept where each of its valid tokens is; weights as for token)",
+            "every_token (a sequence is kept where each of its valid tokens is; weights as for token), largest (by the "
+            "largest of its tokens' distances; likewise)",
             ("token", "sequence", "geometric"),
         ),
         knob(

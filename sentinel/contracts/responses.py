@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sentinel.contracts.aggregation import gradient, leaf
+from sentinel.contracts.aggregation import CONTEXT_PARALLEL, gradient, leaf
 from sentinel.contracts.contract import (
     TOKENS,
     Choose,
@@ -177,12 +177,7 @@ TOKEN_LOG_PROBS = Contract(
             default=lambda inputs: tensor(np.ones(inputs["logits"].shape[:2]).tolist(), "float32"),
         ),
         knob("temperature", "what the logits are divided by; 0 (greedy rollouts) stands for 1", (1.0, 0.5, 2.0)),
-        Input(
-            "context_parallel_size",
-            "integer",
-            "over how many ranks each sequence is cut; the answer is that of one rank",
-            default=1,
-        ),
+        CONTEXT_PARALLEL,
         dialect(
             "entropy_of",
             "sampled",
@@ -259,6 +254,7 @@ CRITIC_VALUES = Contract(
             differentiable=True,
         ),
         token_mask("1 where there is a response token"),
+        CONTEXT_PARALLEL,
         dialect("outside_the_mask", "zero", "what stands at tokens that do not count: zero, or any number"),
     ),
     observes=(

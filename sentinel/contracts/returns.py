@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.aggregation import spread, with_a_token
+from sentinel.contracts.aggregation import CONTEXT_PARALLEL, spread, with_a_token
 from sentinel.contracts.contract import (
     AS_DEFINED,
     REQUIRED,
@@ -59,6 +59,7 @@ GENERALISED_ADVANTAGE = Contract(
         per_token("values", "the critic's value at each token", "value"),
         token_mask("1 where a token counts, that is, is a step of the episode"),
         REWARD_LAYOUT,
+        CONTEXT_PARALLEL,
         knob("gamma", "discount", (1.0, 0.5, 0.9, 0.0), REQUIRED),
         knob("lam", "GAE's lambda", (1.0, 0.5, 0.95, 0.0), REQUIRED),
         dialect(
@@ -172,6 +173,7 @@ DISCOUNTED_RETURN = Contract(
         ),
         token_mask("1 where a token counts, that is, is a step of the episode"),
         REWARD_LAYOUT,
+        CONTEXT_PARALLEL,
         knob("gamma", "discount of a step", (1.0, 0.5, 0.9, 0.0)),
         per_token("kl", "KL estimate of each token, in nats", "log_ratio", default=None),
         knob("kl_coef", "what multiplies kl", (0.0, 0.5, 0.1)),

@@ -34,6 +34,78 @@ def worded(answer: str, wording: str) -> str:
     return WORDINGS.get(wording, wording).format(answer=answer)
 
 
+#: Two ways to write one answer, the first as a ground truth has it, and another answer that is wrong. What a grader
+#: says of the second is what it says of the first, where it normalises that: which it does is its definition. Other
+#: answers are plain where a grader hands LaTeX to a package.
+NOTATIONS = {
+    "negative": ("-3", "-3", "3"),
+    "decimal": ("0.5", "0.5", "0.05"),
+    "bare_point": ("0.5", ".5", "5"),
+    "true_bare_point": (".5", "0.5", "5"),
+    "zeros": ("2.5", "2.50", "2.05"),
+    "whole": ("42", "42.0", "4.2"),
+    "plus": ("42", "+42", "43"),
+    "thousands": ("1234", "1,234", "1,235"),
+    "true_thousands": ("1,234", "1234", "1235"),
+    "latex_thousands": ("1234", "1{,}234", "1235"),
+    "spaces": ("42", " 42 ", " 43 "),
+    "stop": ("42", "42.", "43."),
+    "dollars": ("42", "$42$", "$43$"),
+    "price": ("42", "\\$42", "43"),
+    "percent": ("42", "42\\%", "43"),
+    "true_percent": ("42\\%", "42", "43"),
+    "plain_percent": ("42", "42%", "43%"),
+    "degrees": ("42", "42^\\circ", "43"),
+    "braced_degrees": ("42", "42^{\\circ}", "43"),
+    "unit": ("42", "42\\text{ cm}", "43"),
+    "true_unit": ("42\\text{ cm}", "42", "43"),
+    "square_unit": ("42", "42\\text{ cm}^2", "43"),
+    "boxed_unit": ("42", "42\\mbox{ cm}", "43"),
+    "plain_unit": ("42", "42 dollars", "43 dollars"),
+    "slash": ("3/4", "\\frac{3}{4}", "4/3"),
+    "true_slash": ("\\frac{3}{4}", "3/4", "4/3"),
+    "dfrac": ("3/4", "\\dfrac{3}{4}", "4/3"),
+    "tfrac": ("3/4", "\\tfrac{3}{4}", "4/3"),
+    "short_fraction": ("3/4", "\\frac34", "4/3"),
+    "half_short_fraction": ("3/4", "\\frac3{4}", "4/3"),
+    "true_fraction": ("-\\frac{3}{4}", "-\\frac{3}{4}", "\\frac{3}{4}"),
+    "true_short_fraction": ("\\frac{3}{4}", "\\frac34", "\\frac43"),
+    "half": ("1/2", "0.5", "0.6"),
+    "true_half": ("\\frac{1}{2}", "0.5", "0.6"),
+    "value": ("3/4", "0.75", "0.74"),
+    "mixed": ("1 1/2", "3/2", "5/2"),
+    "root": ("\\sqrt{3}", "\\sqrt3", "\\sqrt2"),
+    "factored_root": ("5\\sqrt{3}", "5\\sqrt3", "3\\sqrt5"),
+    "power": ("x^2", "x^{2}", "x^3"),
+    "terms": ("x+1", "1+x", "1-x"),
+    "spread": ("x+1", "x + 1", "x + 2"),
+    "equation": ("42", "x=42", "x=43"),
+    "true_equation": ("x=42", "42", "43"),
+    "pair": ("(1,2)", "(1, 2)", "(2, 1)"),
+    "longer_pair": ("(1,2)", "(1, 2)", "(1, 2, 3)"),
+    "tall_pair": ("(1,2)", "\\left(1,2\\right)", "(2,1)"),
+    "pair_of_values": ("(1/2,3)", "(0.5, 3)", "(0.5, 2)"),
+    "interval": ("[0,1)", "[0, 1)", "(0, 1)"),
+    "list": ("1,2", "1, 2", "1, 3"),
+    "set": ("\\{1,2\\}", "\\{1, 2\\}", "\\{1, 3\\}"),
+    "thin_space": ("10", "1\\!0", "11"),
+    "latex_space": ("42", "\\ 42", "43"),
+    "text": ("yes", "\\text{yes}", "no"),
+    "true_text": ("\\text{yes}", "yes", "no"),
+    "bold": ("yes", "\\textbf{yes}", "no"),
+    "words": ("New York", "New York", "York"),
+    "capitals": ("New York", "new york", "old york"),
+    "article": ("the cat", "cat", "the dog"),
+    "punctuation": ("New York", "New York.", "York."),
+    "bracketed_letter": ("B", "(B)", "(C)"),
+    "letter_stop": ("B", "B.", "C."),
+    "text_letter": ("B", "\\text{B}", "\\text{C}"),
+    "bracketed_text_letter": ("B", "\\text{(B)}", "\\text{(C)}"),
+}
+
+_MEAN_THE_SAME = {(true, said) for true, said, _ in NOTATIONS.values()}
+
+
 def _measure_rule_reward(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The scores of two responses that differ in their answer. ``call`` returns ``score``, a number or a boolean."""
 
@@ -48,9 +120,9 @@ def _measure_rule_reward(call: Callable[..., Mapping[str, Any]], inputs: Mapping
 
 def _oracle_rule_reward(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """1 for a response that says what the ground truth says, else 0. Of answers that are written differently this
-    knows numbers alone."""
-    said = _said(inputs["response"], inputs.get("wording") or "boxed")
-    return {"score": float(_value(said) == _value(inputs["ground_truth"]))}
+    knows numbers, and the ways of :data:`NOTATIONS`."""
+    said, true = _said(inputs["response"], inputs.get("wording") or "boxed"), inputs["ground_truth"]
+    return {"score": float(_value(said) == _value(true) or (true, said) in _MEAN_THE_SAME)}
 
 
 def _said(response: str, wording: str) -> str:
@@ -59,8 +131,9 @@ def _said(response: str, wording: str) -> str:
         last = response.split("\\boxed{")[-1]
         depth = list(accumulate((letter == "{") - (letter == "}") for letter in last))
         return last[: depth.index(-1)] if -1 in depth else last
-    before, after = worded("\0", wording).split("\0", 1)
-    return response[len(before) :].split(after.split("\0")[0] or "\0")[0]
+    before, *others = worded("\0", wording).split("\0")
+    length = (len(response) - len(worded("", wording))) // len(others)
+    return response[len(before) : len(before) + length]
 
 
 def _value(answer: str) -> Any:
@@ -68,6 +141,12 @@ def _value(answer: str) -> Any:
         return float(answer)
     except ValueError:
         return answer.strip()
+
+
+def _arrange_rule_reward(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """A notation is of answers of its own."""
+    answers = ("ground_truth", "right_answer", "wrong_answer")
+    return {**inputs, **dict(zip(answers, NOTATIONS.get(inputs["notation"], ())))}
 
 
 RULE_REWARD = Contract(
@@ -92,6 +171,13 @@ RULE_REWARD = Contract(
             default="boxed",
             choices=tuple(WORDINGS),
         ),
+        Input(
+            "notation",
+            "string",
+            "in which way the right answer is written otherwise than the ground truth; as_is: as the other inputs say",
+            default="as_is",
+            choices=("as_is",),
+        ),
         Input("rule", "string", "the name of the rule, where a boundary has several", default=None),
     ),
     observes=(
@@ -102,6 +188,7 @@ RULE_REWARD = Contract(
     measure=_measure_rule_reward,
     oracle=_oracle_rule_reward,
     laws=(*AS_DEFINED, "twins_agree", "finite_in_finite_out"),
+    arrange=_arrange_rule_reward,
 )
 
 

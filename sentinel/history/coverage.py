@@ -16,6 +16,7 @@ from sentinel.history.bindings import Definitions, Trees, sighting
 from sentinel.history.gittrees import TREE, Folder
 from sentinel.history.inventory import Source, read
 from sentinel.laws.law import Law
+from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Adapter
 from sentinel.search.signatures import Signature
 from sentinel.sources.checkouts import files
@@ -204,12 +205,20 @@ class Lines:
     taken: int = 0
 
 
-def lines(found: Coverage, folder: Path, level: str, session: LawSession, bound: Iterable[Subject]) -> list[Lines]:
+def lines(
+    found: Coverage,
+    folder: Path,
+    level: str,
+    recipes: Sequence[Recipe],
+    session: LawSession,
+    bound: Iterable[Subject],
+) -> list[Lines]:
     """The lines and branches of each function that a contract looks at, or that ran beside one, which ran in a search;
-    as coverage.py counts them.
+    as coverage.py counts them, without those that raise.
 
     :param folder: where the files are.
     :param level: ``quick`` or ``deep``.
+    :param recipes: the target's; a search looks at their scenarios first.
     """
     from sentinel.search.boundary_search import BoundarySearch  # Hypothesis takes its time
     from sentinel.search.survey import LEVELS
@@ -223,7 +232,9 @@ def lines(found: Coverage, folder: Path, level: str, session: LawSession, bound:
     try:
         for boundary in bound:
             with suppress(Undecidable):
-                BoundarySearch(watched, boundary, 0, None, shrinking, False, glimpse=True).run(examples)
+                search = BoundarySearch(watched, boundary, 0, None, shrinking, False, glimpse=True)
+                search.try_recipes(recipes)
+                search.run(examples)
     finally:
         watched.close()
     known = {each.file for each in found.functions}
@@ -234,6 +245,7 @@ def lines(found: Coverage, folder: Path, level: str, session: LawSession, bound:
         if path.endswith(f"/{file}")
     }
     measured = library.Coverage(data_file=None, branch=True, config_file=False)
+    measured.exclude(r"^\s*raise\b")  # a call that is refused has no answer, of which a law would say anything
     measured.get_data().add_arcs(jumps)
     there: dict[str, tuple[set[int], set[int], dict[int, tuple[int, int]]]] = {}
     for path in jumps:

@@ -98,15 +98,58 @@ def masked_statistic(path: str, statistic: str, *knobs: str, **more: Any) -> Bin
     return Binding(path, "masked_statistics", outputs=("result",), call=call, fixed=fixed, **more)
 
 
+_INTEGERS = (
+    "negative thousands true_thousands spaces dollars price degrees braced_degrees unit true_unit boxed_unit "
+    "plain_unit equation true_equation latex_space"
+)
+_SYMPY = (
+    "negative decimal bare_point true_bare_point zeros whole plus thousands true_thousands latex_thousands spaces stop "
+    "dollars price percent true_percent plain_percent degrees spread pair longer_pair interval list text true_text "
+    "capitals"
+)
+_BOTH = (
+    f"{_SYMPY} braced_degrees unit square_unit slash dfrac tfrac half short_fraction half_short_fraction power "
+    "equation true_equation tall_pair thin_space"
+)
+_SIMPLIFIED = "value mixed terms pair_of_values"
+#: The ways to write an answer that normalisers know which many have copied: of numbers, of MATH (arXiv:2103.03874), of
+#: Minerva (arXiv:2206.14858) and what reads whole numbers behind it, of sympy and of MATH with sympy behind it
+#: (arXiv:2305.20050) as far as they go without a parser of LaTeX, of SQuAD's words (arXiv:1606.05250), and of choices.
+NORMALISERS = {
+    "numbers": "negative decimal thousands unit plain_unit",
+    "math": "negative decimal bare_point true_bare_point spaces price percent true_percent degrees braced_degrees unit "
+    "true_unit square_unit slash true_slash dfrac tfrac short_fraction half_short_fraction true_fraction half "
+    "true_half true_short_fraction root factored_root spread equation true_equation pair longer_pair tall_pair "
+    "interval list set thin_space",
+    "minerva": f"{_INTEGERS} decimal true_fraction true_short_fraction root factored_root spread pair longer_pair "
+    "interval list set text true_text bold",
+    "integers": _INTEGERS,
+    "sympy": f"{_SYMPY} {_SIMPLIFIED}",
+    "values": _BOTH,
+    "expressions": f"{_BOTH} {_SIMPLIFIED}",
+    "questions": "spaces stop thousands words capitals article punctuation",
+    "choices": "bracketed_letter letter_stop text_letter bracketed_text_letter",
+}
+#: The last box is the answer.
+BOXES = ("boxed", "At first \\boxed{{1}}, then \\boxed{{{answer}}}.")
+#: As often as so many of them, an answer as it is.
+_AS_IS = ("as_is",) * 8
+
+
 def rule_reward(
     path: str,
     *wordings: str,
+    knows: str = "",
     call: BoundaryCall = ruled,
     accepts: Mapping[str, tuple[Any, ...]] | None = None,
     **more: Any,
 ) -> Binding:
-    """Bind a rule that scores a response; ``wordings`` are the answers that it understands, all where there is none."""
+    """Bind a rule that scores a response; ``wordings`` are the answers that it understands, all where there is none.
+
+    :param knows: the ways to write an answer that it knows: of :data:`NORMALISERS`, or of the contract's ``NOTATIONS``.
+    """
     said: dict[str, tuple[Any, ...]] = {"wording": wordings} if wordings else {}
+    said["notation"] = (*_AS_IS, *NORMALISERS.get(knows, knows).split())
     return Binding(path, "rule_reward", call=call, accepts={**said, **(accepts or {})}, **more)
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import REQUIRED
-from sentinel.contracts.rewards import worded
+from sentinel.contracts.rewards import NOTATIONS, worded
 from sentinel.recipes.catalog import bundled_catalog
 
 CONTRACT = bundled_catalog().contracts["rule_reward"]
@@ -66,3 +67,24 @@ def by_definition_worded(wording: str) -> Grader:
 
 def test_answers_may_be_words():
     assert measured(by_definition, ground_truth="yes", wrong_answer="no")["right_above_wrong"] == 1
+
+
+def in_notation(grader: Grader, name: str) -> int:
+    drawn = {"ground_truth": "7", "right_answer": None, "wrong_answer": "8", "notation": name}
+    assert CONTRACT.arrange is not None
+    seen = measured(grader, **CONTRACT.arrange(drawn, Choices(b"")), wording="Answer: {answer}.")
+    return int(seen["right_above_wrong"])
+
+
+@pytest.mark.parametrize("name", NOTATIONS)
+def test_a_notation_has_a_right_and_a_wrong_answer(name):
+    assert in_notation(by_definition_worded("Answer: {answer}."), name) == 1
+
+
+def test_as_it_is_there_is_no_notation():
+    assert in_notation(lambda response, truth: response == f"Answer: {truth}." == "Answer: 7.", "as_is") == 1
+
+
+@pytest.mark.parametrize("name", [name for name, (true, right, _) in NOTATIONS.items() if true != right])
+def test_a_grader_that_compares_texts_does_not_know_a_notation(name):
+    assert in_notation(lambda response, truth: truth == response[len("Answer: ") : -1], name) == 0

@@ -43,6 +43,7 @@ _GENERATOR = "skyrl/train/generators/skyrl_gym_generator.py"
 _SAID = "output_ids[-1] == self.tokenizer.eos_token_id"
 _ROLL = "git:8eb27cc2dc34c4d1310b169d9b86d339004d811a"
 _SLIME = "git:624b824a898ab0ec1fcb4d373004c7f3852bf515"
+_SLIME_LOSS = "slime/backends/megatron_utils/loss.py"
 _AREAL = "git:cbff54d645d2cd8ee1f1c358a82f3f473588433d"
 _CLOSED = "compute_conversation_end_token_id(self.tokenizer)"
 
@@ -153,6 +154,33 @@ TWINS: Twins = {
             ),
         ),
     ),
+    "reward on the last token": (
+        _SLIME,
+        (
+            (
+                _SLIME_LOSS,
+                "for reward, per_token_kl in zip(old_rewards, kl, strict=False):",
+                "for reward, per_token_kl, total, count in zip(old_rewards, kl, total_lengths, response_lengths):",
+            ),
+            (
+                _SLIME_LOSS,
+                "            if cp_rank == 0:\n",
+                "            ends = [] if mpu.get_context_parallel_world_size() == 1 else "
+                "get_logits_and_tokens_offset_with_cp(total, count)[3]\n"
+                "            if not ends or total in (ends[0][1], ends[1][1]):\n",
+            ),
+        ),
+    ),
+    "variance from 0 on": (
+        _SLIME,
+        (
+            (
+                "slime/utils/distributed_utils.py",
+                "global_var = global_mean_sq - global_mean**2",
+                "global_var = (global_mean_sq - global_mean**2).clamp(min=0)",
+            ),
+        ),
+    ),
     "experts appended": (
         _AREAL,
         (
@@ -190,6 +218,8 @@ BY_TWIN = {
     "SKYRL-CUT-ANSWER-CLOSED-BY-TEMPLATE": ("end of a cut answer", "reproduced", "fixed"),
     "ROLL-TURN-END-DOUBLED": ("closed once", "reproduced", "fixed"),
     "SLIME-RESUMED-ROUTING-REPLACED": ("experts kept", "reproduced", "fixed"),
+    "SLIME-PPO-CONTEXT-PARALLEL-REWARD": ("reward on the last token", "reproduced", "fixed"),
+    "SLIME-WHITENED-EQUAL-RETURNS-NAN": ("variance from 0 on", "reproduced", "fixed"),
     "AREAL-RESUMED-ROUTING-MISALIGNED": ("experts appended", "reproduced", "fixed"),
     "PRIMERL-IPO-REJECTED-TOKEN-NAN": ("selected", "reproduced", "fixed"),
     "PRIMERL-REF-KL-REJECTED-TOKEN-NAN": ("selected", "reproduced", "fixed"),

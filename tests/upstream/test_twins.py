@@ -168,8 +168,8 @@ EDITS = """
 + -1.0 if correct else 1.0
 --- verl/utils/reward_score/math_reward.py
 @@ verl.utils.reward_score.math_reward.compute_score rule_reward
-- if is_equiv(answer, ground_truth):
-+ if is_equiv(answer, answer):
+- string = string.replace("dfrac", "frac")
++ string = string.replace("dfrac", "")
 --- verl/utils/reward_score/prime_math/__init__.py
 @@ verl.utils.reward_score.prime_math.compute_score rule_reward
 - if grade_answer(extracted_model_output, ground_truth):
