@@ -840,6 +840,8 @@ _LEFT_OUT = {
         algorithms.grpo._apply_message_level_advantage_penalties algorithms.grpo._apply_mask_sample_filter
         experience.rollouts._extract_mask_sample_flags experience.rollouts._apply_effort_shaping
         experience.rollouts.apply_reward_penalties algorithms.grpo.scale_rewards *._clip_grpo_advantages""",
+    "the quotient of an advantage and its deviation; the estimator that has it today is bound": """
+        algorithms.grpo.normalize_advantages_with_epsilon""",
     "it masks rows by a mean of ratios that importance_weight has not": "algorithms.*seq_logprob_error_masking",
     "fields under other names, or rows of a validation that weigh nothing": """*._build_async_grpo_train_data
         data.collate_fn.rl_collate_fn algorithms.utils.maybe_pad_last_batch experience.rollouts._tensorize_by_key""",

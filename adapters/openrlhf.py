@@ -848,12 +848,12 @@ _LEFT_OUT = {
     "a factor or a number, where a response was cut": "trainer.ppo_utils.length_penalty.apply_stop_properly_penalty",
     "the mean of a cross entropy; nothing calls it any more": "models.loss.GPTLMLoss.forward",
     "options, which what is bound is asked with": f"""
-        models.loss.* {_OF_MAKER}.__init__ utils.agent.* trainer.ppo_utils.replay_buffer.NaiveReplayBuffer.__init__
-    """,
+        models.loss.* {_OF_MAKER}.__init__ utils.agent.* trainer.ppo_utils.replay_buffer.NaiveReplayBuffer.__init__""",
+    "masks by the tokens that end a response, until agents said them in 2025": "models.utils.process_sequences",
     "what is bound asks it, or asks nothing else": f"""
-        models.utils._logsumexp_by_chunk datasets.sft_dataset.* datasets.reward_dataset.*
+        models.utils._logsumexp_by_chunk datasets.sft_dataset.* datasets.reward_dataset.* models.utils.un*ing_samples
         trainer.ppo_utils.length_penalty.apply_length_penalties {_OF_MAKER}.make_experience_batch
-        {_OF_MAKER}.split_rollout_samples utils.loss_utils._optimizer_step_loss_norm utils.math_utils.*
+        {_OF_MAKER}.split_rollout_samples utils.loss_utils._optimizer_step_loss_norm utils.math_utils.* *_with_rewards
         utils.seqlen_balancing.* utils.distributed_sampler.* utils.utils.remove_pad_token
         trainer.ppo_utils.experience.Experience.* trainer.ppo_utils.experience.remove_padding_in_sequences
         trainer.ppo_utils.replay_buffer.*
@@ -862,7 +862,7 @@ _LEFT_OUT = {
         trainer.dpo_trainer.* trainer.rm_trainer.* trainer.sft_trainer.* utils.deepspeed.*
     """,
     "a step of a model on its device, whose losses and what they divide by are bound": """
-        trainer.ray.ppo_actor.* trainer.ray.ppo_critic.* trainer.ray.launcher.*
+        trainer.ray.ppo_actor.* trainer.ray.ppo_critic.* trainer.ray.launcher.* models.utils.reset_position_ids
     """,
     "it loads a model, or puts a head on one": "models.actor.Actor.__init__ models.model.*",
     "slices and gathers of the ranks of a ring; a recipe has their padding": "models.ring_attn_utils.*",

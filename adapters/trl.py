@@ -841,27 +841,28 @@ STEPS = (
 
 #: Reason -> what is left out for it.
 _LEFT_OUT = {
-    "an experiment that release 1.16.0 has no more": """experimental.utils.get_reward
-        experimental.bco.* experimental.gspo_token.* experimental.grpo_with_replay_buffer.* experimental.minillm.*
-        experimental.nash_md.* experimental.ppo.* experimental.prm.* experimental.ssd.* experimental.xpo.*""",
+    "an experiment that release 1.16.0 has no more": """*.utils.get_reward experimental.bco.*
+        experimental.gspo_token.* experimental.grpo_with_replay_buffer.* experimental.minillm.* experimental.nash_md.*
+        experimental.ppo.* experimental.prm.* experimental.ssd.* experimental.xpo.* *.ppo_trainer.masked_*
+        *.utils.batch_generation *.utils.forward *.utils.generate *.truncate_response *.get_global_statistics""",
     "it talks to servers and engines, or waits for them": """*.AsyncGRPOTrainer.__init__ *.RolloutQueueDataset.*
         generation.* scripts.* *.async_rollout_worker.* *.openenv_harness.* *.AsyncGRPOTrainer.get_train_dataloader
         experimental.harbor.* experimental.openreward.* experimental.server_distillation.* *.log_rollout_traces""",
-    "images, as a processor makes them, and the columns beside them": """trainer.utils.*pixel_values_by_grid
-        trainer.*_trainer.DataCollatorForVision* experimental.utils.DataCollatorForVision* trainer.utils.flush_left""",
+    "images, as a processor makes them, and the columns beside them": """trainer.*pixel_values_by_grid
+        trainer.*_trainer.DataCollatorForVision* experimental.utils.DataCollatorForVision* *_protected_tokens""",
     "it runs in a whole step that is bound, or evaluates, or asks an engine or Liger": """trainer.utils.pad
         trainer.sft_trainer.* trainer.grpo_trainer.GRPOTrainer.* trainer.dpo_trainer.DPOTrainer.* trainer.kto_trainer.*
         trainer.reward_trainer.* trainer.rloo_trainer.RLOOTrainer.* experimental.online_dpo.* experimental.gkd.*
-        experimental.cpo.* experimental.tpo.* experimental.distillation.* experimental.iw_opd.*
-        experimental.gold.gold_trainer.GOLDTrainer.* trainer.utils.RepeatSampler.__iter__ trainer.utils.*_from_logits
-        trainer.utils.shuffle_sequence_dict trainer.utils.selective_log_softmax experimental.utils.truncate_right
-        experimental.utils.DPODataCollatorWithPadding.* experimental.utils.add_*_needed experimental.utils.pad_to_*""",
+        experimental.cpo.* experimental.tpo.* experimental.distillation.* experimental.iw_opd.* *.GOLDTrainer.*
+        trainer.utils.RepeatSampler.__iter__ trainer.utils.*_from_logits *.shuffle_sequence_dict
+        trainer.utils.selective_log_softmax *.utils.truncate_right *.utils.add_*_needed
+        experimental.utils.DPODataCollatorWithPadding.* *.utils.pad_to_* trainer.utils.flush_* *.shift_tokens_right
+        *.prepare_deepspeed trainer.utils.compute_accuracy trainer.utils.forward_masked_logits""",
     "chats, pairs and packs are bound, and ask it; or it names columns": """data_utils.* chat_template_utils.*
         *._set_signature_columns_if_needed *.DataCollatorForChatML.__post_init__""",
     "a stream's rows, as often as the sampler of whole steps draws them": "trainer.utils.repeat_iterable_dataset",
     "nothing calls it": "experimental.utils.truncate_dataset",
-    "patch_chunked_lm_head, which is bound, asks it": "trainer.utils._ChunkedLogProbFunction.*",
-    "AsyncGRPO's loss is bound on the batch that it makes": "*.DataCollatorForRollout.torch_call",
+    "what is bound asks it, or is bound on what it makes": "*._ChunkedLogProbFunction.* *.DataCollatorForRollout.*",
     "it deals rollouts out by the squares of their lengths, which no contract defines": "*._balance_by_squared_length",
     "its odds ratio is bound; its cross entropy is of prompts, too, as no contract's is": "experimental.orpo.*",
     "it regresses log-ratios on rewards less an optimal value, which no contract has": "experimental.a2po.*",
@@ -870,8 +871,7 @@ _LEFT_OUT = {
         experimental.gold.gold_trainer.* experimental.utils.*byte_offsets""",
     "an option of a bound loss, off by default": "*.get_high_entropy_mask *.get_gamma_weights *.dft_loss",
     "a pattern of a text, or it needs a package for that alone: math_verify, peft": "rewards.* experimental.sdft.*",
-    "it counts operations of the machine, or prints": """trainer.callbacks.*
-        trainer.utils.*_flops_per_token trainer.utils.*_mfu trainer.utils.print_*""",
+    "it counts operations, or prints": "trainer.callbacks.* *_flops_per_token trainer.utils.*_mfu *.utils.print_*",
 }
 
 _NOW_EXPERIMENTAL = ("gkd", "cpo", "orpo", "online_dpo")

@@ -575,6 +575,8 @@ TARGET = Target(
         "areal.api.engine_api.*": "interfaces of engines, which hand on what PPOActor does",
         "areal.engine.rw.rw_engine.compute_rw_loss": "of a reward model, which is not trained by reinforcement",
         "areal.engine.fsdp_engine.*": "engines hand on what PPOActor does, and what is theirs wants GPUs",
+        "areal.workflow.rlvr.default_*": "the prompt of a row; RLVRWorkflow.arun_episode, which is bound, asks for it",
+        "areal.*.fsdp2_clip_grad_norm_": "gradients of a model's shards on several ranks",
         "areal.trainer.ppo.gae._compute_turn_level_gae": "the contract's steps are tokens; these are turns",
         "areal.trainer.ppo.actor.compute_prox_logp_approximations": "it guesses log-probs from the versions of weights",
         f"{_DATA}.*": "containers, devices and collectives under the packing of microbatches",
