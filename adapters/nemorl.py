@@ -639,7 +639,7 @@ _MESSAGES = (
     Binding(f"{_PROCESSORS}.sft_processor", "trained_tokens", call=_of_a_chat, fixed=_WHOLE, **_CHATS),
     Binding(f"{_PROCESSORS}.preference_preprocessor", "trained_tokens", call=_of_a_pair, fixed=_PAIRS, **_CHATS),
     Binding(
-        _COLLATES, "trained_tokens", call=_of_a_pair, fixed=_PAIRS, requires=(_COLLATES,), **_CHATS,
+        _COLLATES, "trained_tokens", call=_of_a_pair, fixed=_PAIRS, requires=(_COLLATES, _PROCESSORS), **_CHATS,
         formerly=("nemo_rl.data.datasets.preference_collate_fn", "nemo_rl.data.datasets.dpo_collate_fn"),
     ),
     Binding(

@@ -651,7 +651,7 @@ def _rendered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 SINGLE = tuple(
-    Binding(boundary, "call", call=call, stand_ins=stand_ins)
+    Binding(boundary, "call", call=call, stand_ins=stand_ins, requires=(f"{boundary}(batch)",) * ("KTO" in boundary))
     for boundary, call, stand_ins in (
         (f"{KTO}.KTOTrainer.get_batch_loss_metrics", _reported, (_SELF, _ONE_PROCESS)),
         ("trl.trainer.ppo_trainer.PPOTrainer.record_step_stats", _kl_told, (_SELF, _ONE_PROCESS)),

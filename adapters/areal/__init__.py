@@ -97,6 +97,7 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     engine = _Engine(inputs["logits"].reshape(-1, inputs["logits"].shape[-1]))
     data = {"input_ids": tokens.reshape(-1).roll(1), "rolled_input_ids": tokens.reshape(-1)}
     actor = actor_of(boundary, engine, temperature=inputs["temperature"])
+    actor.config.recompute_logprob = True  # until 2026 an option, and off
     return {"log_probs": boundary.function(actor, data).reshape(tokens.shape)}
 
 
@@ -507,6 +508,7 @@ TARGET = Target(
                     "answers the log-probs of the scenario where the loss asks for them; it is bound by itself",
                 ),
             ),
+            requires=containers.OWN,
             dtypes=("float32",),  # its tracker takes no other
         ),
         Binding(
