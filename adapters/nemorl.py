@@ -450,7 +450,7 @@ def _raw(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A step wants more than there are, so that nothing of what is kept is cut off."""
-    rewards, rows = inputs["rewards"], len(inputs["rewards"])
+    rewards, rows = inputs["rewards"].float(), len(inputs["rewards"])
     of_prompts = boundary.imported[_UTILS].calculate_baseline_and_std_per_prompt
     std = of_prompts(_prompts(inputs["group"]), rewards, torch.ones_like(rewards), leave_one_out_baseline=False)[1]
     step = {"num_prompts_per_step": rows + 1, "num_generations_per_prompt": 1}

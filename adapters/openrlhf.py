@@ -569,8 +569,8 @@ def _experience(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any
     import torch
 
     named = {theirs: fields[ours] for ours, theirs in _COLUMNS.items()}
-    whole = torch.ones_like(fields["tokens"])
-    return boundary.imported[_EXPERIENCE].Experience(**named, attention_mask=whole, action_mask=whole, info={})
+    made, whole = boundary.imported[_EXPERIENCE].Experience, torch.ones_like(fields["tokens"])
+    return made(**accepted(made, named), attention_mask=whole, action_mask=whole, info={})
 
 
 def _read(made: Any, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -606,7 +606,7 @@ def _balanced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     lengths, made = torch.tensor(inputs["lengths"]), boundary.module.Experience
     nodes = {"actor.num_nodes": inputs["parts"], "actor.num_gpus_per_node": 1}
     args = nested({**nodes, "ds.ring_attn_size": 1, "ds.tensor_parallel_size": 1})
-    rows = made(sequences=lengths[:, None], total_length=lengths, labels=[*range(len(lengths))])
+    rows = made(**accepted(made, {"total_length": lengths}), sequences=lengths[:, None], labels=[*range(len(lengths))])
     return {"parts": [one.labels for one in boundary.function([rows], args)]}
 
 

@@ -519,8 +519,9 @@ def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     given = {"assistant_only_loss": not last, "completion_only_loss": last, "max_length": inputs["max_tokens"]}
     trainer = _trainer(boundary, args := _options(boundary, given), _tokenizer=tokenizer, chat_template=None)
     made = boundary.function(trainer, Rows([row]), tokenizer, args, False, None, "chats")
-    learned = [label != -100 for label in made[0]["labels"]] if made else None
-    return {"token_ids": made[0]["input_ids"], "loss_mask": learned} if made else {"token_ids": None}
+    masks = [row[name] for row in made for name in ("completion_mask", "assistant_masks") if name in row]
+    learned = [label != -100 for label in made[0]["labels"]] if made and "labels" in made[0] else map(all, zip(*masks))
+    return {"token_ids": made[0]["input_ids"], "loss_mask": list(learned)} if made else {"token_ids": None}
 
 
 def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -529,7 +530,7 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     row = {"chosen": messages, "rejected": [*messages[:-1], {"role": "assistant", "content": "w9.9"}]}
     trainers = boundary.module.DPOTrainer
     args = _options(boundary, {"max_length": inputs["max_tokens"]}, kind=boundary.module.DPOConfig)
-    trainer = unbuilt(trainers, args=args, _tokenizer=tokenizer)
+    trainer = unbuilt(trainers, args=args, _tokenizer=tokenizer, _is_vlm=False)
     rows = trainers._prepare_dataset(trainer, Rows([row]), tokenizer, args, "pairs")
     if not rows:
         return {"token_ids": None}
@@ -809,7 +810,7 @@ STEPS = (
     *(
         Binding(
             boundary, "preference_update", call=partial(_preferred, rows, names, options),
-            stand_ins=(_TABLE, *((_SAID,) if rows == "prompts" else ())),
+            stand_ins=(_TABLE, _SAID)[: 1 + (rows == "prompts")], requires=(f"{KTO}.KTOConfig",) * ("KTO" in boundary),
             accepts={"chosen_mask": _COUNTED, "rejected_mask": _COUNTED, "loss_type": types},
             fixed={name: value for name, value in (("ld_alpha", None), ("beta", 1.0)) if name not in names},
             dialects=() if "ref_model" in names else (_NO_REFERENCE,), dtypes=("float32",),
@@ -857,10 +858,9 @@ _LEFT_OUT = {
         trainer.utils.RepeatSampler.__iter__ trainer.utils.*_from_logits *.shuffle_sequence_dict
         trainer.utils.selective_log_softmax *.utils.truncate_right *.utils.add_*_needed
         experimental.utils.DPODataCollatorWithPadding.* *.utils.pad_to_* trainer.utils.flush_* *.shift_tokens_right
-        *.prepare_deepspeed trainer.utils.compute_accuracy trainer.utils.forward_masked_logits""",
+        *.prepare_deepspeed trainer.utils.compute_accuracy trainer.utils.forward_* *.repeat_iterable_dataset""",
     "chats, pairs and packs are bound, and ask it; or it names columns": """data_utils.* chat_template_utils.*
         *._set_signature_columns_if_needed *.DataCollatorForChatML.__post_init__""",
-    "a stream's rows, as often as the sampler of whole steps draws them": "trainer.utils.repeat_iterable_dataset",
     "nothing calls it": "experimental.utils.truncate_dataset",
     "what is bound asks it, or is bound on what it makes": "*._ChunkedLogProbFunction.* *.DataCollatorForRollout.*",
     "it deals rollouts out by the squares of their lengths, which no contract defines": "*._balance_by_squared_length",
@@ -874,7 +874,6 @@ _LEFT_OUT = {
     "it counts operations, or prints": "trainer.callbacks.* *_flops_per_token trainer.utils.*_mfu *.utils.print_*",
 }
 
-_NOW_EXPERIMENTAL = ("gkd", "cpo", "orpo", "online_dpo")
 TARGET = Target(
     name="trl",
     repository="https://github.com/huggingface/trl",
@@ -885,7 +884,7 @@ TARGET = Target(
         *("accelerate", "datasets", "huggingface_hub", "pyarrow", "requests"),
     ),
     moved={  # what became experimental in the winter of 2025, and a class of another name
-        **{f"{_OWN}.{name}.{name}_trainer": (f"trl.trainer.{name}_trainer",) for name in _NOW_EXPERIMENTAL},
+        **{f"{_OWN}.{n}.{n}_trainer": (f"trl.trainer.{n}_trainer",) for n in ("gkd", "cpo", "orpo", "online_dpo")},
         f"{_OWN}.utils.DataCollatorForChatML": ("trl.trainer.utils.DataCollatorForChatML",),
         f"{DPO}.DataCollatorForPreference": (f"{DPO}.PreferenceCollator",),
     },

@@ -8,6 +8,7 @@ from typing import Any
 
 from sentinel.contracts.aggregation import aggregated
 from sentinel.targets import Binding, Dialect, StandIn
+from sentinel.worker.drift import AbsentError
 from sentinel.worker.families import group_advantage, masked_statistic
 from sentinel.worker.kit import estimated, log_probs_alone, passed, stand_in, taken
 
@@ -101,6 +102,8 @@ def _sum_of_losses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _normalised_in_place(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    if "mini_batch_boundaries" in boundary.parameters:
+        raise AbsentError("not in this version: the trainer scales them for its loss, too")
     data = {"advantages": inputs["advantages"].clone(), "response_mask": inputs["response_mask"]}
     return {"normalised": boundary.function(data)["advantages"]}
 

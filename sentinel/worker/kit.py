@@ -789,7 +789,8 @@ def one_process(device: str) -> Any:
     """Make an accelerator of one process: what is gathered or reduced over ranks is what it was."""
     whole = dict.fromkeys(("gather", "gather_for_metrics", "reduce", "unwrap_model"), itself)
     ranks = {"num_processes": 1, "process_index": 0, "is_main_process": True}
-    return stand_in(sync_gradients=True, device=torch.device(device), **ranks, **whole)
+    state = stand_in(deepspeed_plugin=None)
+    return stand_in(sync_gradients=True, device=torch.device(device), state=state, **ranks, **whole)
 
 
 @contextmanager

@@ -36,6 +36,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:invalid escape sequence")
 #: Contracts whose scenarios are not made by hand here, but by the recipes that pin their boundaries.
 BY_RECIPES = ("advantage_step",)
 
+#: A bug because of which a boundary raises on every scenario of another shape than it needs.
+RAISES = {"openrlhf.models.utils.masked_normalize": "OPENRLHF-MASKED-NORMALIZE-WRONG-AXIS"}
+
 #: What a failure may be: the adapter says that the version lacks it, or the version is for another Python.
 SAID = ("not-in-this-version", "python")
 
@@ -115,7 +118,7 @@ def test_every_boundary_answers_or_has_a_reason(place):
             if error.failure.kind == "drift" and (binding.requires or not place.there[key].found):
                 continue
             kind, reason = error.failure.kind, str(error)
-        if kind and kind not in SAID:
+        if kind and kind not in SAID and not (kind == "raised" and binding.boundary in RAISES):
             wrong[key] = f"{kind}: {reason}; in the text {place.there[key]}"
     assert not wrong, "\n".join(f"{boundary} ({contract}): {why}" for (boundary, contract), why in wrong.items())
 
