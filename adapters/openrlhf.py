@@ -662,6 +662,8 @@ def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     tokenizer, messages = chat(inputs)
     data = _data(boundary, tokenizer, {"messages": messages}, multiturn=inputs["trains"] == "all")
     ids, *_, mask = boundary.function(data, 0)[:3]
+    if isinstance(ids, int):
+        raise AbsentError("not in this version: a trainer makes the mask, of a prompt's length")
     return {"token_ids": ids[0], "loss_mask": [0, *mask[0, :-1].tolist()]}
 
 
@@ -856,22 +858,18 @@ _LEFT_OUT = {
         {_OF_MAKER}.split_rollout_samples utils.loss_utils._optimizer_step_loss_norm utils.math_utils.* *_with_rewards
         utils.seqlen_balancing.* utils.distributed_sampler.* utils.utils.remove_pad_token
         trainer.ppo_utils.experience.Experience.* trainer.ppo_utils.experience.remove_padding_in_sequences
-        trainer.ppo_utils.replay_buffer.*
-    """,
+        trainer.ppo_utils.replay_buffer.*""",
     "DeepSpeed's loop around a model, and around losses that are bound": """
-        trainer.dpo_trainer.* trainer.rm_trainer.* trainer.sft_trainer.* utils.deepspeed.*
-    """,
+        trainer.dpo_trainer.* trainer.rm_trainer.* trainer.sft_trainer.* utils.deepspeed.*""",
     "a step of a model on its device, whose losses and what they divide by are bound": """
-        trainer.ray.ppo_actor.* trainer.ray.ppo_critic.* trainer.ray.launcher.* models.utils.reset_position_ids
-    """,
+        trainer.ray.ppo_actor.* trainer.ray.ppo_critic.* trainer.ray.launcher.* models.utils.reset_position_ids""",
     "it loads a model, or puts a head on one": "models.actor.Actor.__init__ models.model.*",
     "slices and gathers of the ranks of a ring; a recipe has their padding": "models.ring_attn_utils.*",
     "it reads options, starts a trainer or a service, or talks to one": "cli.* utils.logging_utils.*",
     "means over an evaluation; nothing is trained on them": "trainer.ppo_trainer.compute_eval_metrics",
     "it asks Ray's actors, or engines, in turn, and waits for them; what it makes of their answers is bound": f"""
         trainer.ppo_trainer.* trainer.ppo_trainer_async.* {_OF_MAKER}.make_experience {_OF_MAKER}._dispatch_forward
-        trainer.ppo_utils.samples_generator.* trainer.ray.utils.* trainer.ray.vllm_engine.*
-    """,
+        trainer.ppo_utils.samples_generator.* trainer.ray.utils.* trainer.ray.vllm_engine.*""",
     "columns of text or images, as a template or processor makes them": "datasets.prompts_dataset.* utils.vlm_utils.*",
 }
 

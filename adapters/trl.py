@@ -1,8 +1,8 @@
 """TRL (huggingface/trl): how Sentinel's contracts bind to its boundaries.
 
-Its trainers are run on TRL's own configuration classes. Where a boundary is one method that is given log-probs or
-rewards, it is called on a trainer of its own class whose constructor did not run: what that would have set stands in
-the configuration, or in ``_OFF``. Where the scaling of a whole step is asked for, the trainer is built for real.
+Its trainers are run on its configuration classes. A method that is given log-probs or rewards is called on a trainer
+whose constructor did not run: what that would have set stands in the configuration, or in ``_OFF``. For the scaling of
+a whole step the trainer is built for real.
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ from sentinel.worker.kit import (
     with_gradient,
 )
 
-#: Dialects say where TRL says so by a line of main in July 2026.
-CODE = "https://github.com/huggingface/trl/blob/f2cd57710ae345ea6428ae95363267fcf38a3dc8/trl"
+CODE = "https://github.com/huggingface/trl/blob/f2cd57710ae345ea6428ae95363267fcf38a3dc8/trl"  # July 2026
 
 GRPO, RLOO, DPO, SFT, KTO, REWARD = (
     f"trl.trainer.{name}_trainer" for name in ("grpo", "rloo", "dpo", "sft", "kto", "reward")
@@ -69,7 +68,7 @@ _OFF: dict[str, Any] = {
     **dict.fromkeys(("is_encoder_decoder", "_peft_has_been_casted_to_bf16", "reference_free"), False),
     **dict.fromkeys(("aux_loss_enabled", "_entropy_bonus_enabled", "is_fsdp_enabled", "is_deepspeed_enabled"), False),
     **dict.fromkeys(("use_liger_loss", "use_liger_kernel", "use_vllm", "off_policy_mask_threshold"), None),
-    "_tp_size": 1, "_pending_extra_logs": {}, "_pending_metrics": {},
+    "_tp_size": 1, "_pending_extra_logs": {}, "_pending_metrics": {}, "is_vision_model": False,
 }  # fmt: skip
 
 
@@ -121,9 +120,8 @@ def _saying(boundary: Any, log_probs: Any) -> dict[str, Any]:
     """Methods that answer these log-probs: one alone; with entropies, and later with a router's loss."""
     method = getattr(boundary.owner, "_get_per_token_logps_and_entropies", boundary.function)
     arity = 3 if "compute_aux_loss" in inspect.signature(method).parameters else 2
-    several = (log_probs, log_probs.detach() * 0, None)[:arity]
-    answers = {"_get_per_token_logps_and_entropies": several, "_get_per_token_logps": log_probs}
-    return {name: partial(itself, answer) for name, answer in answers.items()}
+    both, one = (partial(itself, said) for said in ((log_probs, log_probs.detach() * 0, None)[:arity], log_probs))
+    return {"_get_per_token_logps_and_entropies": both, "_get_per_token_logps": one}
 
 
 def _completions(inputs: Mapping[str, Any], **more: Any) -> dict[str, Any]:
@@ -211,11 +209,12 @@ def _async_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         for ids, kept, old, a in zip(token_ids(mask * 0 + 1), *(column.tolist() for column in columns))
     ]
     collator, given = boundary.module.DataCollatorForRollout(pad_token_id=0), [{**row, "metrics": {}} for row in rows]
-    batch = collator.torch_call([[given]] if hasattr(collator, "groups_trained") else given)
+    batch = collator.torch_call([[given]] if "groups" in collator.torch_call.__code__.co_varnames else given)
     if inputs["batch_num_tokens"] is not None:
         batch["global_n_tokens"] = torch.tensor([float(inputs["batch_num_tokens"])])
-    args = _options(boundary, _bounds(inputs), {"beta": 0.0})
-    trainer = _clipping(boundary, args, inputs, _train_tokens_start_time=None)
+    trainer = _clipping(
+        boundary, _options(boundary, _bounds(inputs), {"beta": 0.0}), inputs, _train_tokens_start_time=None
+    )
     return {
         "loss": boundary.function(trainer, model, batch),
         "clip_fraction": trainer._metrics["train"].get("clip_ratio/region_mean", [None])[0],
@@ -316,9 +315,9 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     whole = {"distillation_mode": "full_logits", "distillation_alpha": inputs["beta"], "distillation_is_clip": None}
     trainer = _trainer(
         boundary, stand_in(**whole), beta=inputs["beta"], temperature=inputs["temperature"], model=student,
-        teacher_model=teacher, use_liger_gkd_loss=False, use_teacher_server=False, _buffered_num_items=None,
+        distillation_objective="jsd", teacher_model=teacher, use_liger_gkd_loss=False, use_teacher_server=False,
         loss_top_k=0, loss_add_tail=False, _raise_if_local_teacher_tokenizer_mismatch=lambda *_, **__: None,
-        model_kwarg_keys=(), _get_teacher_context_for_self_distillation=nullcontext,
+        model_kwarg_keys=(), _buffered_num_items=None, _get_teacher_context_for_self_distillation=nullcontext,
         _log_self_distillation_metric=lambda *_: None,
     )  # fmt: skip
     if "distillation_logits" in boundary.parameters:  # SDPO's mean is over rows, those without a token among them
@@ -381,12 +380,11 @@ def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         boundary.module.add_fused_lm_head(other)
     batch = sequences(mask)
     given = {name: inputs[name] for name in ("beta", "ld_alpha") if inputs[name] is not None}
-    former = not hasattr(boundary.module, "DPOConfig")
-    args = stand_in(**given) if former else _options(boundary, given)
+    args = _options(boundary, given) if hasattr(boundary.module, "DPOConfig") else stand_in(**given)
     trainer = _trainer(
         boundary, args, model=model, ref_model=other, loss_types=[inputs["loss_type"]], loss_weights=[1.0],
-        beta=inputs["beta"], precompute_ref_logps=False, _total_train_tokens=0, max_length=None,
-        loss_type=inputs["loss_type"] if former else [inputs["loss_type"]], is_vision_model=False, **_PADDED,
+        beta=inputs["beta"], precompute_ref_logps=False, _total_train_tokens=0, max_length=None, **_PADDED,
+        loss_type=inputs["loss_type"] if isinstance(getattr(args, "loss_type", ""), str) else [inputs["loss_type"]],
     )  # fmt: skip
     if "get_batch" in boundary.path:
         return {"loss": boundary.invoke({}, trainer, model, _former_pairs(boundary, batch))[0]}
@@ -534,7 +532,8 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     rows = trainers._prepare_dataset(trainer, Rows([row]), tokenizer, args, "pairs")
     if not rows:
         return {"token_ids": None}
-    batch = boundary.function(boundary.owner(pad_token_id=0, max_length=inputs["max_tokens"]), rows)
+    options = accepted(boundary.owner, {"pad_token_id": 0, "max_length": inputs["max_tokens"]}, {"max_length": None})
+    batch = boundary.function(boundary.owner(**options), rows)
     count = int(batch["attention_mask"][0].sum())
     return {"token_ids": batch["input_ids"][0][:count], "loss_mask": batch["completion_mask"][0][:count]}
 
@@ -564,13 +563,14 @@ def _overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _WORDS = StandIn("tokenizer", "of words: a word is a token")
+_PREPARES = tuple(f"{trainer}Trainer._prepare_dataset" for trainer in (f"{SFT}.SFT", f"{DPO}.DPO"))
 ROWS = (
-    Binding(f"{SFT}.SFTTrainer._prepare_dataset", "trained_tokens", call=_of_a_chat, stand_ins=(_SELF, _WORDS)),
     *(
-        Binding(boundary, "trained_tokens", call=call, stand_ins=(_SELF, _WORDS), fixed={"trains": "last", **fixed})
-        for boundary, call, fixed in (
-            (f"{DPO}.DataCollatorForPreference.torch_call", _of_a_pair, {}),
-            (f"{_OWN}.utils.DataCollatorForChatML.__call__", _of_chatml, {"max_tokens": None}),
+        Binding(boundary, "trained_tokens", call=call, stand_ins=(_SELF, _WORDS), fixed=fixed, requires=needs)
+        for boundary, call, fixed, needs in (
+            (_PREPARES[0], _of_a_chat, {}, (f"{SFT}.SFTConfig",)),
+            (f"{DPO}.DataCollatorForPreference.torch_call", _of_a_pair, {"trains": "last"}, _PREPARES[1:]),
+            (f"{_OWN}.utils.DataCollatorForChatML.__call__", _of_chatml, {"trains": "last", "max_tokens": None}, ()),
         )
     ),
     Binding(
@@ -585,8 +585,7 @@ ROWS = (
 
 def _reported(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What KTO reports of a batch whose chosen and rejected responses have these log-probs, as has the reference."""
-    given = inputs["arguments"]
-    chosen, rejected = (torch.tensor(given[side]) for side in _SIDES)
+    chosen, rejected = (torch.tensor(inputs["arguments"][side]) for side in _SIDES)
     said = (chosen, rejected, chosen, rejected, torch.cat([chosen, rejected]))
     trainer = _trainer(
         boundary, stand_in(), forward=partial(itself, said), ref_model=stand_in(), beta=0.1, loss_type="kto",
@@ -601,8 +600,7 @@ def _kl_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     given = inputs["arguments"]
     log_probs, ref_log_probs = (torch.tensor(given[name]) for name in ("log_probs", "ref_log_probs"))
     ones, zeros = torch.ones_like(log_probs), torch.zeros(len(log_probs))
-    config = stand_in(kl_penalty=given["kl_penalty"])
-    trainer = _trainer(boundary, stand_in(), config=config, kl_ctl=stand_in(value=0.2))
+    trainer = _trainer(boundary, None, config=stand_in(kl_penalty=given["kl_penalty"]), kl_ctl=stand_in(value=0.2))
     penalties = boundary.owner.compute_rewards(trainer, zeros, log_probs, ref_log_probs, ones)
     statistics = {"val/error": torch.ones(2), "returns/var": torch.ones(2)}
     told = boundary.function(
@@ -687,10 +685,10 @@ def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "GRPO" in boundary.path:
         options["loss_type"] = _LOSS_TYPES["ppo", inputs["loss_agg_mode"]].replace("bnpo", "dapo")
     prompts = [{"prompt": token_words(row[:1])} for row in ids.tolist()]
-    size = inputs["micro_batch_size"]
-    trainer, model = built(boundary, inputs["log_probs"], size, prompts, options, reward_funcs=itself)
-    scored = _completions(inputs, prompt_ids=ids[:, :1], completion_ids=ids[:, 1:])
-    trainer._generate_and_score_completions = partial(itself, scored)
+    table, size = inputs["log_probs"], inputs["micro_batch_size"]
+    trainer, model = built(boundary, table, size, prompts, options, reward_funcs=itself)
+    scored = partial(itself, _completions(inputs, prompt_ids=ids[:, :1], completion_ids=ids[:, 1:]))
+    trainer._generate_and_score_completions = scored
     loss, arrived = trained(trainer, model)
     return {"gradient": arrived[:, 1:-1], "pg_loss": loss}
 
@@ -698,10 +696,9 @@ def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _preferred(
     rows: str, names: tuple[str, ...], options: Mapping[str, Any], boundary: Any, inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Pairs of responses to a prompt, in rows of pairs, of responses, of texts alone (of a reward model, whose score of
-    a text is the sum of what the table says of its tokens) or of prompts (whose responses are generated and judged);
-    ``names`` are the options that the scenario gives. A row's first token, which is certain, is the prompt, and begins
-    the response: it says whose end it is where there is but one token. Trainers add the end themselves."""
+    """Pairs of responses to a prompt, in rows of pairs, of responses, of texts (of a reward model, which sums what the
+    table says of tokens) or of prompts (answered and judged); ``names`` are the scenario's options. A row's first token
+    is the prompt, and begins the response: it says whose end it is where there is but one. Trainers add the end."""
     table, reference, mask = _of_pairs(inputs)
     ids = token_ids(mask, ended=True)
     pairs = list(zip(ids, ids[len(ids) // 2 :]))
@@ -774,6 +771,12 @@ def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"normalised": boundary.function(trainer, batch)["advantages"]}
 
 
+def _since(boundary: str) -> tuple[str, ...]:  # what trainers do not take that are older, or of an older transformers
+    owner = boundary.rpartition(".")[0]
+    return f"{owner}.{_TAKES.get(owner.rpartition('.')[2], '__init__(processing_class)')}", f"{owner[:-7]}Config"
+
+
+_TAKES = {"KTOTrainer": "_get_train_sampler(train_dataset)", "OnlineDPOTrainer": "__init__(reward_funcs)"}
 _ONE_TOKEN = StandIn("generate", "answers one token, in the place of sampling")
 ADVANTAGES = (
     normalised_rewards(
@@ -791,7 +794,7 @@ _SIGMOID, _OF_PAIRS = ("sigmoid",), ("beta", "ref_model")
 STEPS = (
     *(
         Binding(
-            boundary, f"{contract}_update", call=call, stand_ins=(_TABLE, *stand_ins),
+            boundary, f"{contract}_update", call=call, stand_ins=(_TABLE, *stand_ins), requires=_since(boundary),
             accepts=accepts, fixed=fixed, dialects=dialects, dtypes=("float32",),
         )
         for boundary, contract, call, stand_ins, accepts, fixed, dialects in (
@@ -810,7 +813,7 @@ STEPS = (
     *(
         Binding(
             boundary, "preference_update", call=partial(_preferred, rows, names, options),
-            stand_ins=(_TABLE, _SAID)[: 1 + (rows == "prompts")], requires=(f"{KTO}.KTOConfig",) * ("KTO" in boundary),
+            stand_ins=(_TABLE, _SAID)[: 1 + (rows == "prompts")], requires=_since(boundary),
             accepts={"chosen_mask": _COUNTED, "rejected_mask": _COUNTED, "loss_type": types},
             fixed={name: value for name, value in (("ld_alpha", None), ("beta", 1.0)) if name not in names},
             dialects=() if "ref_model" in names else (_NO_REFERENCE,), dtypes=("float32",),
@@ -829,7 +832,7 @@ STEPS = (
     ),
     *(
         Binding(
-            f"{trainer}.training_step", "distillation_update", call=_taught,
+            f"{trainer}.training_step", "distillation_update", call=_taught, requires=(f"{_OWN}.utils",),
             stand_ins=(_TABLE, _SAID, _COLLATOR), accepts={"response_mask": _COUNTED, **accepts}, dtypes=("float32",),
         )
         for trainer, accepts in (

@@ -76,7 +76,13 @@ def _asked(boundary: Any, args: Any) -> Any:
     async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
         raise Asked({name: value for name, value in payload["sampling_params"].items() if name != told})
 
-    answers = {"load_tokenizer": None, "load_processor": None, "_prepare_prompt_ids": [5], "get_rollout_num_engines": 1}
+    tokenizer = stand_in(encode=lambda *_, **__: [5])
+    answers = {
+        "load_tokenizer": tokenizer,
+        "load_processor": None,
+        "_prepare_prompt_ids": [5],
+        "get_rollout_num_engines": 1,
+    }
     with contextlib.ExitStack() as alone, swapped(module, "post", post):
         for name, said in answers.items():
             alone.enter_context(swapped(module, name, lambda *_, _said=said, **__: _said))
@@ -107,6 +113,8 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         )
 
     async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
+        if "input_ids" not in payload:
+            raise AbsentError("not in this version: an engine is sent a text")
         return in_sglangs_words(engine.answer(payload["input_ids"], payload["sampling_params"]), inputs["routed"])
 
     async def graded(_: Any, sample: Any, **__: Any) -> float:
