@@ -209,16 +209,13 @@ def _async_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         for ids, kept, old, a in zip(token_ids(mask * 0 + 1), *(column.tolist() for column in columns))
     ]
     collator, given = boundary.module.DataCollatorForRollout(pad_token_id=0), [{**row, "metrics": {}} for row in rows]
-    batch = collator.torch_call([[given]] if "groups" in collator.torch_call.__code__.co_varnames else given)
+    batch = collator.torch_call([[given]] if "(groups,)" in inspect.getsource(collator.torch_call) else given)
     if inputs["batch_num_tokens"] is not None:
         batch["global_n_tokens"] = torch.tensor([float(inputs["batch_num_tokens"])])
-    trainer = _clipping(
-        boundary, _options(boundary, _bounds(inputs), {"beta": 0.0}), inputs, _train_tokens_start_time=None
-    )
-    return {
-        "loss": boundary.function(trainer, model, batch),
-        "clip_fraction": trainer._metrics["train"].get("clip_ratio/region_mean", [None])[0],
-    }
+    args = _options(boundary, _bounds(inputs), {"beta": 0.0})
+    trainer = _clipping(boundary, args, inputs, _train_tokens_start_time=None)
+    loss = boundary.function(trainer, model, batch)
+    return {"loss": loss, "clip_fraction": trainer._metrics["train"].get("clip_ratio/region_mean", [None])[0]}
 
 
 _FINITE = Dialect(
