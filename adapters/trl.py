@@ -378,10 +378,11 @@ def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     batch = sequences(mask)
     given = {name: inputs[name] for name in ("beta", "ld_alpha") if inputs[name] is not None}
     args = _options(boundary, given) if hasattr(boundary.module, "DPOConfig") else stand_in(**given)
+    several = "list" in str(getattr(type(args), "__annotations__", {}).get("loss_type"))
     trainer = _trainer(
         boundary, args, model=model, ref_model=other, loss_types=[inputs["loss_type"]], loss_weights=[1.0],
         beta=inputs["beta"], precompute_ref_logps=False, _total_train_tokens=0, max_length=None, **_PADDED,
-        loss_type=inputs["loss_type"] if isinstance(getattr(args, "loss_type", ""), str) else [inputs["loss_type"]],
+        loss_type=[inputs["loss_type"]] if several else inputs["loss_type"],
     )  # fmt: skip
     if "get_batch" in boundary.path:
         return {"loss": boundary.invoke({}, trainer, model, _former_pairs(boundary, batch))[0]}
