@@ -71,7 +71,7 @@ def accepted(kind: Any, options: Mapping[str, Any], usual: Mapping[str, Any] | N
     :param usual: what it did before it had an option.
     :raises AbsentError: for an option that it does not have, where another value than the usual is asked for.
     """
-    known = set()
+    known: set[str] = set()
     with suppress(ValueError):  # a typed dictionary has none
         known.update(inspect.signature(kind).parameters)
     known.update(name for base in kind.__mro__ for name in getattr(base, "__annotations__", {}))
