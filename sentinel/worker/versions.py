@@ -81,7 +81,7 @@ def needed_package(error: BaseException, file: str) -> str:
 
     :param file: the module's.
     """
-    if not isinstance(error, NameError):
+    if not isinstance(error, NameError) or not error.name:
         return ""
     return next((top for top in origins(error.name, codes.described(file)["names"]) if not ghosts.installed(top)), "")
 
