@@ -313,7 +313,7 @@ _LOSS_BINDINGS = (
     ),
     Binding(
         f"{_LOSSES}.DistillationLossFn.__call__", "distillation_loss", call=_distilled, fixed={"temperature": 1.0},
-        accepts={"beta": (0.0, 1.0)},
+        accepts={"beta": (0.0, 1.0)}, requires=(_PREPARED,),
     ),
     Binding(f"{_LOSSES}.ClippedPGLossFn.__call__", "ratio_report", call=_ratios, imports=(_BATCHES,)),
     Binding(
@@ -380,18 +380,19 @@ def _prompts(group: Sequence[Any]) -> Any:
     return torch.tensor([[labels.index(label)] for label in group])
 
 
+class _Options(dict[str, Any]):
+    """Read as an object, and until July 2026 as a dictionary."""
+
+    __getattr__ = dict.__getitem__
+
+
 def _estimator(boundary: Any, **options: Any) -> Any:
     """An estimator by its own constructor, and both of the configurations that it is given."""
     kl = stand_in(use_kl_in_reward=False, reference_policy_kl_penalty=0.0, reference_policy_kl_type="k1")
     usual = {"use_leave_one_out_baseline": False, "normalize_rewards": True, "minus_baseline": False}
 
-    class Options(dict[str, Any]):
-        """Read as an object, and until July 2026 as a dictionary."""
-
-        __getattr__ = dict.__getitem__
-
-    of_loss = Options({**vars(kl), **{name: options.pop(name) for name in list(options) if name in vars(kl)}})
-    return boundary.owner(Options({**usual, **options}), of_loss)
+    of_loss = _Options({**vars(kl), **{name: options.pop(name) for name in list(options) if name in vars(kl)}})
+    return boundary.owner(_Options({**usual, **options}), of_loss)
 
 
 def _group_advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -450,14 +451,14 @@ def _raw(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A step wants more than there are, so that nothing of what is kept is cut off."""
-    rewards, rows = inputs["rewards"], len(inputs["rewards"])
+    rewards, rows = inputs["rewards"].float(), len(inputs["rewards"])
     of_prompts = boundary.imported[_UTILS].calculate_baseline_and_std_per_prompt
     std = of_prompts(_prompts(inputs["group"]), rewards, torch.ones_like(rewards), leave_one_out_baseline=False)[1]
     step = {"num_prompts_per_step": rows + 1, "num_generations_per_prompt": 1}
-    options = stand_in(**step, use_dynamic_sampling=True, dynamic_sampling_max_gen_batches=9)
+    options = _Options({**step, "use_dynamic_sampling": True, "dynamic_sampling_max_gen_batches": 9})
     batch = boundary.imported[_BATCHES].BatchedDataDict({"number": torch.arange(rows), "total_reward": rewards})
     timer = stand_in(time=lambda _: nullcontext())
-    made = boundary.function(batch, std, std, 1, stand_in(grpo=options, ppo=options), timer)[0]
+    made = boundary.function(batch, std, std, 1, _Options(grpo=options, ppo=options), timer)[0]
     return {"numbers": made["number"].tolist(), "rewards": made["filtered_reward"].tolist()}
 
 
@@ -633,13 +634,14 @@ _CHATS: dict[str, Any] = {
     "imports": (_MESSAGES_OF, _PROCESSORS),
     "dialects": (Dialect("after_the_end", "counted", _BEHIND, f"{_MAIN}/data/llm_message_utils.py#L560"),),
 }
-_COLLATES = "nemo_rl.data.collate_fn.preference_collate_fn"
+_COLLATES, _PAIR = "nemo_rl.data.collate_fn.preference_collate_fn", f"{_PROCESSORS}.preference_preprocessor"
+_MASKED = f"{_GRPO}.add_grpo_token_loss_masks_and_generation_logprobs"
 _WHOLE, _PAIRS = {"max_tokens": None}, {"max_tokens": None, "trains": "last"}
 _MESSAGES = (
     Binding(f"{_PROCESSORS}.sft_processor", "trained_tokens", call=_of_a_chat, fixed=_WHOLE, **_CHATS),
-    Binding(f"{_PROCESSORS}.preference_preprocessor", "trained_tokens", call=_of_a_pair, fixed=_PAIRS, **_CHATS),
+    Binding(_PAIR, "trained_tokens", call=_of_a_pair, fixed=_PAIRS, **_CHATS),
     Binding(
-        _COLLATES, "trained_tokens", call=_of_a_pair, fixed=_PAIRS, requires=(_COLLATES,), **_CHATS,
+        _COLLATES, "trained_tokens", call=_of_a_pair, fixed=_PAIRS, requires=(_COLLATES, _PAIR), **_CHATS,
         formerly=("nemo_rl.data.datasets.preference_collate_fn", "nemo_rl.data.datasets.dpo_collate_fn"),
     ),
     Binding(
@@ -652,9 +654,9 @@ _MESSAGES = (
         f"{_GRPO}.extract_initial_prompt_messages", "group_numbers",
         formerly=(f"{_GRPO}._extract_prompt_only_messages",), call=_grouped,
     ),
-    Binding(f"{_GRPO}.add_grpo_token_loss_masks_and_generation_logprobs", "rollout_episode", call=_episode),
+    Binding(_MASKED, "rollout_episode", call=_episode),
     Binding(
-        "nemo_rl.experience.rollouts.run_multi_turn_rollout", "rollout_episode", call=_rolled,
+        "nemo_rl.experience.rollouts.run_multi_turn_rollout", "rollout_episode", call=_rolled, requires=(_MASKED,),
         imports=(_GRPO, _BATCHES), stand_ins=(StandIn("engine, environment, ray", "answer at once, as it is said"),),
     ),
 )  # fmt: skip
@@ -840,6 +842,8 @@ _LEFT_OUT = {
         algorithms.grpo._apply_message_level_advantage_penalties algorithms.grpo._apply_mask_sample_filter
         experience.rollouts._extract_mask_sample_flags experience.rollouts._apply_effort_shaping
         experience.rollouts.apply_reward_penalties algorithms.grpo.scale_rewards *._clip_grpo_advantages""",
+    "the quotient of an advantage and its deviation; the estimator that has it today is bound": """
+        algorithms.grpo.normalize_advantages_with_epsilon""",
     "it masks rows by a mean of ratios that importance_weight has not": "algorithms.*seq_logprob_error_masking",
     "fields under other names, or rows of a validation that weigh nothing": """*._build_async_grpo_train_data
         data.collate_fn.rl_collate_fn algorithms.utils.maybe_pad_last_batch experience.rollouts._tensorize_by_key""",

@@ -46,6 +46,7 @@ _ADVANTAGE = f"{_ORCHESTRATOR}.advantage"
 _UNBOUNDED: Mapping[str, Any] = {
     "clip_ratio": float("inf"),
     **dict.fromkeys(("mask_ratio_low", "token_mask_low", "sequence_mask_low", "geo_mask_low"), 0.0),
+    "sequence_mask_ratio_low": 0.0,
     **dict.fromkeys(("mask_ratio_high", "token_mask_high", "sequence_mask_high", "geo_mask_high"), float("inf")),
     **dict.fromkeys(("ipo_mask_low", "ipo_mask_high", "dppo_mask_low", "dppo_mask_high"), 2.0),
     **dict.fromkeys(("sequence_clip_high", "importance_ratio_max"), float("inf")),
@@ -329,12 +330,15 @@ def _admitted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"numbers": numbers, "rewards": [rewards[row] for row in numbers]}
 
 
+#: Before, a rollout had its reward where a trace has it today.
+_NODES = (f"{_ALGORITHMS}.routing.assign_advantages",)
 _TRACES = StandIn("episodes", "verifiers' records of rollouts; an algorithm reads rewards and writes advantages")
 _ONE_TOKEN = {**REWARD_NORMALISATION.lacking("std_level", "leave_one_out"), "mean_level": "group"}
 _ADVANTAGES = (
     Binding(
         f"{_ALGORITHMS}.grpo.GRPOAlgorithm.score_group",
         "reward_normalisation",
+        requires=_NODES,
         call=_centred,
         stand_ins=(_TRACES,),
         fixed={**_ONE_TOKEN, "std_level": None, "leave_one_out": False},
@@ -342,6 +346,7 @@ _ADVANTAGES = (
     Binding(
         f"{_ALGORITHMS}.hierarchical_grpo.HierarchicalGRPOAlgorithm.score_group",
         "reward_normalisation",
+        requires=_NODES,
         call=_centred,
         stand_ins=(_TRACES,),
         fixed={**_ONE_TOKEN, "std_level": None, "leave_one_out": False},
@@ -355,6 +360,7 @@ _ADVANTAGES = (
         stand_ins=(_TRACES,),
         fixed={"reward_layout": "outcome", "epsilon": 0.0},
         accepts={"response_mask": ("full",)},
+        requires=_NODES,
     ),
     Binding(
         "prime_rl.orchestrator.curriculum.gates.adv.AdvRangeGate.admit",
@@ -401,11 +407,19 @@ def _fields(boundary: Any, length: int, row: int) -> Any:
     return made(**{name: value for name, value in fields.items() if name in made.__struct_fields__})
 
 
+def _beside(boundary: Any, count: int) -> dict[str, Any]:
+    """What a pack costs is its tokens; until July 2026 a sample had an adapter of LoRA; there is one."""
+    cost = getattr(boundary.module, "build_bin_cost", lambda _: sum)(None)
+    return {"bin_cost": cost, "num_loras": 1, "idxs": [0] * count}
+
+
 def _micro_batches(boundary: Any, lengths: Sequence[int], budget: int, workers: int = 1) -> list[Any]:
     module = boundary.module
     samples = [module.prepare_sample(_fields(boundary, length, row), budget) for row, length in enumerate(lengths)]
-    costs = {"bin_cost": module.build_bin_cost(None)} if "bin_cost" in boundary.parameters else {}
-    return list(boundary.invoke({}, samples=samples, max_seq_len=budget, num_train_workers=workers, **costs))
+    if "num_loras" in boundary.parameters:
+        samples = [(0, sample) for sample in samples]
+    given = {"samples": samples, "max_seq_len": budget, "num_train_workers": workers}
+    return list(boundary.invoke({}, **given, **_beside(boundary, len(samples))))
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -416,9 +430,9 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _prepared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """For two workers; what is added lest one has less to do has no token that counts."""
     samples = [_fields(boundary, length, row) for row, length in enumerate(lengths_of(inputs))]
-    costs = {"bin_cost": boundary.module.build_bin_cost(None)} if "bin_cost" in boundary.parameters else {}
     budget = inputs["max_tokens_per_microbatch"]
-    made = boundary.invoke({}, rollouts=samples, seq_len=budget, num_train_workers=2, **costs)
+    given = {"rollouts": samples, "seq_len": budget, "num_train_workers": 2}
+    made = boundary.invoke({}, **given, **_beside(boundary, len(samples)))
     parts = [one for worker in made for one in worker if any(one.loss_mask)]
     return {"parts": [list(dict.fromkeys(one.input_ids)) for one in parts]}
 
@@ -440,7 +454,9 @@ def _concatenated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         }
         for row, length in enumerate(lengths)
     ]
-    packs = boundary.function(boundary.owner(samples, budget))
+    quiet = stand_in(debug=lambda *_: None, info=lambda *_: None, warning=lambda *_: None)
+    with swapped(boundary.module, "get_logger", lambda: quiet):
+        packs = list(boundary.function(boundary.owner(samples, budget)))
     made = [boundary.module.cat_collate([pack]) for pack in packs]
     return {"parts": [list(dict.fromkeys(one["input_ids"][one["loss_mask"]].tolist())) for one in made]}
 
@@ -614,12 +630,14 @@ _ROLLOUTS = (
     Binding(
         f"{_ORCHESTRATOR}.train_sink.TrainSink.process_batch",
         "rollout_collection",
+        requires=_NODES,
         call=_taken,
         stand_ins=(_TRACES, StandIn("self", "a sink without its curriculum: what it has collected is there")),
     ),
     Binding(
         f"{_ALGORITHMS}.routing.assign_reference_logprobs",
         "collation",
+        requires=_NODES,
         call=_referenced,
         stand_ins=(_TRACES,),
         fixed={
@@ -643,11 +661,16 @@ _UNBOUND: dict[str, str] = {
     f"{_LOSS}.ipo_loss_fn": "its trust region is the same for every sign of an advantage, as in no paper",
     f"{_LOSS}.ref_kl_loss_fn": "a reverse KL as an advantage, with constants of its own; a recipe asks it",
     f"{_LOSS}.setup_rl_loss_fn": "it looks a loss up by its options",
-    f"{_LOSS}.shift_tensor_right": "a column before the others",
+    f"{_LOSS}.setup_loss_fn": "it looks a loss up by its options",
+    f"{_LOSS}.shift_*": "a column before the others",
+    f"{_LOSS}.kl_penalty": "k3, cut to 10, in June 2025 alone; the KL of today is bound",
+    f"{_LOSS}.grpo_loss_*": "grpo_loss, which is bound, asks it",
+    f"{_LOSS}.highest_entropy_mask": "an option of grpo_loss, off by default",
+    f"{_ADVANTAGE}.*": "compute_advantages, which is bound, asks it",
     f"{_LOSS}._safe_mean": "metrics alone",
     f"{_ALGORITHMS}.opd.*": "it asks a teacher's service; assign_reference_logprobs takes the answers",
     f"{_ALGORITHMS}.opsd.*": "it asks a service of the policy; assign_reference_logprobs takes the answers",
-    f"{_ALGORITHMS}.routing.assign_advantages": "the algorithms that are bound write advantages with it",
+    f"{_ALGORITHMS}.routing.*_advantages": "the algorithms that are bound write advantages with it",
     f"{_ALGORITHMS}.routing.scalar_advantage": "metrics alone",
     f"{_ALGORITHMS}.routing.stamp_loss_routing": "no contract has the weights of several losses; those are bound alone",
     f"{_ALGORITHMS}.echo.*": "a loss of what tools say, beside the policy's: no contract has the weights of several",
@@ -657,6 +680,7 @@ _UNBOUND: dict[str, str] = {
     f"{_ORCHESTRATOR}.train_sink.TrainSink._record_zero_output": "when a run without any output stops",
     f"{_ORCHESTRATOR}.train_sink.TrainSink.process_group": "it asks algorithms, gates and trace_to_samples, all bound",
     f"{_ORCHESTRATOR}.trajectories.iter_trainable_branches": "trace_to_samples, which is bound, asks it",
+    f"{_ORCHESTRATOR}.trajectories.interleave_rollout": "trace_to_samples, which is bound, came in its place",
     f"{_ORCHESTRATOR}.trajectories._encode_routed_experts": "bytes of an array",
     f"{_BATCH}._karmarkar_karp": "balanced_partition, which is bound, asks it",
     f"{_BATCH}._partition_loads": "balanced_partition, which is bound, asks it",
@@ -692,11 +716,17 @@ _UNBOUND: dict[str, str] = {
     "prime_rl.trainer.sft.data.CatDataset.state_dict": "options, and the place from which a run goes on",
     "prime_rl.trainer.sft.data.CatDataset.__init__": "options, and the place from which a run goes on",
     "prime_rl.trainer.sft.data.CatDataset._finalize_pack": "CatDataset.__iter__, which is bound, asks it",
-    "prime_rl.trainer.sft.data.cat_collate": "CatDataset.__iter__, which is bound, hands its rows to it",
+    "prime_rl.trainer.sft.data.*collate": "CatDataset.__iter__, which is bound, hands its rows to it",
     f"{_BATCH}._assert_token_arrays_aligned": "it refuses what does not fit",
     f"{_SCHEDULER}.setup_linear_scheduler": "torch's own schedules, one after the other; the others are bound",
+    f"{_SCHEDULER}.setup_scheduler": "torch's own schedules, by its options",
     "prime_rl.evals.*": "an evaluation: nothing is trained on it",
     "prime_rl.inference.*": "servers and workers of vLLM",
+    f"{_BEFORE}.inference.rewards.*": "records of an engine, which _compute_request_rewards has, and is bound",
+    **dict.fromkeys(
+        (f"{_BEFORE}.inference.{name}" for name in ("compute_*", "get_*", "fake_chat_template", "inference")),
+        "a script of May 2025 around an engine; what came in its place is bound",
+    ),
     "prime_rl.monitors.*": "it hands numbers to a service or a file",
     "prime_rl.utils.validation.*": "it hands options on, and refuses some",
     "prime_rl.utils.metrics_server.*": "metrics alone",

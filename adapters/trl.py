@@ -1,8 +1,8 @@
 """TRL (huggingface/trl): how Sentinel's contracts bind to its boundaries.
 
-Its trainers are run on TRL's own configuration classes. Where a boundary is one method that is given log-probs or
-rewards, it is called on a trainer of its own class whose constructor did not run: what that would have set stands in
-the configuration, or in ``_OFF``. Where the scaling of a whole step is asked for, the trainer is built for real.
+Its trainers are run on its configuration classes. A method that is given log-probs or rewards is called on a trainer
+whose constructor did not run: what that would have set stands in the configuration, or in ``_OFF``. For the scaling of
+a whole step the trainer is built for real.
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ from sentinel.worker.kit import (
     with_gradient,
 )
 
-#: Dialects say where TRL says so by a line of main in July 2026.
-CODE = "https://github.com/huggingface/trl/blob/f2cd57710ae345ea6428ae95363267fcf38a3dc8/trl"
+CODE = "https://github.com/huggingface/trl/blob/f2cd57710ae345ea6428ae95363267fcf38a3dc8/trl"  # July 2026
 
 GRPO, RLOO, DPO, SFT, KTO, REWARD = (
     f"trl.trainer.{name}_trainer" for name in ("grpo", "rloo", "dpo", "sft", "kto", "reward")
@@ -69,7 +68,7 @@ _OFF: dict[str, Any] = {
     **dict.fromkeys(("is_encoder_decoder", "_peft_has_been_casted_to_bf16", "reference_free"), False),
     **dict.fromkeys(("aux_loss_enabled", "_entropy_bonus_enabled", "is_fsdp_enabled", "is_deepspeed_enabled"), False),
     **dict.fromkeys(("use_liger_loss", "use_liger_kernel", "use_vllm", "off_policy_mask_threshold"), None),
-    "_tp_size": 1, "_pending_extra_logs": {}, "_pending_metrics": {},
+    "_tp_size": 1, "_pending_extra_logs": {}, "_pending_metrics": {}, "is_vision_model": False,
 }  # fmt: skip
 
 
@@ -121,9 +120,8 @@ def _saying(boundary: Any, log_probs: Any) -> dict[str, Any]:
     """Methods that answer these log-probs: one alone; with entropies, and later with a router's loss."""
     method = getattr(boundary.owner, "_get_per_token_logps_and_entropies", boundary.function)
     arity = 3 if "compute_aux_loss" in inspect.signature(method).parameters else 2
-    several = (log_probs, log_probs.detach() * 0, None)[:arity]
-    answers = {"_get_per_token_logps_and_entropies": several, "_get_per_token_logps": log_probs}
-    return {name: partial(itself, answer) for name, answer in answers.items()}
+    both, one = (partial(itself, said) for said in ((log_probs, log_probs.detach() * 0, None)[:arity], log_probs))
+    return {"_get_per_token_logps_and_entropies": both, "_get_per_token_logps": one}
 
 
 def _completions(inputs: Mapping[str, Any], **more: Any) -> dict[str, Any]:
@@ -211,15 +209,13 @@ def _async_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         for ids, kept, old, a in zip(token_ids(mask * 0 + 1), *(column.tolist() for column in columns))
     ]
     collator, given = boundary.module.DataCollatorForRollout(pad_token_id=0), [{**row, "metrics": {}} for row in rows]
-    batch = collator.torch_call([[given]] if hasattr(collator, "groups_trained") else given)
+    batch = collator.torch_call([[given]] if "(groups,)" in inspect.getsource(collator.torch_call) else given)
     if inputs["batch_num_tokens"] is not None:
         batch["global_n_tokens"] = torch.tensor([float(inputs["batch_num_tokens"])])
     args = _options(boundary, _bounds(inputs), {"beta": 0.0})
     trainer = _clipping(boundary, args, inputs, _train_tokens_start_time=None)
-    return {
-        "loss": boundary.function(trainer, model, batch),
-        "clip_fraction": trainer._metrics["train"].get("clip_ratio/region_mean", [None])[0],
-    }
+    loss = boundary.function(trainer, model, batch)
+    return {"loss": loss, "clip_fraction": trainer._metrics["train"].get("clip_ratio/region_mean", [None])[0]}
 
 
 _FINITE = Dialect(
@@ -316,9 +312,9 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     whole = {"distillation_mode": "full_logits", "distillation_alpha": inputs["beta"], "distillation_is_clip": None}
     trainer = _trainer(
         boundary, stand_in(**whole), beta=inputs["beta"], temperature=inputs["temperature"], model=student,
-        teacher_model=teacher, use_liger_gkd_loss=False, use_teacher_server=False, _buffered_num_items=None,
+        distillation_objective="jsd", teacher_model=teacher, use_liger_gkd_loss=False, use_teacher_server=False,
         loss_top_k=0, loss_add_tail=False, _raise_if_local_teacher_tokenizer_mismatch=lambda *_, **__: None,
-        model_kwarg_keys=(), _get_teacher_context_for_self_distillation=nullcontext,
+        model_kwarg_keys=(), _buffered_num_items=None, _get_teacher_context_for_self_distillation=nullcontext,
         _log_self_distillation_metric=lambda *_: None,
     )  # fmt: skip
     if "distillation_logits" in boundary.parameters:  # SDPO's mean is over rows, those without a token among them
@@ -381,12 +377,12 @@ def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         boundary.module.add_fused_lm_head(other)
     batch = sequences(mask)
     given = {name: inputs[name] for name in ("beta", "ld_alpha") if inputs[name] is not None}
-    former = not hasattr(boundary.module, "DPOConfig")
-    args = stand_in(**given) if former else _options(boundary, given)
+    args = _options(boundary, given) if hasattr(boundary.module, "DPOConfig") else stand_in(**given)
+    several = "list" in str(getattr(type(args), "__annotations__", {}).get("loss_type"))
     trainer = _trainer(
         boundary, args, model=model, ref_model=other, loss_types=[inputs["loss_type"]], loss_weights=[1.0],
-        beta=inputs["beta"], precompute_ref_logps=False, _total_train_tokens=0, max_length=None,
-        loss_type=inputs["loss_type"] if former else [inputs["loss_type"]], is_vision_model=False, **_PADDED,
+        beta=inputs["beta"], precompute_ref_logps=False, _total_train_tokens=0, max_length=None, **_PADDED,
+        loss_type=[inputs["loss_type"]] if several else inputs["loss_type"],
     )  # fmt: skip
     if "get_batch" in boundary.path:
         return {"loss": boundary.invoke({}, trainer, model, _former_pairs(boundary, batch))[0]}
@@ -519,8 +515,9 @@ def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     given = {"assistant_only_loss": not last, "completion_only_loss": last, "max_length": inputs["max_tokens"]}
     trainer = _trainer(boundary, args := _options(boundary, given), _tokenizer=tokenizer, chat_template=None)
     made = boundary.function(trainer, Rows([row]), tokenizer, args, False, None, "chats")
-    learned = [label != -100 for label in made[0]["labels"]] if made else None
-    return {"token_ids": made[0]["input_ids"], "loss_mask": learned} if made else {"token_ids": None}
+    masks = [row[name] for row in made for name in ("completion_mask", "assistant_masks") if name in row]
+    learned = [label != -100 for label in made[0]["labels"]] if made and "labels" in made[0] else map(all, zip(*masks))
+    return {"token_ids": made[0]["input_ids"], "loss_mask": list(learned)} if made else {"token_ids": None}
 
 
 def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -529,11 +526,12 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     row = {"chosen": messages, "rejected": [*messages[:-1], {"role": "assistant", "content": "w9.9"}]}
     trainers = boundary.module.DPOTrainer
     args = _options(boundary, {"max_length": inputs["max_tokens"]}, kind=boundary.module.DPOConfig)
-    trainer = unbuilt(trainers, args=args, _tokenizer=tokenizer)
+    trainer = unbuilt(trainers, args=args, _tokenizer=tokenizer, _is_vlm=False)
     rows = trainers._prepare_dataset(trainer, Rows([row]), tokenizer, args, "pairs")
     if not rows:
         return {"token_ids": None}
-    batch = boundary.function(boundary.owner(pad_token_id=0, max_length=inputs["max_tokens"]), rows)
+    options = accepted(boundary.owner, {"pad_token_id": 0, "max_length": inputs["max_tokens"]}, {"max_length": None})
+    batch = boundary.function(boundary.owner(**options), rows)
     count = int(batch["attention_mask"][0].sum())
     return {"token_ids": batch["input_ids"][0][:count], "loss_mask": batch["completion_mask"][0][:count]}
 
@@ -563,13 +561,14 @@ def _overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _WORDS = StandIn("tokenizer", "of words: a word is a token")
+_PREPARES = tuple(f"{trainer}Trainer._prepare_dataset" for trainer in (f"{SFT}.SFT", f"{DPO}.DPO"))
 ROWS = (
-    Binding(f"{SFT}.SFTTrainer._prepare_dataset", "trained_tokens", call=_of_a_chat, stand_ins=(_SELF, _WORDS)),
     *(
-        Binding(boundary, "trained_tokens", call=call, stand_ins=(_SELF, _WORDS), fixed={"trains": "last", **fixed})
-        for boundary, call, fixed in (
-            (f"{DPO}.DataCollatorForPreference.torch_call", _of_a_pair, {}),
-            (f"{_OWN}.utils.DataCollatorForChatML.__call__", _of_chatml, {"max_tokens": None}),
+        Binding(boundary, "trained_tokens", call=call, stand_ins=(_SELF, _WORDS), fixed=fixed, requires=needs)
+        for boundary, call, fixed, needs in (
+            (_PREPARES[0], _of_a_chat, {}, (f"{SFT}.SFTConfig",)),
+            (f"{DPO}.DataCollatorForPreference.torch_call", _of_a_pair, {"trains": "last"}, _PREPARES[1:]),
+            (f"{_OWN}.utils.DataCollatorForChatML.__call__", _of_chatml, {"trains": "last", "max_tokens": None}, ()),
         )
     ),
     Binding(
@@ -584,8 +583,7 @@ ROWS = (
 
 def _reported(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What KTO reports of a batch whose chosen and rejected responses have these log-probs, as has the reference."""
-    given = inputs["arguments"]
-    chosen, rejected = (torch.tensor(given[side]) for side in _SIDES)
+    chosen, rejected = (torch.tensor(inputs["arguments"][side]) for side in _SIDES)
     said = (chosen, rejected, chosen, rejected, torch.cat([chosen, rejected]))
     trainer = _trainer(
         boundary, stand_in(), forward=partial(itself, said), ref_model=stand_in(), beta=0.1, loss_type="kto",
@@ -600,8 +598,7 @@ def _kl_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     given = inputs["arguments"]
     log_probs, ref_log_probs = (torch.tensor(given[name]) for name in ("log_probs", "ref_log_probs"))
     ones, zeros = torch.ones_like(log_probs), torch.zeros(len(log_probs))
-    config = stand_in(kl_penalty=given["kl_penalty"])
-    trainer = _trainer(boundary, stand_in(), config=config, kl_ctl=stand_in(value=0.2))
+    trainer = _trainer(boundary, None, config=stand_in(kl_penalty=given["kl_penalty"]), kl_ctl=stand_in(value=0.2))
     penalties = boundary.owner.compute_rewards(trainer, zeros, log_probs, ref_log_probs, ones)
     statistics = {"val/error": torch.ones(2), "returns/var": torch.ones(2)}
     told = boundary.function(
@@ -651,7 +648,7 @@ def _rendered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 SINGLE = tuple(
-    Binding(boundary, "call", call=call, stand_ins=stand_ins)
+    Binding(boundary, "call", call=call, stand_ins=stand_ins, requires=(f"{boundary}(batch)",) * ("KTO" in boundary))
     for boundary, call, stand_ins in (
         (f"{KTO}.KTOTrainer.get_batch_loss_metrics", _reported, (_SELF, _ONE_PROCESS)),
         ("trl.trainer.ppo_trainer.PPOTrainer.record_step_stats", _kl_told, (_SELF, _ONE_PROCESS)),
@@ -686,10 +683,10 @@ def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "GRPO" in boundary.path:
         options["loss_type"] = _LOSS_TYPES["ppo", inputs["loss_agg_mode"]].replace("bnpo", "dapo")
     prompts = [{"prompt": token_words(row[:1])} for row in ids.tolist()]
-    size = inputs["micro_batch_size"]
-    trainer, model = built(boundary, inputs["log_probs"], size, prompts, options, reward_funcs=itself)
-    scored = _completions(inputs, prompt_ids=ids[:, :1], completion_ids=ids[:, 1:])
-    trainer._generate_and_score_completions = partial(itself, scored)
+    table, size = inputs["log_probs"], inputs["micro_batch_size"]
+    trainer, model = built(boundary, table, size, prompts, options, reward_funcs=itself)
+    scored = partial(itself, _completions(inputs, prompt_ids=ids[:, :1], completion_ids=ids[:, 1:]))
+    trainer._generate_and_score_completions = scored
     loss, arrived = trained(trainer, model)
     return {"gradient": arrived[:, 1:-1], "pg_loss": loss}
 
@@ -697,10 +694,9 @@ def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _preferred(
     rows: str, names: tuple[str, ...], options: Mapping[str, Any], boundary: Any, inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Pairs of responses to a prompt, in rows of pairs, of responses, of texts alone (of a reward model, whose score of
-    a text is the sum of what the table says of its tokens) or of prompts (whose responses are generated and judged);
-    ``names`` are the options that the scenario gives. A row's first token, which is certain, is the prompt, and begins
-    the response: it says whose end it is where there is but one token. Trainers add the end themselves."""
+    """Pairs of responses to a prompt, in rows of pairs, of responses, of texts (of a reward model, which sums what the
+    table says of tokens) or of prompts (answered and judged); ``names`` are the scenario's options. A row's first token
+    is the prompt, and begins the response: it says whose end it is where there is but one. Trainers add the end."""
     table, reference, mask = _of_pairs(inputs)
     ids = token_ids(mask, ended=True)
     pairs = list(zip(ids, ids[len(ids) // 2 :]))
@@ -773,6 +769,12 @@ def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"normalised": boundary.function(trainer, batch)["advantages"]}
 
 
+def _since(boundary: str) -> tuple[str, ...]:  # what trainers do not take that are older, or of an older transformers
+    owner = boundary.rpartition(".")[0]
+    return f"{owner}.{_TAKES.get(owner.rpartition('.')[2], '__init__(processing_class)')}", f"{owner[:-7]}Config"
+
+
+_TAKES = {"KTOTrainer": "_get_train_sampler(train_dataset)", "OnlineDPOTrainer": "__init__(reward_funcs)"}
 _ONE_TOKEN = StandIn("generate", "answers one token, in the place of sampling")
 ADVANTAGES = (
     normalised_rewards(
@@ -790,7 +792,7 @@ _SIGMOID, _OF_PAIRS = ("sigmoid",), ("beta", "ref_model")
 STEPS = (
     *(
         Binding(
-            boundary, f"{contract}_update", call=call, stand_ins=(_TABLE, *stand_ins),
+            boundary, f"{contract}_update", call=call, stand_ins=(_TABLE, *stand_ins), requires=_since(boundary),
             accepts=accepts, fixed=fixed, dialects=dialects, dtypes=("float32",),
         )
         for boundary, contract, call, stand_ins, accepts, fixed, dialects in (
@@ -809,7 +811,7 @@ STEPS = (
     *(
         Binding(
             boundary, "preference_update", call=partial(_preferred, rows, names, options),
-            stand_ins=(_TABLE, *((_SAID,) if rows == "prompts" else ())),
+            stand_ins=(_TABLE, _SAID)[: 1 + (rows == "prompts")], requires=_since(boundary),
             accepts={"chosen_mask": _COUNTED, "rejected_mask": _COUNTED, "loss_type": types},
             fixed={name: value for name, value in (("ld_alpha", None), ("beta", 1.0)) if name not in names},
             dialects=() if "ref_model" in names else (_NO_REFERENCE,), dtypes=("float32",),
@@ -828,7 +830,7 @@ STEPS = (
     ),
     *(
         Binding(
-            f"{trainer}.training_step", "distillation_update", call=_taught,
+            f"{trainer}.training_step", "distillation_update", call=_taught, requires=(f"{_OWN}.utils",),
             stand_ins=(_TABLE, _SAID, _COLLATOR), accepts={"response_mask": _COUNTED, **accepts}, dtypes=("float32",),
         )
         for trainer, accepts in (
@@ -841,27 +843,27 @@ STEPS = (
 
 #: Reason -> what is left out for it.
 _LEFT_OUT = {
-    "an experiment that release 1.16.0 has no more": """experimental.utils.get_reward
-        experimental.bco.* experimental.gspo_token.* experimental.grpo_with_replay_buffer.* experimental.minillm.*
-        experimental.nash_md.* experimental.ppo.* experimental.prm.* experimental.ssd.* experimental.xpo.*""",
+    "an experiment that release 1.16.0 has no more": """*.utils.get_reward experimental.bco.*
+        experimental.gspo_token.* experimental.grpo_with_replay_buffer.* experimental.minillm.* experimental.nash_md.*
+        experimental.ppo.* experimental.prm.* experimental.ssd.* experimental.xpo.* *.ppo_trainer.masked_*
+        *.utils.batch_generation *.utils.forward *.utils.generate *.truncate_response *.get_global_statistics""",
     "it talks to servers and engines, or waits for them": """*.AsyncGRPOTrainer.__init__ *.RolloutQueueDataset.*
         generation.* scripts.* *.async_rollout_worker.* *.openenv_harness.* *.AsyncGRPOTrainer.get_train_dataloader
         experimental.harbor.* experimental.openreward.* experimental.server_distillation.* *.log_rollout_traces""",
-    "images, as a processor makes them, and the columns beside them": """trainer.utils.*pixel_values_by_grid
-        trainer.*_trainer.DataCollatorForVision* experimental.utils.DataCollatorForVision* trainer.utils.flush_left""",
+    "images, as a processor makes them, and the columns beside them": """trainer.*pixel_values_by_grid
+        trainer.*_trainer.DataCollatorForVision* experimental.utils.DataCollatorForVision* *_protected_tokens""",
     "it runs in a whole step that is bound, or evaluates, or asks an engine or Liger": """trainer.utils.pad
         trainer.sft_trainer.* trainer.grpo_trainer.GRPOTrainer.* trainer.dpo_trainer.DPOTrainer.* trainer.kto_trainer.*
         trainer.reward_trainer.* trainer.rloo_trainer.RLOOTrainer.* experimental.online_dpo.* experimental.gkd.*
-        experimental.cpo.* experimental.tpo.* experimental.distillation.* experimental.iw_opd.*
-        experimental.gold.gold_trainer.GOLDTrainer.* trainer.utils.RepeatSampler.__iter__ trainer.utils.*_from_logits
-        trainer.utils.shuffle_sequence_dict trainer.utils.selective_log_softmax experimental.utils.truncate_right
-        experimental.utils.DPODataCollatorWithPadding.* experimental.utils.add_*_needed experimental.utils.pad_to_*""",
+        experimental.cpo.* experimental.tpo.* experimental.distillation.* experimental.iw_opd.* *.GOLDTrainer.*
+        trainer.utils.RepeatSampler.__iter__ trainer.utils.*_from_logits *.shuffle_sequence_dict
+        trainer.utils.selective_log_softmax *.utils.truncate_right *.utils.add_*_needed
+        experimental.utils.DPODataCollatorWithPadding.* *.utils.pad_to_* trainer.utils.flush_* *.shift_tokens_right
+        *.prepare_deepspeed trainer.utils.compute_accuracy trainer.utils.forward_* *.repeat_iterable_dataset""",
     "chats, pairs and packs are bound, and ask it; or it names columns": """data_utils.* chat_template_utils.*
         *._set_signature_columns_if_needed *.DataCollatorForChatML.__post_init__""",
-    "a stream's rows, as often as the sampler of whole steps draws them": "trainer.utils.repeat_iterable_dataset",
     "nothing calls it": "experimental.utils.truncate_dataset",
-    "patch_chunked_lm_head, which is bound, asks it": "trainer.utils._ChunkedLogProbFunction.*",
-    "AsyncGRPO's loss is bound on the batch that it makes": "*.DataCollatorForRollout.torch_call",
+    "what is bound asks it, or is bound on what it makes": "*._ChunkedLogProbFunction.* *.DataCollatorForRollout.*",
     "it deals rollouts out by the squares of their lengths, which no contract defines": "*._balance_by_squared_length",
     "its odds ratio is bound; its cross entropy is of prompts, too, as no contract's is": "experimental.orpo.*",
     "it regresses log-ratios on rewards less an optimal value, which no contract has": "experimental.a2po.*",
@@ -870,11 +872,9 @@ _LEFT_OUT = {
         experimental.gold.gold_trainer.* experimental.utils.*byte_offsets""",
     "an option of a bound loss, off by default": "*.get_high_entropy_mask *.get_gamma_weights *.dft_loss",
     "a pattern of a text, or it needs a package for that alone: math_verify, peft": "rewards.* experimental.sdft.*",
-    "it counts operations of the machine, or prints": """trainer.callbacks.*
-        trainer.utils.*_flops_per_token trainer.utils.*_mfu trainer.utils.print_*""",
+    "it counts operations, or prints": "trainer.callbacks.* *_flops_per_token trainer.utils.*_mfu *.utils.print_*",
 }
 
-_NOW_EXPERIMENTAL = ("gkd", "cpo", "orpo", "online_dpo")
 TARGET = Target(
     name="trl",
     repository="https://github.com/huggingface/trl",
@@ -885,7 +885,7 @@ TARGET = Target(
         *("accelerate", "datasets", "huggingface_hub", "pyarrow", "requests"),
     ),
     moved={  # what became experimental in the winter of 2025, and a class of another name
-        **{f"{_OWN}.{name}.{name}_trainer": (f"trl.trainer.{name}_trainer",) for name in _NOW_EXPERIMENTAL},
+        **{f"{_OWN}.{n}.{n}_trainer": (f"trl.trainer.{n}_trainer",) for n in ("gkd", "cpo", "orpo", "online_dpo")},
         f"{_OWN}.utils.DataCollatorForChatML": ("trl.trainer.utils.DataCollatorForChatML",),
         f"{DPO}.DataCollatorForPreference": (f"{DPO}.PreferenceCollator",),
     },

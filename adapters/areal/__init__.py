@@ -97,6 +97,7 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     engine = _Engine(inputs["logits"].reshape(-1, inputs["logits"].shape[-1]))
     data = {"input_ids": tokens.reshape(-1).roll(1), "rolled_input_ids": tokens.reshape(-1)}
     actor = actor_of(boundary, engine, temperature=inputs["temperature"])
+    actor.config.recompute_logprob = True  # until 2026 an option, and off
     return {"log_probs": boundary.function(actor, data).reshape(tokens.shape)}
 
 
@@ -521,6 +522,7 @@ TARGET = Target(
                     "answers the log-probs of the scenario where the loss asks for them; it is bound by itself",
                 ),
             ),
+            requires=containers.OWN,
             dtypes=("float32",),  # its tracker takes no other
         ),
         Binding(
@@ -589,6 +591,8 @@ TARGET = Target(
         "areal.api.engine_api.*": "interfaces of engines, which hand on what PPOActor does",
         "areal.engine.rw.rw_engine.compute_rw_loss": "of a reward model, which is not trained by reinforcement",
         "areal.engine.fsdp_engine.*": "engines hand on what PPOActor does, and what is theirs wants GPUs",
+        "areal.workflow.rlvr.default_*": "the prompt of a row; RLVRWorkflow.arun_episode, which is bound, asks for it",
+        "areal.*.fsdp2_clip_grad_norm_": "gradients of a model's shards on several ranks",
         "areal.trainer.ppo.gae._compute_turn_level_gae": "the contract's steps are tokens; these are turns",
         "areal.trainer.ppo.actor.compute_prox_logp_approximations": "it guesses log-probs from the versions of weights",
         f"{_DATA}.*": "containers, devices and collectives under the packing of microbatches",

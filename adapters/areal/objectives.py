@@ -7,7 +7,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import rates
+from sentinel.worker.kit import accepted, rates
 
 _FUNCTIONAL = "areal.utils.functional"
 ARGUMENTS = "areal.api.cli_args"
@@ -22,7 +22,9 @@ ALONE: Mapping[str, Any] = {"use_decoupled_loss": False, "recompute_logprob": Fa
 def actor_of(boundary: Any, engine: Any, **options: Any) -> Any:
     """An actor by its own constructor, from the target's own configuration class."""
     names = dict.fromkeys(("experiment_name", "trial_name", "path"), "sentinel")
-    return boundary.owner(boundary.imported[ARGUMENTS].PPOActorConfig(**names, **options), engine)
+    kind = boundary.imported[ARGUMENTS].PPOActorConfig
+    given = accepted(kind, {**names, **options}, {"reward_norm": None, "adv_norm": None})
+    return boundary.owner(kind(**given), engine)
 
 
 def _critic_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

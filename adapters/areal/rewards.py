@@ -86,9 +86,10 @@ def _moments(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _request(boundary: Any, config: Any) -> Any:
-    """What the backend's server is sent."""
+    """What the backend's server is sent; at first of no adapter's version."""
+    others = (False, 0)[: len(boundary.parameters) - 2]
     request = boundary.imported[_RECORDS].ModelRequest(input_ids=[1], gconfig=config)
-    payload = boundary.function(boundary.owner(), request, False, 0).payload
+    payload = boundary.function(boundary.owner(), request, *others).payload
     return payload.get("sampling_params", payload)
 
 

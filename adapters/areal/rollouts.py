@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 from sentinel.contracts.table_engine import ROW, TableEngine, experts_beside, in_sglangs_words
@@ -21,6 +21,13 @@ def _request(boundary: Any, engine: TableEngine, inputs: Mapping[str, Any]) -> A
     options = boundary.imported[_ARGUMENTS].GenerationHyperparameters(**inputs["options"], **room)
     prompt = engine.tokenizer.apply_chat_template(engine.prompt, add_generation_prompt=True)
     return boundary.imported[_RECORDS].ModelRequest(input_ids=prompt, gconfig=options)
+
+
+class _Session(nullcontext[None]):
+    """What clients opened for each request until 2026; nothing goes through it."""
+
+    async def close(self) -> None:
+        pass
 
 
 def _generated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,6 +62,9 @@ def _generated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     with ExitStack() as alone:
         alone.enter_context(swapped(module, "arequest_with_retry", post))
         alone.enter_context(with_base64(boundary.imported[_SGLANG]))
+        own = stand_in(ClientTimeout=lambda **_: None, ClientSession=lambda **_: _Session())
+        alone.enter_context(swapped(module, "aiohttp", own))
+        alone.enter_context(swapped(module, "get_default_connector", lambda: None))
         if hasattr(module, "workflow_context"):
             alone.enter_context(swapped(module.workflow_context, "get_aiohttp_session", session))
         made = awaited(boundary.function(client, _request(boundary, engine, inputs)))
@@ -122,7 +132,7 @@ BINDINGS = (
     rollout(
         "areal.infra.remote_inf_engine.RemoteInfEngine.agenerate",
         _generated,
-        *(_SELF, BASE64),
+        *(_SELF, BASE64, StandIn("session", "of a client of HTTP: nothing goes through it")),
         takes="max_tokens interrupted routed",
         formerly=("areal.core.remote_inf_engine.RemoteInfEngine.agenerate",),
         imports=(_RECORDS, _ARGUMENTS, _SGLANG),
@@ -133,5 +143,6 @@ BINDINGS = (
         _SELF,
         takes="max_tokens",
         imports=(_RECORDS, _ARGUMENTS),
+        requires=(f"{_RECORDS}.ModelRequest",),
     ),
 )

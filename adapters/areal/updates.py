@@ -84,7 +84,8 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         whole = {**named, **of_tokens, "rewards": inputs["rewards"]}
         norm = arguments.NormConfig(mean_level="group", std_level=None, group_size=group_size(inputs))
         vars(config).update(reward_norm=norm, adv_norm=None, discount=1.0, gae_lambda=1.0, kl_ctl=0.0, reward_clip=1e9)
-        whole = boundary.owner(config, Engine())._compute_advantages(dict(whole))
+        actor = boundary.owner(config, Engine())
+        whole = getattr(actor, "_compute_advantages", actor.compute_advantages)(dict(whole))
         stages = [("_compute_advantages", [whole])]
 
     def rank(number: int) -> None:
@@ -109,6 +110,7 @@ def _behind(inputs: Mapping[str, Any], mask: Any) -> dict[str, Any]:
 _UPDATE = Binding(
     f"{_ACTOR}.PPOActor._ppo_update",
     "policy_update",
+    formerly=(f"{_ACTOR}.PPOActor.ppo_update",),
     call=_update,
     imports=(_ENGINE, _ARGUMENTS),
     requires=(f"{_ENGINE}.FSDPEngine._compute_logprobs_and_loss",),

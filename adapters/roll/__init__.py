@@ -948,6 +948,7 @@ TARGET = Target(
     ghost_versions={"vllm": "0.8.4", "sglang": "0.5.7"},
     unbound={
         **containers.UNBOUND,
+        **data.UNBOUND,
         f"{_FUNCTIONALS}.response_level_masked_whiten": (
             "nothing calls it, and it takes the variance of one number a row with the mask of the tokens, which "
             "broadcasting refuses unless there are as many rows as tokens, or one"

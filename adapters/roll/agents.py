@@ -98,6 +98,7 @@ BINDINGS = (
         StandIn("Timer", "measures how long a step takes, with a package that is not needed for anything else"),
         StandIn("get_tracer", "traces of an episode"),
         takes="turns",
+        requires=("roll.pipeline.agentic.env_manager.token_mask_utils",),  # an environment had the limits before
         fixed={"heard": 1, "system": True},
         imports=(PROTOCOL,),
     ),

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import queue
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from sentinel.contracts.conversations import chat
@@ -63,7 +64,7 @@ def _request(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _BESIDE = {"sglang_server_concurrency": 1, "sglang_dp_size": 1, "sglang_router_ip": "", "sglang_router_port": 0,
-           "rollout_max_response_len": 100}  # fmt: skip
+           "rollout_max_response_len": 100, "rollout_num_gpus": 1, "rollout_num_gpus_per_engine": 1}  # fmt: skip
 _OPTIONS = {name: f"rollout_{name}" for name in ("temperature", "top_p", "top_k", "stop", "stop_token_ids")}
 _OPTIONS |= {"max_new_tokens": "rollout_max_response_len"}
 
@@ -75,13 +76,26 @@ def _asked(boundary: Any, args: Any) -> Any:
     async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
         raise Asked({name: value for name, value in payload["sampling_params"].items() if name != told})
 
-    answers = {"load_tokenizer": None, "load_processor": None, "_prepare_prompt_ids": [5], "get_rollout_num_engines": 1}
+    tokenizer = stand_in(encode=lambda *_, **__: [5])
+    answers = {
+        "load_tokenizer": tokenizer,
+        "load_processor": None,
+        "_prepare_prompt_ids": [5],
+        "get_rollout_num_engines": 1,
+    }
     with contextlib.ExitStack() as alone, swapped(module, "post", post):
         for name, said in answers.items():
             alone.enter_context(swapped(module, name, lambda *_, _said=said, **__: _said))
         type(module.GenerateState)._instances.clear()
         sample = boundary.imported[TYPES].Sample(prompt="a", tokens=[5])
         return asked(boundary.function(args, sample, module.GenerateState(args).sampling_params.copy()))
+
+
+@contextlib.contextmanager
+def _without_engines_options(arguments: Any) -> Iterator[None]:
+    own = stand_in(add_cli_args=itself)
+    with swapped(sys.modules.get(_SGLANG), "ServerArgs", own), swapped(arguments, "RouterArgs", own):
+        yield
 
 
 def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,14 +106,15 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     room = 1000 if inputs["max_tokens"] is None else inputs["max_tokens"]
     options = {"partial_rollout": True, "use_token_output": True, "use_rollout_routing_replay": inputs["routed"]}
     sizes = dict.fromkeys(("num_layers", "moe_router_topk", "rollout_num_gpus", "rollout_num_gpus_per_engine"), 1)
-    own = stand_in(add_cli_args=itself)  # what is the engine's
-    arguments = boundary.imported["slime.utils.arguments"]
-    with swapped(sys.modules.get(_SGLANG), "ServerArgs", own), swapped(arguments, "RouterArgs", own):
+    arguments = boundary.imported[_ARGUMENTS]
+    with _without_engines_options(arguments):
         args = of_parser(arguments.get_slime_extra_args_provider(), **_BESIDE)(
             **options, **sizes, ci_test=False, sglang_speculative_algorithm=None
         )
 
     async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
+        if "input_ids" not in payload:
+            raise AbsentError("not in this version: an engine is sent a text")
         return in_sglangs_words(engine.answer(payload["input_ids"], payload["sampling_params"]), inputs["routed"])
 
     async def graded(_: Any, sample: Any, **__: Any) -> float:
@@ -204,20 +219,29 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 _WORDS = StandIn("tokenizer", "a word is a token, in a template of ChatML's form")
-_SGLANG = "slime.backends.sglang_utils.arguments"
+_SGLANG, _ARGUMENTS = "slime.backends.sglang_utils.arguments", "slime.utils.arguments"
 _MASKS = "slime.utils.mask_utils.MultiTurnLossMaskGenerator"
 
+_REQUEST = sampling_request(
+    "slime.rollout.sglang_rollout.generate",
+    f"{_ARGUMENTS}.get_slime_extra_args_provider",
+    _asked,
+    _OPTIONS,
+    StandIn("post", "there is no engine; the request is kept, which is what is observed"),
+    imports=(TYPES,),
+    parsed=True,
+    beside=_BESIDE,
+)
+
+
+def _requested(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    assert _REQUEST.call is not None
+    with _without_engines_options(boundary.imported[_ARGUMENTS]):
+        return _REQUEST.call(boundary, inputs)
+
+
 BINDINGS = (
-    sampling_request(
-        "slime.rollout.sglang_rollout.generate",
-        "slime.utils.arguments.get_slime_extra_args_provider",
-        _asked,
-        _OPTIONS,
-        StandIn("post", "there is no engine; the request is kept, which is what is observed"),
-        imports=(TYPES,),
-        parsed=True,
-        beside=_BESIDE,
-    ),
+    replace(_REQUEST, call=_requested),
     rollout(
         "slime.rollout.sglang_rollout.generate_and_rm_group",
         _followed,
@@ -225,7 +249,7 @@ BINDINGS = (
         StandIn("async_rm", "grades alike, and keeps the label that it is given"),
         takes="max_tokens interrupted routed",
         formerly=("slime.rollout.sglang_example.generate_and_rm_group",),
-        imports=(TYPES, "slime.utils.arguments"),
+        imports=(TYPES, _ARGUMENTS),
     ),
     *(
         Binding(

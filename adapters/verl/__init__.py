@@ -705,6 +705,7 @@ TARGET = Target(
     ),
     unbound={
         f"{_CORE}.compute_rewards": "nothing calls it",
+        f"{_CORE}.normalize_gift_kl": "a pull request's loss, which is registered, asks it",
         f"{_CORE}.compute_entropy_loss": "an entropy of logits, aggregated by agg_loss, which is bound",
         f"{_CORE}.compute_pf_ppo_reweight_data": "it draws rows at random, by weights of its own",
         f"{_CORRECTION}.compute_rs_metrics": "metrics alone",

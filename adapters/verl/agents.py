@@ -11,6 +11,7 @@ from typing import Any
 
 from sentinel.contracts.table_engine import ROW, TableEngine
 from sentinel.targets import Binding, StandIn
+from sentinel.worker.drift import AbsentError
 from sentinel.worker.families import rollout, sampling_request
 from sentinel.worker.kit import DRAWS, Asked, asked, awaited, fields, kept, record, stand_in, swapped
 
@@ -77,7 +78,7 @@ def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         ct_merge_non_assistant_msg=merge,
         ct_merge_context_msg=merge,
         _assert_mm_supported=lambda *_: None,
-        tool_parser_name="hermes",
+        **dict.fromkeys(("tool_parser_name", "tool_parser"), "hermes"),
         tokenizer=types.SimpleNamespace(apply_chat_template=lambda *_, **__: answer),
         system_prompt=[],  # what older loops cut off before an answer, and newer ones put there
         turn_separator=[],
@@ -262,6 +263,8 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _resumed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """One answer, which new weights interrupt."""
+    if not hasattr(boundary.module, "TokenOutput"):
+        raise AbsentError("not in this version: who is interrupted goes on elsewhere")
     engine = TableEngine(inputs)
 
     async def generate(_: Any, *__: Any, prompt_ids: Any, sampling_params: Any, **___: Any) -> Any:
@@ -374,7 +377,8 @@ _REQUESTS = (
         *(_WORKER, _RUN, _ENGINE),
         imports=(_PROTOCOL, _SERVER),
         beside={"name": "sglang", "prompt_length": 1, "max_model_len": 10000},
-        requires=(f"{_WORKERS}.AgentLoopWorker.generate_sequences",),  # workers have a method of this name
+        # Workers have a method of this name.
+        requires=(f"{_WORKERS}.AgentLoopWorker.generate_sequences", "verl.workers.config.rollout"),
     ),
 )
 

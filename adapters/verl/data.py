@@ -211,6 +211,7 @@ _DATA = (
         "trained_tokens",
         call=_trained_of_a_chat,
         imports=LEARNING,
+        requires=LEARNING,
         stand_ins=(_DATASET, _TOKENS, ENGINE, CPU),
         # It refuses a chat that is not its messages one after the other.
         fixed={"trains": "all", "tools_share_a_turn": False},

@@ -6,6 +6,7 @@ Nothing that a worker says is used as a path, and no foreign source is compiled 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -157,17 +158,23 @@ def failed(
         there = all(stands(path, checkout, sources) for path in requires)
         if there and (not paths or any(stands(path, checkout, sources) for path in paths)):
             kind, reason = "drift", f"the checkout has what it is said to lack ({reason})"
-    if kind == "python" and not _needs_another(told.place, checkout, sources):
+    if kind == "python" and not _needs_another(told, checkout, sources):
         kind, reason = "import", f"the checkout does not show that it needs another Python ({reason})"
     proven = prove(told.provenance, checkout, sources) if told.provenance is not None else None
     return Failure(kind, reason, told.traceback, proven, told.asked)
 
 
-def _needs_another(place: str, checkout: Checkout, sources: Sources) -> bool:
-    """Whether a file of the checkout is not Python here, or names what a newer Python has."""
-    name = _name(place, checkout)
+def _needs_another(told: Failed, checkout: Checkout, sources: Sources) -> bool:
+    """Whether a file of the checkout is not Python here, names what a newer Python has, or imports the name that it
+    lacks from the package that it is said to need."""
+    name = _name(told.place, checkout)
     content = _content(name, checkout) if name else b""
-    return bool(content) and (versions.names_newer(content) or not _defined(name, content, sources).compiles)
+    if not content or versions.names_newer(content):
+        return bool(content)
+    defined = _defined(name, content, sources)
+    lacking = re.match(r"its code needs (\w+) \(NameError: name '(\w+)' is not defined\)", told.reason)
+    wants = lacking is not None and lacking[1] in versions.origins(lacking[2], defined.names)
+    return wants or not defined.compiles
 
 
 def stands(path: str, checkout: Checkout, sources: Sources, seen: frozenset[str] = frozenset()) -> bool:

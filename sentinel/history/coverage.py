@@ -120,7 +120,7 @@ def coverage_of(target: Target, definitions: Definitions, tree: str, sources: Ma
         module = target.module_of(file)
         for function in source.functions:
             place = file, function.span
-            reason = left.get(place) or _reason_against(target, f"{module}.{function.name}")
+            reason = left.get(place) or target.reason_against(f"{module}.{function.name}")
             state: State = "by contract" if place in bound else "left out" if reason else "never looked at"
             by = tuple(dict.fromkeys(bound[place])) if place in bound else (reason,) if reason else ()
             looked = Looked(
@@ -131,14 +131,6 @@ def coverage_of(target: Target, definitions: Definitions, tree: str, sources: Ma
     outside = tuple(sorted(path for place, path in paths.items() if place not in inside))
     unread = {file: source.unread for file, source in sources.items() if source.unread}
     return Coverage(tuple(functions), outside, unread)
-
-
-def _reason_against(target: Target, path: str) -> str:
-    """Why the adapter leaves a function out, under the name that it has here or has today."""
-    names = [path]
-    for today, several in target.moved.items():
-        names += (today + path.removeprefix(then) for then in several if f"{path}.".startswith(f"{then}."))
-    return next(filter(None, map(target.reason_against, names)), "")
 
 
 def unbound(adapter: Adapter, found: Coverage, laws: Mapping[str, Law]) -> Iterator[tuple[Looked, Subject | None]]:

@@ -251,10 +251,18 @@ class Target:
         return next(chain(today, before, alike), None)
 
     def reason_against(self, path: str) -> str:
-        """Why a function is not bound, where the adapter says so of it or of all that are like it; empty otherwise."""
-        return self.unbound.get(path) or next(
-            (reason for entry, reason in self.unbound.items() if "*" in entry and fnmatchcase(path, entry)), ""
-        )
+        """Why a function is not bound, where the adapter says so of it or of all that are like it, under the name that
+        it has here or has today; empty otherwise."""
+        names = [path]
+        for today, several in self.moved.items():
+            names += (today + path.removeprefix(then) for then in several if f"{path}.".startswith(f"{then}."))
+        for name in names:
+            if name in self.unbound:
+                return self.unbound[name]
+            for entry, reason in self.unbound.items():
+                if "*" in entry and fnmatchcase(name, entry):
+                    return reason
+        return ""
 
     def module_of(self, file: str) -> str:
         """The dotted name of a file of the package roots, given by its repository path."""

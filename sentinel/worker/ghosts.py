@@ -279,7 +279,7 @@ class ImportRecorder:
         except ModuleNotFoundError as error:
             top = name.partition(".")[0]
             missing = error.name or ""
-            there = missing not in self.hidden and _installed(missing)
+            there = missing not in self.hidden and installed(missing)
             if level or {top, missing.partition(".")[0]} & self.packages or not missing or there:
                 raise
             # A package that is there may lack a module, or have one that wants another package: it is no ghost itself.
@@ -368,7 +368,7 @@ class ImportRecorder:
 
 
 @cache
-def _installed(top: str) -> bool:
+def installed(top: str) -> bool:
     try:
         return importlib.util.find_spec(top) is not None
     except (ImportError, ValueError):

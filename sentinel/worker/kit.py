@@ -71,7 +71,9 @@ def accepted(kind: Any, options: Mapping[str, Any], usual: Mapping[str, Any] | N
     :param usual: what it did before it had an option.
     :raises AbsentError: for an option that it does not have, where another value than the usual is asked for.
     """
-    known = {*inspect.signature(kind).parameters}
+    known: set[str] = set()
+    with suppress(ValueError):  # a typed dictionary has none
+        known.update(inspect.signature(kind).parameters)
     known.update(name for base in kind.__mro__ for name in getattr(base, "__annotations__", {}))
     for name, value in options.items():
         if name not in known and (usual is None or value != usual.get(name)):
@@ -789,7 +791,8 @@ def one_process(device: str) -> Any:
     """Make an accelerator of one process: what is gathered or reduced over ranks is what it was."""
     whole = dict.fromkeys(("gather", "gather_for_metrics", "reduce", "unwrap_model"), itself)
     ranks = {"num_processes": 1, "process_index": 0, "is_main_process": True}
-    return stand_in(sync_gradients=True, device=torch.device(device), **ranks, **whole)
+    state = stand_in(deepspeed_plugin=None)
+    return stand_in(sync_gradients=True, device=torch.device(device), state=state, **ranks, **whole)
 
 
 @contextmanager

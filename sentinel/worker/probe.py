@@ -248,13 +248,14 @@ def describe(error: BaseException, provenance: Any, roots: tuple[str, ...], trac
     if isinstance(error, SystemExit):
         return _failure("exit", f"the code called sys.exit({error.code!r})", trace, provenance)
     needed = versions.needed_version(error)
-    if needed is not None:
+    package = "" if provenance else versions.needed_package(error, _place_of(error))
+    if needed is not None or package:
+        lacks = f"{package} ({text}), which is not installed; install it, or name an interpreter that has it with"
+        if needed is not None:
+            here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+            lacks = f"Python {needed[0]}.{needed[1]} ({text}), and this one is {here}; name another interpreter with"
         failed = _failure(
-            "python",
-            f"its code needs Python {needed[0]}.{needed[1]} ({text}), and this one is {sys.version_info[0]}."
-            f"{sys.version_info[1]}; name another interpreter with --sentinel-python (of a command: --python)",
-            trace,
-            provenance,
+            "python", f"its code needs {lacks} --sentinel-python (of a command: --python)", trace, provenance
         )
         failed["failure"]["place"] = _place_of(error)
         return failed

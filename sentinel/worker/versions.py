@@ -1,10 +1,14 @@
-"""Whether code failed to import because it was written for another Python, and for which."""
+"""Whether code failed to import because it was written for another Python, or wants a package that is not installed:
+and which."""
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
 from types import ModuleType
+
+from sentinel.worker import codes, ghosts
 
 #: (first version that has it, what the offending line looks like, message of the parser).
 _SYNTAX: tuple[tuple[tuple[int, int], str, str], ...] = (
@@ -68,6 +72,26 @@ def needed_version(error: BaseException) -> tuple[int, int] | None:
 def names_newer(source: bytes) -> bool:
     """Say whether a source has a name that the standard library gained."""
     return not _NAMES.keys().isdisjoint(re.findall(r"\w+", source.decode(errors="replace")))
+
+
+def needed_package(error: BaseException, file: str) -> str:
+    """Give the package that is not installed and from which a module would have the name that it lacks: it imports it
+    where the package is there, and has it in an annotation or a base class all the same. Empty where that is not why
+    it failed.
+
+    :param file: the module's.
+    """
+    if not isinstance(error, NameError) or not error.name:
+        return ""
+    return next((top for top in origins(error.name, codes.described(file)["names"]) if not ghosts.installed(top)), "")
+
+
+def origins(name: str, names: Iterable[str]) -> list[str]:
+    """The packages from which a module imports a name, of what its source defines (see ``codes.described``)."""
+    found = (
+        item.partition("=")[2].partition(".")[0].partition(":")[0] for item in names if item.startswith(f"{name}=")
+    )
+    return list(filter(None, found))
 
 
 def _is_standard(module: object) -> bool:

@@ -82,3 +82,23 @@ def test_a_question_that_ends_the_process_ends_its_own_alone(tmp_path, catalog, 
     decisions, alone = _decide_together([_calls("leave", "DEMO-LEAVES"), MASKED_TOKENS], tmp_path, catalog, warm_runs)
     assert [(d.verdict.name, d.verdict.kind) for d in decisions] == [("inconclusive", "exit"), ("reproduced", "")]
     assert set(alone) == {"demo_rl.stateful.leave", MASKED_TOKENS["boundary"]}
+
+
+_WHERE_THERE = "import importlib.util\nif importlib.util.find_spec('{0}'):\n    from {0}.part import Config\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "expected", "said"),
+    [
+        (_WHERE_THERE.format("absent_one"), ("unavailable", "python"), "its code needs absent_one (NameError"),
+        (_WHERE_THERE.format("json.absent"), ("inconclusive", "import"), "does not import: NameError"),  # json is there
+        ("def later():\n    from absent_one import Config\n", ("inconclusive", "import"), "does not import: NameError"),
+        ("", ("inconclusive", "import"), "does not import: NameError"),
+    ],
+)
+def test_code_that_needs_a_package_says_which_and_broken_code_is_only_broken(tmp_path, decide, head, expected, said):
+    tree = copy_demo(tmp_path / "tree")
+    (tree / "demo_rl" / "stateful.py").write_text(f"{head}def leave(config: Config = None):\n    return 1\n")
+    verdict = decide(_calls("leave", "DEMO-NEEDS"), tree).verdict
+    assert (verdict.name, verdict.kind) == expected
+    assert said in verdict.reason

@@ -171,6 +171,10 @@ ANSWERS = {
     "absence of what is not asked for": ("fail(value, 'not-in-this-version') or value['failure'].update(provenance=None)", ("inconclusive", "drift")),
     "absence of code that is not the checkout's": ("claims(value, file='/etc/passwd') or fail(value, 'not-in-this-version')", ("inconclusive", "drift")),
     "another Python, and nothing shows it": ("fail(value, 'python')", ("inconclusive", "import")),
+    "a package, and nothing imports it": (
+        "fail(value, 'python') or value['failure'].update(provenance=None, place=__file__, "
+        "reason='its code needs absent_one (NameError: name \'agg_loss\' is not defined), which is not installed')",
+        ("inconclusive", "import")),
     "a file elsewhere": ("claims(value, file='/etc/passwd')", ("inconclusive", "drift")),
     "a file that leads out": ("claims(value, file=__file__ + '/../../../x.py')", ("inconclusive", "drift")),
     "a device for a file": ("claims(value, file='/dev/zero')", ("inconclusive", "drift")),

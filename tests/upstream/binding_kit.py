@@ -54,6 +54,9 @@ NUMBERS: Mapping[str, Any] = {
     "rewards": [1.0, -0.5, 2.0, 0.25],
     "weights": [1.0, 0.5, 2.0, 0.25],
     "logits": [[[0.5 * ((3 * r + 2 * t + v) % 5) - 1.0 for v in range(4)] for t in range(3)] for r in range(4)],
+    "teacher_logits": [
+        [[0.25 * ((2 * r + t + 3 * v) % 7) - 0.75 for v in range(4)] for t in range(3)] for r in range(4)
+    ],
     "outputs": [[0.55, 0.75, -0.25], [-0.25, 1.125, 1.0], [1.0, -1.125, 2.5], [1.5, 0.25, -0.5]],
     "output_after": [3.0, -3.5, 4.0, -4.5],
     "log_ratio": [[0.25, -0.5, 1.0], [-0.125, 0.0, 0.5], [-1.0, 1.5, -0.25], [0.75, 0.125, -1.5]],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,11 +20,14 @@ from sentinel.history.bindings import Definitions, Sighting, sighting
 from sentinel.history.commits import commit
 from sentinel.history.coverage import CheckoutTrees
 from sentinel.history.gittrees import GitTrees
+from sentinel.history.inventory import signal_functions
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.checks import subjects
+from sentinel.search.registries import registered
 from sentinel.sources import open_checkout
 from sentinel.sources.gitbinary import GitError
 from sentinel.targets import Target
+from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 
 #: Upstream's text is read, and some of it has such strings.
@@ -31,6 +35,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:invalid escape sequence")
 
 #: Contracts whose scenarios are not made by hand here, but by the recipes that pin their boundaries.
 BY_RECIPES = ("advantage_step",)
+
+#: A bug because of which a boundary raises on every scenario of another shape than it needs.
+RAISES = {"openrlhf.models.utils.masked_normalize": "OPENRLHF-MASKED-NORMALIZE-WRONG-AXIS"}
 
 #: What a failure may be: the adapter says that the version lacks it, or the version is for another Python.
 SAID = ("not-in-this-version", "python")
@@ -44,6 +51,7 @@ class Place:
     """
 
     target: Target
+    checkout: Checkout
     text: Definitions
     code: Bound
     there: dict[tuple[str, str], Sighting]
@@ -90,7 +98,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
         checkout = open_checkout(target, ref, store=MIRRORS)
         text = Definitions(CheckoutTrees(checkout), target.roots)
         told = {(item.boundary, item.contract): sighting(text, "", item) for item in target.bindings}
-        yield Place(target, text, Bound(warm, name, ref), told)
+        yield Place(target, checkout, text, Bound(warm, name, ref), told)
     except Unavailable as error:
         pytest.skip(error.reason)
     finally:
@@ -110,12 +118,26 @@ def test_every_boundary_answers_or_has_a_reason(place):
             if error.failure.kind == "drift" and (binding.requires or not place.there[key].found):
                 continue
             kind, reason = error.failure.kind, str(error)
-        if kind and kind not in SAID:
+        if (
+            kind
+            and kind not in SAID
+            and place.there[key].found
+            and not (kind == "raised" and binding.boundary in RAISES)
+        ):
             wrong[key] = f"{kind}: {reason}; in the text {place.there[key]}"
     assert not wrong, "\n".join(f"{boundary} ({contract}): {why}" for (boundary, contract), why in wrong.items())
 
 
-def test_every_function_beside_a_boundary_is_spoken_of(place):
-    """In the modules that have a bound one, at their present or former place."""
-    left = [path for _, path, reason in left_unbound(place.target, place.text) if not reason]
-    assert left == []
+def test_every_function_of_the_signal_beside_a_boundary_is_spoken_of(place):
+    """In the modules that have a bound one, at their present or former place. What carries no training signal, by the
+    inventory's rule, no adapter has to name; what is registered is bound as its family is."""
+    bound = {binding.boundary for binding in registered(place.target, place.checkout)}
+    left = [path for _, path, reason in left_unbound(place.target, place.text) if not reason and path not in bound]
+    assert [path for path in left if carries_signal(place, path)] == []
+
+
+def carries_signal(place: Place, path: str) -> bool:
+    found = place.text.find("", path)
+    body = ast.parse((place.checkout.path / found.file).read_bytes()).body
+    functions = signal_functions(body, place.target.module_of(found.file))
+    return any(function.span == found.name.span for function in functions)
