@@ -15,8 +15,9 @@ from sentinel.errors import SentinelError
 from sentinel.history import record as records
 from sentinel.history import timelines
 from sentinel.history.executors import Executor
-from sentinel.history.ledger import Account, Ledger, Selection
+from sentinel.history.ledger import Account, Ledger
 from sentinel.history.ray_executor import RayExecutor
+from sentinel.history.record import Selection
 from sentinel.history.releases import sweep_releases
 from sentinel.recipes import Recipe, find_recipes
 
@@ -68,7 +69,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
         else:
             ledger = Ledger(catalog, settings, target)
             ref = arguments.ref or target.branch
-            selection = Selection(ref, arguments.since, arguments.until, arguments.tags)
+            selection = Selection(ref, arguments.since, arguments.until, "tags" if arguments.tags else "first-parent")
             make = executor_named(arguments.executor, ledger, arguments.jobs)
             account = _run(ledger, recipes, selection, make, tell)
     if arguments.save is not None:
@@ -123,7 +124,7 @@ def executor_named(name: str, ledger: Ledger, jobs: int | None) -> Callable[[], 
 
 def show(account: Account, arguments: argparse.Namespace) -> None:
     if arguments.json:
-        say_json({"probed": account.counts.probed, "records": account.records})
+        say_json({"probed": account.probed, "records": account.records})
         return
     width = max(20, min(shutil.get_terminal_size().columns - 4, 96))
     for record in account.records:
@@ -131,4 +132,4 @@ def show(account: Account, arguments: argparse.Namespace) -> None:
     say(f"{timelines.LEGEND}\n")
     say_table(timelines.HEADINGS, [timelines.row(record) for record in account.records])
     commits, closures = (sum(record[name] for record in account.records) for name in ("commits", "closures"))
-    say(f"\n{commits} verdicts from {closures} distinct closures, {account.counts.probed} of them probed now")
+    say(f"\n{commits} verdicts from {closures} distinct closures, {account.probed} of them probed now")

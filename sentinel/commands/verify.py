@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -19,7 +20,7 @@ from sentinel.errors import SentinelError
 from sentinel.export.checking import Environment
 from sentinel.export.contribution import contribution, load_contribution, related
 from sentinel.export.page import comment, page
-from sentinel.export.trying import FixTrial, opening
+from sentinel.export.trying import opening, try_fix
 from sentinel.history.ledger import Ledger
 from sentinel.recipes import Recipe, adopt_pins, find_recipes, load_copy
 from sentinel.recipes.catalog import Catalog
@@ -204,13 +205,9 @@ class _Verifier:
         return found
 
     def _tried_again(self, file: Path, fix: Fix, recorded: dict[str, Any], no_tests: bool) -> Outcome:
-        options = options_of(self._settings, fix.target)
-        opened = self._opened(self._settings)
-        trial = FixTrial(self._catalog, [fix], opened, options, self._store, self._tell, self._tests_python)
-        try:
-            now = trial.run(fix, tests=not no_tests).document()
-        finally:
-            trial.close()
+        options, opened = options_of(self._settings, fix.target), self._opened(self._settings)
+        how = (not no_tests, self._tests_python)
+        now = try_fix(self._catalog, fix, opened, options, self._store, self._tell, *how).document()
         # What was learnt to look at since, another recipe or another function, is not in the evidence.
         looked = {name: {key: now[name].get(key) for key in recorded[name]} for name in ("others", "elsewhere")}
         pairs = {name: (recorded[name], {**now, **looked}[name]) for name in recorded if name not in _TESTS}
@@ -247,12 +244,9 @@ class _Verifier:
         here = {str(item.metadata["Name"]).lower() for item in metadata.distributions()}
         if lacking := [name for name in recorded["runner"]["packages"] if name.lower() not in here]:
             return Outcome(file, "could not", "the runner", reason=f"{', '.join(lacking)} not installed here")
-        environment = Environment()
-        try:
+        with closing(Environment()) as environment:
             texts = {file.name: file.read_text(encoding="utf-8")}
             answers = environment.run(texts, "", checkouts, recorded["runner"]["packages"], contained)
-        finally:
-            environment.close()
         now = {name: tried.status or tried.problem for name, (tried, _) in zip(recorded["runner"]["sides"], answers)}
         same = now == recorded["runner"]["sides"]
         told = ", ".join(f"{status} at {name}" for name, status in now.items())

@@ -318,7 +318,7 @@ def _parts(value: Any) -> tuple[str, list[tuple[str, Any]], str] | None:
         flags = [("", value.requires_grad), ("", value.contiguous)]
         flags = flags if not value.contiguous else flags[: value.requires_grad]
         return "tensor(", [("", _numbers(value)), ("", value.dtype), *flags], ")"
-    if isinstance(value, (*get_args(Literal), Alias)):  # the head has their classes
+    if type(value) in (*get_args(Literal), Alias):  # the head has these classes
         told = [("", getattr(value, item.name)) for item in fields(value)]
         return f"{type(value).__name__}(", told, ")"
     return None

@@ -70,28 +70,24 @@ Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Source:
-    """What was looked at.
+class Selection:
+    """What is looked at.
 
-    :ivar kind: ``git`` or ``pypi``.
     :ivar ref: the branch or commit that was asked for.
-    :ivar head: the full sha that it was.
-    :ivar walk: ``first-parent`` or ``tags``.
-    :ivar since, until: as they were asked for; empty: the whole history.
+    :ivar since, until: days or refs, as they were asked for; empty: the whole history.
+    :ivar walk: ``first-parent``, ``tags`` or ``releases``.
+    :ivar kind: ``git`` or ``pypi``.
+    :ivar head: the full sha that the ref was.
     :ivar begins: the commits at which the history begins because the mirror is shallow.
     """
 
-    kind: str
     ref: str = ""
-    head: str = ""
-    walk: str = ""
     since: str = ""
     until: str = ""
+    walk: str = "first-parent"
+    kind: str = "git"
+    head: str = ""
     begins: tuple[str, ...] = ()
-
-    @property
-    def whole(self) -> bool:
-        return not (self.since or self.until or self.begins)
 
     @property
     def key(self) -> str:
@@ -104,7 +100,7 @@ class Source:
 def record(
     recipe: Recipe,
     basis: Basis,
-    source: Source,
+    source: Selection,
     commits: Sequence[Commit],
     tags: Sequence[Tag],
     entries: Mapping[str, ClosureVerdict],
@@ -190,7 +186,7 @@ def write(file: Path, document: Record) -> bool:
 
 def place(folder: Path, document: Record) -> Path:
     """Say where a record lies below a store's folder."""
-    source = Source(**{**document["source"], "begins": tuple(document["source"]["begins"])})
+    source = Selection(**{**document["source"], "begins": tuple(document["source"]["begins"])})
     names = map(file_name, (document["target"], document["bug_id"]))
     return own(folder, PurePosixPath(*names, f"{file_name(source.key)}.json"))
 

@@ -109,8 +109,8 @@ def carried_by(record: Record) -> list[str]:
     return [item["name"] for item in record["releases"] if item["verdict"] == "reproduced"]
 
 
-def span(names: Sequence[str], most: int = 4) -> str:
-    return ", ".join(names) if len(names) <= most else f"{names[0]} … {names[-1]} ({len(names)} releases)"
+def span(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 4 else f"{names[0]} … {names[-1]} ({len(names)} releases)"
 
 
 def row(record: Record) -> tuple[str, ...]:
