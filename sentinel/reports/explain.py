@@ -8,7 +8,6 @@ from itertools import combinations, zip_longest
 from typing import Any
 
 from sentinel.deciding.outcomes import Comparison, Decision
-from sentinel.reports.behaviour import expected
 from sentinel.reports.escaping import message, passage, visible
 from sentinel.reports.evidence import Known, known_places, reason
 from sentinel.reports.numbers import differing, flat, in_digits
@@ -109,7 +108,7 @@ def _table(decision: Decision) -> str:
 def _rows(item: Comparison, alone: bool) -> list[list[str]]:
     """One row; of values too long for it one for each of the first elements that differ, and how many do."""
     sides = [item.fixed] if alone else [item.unpatched, item.fixed]
-    values = [plain(expected(value)) for value in (item.observed, *sides)]
+    values = [plain(value) for value in (item.observed, *sides)]
     right = values[-1] if item.fixed is not None and not item.matches_fixed else values[1]
     long = any(len(_text(value)) > _LONGEST_VALUE for value in values)
     found = differing(message(item.key), values[0], right, *values[1:]) if long else []
@@ -131,7 +130,7 @@ def _demanded(item: Comparison) -> list[str]:
 
 def _values(item: Comparison) -> list[str]:
     sides = [
-        ... if matches is None and value is None else expected(value)
+        ... if matches is None and value is None else value
         for matches, value in ((item.matches_unpatched, item.unpatched), (item.matches_fixed, item.fixed))
     ]
     return beside(*sides, item.observed)

@@ -126,21 +126,13 @@ class MirrorStore:
     def url(self, target: str) -> str:
         return str((read_json(self.home.mirror(target) / RECORD) or {}).get("url", ""))
 
-    def add(
-        self,
-        target: Target,
-        origin: str | None = None,
-        *,
-        url: str | None = None,
-        progress: Progress | None = None,
-    ) -> Mirror:
+    def add(self, target: Target, origin: str | None = None, *, progress: Progress | None = None) -> Mirror:
         """Make a target's mirror, or put what another origin has into the one that is there.
 
         :param origin: a git directory, a clone, a tar of either, or a URL; None: the target's own repository.
-        :param url: the repository to fetch from, where it is not the target's own: a fork.
         :raises SentinelError: where the origin cannot be used, or the disk cannot.
         """
-        upstream = checked_url(url or (origin if origin and is_url(origin) else target.repository))
+        upstream = checked_url(origin if origin and is_url(origin) else target.repository)
         if origin is not None and origin.startswith("-"):
             raise SentinelError(f"not a directory, tar or URL: {origin!r} begins with '-', as an option does")
         with writing(self.home.path), self._locked(target.name):
