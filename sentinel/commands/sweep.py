@@ -64,7 +64,9 @@ def _sweep(arguments: argparse.Namespace) -> int:
         raise SentinelError(f"--jobs {arguments.jobs}: at least one probe has to run at a time")
     with progress() as tell:
         if arguments.releases:
-            refuse(arguments, "since", "until", "ref")
+            for name in ("since", "until", "ref"):
+                if getattr(arguments, name):
+                    raise SentinelError(f"--{name} is about commits, and --releases looks at PyPI; leave one out")
             account = sweep_releases(catalog, settings, target, recipes, tell)
         else:
             ledger = Ledger(catalog, settings, target)
@@ -103,13 +105,6 @@ def _run(
     except KeyboardInterrupt:
         complain("what was decided is kept; the same command goes on from there")
         raise
-
-
-def refuse(arguments: argparse.Namespace, *names: str) -> None:
-    """:raises SentinelError: where an option was given that says nothing about releases."""
-    for name in names:
-        if getattr(arguments, name):
-            raise SentinelError(f"--{name} is about commits, and --releases looks at PyPI; leave one out")
 
 
 def executor_named(name: str, ledger: Ledger, jobs: int | None) -> Callable[[], Executor]:

@@ -83,7 +83,7 @@ def read(address: str, observation: Observation) -> Any:
     """
     parsed = parse_address(address, tuple(observation))
     values = [_lookup(observation[variant], parsed.key, address) for variant in parsed.variants]
-    if parsed.kind == "value":
+    if len(values) == 1:
         return values[0]
     try:
         return minus(values[0], values[1])

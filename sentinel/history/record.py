@@ -8,7 +8,6 @@ The same history, recipe, adapter and environment give the same bytes.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -23,6 +22,7 @@ from sentinel.history.origins import Origin
 from sentinel.recipes import Recipe
 from sentinel.recipes.json_schema import JsonSchema
 from sentinel.reports.escaping import message
+from sentinel.reports.evidence import laid_out
 from sentinel.reports.store import below, file_name, own, parse, write_atomically
 
 #: 2: a change says where the code came from that a history begins with.
@@ -152,21 +152,7 @@ def _clean(value: Any) -> Any:
 
 def dumps(document: Record) -> str:
     """Its text: sorted keys, and a line for each commit that is named, so that a diff shows what changed."""
-    return _text(document, "") + "\n"
-
-
-def _text(value: Any, indent: str) -> str:
-    nested = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
-    if not any(isinstance(item, (Mapping, list, tuple)) for item in nested):
-        return json.dumps(value, sort_keys=True, ensure_ascii=True, allow_nan=False)
-    deeper = f"{indent} "
-    if isinstance(value, Mapping):
-        lines = [f"{json.dumps(key)}: {_text(item, deeper)}" for key, item in sorted(value.items())]
-    else:
-        lines = [_text(item, deeper) for item in value]
-    inside = f",\n{deeper}".join(lines)
-    opening, closing = "{}" if isinstance(value, Mapping) else "[]"
-    return f"{opening}\n{deeper}{inside}\n{indent}{closing}"
+    return laid_out(document, step=" ", flat=True) + "\n"
 
 
 def write(file: Path, document: Record) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 
@@ -62,9 +62,7 @@ class Sweep:
         """
         missing = [commit for commit in commits if self._missing(commit)[1]]
         if missing:
-            with ExitStack() as stack:
-                running = executor()
-                stack.callback(running.close)
+            with closing(executor()) as running:
                 self._probe(missing, running, len(commits), told)
         return self._done
 
