@@ -75,8 +75,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
             make = executor_named(arguments.executor, ledger, arguments.jobs)
             account = _run(ledger, recipes, selection, make, tell)
     if arguments.save is not None:
-        for document in account.records:
-            records.write(records.place(arguments.save, document), document)
+        records.kept(arguments.save, account.records)
     show(account, arguments)
     decided = any(run["verdict"] in ("reproduced", "fixed", "changed") for r in account.records for run in r["runs"])
     return 0 if decided else 1

@@ -12,7 +12,7 @@ from sentinel.deciding.runner import options_of
 from sentinel.errors import SentinelError
 from sentinel.history import commits as git
 from sentinel.history import record as records
-from sentinel.history.basis import Basis, basis
+from sentinel.history.basis import basis
 from sentinel.history.closure_verdicts import ClosureVerdict, ClosureVerdicts, ClosureVerdictStore
 from sentinel.history.commits import Commit, Tag
 from sentinel.history.executors import Executor, Found, Local, Work
@@ -102,24 +102,23 @@ class Ledger:
         :raises GitError, WorkerError, SentinelError: as :meth:`sentinel.history.sweep.Sweep.run`.
         """
         source, line, tags = self.select(selection)
-        bases = {recipe.bug_id: self.basis(recipe) for recipe in recipes}
-        entries = {recipe.bug_id: self.units_of(recipe, bases[recipe.bug_id]) for recipe in recipes}
+        entries = self._entries(recipes)
         every = list({commit.sha: commit for commit in (*line, *(tag.commit for tag in tags))}.values())
-        written = []
         with self.trees() as trees:
             sweep = Sweep(self.target, recipes, entries, trees, self.beside)
             decided = sweep.run(every, executor or self.local, told)
-            came_from = self._origins(trees)
-            for recipe in recipes:
-                of = decided[recipe.bug_id]
-                written.append(records.record(recipe, bases[recipe.bug_id], source, line, tags, of, came_from))
-                records.write(records.place(self.entries.folder, written[-1]), written[-1])
+            looked, origin_of = (source, line, tags), self._origins(trees)
+            documents = (
+                records.record(recipe, entries[recipe.bug_id].basis, *looked, decided[recipe.bug_id], origin_of)
+                for recipe in recipes
+            )
+            written = records.kept(self.entries.folder, documents)
         return Account(written, sweep.probed)
 
     @contextmanager
     def deciding(self, recipes: Sequence[Recipe], executor: Callable[[], Executor]) -> Iterator[Decide]:
         """For commits one by one: a function that gives each recipe's entry at a commit. Workers start when needed."""
-        entries = {recipe.bug_id: self.units_of(recipe) for recipe in recipes}
+        entries = self._entries(recipes)
         with self.trees() as trees, ExitStack() as stack:
             made: list[Executor] = []
 
@@ -132,11 +131,10 @@ class Ledger:
             sweep = Sweep(self.target, recipes, entries, trees, self.beside)
             yield lambda commit: sweep.decide(commit, submit)
 
-    def basis(self, recipe: Recipe) -> Basis:
-        return basis(self.catalog, recipe, self.settings)
-
-    def units_of(self, recipe: Recipe, on: Basis | None = None) -> ClosureVerdicts:
-        return self.entries.entries(self.target.name, recipe.bug_id, on or self.basis(recipe))
+    def _entries(self, recipes: Sequence[Recipe]) -> dict[str, ClosureVerdicts]:
+        """What is known of each recipe, by bug id, on what its verdicts rest on here and now."""
+        on = {recipe.bug_id: basis(self.catalog, recipe, self.settings) for recipe in recipes}
+        return {bug: ClosureVerdicts(self.entries, self.target.name, bug, of) for bug, of in on.items()}
 
     def trees(self) -> closing[GitTrees]:
         return closing(GitTrees(self.mirror))

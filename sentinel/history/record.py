@@ -8,7 +8,7 @@ The same history, recipe, adapter and environment give the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -168,6 +168,14 @@ def write(file: Path, document: Record) -> bool:
         pass
     write_atomically(file, text, "choose another folder")
     return True
+
+
+def kept(folder: Path, documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Write records at their places below a folder, and give them."""
+    written = list(documents)
+    for document in written:
+        write(place(folder, document), document)
+    return written
 
 
 def place(folder: Path, document: Record) -> Path:

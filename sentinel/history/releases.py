@@ -24,7 +24,7 @@ from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
 from sentinel.reports.evidence import reason
 from sentinel.settings import Settings
-from sentinel.sources import Home, Progress
+from sentinel.sources import Progress
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
@@ -66,11 +66,12 @@ def sweep_releases(
 
     :raises Unavailable: as :func:`versions`.
     """
-    home = Home.default()
-    store = ClosureVerdictStore(home)
+    store = ClosureVerdictStore()
     listed = versions(target)
-    bases = {recipe.bug_id: basis(catalog, recipe, settings) for recipe in recipes}
-    entries = {recipe.bug_id: store.entries(target.name, recipe.bug_id, bases[recipe.bug_id]) for recipe in recipes}
+    entries = {
+        recipe.bug_id: ClosureVerdicts(store, target.name, recipe.bug_id, basis(catalog, recipe, settings))
+        for recipe in recipes
+    }
     probed = 0
     found: dict[str, dict[str, ClosureVerdict]] = {recipe.bug_id: {} for recipe in recipes}
     with closing(runner_of(catalog, settings, tell)) as runner:
@@ -87,13 +88,9 @@ def sweep_releases(
             runner.discard(target.name, Ref("pypi", version))
     commits = [Commit(f"pypi:{version}", "", (), "", f"{target.pypi} {version}") for version in listed]
     tags = [Tag(version, commit) for version, commit in zip(listed, commits)]
-    result = []
-    for recipe in recipes:
-        source = records.Selection(target.pypi or "", walk="releases", kind="pypi")
-        document = records.record(recipe, bases[recipe.bug_id], source, commits, tags, found[recipe.bug_id])
-        records.write(records.place(store.folder, document), document)
-        result.append(document)
-    return Account(result, probed)
+    looked = records.Selection(target.pypi or "", walk="releases", kind="pypi"), commits, tags
+    documents = (records.record(r, entries[r.bug_id].basis, *looked, found[r.bug_id]) for r in recipes)
+    return Account(records.kept(store.folder, documents), probed)
 
 
 def _answers(version: str) -> str:
