@@ -27,7 +27,7 @@ def _law_table(material: Material, name: str) -> dict[str, Any]:
     reasons = {item.boundary: item.reason for item in omitted if not item.law}
     laws = [law for law in catalog.laws if any(law in of for of in searched.values())]
     findings = {(bug.where, bug.law): bug for bug in material.laws if bug.target == name}
-    boundaries = []
+    boundaries: list[dict[str, Any]] = []
     for binding in target.bindings:
         bugs = [b for b in material.bugs_of(name) if b.boundary in binding.paths and b.contract == binding.contract]
         where = file_name(names.get(id(binding), binding.boundary))
