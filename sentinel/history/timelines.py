@@ -194,11 +194,7 @@ def _date(change: Record) -> str:
     mark = "+" if came_with_its_code(change) else unsure
     if not commit["date"]:
         return f"{mark}{commit['sha'].removeprefix('pypi:')}"
-    return f"{mark}{commit['date'][:10]} {_short_name(commit)}"
-
-
-def _short_name(commit: Record) -> str:
-    return f"#{commit['pull']}" if commit["pull"] else str(commit["sha"][:7])
+    return f"{mark}{commit['date'][:10]} {'#' if commit['pull'] else ''}{commit['pull'] or commit['sha'][:7]}"
 
 
 def came_with_its_code(change: Record) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Mapping
 from itertools import combinations, zip_longest
 from typing import Any
@@ -37,7 +38,7 @@ def explain(decision: Decision, command: str = "") -> str:
         _details(decision),
     ]
     if decision.failure is not None and decision.failure.traceback:
-        parts.append("upstream's traceback:\n" + _indented(passage(decision.failure.traceback, known)))
+        parts.append("upstream's traceback:\n" + textwrap.indent(passage(decision.failure.traceback, known), "  "))
     if command:
         parts.append(f"repeat: {visible(command)}")
     return visible("\n\n".join(part for part in parts if part), lines=True)
@@ -146,10 +147,6 @@ def _details(decision: Decision) -> str:
     return "\n".join(
         f"{message(item.key)}: {message(item.detail, known)}" for item in decision.comparisons if item.detail
     )
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"  {line}" if line else "" for line in text.split("\n"))
 
 
 def beside(unpatched: Any, fixed: Any, *observed: Any) -> list[str]:
