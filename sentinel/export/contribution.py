@@ -9,7 +9,7 @@ from typing import Any
 
 from sentinel.errors import SentinelError
 from sentinel.export.exporting import Bundle
-from sentinel.export.trying import Tried, diff_of
+from sentinel.export.trying import FixTrial, diff_of
 from sentinel.findings.heads import heads
 from sentinel.history.ledger import Ledger
 from sentinel.recipes import Recipe, find_recipes
@@ -53,7 +53,7 @@ class Contribution:
 
 
 def documented(
-    bundles: Sequence[Bundle], fix: Fix | None, tried: Tried | None, others: Sequence[Mapping[str, Any]]
+    bundles: Sequence[Bundle], fix: Fix | None, tried: FixTrial | None, others: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """What ``evidence.json`` holds: each decision's whole evidence, and what was tried beside it."""
     first = bundles[0]

@@ -91,7 +91,7 @@ def opening(fixes: Iterable[Fix], opened: OpenCheckout, store: MirrorStore) -> O
 
 
 @dataclass
-class Tried:
+class FixTrial:
     """What came of trying a fix, as plain data that evidence holds.
 
     :ivar bugs: bug id -> its decisions without the fix and with it.
@@ -125,7 +125,7 @@ class Tried:
 
 
 def elsewhere(document: Mapping[str, Any]) -> tuple[int, int, float]:
-    """(scenarios, functions, largest difference) of all functions but the bugs' own, in a :meth:`Tried.document`."""
+    """(scenarios, functions, largest difference) of all functions but the bugs' own, in a :meth:`FixTrial.document`."""
     said = document["elsewhere"].values()
     largest = max((float(one["largest_difference"]) for one in said), default=0.0)
     return sum(one["scenarios"] for one in said), len(said), largest
@@ -144,7 +144,7 @@ def try_fix(
     tell: Callable[[str], None],
     tests: bool = True,
     tests_python: str | None = None,
-) -> Tried:
+) -> FixTrial:
     """Try a fix.
 
     :param opened: how upstream's own revisions are had.
@@ -152,7 +152,7 @@ def try_fix(
     :param tests_python: the interpreter that has what these need.
     :raises SentinelError: where the edits do not apply, or a revision cannot be had.
     """
-    tried, recipes = Tried(), find_recipes(catalog, [fix.target])
+    tried, recipes = FixTrial(), find_recipes(catalog, [fix.target])
     if absent := set(fix.bugs) - {recipe.bug_id for recipe in recipes}:
         raise SentinelError(f"{fix.path}: there is no recipe of {', '.join(sorted(absent))}")
     with closing(Runner(catalog, opening([fix], opened, store), options)) as runner:
@@ -168,7 +168,7 @@ def try_fix(
     return tried
 
 
-def _decide(fix: Fix, recipes: Sequence[Recipe], runner: Runner, tried: Tried) -> None:
+def _decide(fix: Fix, recipes: Sequence[Recipe], runner: Runner, tried: FixTrial) -> None:
     """Every recipe of the target on both sides."""
     jobs = [[Job(recipe, ref) for recipe in recipes] for ref in (fix.base, fix.patched)]
     runner.plan([*jobs[0], *jobs[1]])
@@ -189,7 +189,7 @@ def _decide(fix: Fix, recipes: Sequence[Recipe], runner: Runner, tried: Tried) -
             tried.problems.append(f"{bug} was {names[0]} and is {names[1]}: {after.verdict.reason}")
 
 
-def _draw(fix: Fix, chosen: Sequence[Subject], recipes: Sequence[Recipe], runner: Runner, tried: Tried) -> None:
+def _draw(fix: Fix, chosen: Sequence[Subject], recipes: Sequence[Recipe], runner: Runner, tried: FixTrial) -> None:
     """Scenarios of every boundary on both sides."""
     bindings = [subject.binding for subject in chosen]
     opened = [runner.open_target(fix.target, ref, bindings) for ref in (fix.base, fix.patched)]
@@ -217,7 +217,7 @@ def _draw(fix: Fix, chosen: Sequence[Subject], recipes: Sequence[Recipe], runner
             )
 
 
-def _own(subject: Subject, recipes: Sequence[Recipe], tried: Tried) -> dict[str, str]:
+def _own(subject: Subject, recipes: Sequence[Recipe], tried: FixTrial) -> dict[str, str]:
     """Law -> the bug of its own that breaks it at a boundary, or at a twin, with a fix."""
     boundaries = {*subject.binding.paths, *subject.binding.twins}
     return {
@@ -228,7 +228,7 @@ def _own(subject: Subject, recipes: Sequence[Recipe], tried: Tried) -> dict[str,
     }
 
 
-def _test(fix: Fix, upstream: UpstreamTests, tried: Tried) -> None:
+def _test(fix: Fix, upstream: UpstreamTests, tried: FixTrial) -> None:
     """Upstream's own tests on both sides, and those that come with the fix."""
     tried.tests = upstream.compared()
     for told in tried.tests.values():
