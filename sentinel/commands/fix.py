@@ -76,7 +76,7 @@ def _check(arguments: argparse.Namespace) -> int:
         for fix in fixes:
             options, opened = options_of(settings, fix.target), opener(settings, tell, store)
             how = (not arguments.no_tests, arguments.tests_python)
-            documents[fix.bugs[0]] = try_fix(catalog, fix, opened, options, store, tell, *how).document()
+            documents[fix.bugs[0]] = try_fix(catalog, fix, opened, options, store, tell, *how)
     if arguments.json:
         say_json(documents)
     else:

@@ -213,7 +213,7 @@ class _Verifier:
     def _tried_again(self, file: Path, fix: Fix, recorded: dict[str, Any], no_tests: bool) -> Outcome:
         options = options_of(self._settings, fix.target)
         how = (not no_tests, self._tests_python)
-        now = try_fix(self._catalog, fix, self._opened, options, self._store, self._tell, *how).document()
+        now = try_fix(self._catalog, fix, self._opened, options, self._store, self._tell, *how)
         # What was learnt to look at since, another recipe or another function, is not in the evidence.
         looked = {name: {key: now[name].get(key) for key in recorded[name]} for name in ("others", "elsewhere")}
         pairs = {name: (recorded[name], {**now, **looked}[name]) for name in recorded if name not in _TESTS}

@@ -65,7 +65,7 @@ def documented(
             bundle.recipe.bug_id: {side.name: evidence(side.decision) for side in bundle.sides} for bundle in bundles
         },
         "fix": {"file": fix.path.name, "digest": fix.digest} if fix else None,
-        "tried": tried.document() if tried else None,
+        "tried": tried,
         "runner": {"sides": runner, "packages": list(first.runner.packages)} if first.runner else None,
         "reason": first.reason,
         "related": [dict(item) for item in others],
