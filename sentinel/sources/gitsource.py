@@ -49,7 +49,8 @@ def _key(target: Target, commit: str) -> str:
 
 
 def _materialise(target: Target, ref: Ref, store: MirrorStore, commit: str, progress: Progress | None) -> Checkout:
-    entries, submodules = store.trees(target, commit)
+    roots = [root.path for root in target.roots]
+    entries, submodules = git_objects.entries(store.path(target.name), commit, roots)
     wanted = [entry for entry in entries if entry.size is None and is_source(entry.path)]
     if wanted:
         sizes = _fetched(target, ref, store, wanted, progress)

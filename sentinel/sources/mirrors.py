@@ -19,7 +19,6 @@ from sentinel.sources.gitbinary import GitError
 from sentinel.sources.home import Home, Progress, read_json, remove_tree, safe_name, size_of, write_atomically, writing
 from sentinel.sources.locks import hold, locked
 from sentinel.sources.resolving import resolve
-from sentinel.sources.trees import Entry
 from sentinel.sources.urls import base_name, checked_url, is_url, local_path, redacted
 from sentinel.targets import Target
 
@@ -149,9 +148,7 @@ class MirrorStore:
                 self._finish(target, part, head, upstream, described, progress)
             finally:
                 remove_tree(scratch)
-        made = self.get(target.name)
-        assert made is not None
-        return made
+        return describe(target.name, self.home.mirror(target.name))
 
     def remove(self, target: str) -> Mirror:
         """Remove a target's mirror, a half one too.
@@ -198,9 +195,7 @@ class MirrorStore:
                 raise SentinelError(f"cannot update {where}: {error}; {hint}") from error
             self._adopt(path, came)
         self._unreachable.clear()
-        made = self.get(target.name)
-        assert made is not None
-        return made
+        return describe(target.name, self.home.mirror(target.name))
 
     def fetch(self, target: str, refspecs: Sequence[str], progress: Progress | None = None) -> None:
         """Fetch some refs that a resolve needs. A failure is remembered: a second try in one run costs nothing.
@@ -230,10 +225,6 @@ class MirrorStore:
             raise GitError(self._unreachable[target, ""])
         with writing(self.home.path), self._locked(target):
             transfers.fetch_objects(path, url, blobs, progress)
-
-    def trees(self, target: Target, commit: str) -> tuple[Sequence[Entry], Sequence[str]]:
-        """Give the files of a target's package roots at a commit, and the submodules among them."""
-        return git_objects.entries(self.path(target.name), commit, [root.path for root in target.roots])
 
     def resolve(self, target: Target, name: str, *, pull: int | None = None, progress: Progress | None = None) -> str:
         """Give the full sha of a commit; see :func:`sentinel.sources.resolving.resolve`."""
