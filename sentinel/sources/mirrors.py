@@ -14,7 +14,7 @@ from typing import Any
 
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.sources import git_objects, gitrefs, transfers
-from sentinel.sources.adding import Origin, copy_objects, open_directory, open_tar
+from sentinel.sources.adding import copy_objects, open_directory, open_tar
 from sentinel.sources.gitbinary import GitError
 from sentinel.sources.home import Home, Progress, read_json, remove_tree, safe_name, size_of, write_atomically, writing
 from sentinel.sources.locks import hold, locked
@@ -288,24 +288,23 @@ class MirrorStore:
     def _from_files(self, part: Path, path: Path, scratch: Path, progress: Progress | None) -> str | None:
         if not path.exists():
             raise SentinelError(f"{path}: there is no such file or directory")
-        origin: Origin
         if path.is_dir():
-            origin = open_directory(path)
+            git_dir, objects = open_directory(path)
         else:
             if progress:
                 progress(f"unpacking {path}")
             (scratch / "tar").mkdir()
-            origin = open_tar(path, scratch / "tar")
+            git_dir, objects = open_tar(path, scratch / "tar")
         make_blank(part)
         if progress:
             progress(f"copying {path}")
-        copy_objects(origin.objects, part / "objects")
-        gitrefs.write_shallow(part, gitrefs.read_shallow(origin.git_dir))
-        refs = git_objects.whole_refs(part, gitrefs.read_refs(origin.git_dir))
+        copy_objects(objects, part / "objects")
+        gitrefs.write_shallow(part, gitrefs.read_shallow(git_dir))
+        refs = git_objects.whole_refs(part, gitrefs.read_refs(git_dir))
         if not refs:
             raise SentinelError(f"{path} has no ref whose commit is in it; it is empty or was cut off half-way")
         gitrefs.write_refs(part, refs)
-        return gitrefs.head_branch(origin.git_dir)
+        return gitrefs.head_branch(git_dir)
 
     def _finish(
         self, target: Target, part: Path, head: str | None, url: str, described: str, progress: Progress | None
