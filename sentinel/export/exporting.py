@@ -8,10 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sentinel.deciding.outcomes import Decision
-from sentinel.deciding.runner import Job, OpenCheckout
-from sentinel.deciding.runner import Runner as Deciding
+from sentinel.deciding.runner import Job, OpenCheckout, Runner
 from sentinel.export.checking import Environment, Tried, distribution_of
-from sentinel.export.script import Question, Runner, runner
+from sentinel.export.script import Question, Script, runner
 from sentinel.export.verbatim import NotSelfContained
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
@@ -64,7 +63,7 @@ class Bundle:
 
     recipe: Recipe
     sides: tuple[Side, ...]
-    runner: Runner | None = None
+    runner: Script | None = None
     test: str = ""
     reason: str = ""
 
@@ -109,7 +108,7 @@ class Exporter:
     ) -> None:
         self._catalog = catalog
         self._tell = tell
-        self._deciding = Deciding(catalog, open_checkout, options)
+        self._deciding = Runner(catalog, open_checkout, options)
         self._environment = Environment(options.python)
         #: (target, boundary) -> what turned out to be needed, at the price of a trial each.
         self._needs: dict[tuple[str, str], dict[str, str]] = {}

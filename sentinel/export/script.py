@@ -48,7 +48,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Runner:
+class Script:
     """:ivar text: the file.
     :ivar own: what is not the head: the functions and the case, which a reader has to read.
     :ivar first, last: the lines of that.
@@ -62,7 +62,7 @@ class Runner:
     packages: tuple[str, ...]
 
 
-def runner(question: Question) -> Runner:
+def runner(question: Question) -> Script:
     """Write the runner of a question.
 
     :raises NotSelfContained: where its functions cannot be written into a file of their own.
@@ -79,7 +79,7 @@ def runner(question: Question) -> Runner:
     before = _docstring(question, 0, 0).count("\n") + fixed.count("\n")
     first, last = before + 1, before + own.count("\n")
     packages = ("torch", "numpy", *sorted(question.needs.values()))
-    return Runner(_docstring(question, first, last) + fixed + own, own, first, last, packages)
+    return Script(_docstring(question, first, last) + fixed + own, own, first, last, packages)
 
 
 def functions(question: Question) -> tuple[Verbatim, str, str, str]:
