@@ -31,7 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.history.bisection import bisect
-from sentinel.history.ledger import Ledger, Selection
+from sentinel.history.ledger import Ledger
+from sentinel.history.record import Selection
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.settings import Settings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -237,17 +238,13 @@ def _tell_of_bases(file: Path, data: Mapping[Any, Any], run: Training | None, wh
 
 def _decide(arguments: argparse.Namespace, catalog: Any, settings: Any, recipes: Any) -> list[Decision]:
     ref = Ref("path", str(arguments.repo.expanduser().absolute())) if arguments.repo else Ref("installed")
-    with progress() as tell:
-        runner = runner_of(catalog, settings, tell)
-        decisions = []
-        try:
-            for number, recipe in enumerate(recipes, 1):
-                tell(f"{number} of {len(recipes)}: {recipe.bug_id}")
-                decisions.append(runner.decide(Job(recipe, ref)))
-                if decisions[-1].checkout is None:  # the copy itself is not available, whatever the recipe
-                    break
-        finally:
-            runner.close()
+    decisions: list[Decision] = []
+    with progress() as tell, closing(runner_of(catalog, settings, tell)) as runner:
+        for number, recipe in enumerate(recipes, 1):
+            tell(f"{number} of {len(recipes)}: {recipe.bug_id}")
+            decisions.append(runner.decide(Job(recipe, ref)))
+            if decisions[-1].checkout is None:  # the copy itself is not available, whatever the recipe
+                break
     return decisions
 
 

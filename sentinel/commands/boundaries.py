@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sentinel.commands.console import Commands, command, json_option, progress, say, say_json, say_table
 from sentinel.commands.known import known, settings_options, target_named
@@ -30,25 +29,6 @@ exit status: 0; 1 where a bound boundary is not there at the ref; 2 where the re
 """
 
 
-@dataclass(frozen=True)
-class Row:
-    """One boundary.
-
-    :ivar there: ``yes``, ``no``, ``other version`` (the adapter says in ``requires`` that only some have it), or empty
-        where no ref was asked about.
-    """
-
-    target: str
-    boundary: str
-    contract: str
-    there: str
-    laws: tuple[str, ...]
-    note: str
-    formerly: tuple[str, ...]
-    inputs: tuple[str, ...]
-    observes: tuple[str, ...]
-
-
 def declare(commands: Commands) -> None:
     parser = command(
         commands, "boundaries", _boundaries, "list bound functions with their contracts and laws", _EXAMPLE
@@ -66,7 +46,7 @@ def _boundaries(arguments: argparse.Namespace) -> int:
         if arguments.target
         else [target for name, target in sorted(catalog.targets.items()) if name != "demo"]
     )
-    rows: list[Row] = []
+    rows: list[dict[str, Any]] = []
     unbound: list[tuple[str, str, str]] = []
     unavailable: list[str] = []
     if arguments.ref is None:
@@ -93,7 +73,7 @@ def _boundaries(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json(
             {
-                "boundaries": [vars(row) for row in rows],
+                "boundaries": rows,
                 "not_bound": [{"target": t, "function": path, "reason": reason} for t, path, reason in unbound],
                 "unavailable": unavailable,
             }
@@ -102,10 +82,12 @@ def _boundaries(arguments: argparse.Namespace) -> int:
         _show(rows, unbound, unavailable)
     if unavailable and not rows:
         return 2
-    return 1 if any(row.there == "no" for row in rows) else 0
+    return 1 if any(row["there"] == "no" for row in rows) else 0
 
 
-def _rows(catalog: Catalog, target: Target, seen: Sequence[Sighting] | None) -> list[Row]:
+def _rows(catalog: Catalog, target: Target, seen: Sequence[Sighting] | None) -> list[dict[str, Any]]:
+    """What there is to say of each binding; whether it is there only where a ref was looked at: ``other version`` where
+    the adapter says in ``requires`` that only some have it."""
     from sentinel.search.checks import subjects
 
     found, omitted = subjects(catalog, target.name)
@@ -120,10 +102,19 @@ def _rows(catalog: Catalog, target: Target, seen: Sequence[Sighting] | None) -> 
             there = "yes" if one.bound else "other version" if one.lacks or binding.requires else "no"
             path = one.found.path if one.found else binding.boundary
             note = note or (f"as {path}" if path != binding.boundary else one.needs and f"{one.needs} is not there")
-        own = laws.get(id(binding), ())
-        inputs = tuple(item.name for item in contract.inputs)
-        said = (target.name, binding.boundary, contract.name, there, own, note)
-        rows.append(Row(*said, tuple(binding.formerly), inputs, tuple(contract.keys)))
+        rows.append(
+            {
+                "target": target.name,
+                "boundary": binding.boundary,
+                "contract": contract.name,
+                "there": there,
+                "laws": laws.get(id(binding), ()),
+                "note": note,
+                "formerly": binding.formerly,
+                "inputs": [item.name for item in contract.inputs],
+                "observes": contract.keys,
+            }
+        )
     return rows
 
 
@@ -141,15 +132,11 @@ def left_unbound(target: Target, definitions: Definitions) -> list[tuple[str, st
     return left
 
 
-def _show(rows: list[Row], unbound: list[tuple[str, str, str]], unavailable: list[str]) -> None:
+def _show(rows: list[dict[str, Any]], unbound: list[tuple[str, str, str]], unavailable: list[str]) -> None:
     if rows:
-        say_table(
-            ("target", "boundary", "contract", "formerly", "there", "laws", "note"),
-            [
-                (r.target, r.boundary, r.contract, ", ".join(r.formerly), r.there, str(len(r.laws) or ""), r.note)
-                for r in rows
-            ],
-        )
+        columns = ("target", "boundary", "contract", "formerly", "there", "laws", "note")
+        shown = [{**row, "formerly": ", ".join(row["formerly"]), "laws": str(len(row["laws"]) or "")} for row in rows]
+        say_table(columns, [[row[column] for column in columns] for row in shown])
     if unbound:
         say("\nnot bound")
         say_table(("target", "function", "why"), [(t, path, reason or "-") for t, path, reason in unbound])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -62,27 +63,16 @@ def _compare(arguments: argparse.Namespace) -> int:
     asked = frameworks.TABLE if arguments.all else frameworks.asked(arguments.contract, list(catalog.contracts))
     found: list[tuple[frameworks.Meaning, Row]] = []
     interrupted = False
-    with progress() as tell:
-        runner = runner_of(catalog, settings, tell)
-        compared = frameworks.Frameworks(
-            catalog,
-            runner,
-            targets,
-            refs,
-            find_recipes(catalog, targets),
-            arguments.examples,
-            arguments.seed,
-            tell,
-            arguments.all,
-        )
+    with progress() as tell, closing(runner_of(catalog, settings, tell)) as runner:
+        recipes = find_recipes(catalog, targets)
+        sizes = arguments.examples, arguments.seed
+        compared = frameworks.Frameworks(catalog, runner, targets, refs, recipes, *sizes, tell, arguments.all)
         try:
             for meaning in [item for item in asked if not arguments.all or compared.bound(item.contract)]:
                 for row in compared.rows(meaning):
                     found.append((meaning, row))
         except KeyboardInterrupt:
             interrupted = True
-        finally:
-            runner.close()
     told = table.document(compared, found, interrupted)
     if arguments.all and not interrupted:
         _write(told, evidence_folders(arguments)[1])

@@ -16,7 +16,7 @@ from sentinel.export.branch import Branch, contribute
 from sentinel.export.contribution import Contribution, contribution, documented, related
 from sentinel.export.exporting import Bundle, Exporter
 from sentinel.export.page import title
-from sentinel.export.trying import FixTrial, opening
+from sentinel.export.trying import opening, try_fix
 from sentinel.export.writing import write
 from sentinel.history.ledger import Ledger
 from sentinel.recipes import Recipe, find_recipes
@@ -77,7 +77,7 @@ def _contribute(arguments: argparse.Namespace) -> int:
                 fix = None
             left += 1
             made, bundles = maker.of_fix(fix) if fix else maker.of_pins(recipe, base, head)
-            folder = maker.write(made, bundles)
+            folder = write(arguments.out, made, bundles)
             branch = contribute(arguments.into, fix, made.target.branch) if fix and arguments.into else None
             against = (made.document["tried"] or {"problems": []})["problems"]
             bad = bool(against) or not bundles[0].complete
@@ -134,20 +134,12 @@ class _Maker:
         ]
         tried, others = None, []
         if check:
-            trial = FixTrial(
-                self._catalog, [fix], self._opened, options, self._store, self._tell, self._arguments.tests_python
-            )
-            try:
-                tried = trial.run(fix, tests=not self._arguments.no_tests)
-            finally:
-                trial.close()
+            how = (not self._arguments.no_tests, self._arguments.tests_python)
+            tried = try_fix(self._catalog, fix, self._opened, options, self._store, self._tell, *how)
             self._tell(f"{fix.bugs[0]} at the heads of pull requests")
             ledger = Ledger(self._catalog, self._settings, self._catalog.targets[fix.target], self._store)
             others = related(ledger, recipes[fix.bugs[0]], fix)
         return contribution(documented(bundles, fix, tried, others), self._catalog, self._store), bundles
-
-    def write(self, made: Contribution, bundles: Sequence[Bundle]) -> Path:
-        return write(self._arguments.out, made, bundles)
 
     def _exporter(self, target: str) -> Exporter:
         if target not in self._exporters:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -137,14 +138,10 @@ def _history(target: Target, arguments: argparse.Namespace) -> int:
         raise Unavailable(f"{target.name}: the mirror has no release tags")
     found = {}
     parsed: dict[tuple[str, str], Source] = {}
-    trees = GitTrees(mirror)
-    try:
-        with progress() as tell:
-            for tag in tags:
-                found[tag] = coverage(target, trees, tag.commit.tree, parsed)
-                tell(f"{target.name}: {len(found)} of {len(tags)} releases")
-    finally:
-        trees.close()
+    with progress() as tell, closing(GitTrees(mirror)) as trees:
+        for tag in tags:
+            found[tag] = coverage(target, trees, tag.commit.tree, parsed)
+            tell(f"{target.name}: {len(found)} of {len(tags)} releases")
     lines = [
         {"release": tag.name, "date": tag.commit.date[:10], "commit": tag.commit.sha, "totals": one.totals}
         for tag, one in found.items()
@@ -166,14 +163,11 @@ def _plain(function: Looked) -> dict[str, Any]:
 
 def _asked(target: Target, settings: Settings, catalog: Catalog, ref: Ref, ask: Callable[..., T]) -> T:
     """Let what calls the boundaries say what it sees."""
-    with progress() as tell:
-        runner = runner_of(catalog, replace(settings, timeout=min(settings.timeout, PATIENCE)), tell)
-        try:
-            bound, _ = subjects(catalog, target.name, checkout=runner.checkout(target.name, ref))
-            session = runner.open_target(target.name, ref, [item.binding for item in bound]).law_session
-            return ask(session, bound)
-        finally:
-            runner.close()
+    patient = replace(settings, timeout=min(settings.timeout, PATIENCE))
+    with progress() as tell, closing(runner_of(catalog, patient, tell)) as runner:
+        bound, _ = subjects(catalog, target.name, checkout=runner.checkout(target.name, ref))
+        session = runner.open_target(target.name, ref, [item.binding for item in bound]).law_session
+        return ask(session, bound)
 
 
 def _run(told: Sequence[Lines], arguments: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ import secrets
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -114,56 +115,52 @@ def _discover(arguments: argparse.Namespace) -> int:
             raise SentinelError(f"no law matches {glob!r}{nearest(glob, catalog.laws)}")
     seed = arguments.seed if arguments.seed is not None else secrets.randbelow(2**31)
     recipes, everywhere = find_recipes(catalog, (target.name,), ()), subjects(catalog, target.name)[0]
-    with progress() as tell:
-        runner = runner_of(catalog, settings, tell)
-        saved: dict[int, Path | str] = {}
-        failed: SentinelError | None = None
+    saved: dict[int, Path | str] = {}
+    failed: SentinelError | None = None
+    with progress() as tell, closing(runner_of(catalog, settings, tell)) as runner:
+        runner.start([target.name])
+        tell(f"preparing {target.name} at {ref.short}")
+        checkout = checkout_with_registries(runner, catalog, target.name, ref)
+        chosen, omitted = subjects(catalog, target.name, arguments.boundary, checkout)
+        for glob in arguments.boundary:
+            if not any(matches(item.binding, [glob]) for item in chosen):
+                bound = [binding.boundary.rpartition(".")[2] for binding in target.bindings]
+                raise SentinelError(
+                    f"no boundary of {target.name} that can be searched matches {glob!r}{nearest(glob, bound)}"
+                )
+        open_target = runner.open_target(target.name, ref, [item.binding for item in chosen])
+        search = Discovery(
+            open_target,
+            chosen,
+            lambda law: law.rank in arguments.rank and any_of(law.name, arguments.law),
+            seed,
+            Memory(Home.default().path / "found") if arguments.seed is None else None,
+            found=lambda finding: tell(
+                f"found{' by an earlier run' if finding.replayed else ''}: {finding.subject.boundary} breaks "
+                f"{finding.law.name}"
+            ),
+            tell=tell,
+            interval=0.2 if sys.stderr.isatty() else 15.0,
+        )
+        if not search.progress.searches:
+            raise SentinelError(f"no boundary of {target.name} has one of these laws to be checked")
+        seconds = (arguments.budget or 60.0) if arguments.examples is None else None
+        done = search.run(arguments.examples, seconds)
+        done.not_searched = [item for item in omitted if not item.law or any_of(item.law, arguments.law)] + (
+            done.not_searched
+        )
+        found = [Discovered(finding) for finding in done.findings]
         try:
-            runner.start([target.name])
-            tell(f"preparing {target.name} at {ref.short}")
-            checkout = checkout_with_registries(runner, catalog, target.name, ref)
-            chosen, omitted = subjects(catalog, target.name, arguments.boundary, checkout)
-            for glob in arguments.boundary:
-                if not any(matches(item.binding, [glob]) for item in chosen):
-                    bound = [binding.boundary.rpartition(".")[2] for binding in target.bindings]
-                    raise SentinelError(
-                        f"no boundary of {target.name} that can be searched matches {glob!r}{nearest(glob, bound)}"
-                    )
-            open_target = runner.open_target(target.name, ref, [item.binding for item in chosen])
-            search = Discovery(
-                open_target,
-                chosen,
-                lambda law: law.rank in arguments.rank and any_of(law.name, arguments.law),
-                seed,
-                Memory(Home.default().path / "found") if arguments.seed is None else None,
-                found=lambda finding: tell(
-                    f"found{' by an earlier run' if finding.replayed else ''}: {finding.subject.boundary} breaks "
-                    f"{finding.law.name}"
-                ),
-                tell=tell,
-                interval=0.2 if sys.stderr.isatty() else 15.0,
-            )
-            if not search.progress.searches:
-                raise SentinelError(f"no boundary of {target.name} has one of these laws to be checked")
-            seconds = (arguments.budget or 60.0) if arguments.examples is None else None
-            done = search.run(arguments.examples, seconds)
-            done.not_searched = [item for item in omitted if not item.law or any_of(item.law, arguments.law)] + (
-                done.not_searched
-            )
-            found = [Discovered(finding) for finding in done.findings]
-            try:
-                tell(f"comparing {counted(len(found), 'finding')} with known recipes; Ctrl-C shows them as they are")
-                found = grouped(done.findings, open_target.law_session)
-                for place, item in enumerate(recognised(runner, target, open_target, found, recipes, everywhere)):
-                    found[place] = item
-                    if arguments.save is not None and item.known_as == ():
-                        saved[place] = _saved(arguments.save, item.finding, open_target, runner, catalog)
-            except KeyboardInterrupt:
-                done.stopped = True
-            except SentinelError as error:  # what could not be saved is shown all the same
-                failed = error
-        finally:
-            runner.close()
+            tell(f"comparing {counted(len(found), 'finding')} with known recipes; Ctrl-C shows them as they are")
+            found = grouped(done.findings, open_target.law_session)
+            for place, item in enumerate(recognised(runner, target, open_target, found, recipes, everywhere)):
+                found[place] = item
+                if arguments.save is not None and item.known_as == ():
+                    saved[place] = _saved(arguments.save, item.finding, open_target, runner, catalog)
+        except KeyboardInterrupt:
+            done.stopped = True
+        except SentinelError as error:  # what could not be saved is shown all the same
+            failed = error
     if arguments.json:
         say_json(_json(found, done, open_target, seed, saved))
     else:
@@ -179,16 +176,12 @@ def _of_functions(arguments: argparse.Namespace, catalog: Catalog, settings: Set
     """Ranks 3 and 4: the functions that no adapter names, held to what they did at an earlier revision."""
     refs = Ref.parse(arguments.since), Ref.parse(arguments.ref)
     count, seed = arguments.examples or _EACH, arguments.seed or 0
-    with progress() as tell:
-        runner = runner_of(catalog, replace(settings, timeout=min(settings.timeout, PATIENCE)), tell)
-        try:
-            held = []
-            for one in held_to(runner, catalog, arguments.target, refs, arguments.boundary, count, seed):
-                held.append(one)
-                if one.outcome is not None:
-                    tell(f"{counted(len(held), 'function')}; at {one.function.path}")
-        finally:
-            runner.close()
+    held, patient = [], replace(settings, timeout=min(settings.timeout, PATIENCE))
+    with progress() as tell, closing(runner_of(catalog, patient, tell)) as runner:
+        for one in held_to(runner, catalog, arguments.target, refs, arguments.boundary, count, seed):
+            held.append(one)
+            if one.outcome is not None:
+                tell(f"{counted(len(held), 'function')}; at {one.function.path}")
     broken = [
         item
         for one in held

@@ -10,7 +10,7 @@ from sentinel.commands.console import Commands, command, counted, group, json_op
 from sentinel.commands.known import known, settings_options
 from sentinel.deciding.runner import opener, options_of
 from sentinel.errors import SentinelError
-from sentinel.export.trying import FixTrial, diff_of, elsewhere
+from sentinel.export.trying import diff_of, elsewhere, try_fix
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.fixes import SUFFIX, Fix, fix_of
@@ -74,13 +74,9 @@ def _check(arguments: argparse.Namespace) -> int:
     documents = {}
     with progress() as tell:
         for fix in fixes:
-            options = options_of(settings, fix.target)
-            opened = opener(settings, tell, store)
-            trial = FixTrial(catalog, [fix], opened, options, store, tell, arguments.tests_python)
-            try:
-                documents[fix.bugs[0]] = trial.run(fix, tests=not arguments.no_tests).document()
-            finally:
-                trial.close()
+            options, opened = options_of(settings, fix.target), opener(settings, tell, store)
+            how = (not arguments.no_tests, arguments.tests_python)
+            documents[fix.bugs[0]] = try_fix(catalog, fix, opened, options, store, tell, *how)
     if arguments.json:
         say_json(documents)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 from pathlib import Path
+from typing import Any
 
 from sentinel.commands.console import Commands, command, json_option, say, say_json, say_table
 from sentinel.errors import SentinelError
@@ -24,27 +25,19 @@ def declare(commands: Commands) -> None:
     parser = command(commands, "history", _history, "tell the history of bugs, as sweeps have found it", _EXAMPLE)
     parser.add_argument("bug", metavar="BUG", nargs="?", help="one bug (default: a line for each)")
     parser.add_argument("--markdown", action="store_true", help="the table of all bugs as Markdown")
-    records_option(parser)
-    json_option(parser)
-
-
-def records_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from", dest="folder", metavar="DIR", type=Path, help="where records lie (default: SENTINEL_HOME/history)"
     )
-
-
-def folder_of(arguments: argparse.Namespace) -> Path:
-    given: Path | None = arguments.folder
-    return given or Home.default().path / "history"
+    json_option(parser)
 
 
 def _history(arguments: argparse.Namespace) -> int:
+    folder = arguments.folder or Home.default().path / "history"
     if not arguments.bug:
-        return _all(arguments)
+        return _all(arguments, every(folder))
     if arguments.markdown:
         raise SentinelError("--markdown is the table of all bugs; leave BUG out")
-    found = of_bug(folder_of(arguments), arguments.bug)
+    found = of_bug(folder, arguments.bug)
     if arguments.json:
         say_json(found)
         return 0
@@ -58,8 +51,7 @@ def _history(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _all(arguments: argparse.Namespace) -> int:
-    found = every(folder_of(arguments))
+def _all(arguments: argparse.Namespace, found: list[dict[str, Any]]) -> int:
     headings, rows = timelines.overview(found)
     if arguments.json:
         say_json([dict(zip(headings, cells)) for cells in rows])

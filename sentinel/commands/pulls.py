@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
@@ -56,21 +57,16 @@ def _pulls(arguments: argparse.Namespace) -> int:
         raise SentinelError(f"{target.name}: the mirror has no open {which}; `sentinel mirror update {target.name}`")
     pulls: list[Pull] = []
     stopped = False
-    with progress() as tell:
-        runner = runner_of(catalog, settings, tell, store)
-        radar = Radar(
-            catalog, runner, target, store, find_recipes(catalog, (target.name,), ()), arguments.examples, tell
-        )
-        try:
-            for number, head in radar.ordered(heads):
-                tell(f"{len(pulls)} of {len(heads)}: pull request {number}")
-                pulls.append(radar.look(number, head))
-        except KeyboardInterrupt:
-            complain("what was decided is kept; the same command goes on from there")
-            stopped = True
-        finally:
-            runner.close()
-            radar.close()
+    with progress() as tell, closing(runner_of(catalog, settings, tell, store)) as runner:
+        recipes = find_recipes(catalog, (target.name,), ())
+        with closing(Radar(catalog, runner, target, store, recipes, arguments.examples, tell)) as radar:
+            try:
+                for number, head in radar.ordered(heads):
+                    tell(f"{len(pulls)} of {len(heads)}: pull request {number}")
+                    pulls.append(radar.look(number, head))
+            except KeyboardInterrupt:
+                complain("what was decided is kept; the same command goes on from there")
+                stopped = True
     pulls.sort(key=lambda pull: pull.number, reverse=True)
     said = brief(pulls, len(heads), branch)
     if arguments.save is not None:

@@ -15,8 +15,9 @@ from sentinel.errors import SentinelError
 from sentinel.history import record as records
 from sentinel.history import timelines
 from sentinel.history.executors import Executor
-from sentinel.history.ledger import Account, Ledger, Selection
+from sentinel.history.ledger import Account, Ledger
 from sentinel.history.ray_executor import RayExecutor
+from sentinel.history.record import Selection
 from sentinel.history.releases import sweep_releases
 from sentinel.recipes import Recipe, find_recipes
 
@@ -63,17 +64,18 @@ def _sweep(arguments: argparse.Namespace) -> int:
         raise SentinelError(f"--jobs {arguments.jobs}: at least one probe has to run at a time")
     with progress() as tell:
         if arguments.releases:
-            refuse(arguments, "since", "until", "ref")
+            for name in ("since", "until", "ref"):
+                if getattr(arguments, name):
+                    raise SentinelError(f"--{name} is about commits, and --releases looks at PyPI; leave one out")
             account = sweep_releases(catalog, settings, target, recipes, tell)
         else:
             ledger = Ledger(catalog, settings, target)
             ref = arguments.ref or target.branch
-            selection = Selection(ref, arguments.since, arguments.until, arguments.tags)
+            selection = Selection(ref, arguments.since, arguments.until, "tags" if arguments.tags else "first-parent")
             make = executor_named(arguments.executor, ledger, arguments.jobs)
             account = _run(ledger, recipes, selection, make, tell)
     if arguments.save is not None:
-        for document in account.records:
-            records.write(records.place(arguments.save, document), document)
+        records.kept(arguments.save, account.records)
     show(account, arguments)
     decided = any(run["verdict"] in ("reproduced", "fixed", "changed") for r in account.records for run in r["runs"])
     return 0 if decided else 1
@@ -104,13 +106,6 @@ def _run(
         raise
 
 
-def refuse(arguments: argparse.Namespace, *names: str) -> None:
-    """:raises SentinelError: where an option was given that says nothing about releases."""
-    for name in names:
-        if getattr(arguments, name):
-            raise SentinelError(f"--{name} is about commits, and --releases looks at PyPI; leave one out")
-
-
 def executor_named(name: str, ledger: Ledger, jobs: int | None) -> Callable[[], Executor]:
     """:raises SentinelError: for an unknown name, or where its extra is not installed."""
     if name == "local":
@@ -123,7 +118,7 @@ def executor_named(name: str, ledger: Ledger, jobs: int | None) -> Callable[[], 
 
 def show(account: Account, arguments: argparse.Namespace) -> None:
     if arguments.json:
-        say_json({"probed": account.counts.probed, "records": account.records})
+        say_json({"probed": account.probed, "records": account.records})
         return
     width = max(20, min(shutil.get_terminal_size().columns - 4, 96))
     for record in account.records:
@@ -131,4 +126,4 @@ def show(account: Account, arguments: argparse.Namespace) -> None:
     say(f"{timelines.LEGEND}\n")
     say_table(timelines.HEADINGS, [timelines.row(record) for record in account.records])
     commits, closures = (sum(record[name] for record in account.records) for name in ("commits", "closures"))
-    say(f"\n{commits} verdicts from {closures} distinct closures, {account.counts.probed} of them probed now")
+    say(f"\n{commits} verdicts from {closures} distinct closures, {account.probed} of them probed now")

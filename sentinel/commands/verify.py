@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -14,12 +15,12 @@ from sentinel.commands.console import Commands, command, json_option, progress, 
 from sentinel.commands.fix import tests_options
 from sentinel.commands.known import known, settings_options
 from sentinel.deciding.outcomes import Decision
-from sentinel.deciding.runner import Job, OpenCheckout, opener, options_of, runner_of
+from sentinel.deciding.runner import Job, opener, options_of, runner_of
 from sentinel.errors import SentinelError
 from sentinel.export.checking import Environment
 from sentinel.export.contribution import contribution, load_contribution, related
 from sentinel.export.page import comment, page
-from sentinel.export.trying import FixTrial, opening
+from sentinel.export.trying import opening, try_fix
 from sentinel.history.ledger import Ledger
 from sentinel.recipes import Recipe, adopt_pins, find_recipes, load_copy
 from sentinel.recipes.catalog import Catalog
@@ -27,7 +28,7 @@ from sentinel.recipes.fixes import Fix, find_fixes, fix_of
 from sentinel.reports.baseline import Verification, verify_report
 from sentinel.reports.evidence import evidence
 from sentinel.reports.store import RUN, below, load
-from sentinel.settings import NAMED, Settings
+from sentinel.settings import NAMED
 from sentinel.sources import MirrorStore
 from sentinel.targets.refs import Ref
 
@@ -67,6 +68,10 @@ class Outcome:
     recipe: str = ""
     reason: str = ""
     verification: Verification | None = None
+
+    @classmethod
+    def of(cls, file: Path, subject: str, same: bool, reason: str) -> Outcome:
+        return cls(file, "same" if same else "different", subject, reason=reason)
 
 
 def declare(commands: Commands, text: str) -> None:
@@ -157,6 +162,8 @@ class _Verifier:
         self._catalog, self._settings = known(arguments)
         self._targets = [name for name in targets if name in self._catalog.adapters]
         self._store = MirrorStore()
+        fixes = [fix for target in self._targets for fix in find_fixes(self._catalog, target)]
+        self._opened = opening(fixes, opener(self._settings, tell, self._store), self._store)
         self._runners: dict[str, Any] = {}
 
     def __enter__(self) -> _Verifier:
@@ -192,7 +199,7 @@ class _Verifier:
                     continue
                 same = beside.read_text(encoding="utf-8") == text
                 told = "as the evidence says" if same else "something else than the evidence says"
-                found.append(Outcome(beside, "same" if same else "different", "the page", reason=told))
+                found.append(Outcome.of(beside, "the page", same, told))
             if made.fix and recorded["tried"]:
                 found.append(self._tried_again(file, made.fix, recorded["tried"], no_tests))
                 found.append(self._heads_again(file, made.recipe, made.fix, recorded["related"]))
@@ -205,12 +212,8 @@ class _Verifier:
 
     def _tried_again(self, file: Path, fix: Fix, recorded: dict[str, Any], no_tests: bool) -> Outcome:
         options = options_of(self._settings, fix.target)
-        opened = self._opened(self._settings)
-        trial = FixTrial(self._catalog, [fix], opened, options, self._store, self._tell, self._tests_python)
-        try:
-            now = trial.run(fix, tests=not no_tests).document()
-        finally:
-            trial.close()
+        how = (not no_tests, self._tests_python)
+        now = try_fix(self._catalog, fix, self._opened, options, self._store, self._tell, *how)
         # What was learnt to look at since, another recipe or another function, is not in the evidence.
         looked = {name: {key: now[name].get(key) for key in recorded[name]} for name in ("others", "elsewhere")}
         pairs = {name: (recorded[name], {**now, **looked}[name]) for name in recorded if name not in _TESTS}
@@ -223,9 +226,9 @@ class _Verifier:
                 side, said = ("here", now[name]) if test in then else ("then", recorded[name])
                 why = said.get(test, {}).get("not_runnable") or said.get(test, {}).get("reason", "")
                 left += f"; {test} did not run {side}" + (f": {why}" if why else "")
-        if wrong := [f"{name}: {_apart(*pair)}" for name, pair in pairs.items() if pair[0] != pair[1]]:
-            return Outcome(file, "different", "the trial of the fix", reason="; ".join(wrong) + left)
-        return Outcome(file, "same", "the trial of the fix", reason=f"the same: every count and difference{left}")
+        wrong = "; ".join(f"{name}: {_apart(*pair)}" for name, pair in pairs.items() if pair[0] != pair[1])
+        told = wrong or "the same: every count and difference"
+        return Outcome.of(file, "the trial of the fix", not wrong, told + left)
 
     def _heads_again(self, file: Path, recipe: Recipe, fix: Fix, recorded: Sequence[dict[str, Any]]) -> Outcome:
         """The verdicts at those heads of pull requests that this mirror has, too."""
@@ -235,32 +238,23 @@ class _Verifier:
         wrong = [f"#{item['pull']} {item['verdict']} recorded, {now[item['commit']]} now" for item in here
                  if now[item["commit"]] != item["verdict"]]  # fmt: skip
         told = "; ".join(wrong) or f"the same at {len(here)} of {len(recorded)}; the mirror has no others"
-        return Outcome(file, "different" if wrong else "same", "heads of pull requests", reason=told)
+        return Outcome.of(file, "heads of pull requests", not wrong, told)
 
     def _runner_again(self, file: Path, recorded: Mapping[str, Any]) -> Outcome:
         """What the runner says that lies beside the evidence, with the packages alone that it names."""
         sides = next(iter(recorded["bugs"].values())).values()
-        opened = self._opened(self._settings)
         refs = [self._patched(side) or ref_of(side, self._repo) for side in sides]
-        checkouts = [opened(self._catalog.targets[recorded["target"]], ref, None).path for ref in refs]
+        checkouts = [self._opened(self._catalog.targets[recorded["target"]], ref, None).path for ref in refs]
         contained = all((side["environment"] or {}).get("sandbox") == "strict" for side in sides)
         here = {str(item.metadata["Name"]).lower() for item in metadata.distributions()}
         if lacking := [name for name in recorded["runner"]["packages"] if name.lower() not in here]:
             return Outcome(file, "could not", "the runner", reason=f"{', '.join(lacking)} not installed here")
-        environment = Environment()
-        try:
+        with closing(Environment()) as environment:
             texts = {file.name: file.read_text(encoding="utf-8")}
             answers = environment.run(texts, "", checkouts, recorded["runner"]["packages"], contained)
-        finally:
-            environment.close()
         now = {name: tried.status or tried.problem for name, (tried, _) in zip(recorded["runner"]["sides"], answers)}
-        same = now == recorded["runner"]["sides"]
         told = ", ".join(f"{status} at {name}" for name, status in now.items())
-        return Outcome(file, "same" if same else "different", "the runner", reason=f"it says {told}")
-
-    def _opened(self, settings: Settings) -> OpenCheckout:
-        fixes = [fix for target in self._targets for fix in find_fixes(self._catalog, target)]
-        return opening(fixes, opener(settings, self._tell, self._store), self._store)
+        return Outcome.of(file, "the runner", now == recorded["runner"]["sides"], f"it says {told}")
 
     def _again(self, recorded: dict[str, Any], recipe: Recipe, ref: Ref) -> Verification:
         decision: Decision = self._runner(recorded).decide(Job(recipe, ref, recorded["expect"]))
@@ -292,7 +286,7 @@ class _Verifier:
         device = NAMED["device"].read([recorded["environment"]["device"] or "cpu"], ())
         if device not in self._runners:
             settings = replace(self._settings, device=device)
-            self._runners[device] = runner_of(self._catalog, settings, self._tell, self._store, self._opened(settings))
+            self._runners[device] = runner_of(self._catalog, settings, self._tell, self._store, self._opened)
             # The worker preloads for the targets of its start; all of them, as the run that left the evidence may have.
             self._runners[device].start(self._targets)
         return self._runners[device]

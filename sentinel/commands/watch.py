@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sysconfig
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -139,25 +140,21 @@ def _replay(arguments: argparse.Namespace) -> int:
     catalog, settings = known(arguments)
     ref = Ref.parse(arguments.ref) if arguments.ref else None
     events, shown, undecided = violations(arguments.events), 0, 0
-    with progress() as tell:
-        runner = runner_of(catalog, settings, tell)
-        try:
-            for one in replayed(runner, catalog, events, ref):
-                say(f"{one.event['boundary']}: {one.event['law']}, {one.event['key']}: {one.event['detail']}")
-                undecided += one.open_target is None
-                if one.finding is None:
-                    say(f"  not shown again: {one.reason}")
-                    continue
-                shown += 1
-                for violation in one.finding.violations[:1]:
-                    say(f"  shown again, and shrunk: {violation.key}: {violation.detail}")
-                if arguments.save is not None:
-                    try:
-                        document = document_of(one, runner, catalog)
-                        say(f"  saved as {save(arguments.save, document, 'sentinel watch replay')}")
-                    except Untried as error:
-                        say(f"  not saved: {error}")
-        finally:
-            runner.close()
+    with progress() as tell, closing(runner_of(catalog, settings, tell)) as runner:
+        for one in replayed(runner, catalog, events, ref):
+            say(f"{one.event['boundary']}: {one.event['law']}, {one.event['key']}: {one.event['detail']}")
+            undecided += one.open_target is None
+            if one.finding is None:
+                say(f"  not shown again: {one.reason}")
+                continue
+            shown += 1
+            for violation in one.finding.violations[:1]:
+                say(f"  shown again, and shrunk: {violation.key}: {violation.detail}")
+            if arguments.save is not None:
+                try:
+                    document = document_of(one, runner, catalog)
+                    say(f"  saved as {save(arguments.save, document, 'sentinel watch replay')}")
+                except Untried as error:
+                    say(f"  not saved: {error}")
     say(f"{counted(shown, 'violation')} of {len(events)} shown outside of the run")
     return 1 if shown else 2 if undecided else 0

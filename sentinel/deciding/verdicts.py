@@ -11,7 +11,7 @@ from sentinel.deciding.outcomes import Comparison, Failure, Measurement, Observa
 from sentinel.laws.law import Case, Law
 from sentinel.recipes import Expected, Recipe
 from sentinel.recipes.addresses import parse_address
-from sentinel.values.closeness import agree, difference
+from sentinel.values.closeness import agree, minus
 from sentinel.values.tolerance import Tolerance
 
 #: Kinds of failure where the revision, or a Python for it, is missing on this machine; another one may have it.
@@ -83,10 +83,10 @@ def read(address: str, observation: Observation) -> Any:
     """
     parsed = parse_address(address, tuple(observation))
     values = [_lookup(observation[variant], parsed.key, address) for variant in parsed.variants]
-    if parsed.kind == "value":
+    if len(values) == 1:
         return values[0]
     try:
-        return difference(values[0], values[1])
+        return minus(values[0], values[1])
     except ValueError as error:
         raise MissingKeyError(f"{address}: {error}") from None
 

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
-from sentinel.contracts.contract import Contract, DoesNotApply
-from sentinel.export.head import CouldNotRun, decoded, observed, variants_of
-from sentinel.laws.law import Case, Law
-from sentinel.worker.tensors import from_torch
+from sentinel.contracts.contract import Contract
+from sentinel.deciding.verdicts import by_law
+from sentinel.export.head import CouldNotRun, variants_of
+from sentinel.laws.law import Law
+from sentinel.worker.tensors import build, observe
 
 
-def by_law(
+def judged_by_law(
     law: Law, contract: Contract, case: Mapping[str, Any], found: Mapping[str, Any]
 ) -> tuple[str, dict[str, Any]]:
-    """(status, value of each address): where the law is broken, that is the bug."""
-    variants = {name: decoded(inputs, str) for name, inputs in variants_of(case).items()}
-    oracle = None
+    """(status, value of each address): where the law is broken, that is the bug.
+
+    :raises CouldNotRun: where it does not apply.
+    """
+    variants, oracle = variants_of(case), None
     if law.needs_oracle and contract.oracle is not None:
-        oracle = {name: _as_data(_reference(contract, inputs)) for name, inputs in variants.items()}
-    try:
-        violations = law.check(Case(_as_data(variants), _as_data(found), oracle, contract))
-    except DoesNotApply as error:
-        raise CouldNotRun(f"the law {law.name} does not apply: {error}") from error
+        oracle = {name: _reference(contract, inputs) for name, inputs in variants.items()}
+    recipe: Any = SimpleNamespace(variants=variants)
+    measured: Any = SimpleNamespace(observation=found, oracle=oracle)
+    verdict, broken = by_law(law, recipe, measured, contract)
+    if verdict.name == "inconclusive":
+        raise CouldNotRun(verdict.reason)
     values = {f"{name}.{key}" if name else key: item for name, row in found.items() for key, item in row.items()}
-    broken = {"broken": [violation.detail for violation in violations]} if violations else {}
-    return "reproduced" if violations else "fixed", {**values, **broken}
+    return verdict.name, {**values, **({"broken": [item.detail for item in broken]} if broken else {})}
 
 
 def _reference(contract: Contract, inputs: Mapping[str, Any]) -> Any:
@@ -41,14 +45,5 @@ def _reference(contract: Contract, inputs: Mapping[str, Any]) -> Any:
         assert contract.oracle is not None
         return contract.oracle(given)
 
-    live = {key: double(item) for key, item in inputs.items()}
-    return {key: observed(item) for key, item in contract.measure(reference, live).items()}
-
-
-def _as_data(value: Any) -> Any:
-    """Tensors as laws look at them."""
-    import torch
-
-    if isinstance(value, dict):
-        return {key: _as_data(item) for key, item in value.items()}
-    return from_torch(value) if isinstance(value, torch.Tensor) else value
+    live = {key: double(build(item, str)) for key, item in inputs.items()}
+    return {key: observe(item) for key, item in contract.measure(reference, live).items()}

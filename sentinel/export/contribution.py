@@ -9,7 +9,7 @@ from typing import Any
 
 from sentinel.errors import SentinelError
 from sentinel.export.exporting import Bundle
-from sentinel.export.trying import Tried, diff_of
+from sentinel.export.trying import FixTrial, diff_of
 from sentinel.findings.heads import heads
 from sentinel.history.ledger import Ledger
 from sentinel.recipes import Recipe, find_recipes
@@ -53,7 +53,7 @@ class Contribution:
 
 
 def documented(
-    bundles: Sequence[Bundle], fix: Fix | None, tried: Tried | None, others: Sequence[Mapping[str, Any]]
+    bundles: Sequence[Bundle], fix: Fix | None, tried: FixTrial | None, others: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """What ``evidence.json`` holds: each decision's whole evidence, and what was tried beside it."""
     first = bundles[0]
@@ -65,7 +65,7 @@ def documented(
             bundle.recipe.bug_id: {side.name: evidence(side.decision) for side in bundle.sides} for bundle in bundles
         },
         "fix": {"file": fix.path.name, "digest": fix.digest} if fix else None,
-        "tried": tried.document() if tried else None,
+        "tried": tried,
         "runner": {"sides": runner, "packages": list(first.runner.packages)} if first.runner else None,
         "reason": first.reason,
         "related": [dict(item) for item in others],

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sentinel.deciding.outcomes import Decision
-from sentinel.deciding.runner import Job, OpenCheckout
-from sentinel.deciding.runner import Runner as Deciding
+from sentinel.deciding.runner import Job, OpenCheckout, Runner
 from sentinel.export.checking import Environment, Tried, distribution_of
-from sentinel.export.script import Question, Runner, runner
+from sentinel.export.script import Question, Script, runner
 from sentinel.export.verbatim import NotSelfContained
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
@@ -52,10 +51,6 @@ class Side:
     tried: Tried | None = None
     tested: Tried | None = None
 
-    @property
-    def is_measured(self) -> bool:
-        return self.decision.measurement is not None
-
 
 @dataclass(frozen=True)
 class Bundle:
@@ -68,7 +63,7 @@ class Bundle:
 
     recipe: Recipe
     sides: tuple[Side, ...]
-    runner: Runner | None = None
+    runner: Script | None = None
     test: str = ""
     reason: str = ""
 
@@ -79,11 +74,6 @@ class Bundle:
     @property
     def head(self) -> Side | None:
         return self.sides[1] if len(self.sides) > 1 else None
-
-    @property
-    def measured(self) -> tuple[Side, ...]:
-        """The revisions that are about the bug: not those that lack what the recipe requires."""
-        return tuple(side for side in self.sides if side.is_measured)
 
     @property
     def test_name(self) -> str:
@@ -118,7 +108,7 @@ class Exporter:
     ) -> None:
         self._catalog = catalog
         self._tell = tell
-        self._deciding = Deciding(catalog, open_checkout, options)
+        self._deciding = Runner(catalog, open_checkout, options)
         self._environment = Environment(options.python)
         #: (target, boundary) -> what turned out to be needed, at the price of a trial each.
         self._needs: dict[tuple[str, str], dict[str, str]] = {}
@@ -150,9 +140,10 @@ class Exporter:
     def _question(self, bundle: Bundle) -> Question:
         """:raises NotSelfContained: where a revision could not be decided."""
         recipe, roots = bundle.recipe, dict[str, None]()
+        measured = any(side.decision.measurement for side in bundle.sides)
         for side in bundle.sides:
             decision = side.decision
-            if decision.verdict.kind == "not-in-this-version" and bundle.measured:
+            if decision.verdict.kind == "not-in-this-version" and measured:
                 continue
             if decision.measurement is None or decision.checkout is None:
                 raise NotSelfContained(f"it could not be decided at {side.name}: {decision.verdict.reason}")
@@ -175,7 +166,7 @@ class Exporter:
         """With what the runner and the test do; where the runner names packages that it needs, with these."""
         sides = [side for side in bundle.sides if side.decision.checkout is not None]
         checkouts = [side.decision.checkout.path for side in sides if side.decision.checkout is not None]
-        contained = all(_is_contained(side) for side in sides if side.is_measured)
+        contained = all(_is_contained(side) for side in sides if side.decision.measurement)
         for _ in range(_MOST_NEEDED):
             assert bundle.runner is not None
             self._tell(f"trying the runner and the test of {bundle.recipe.bug_id}")

@@ -7,10 +7,10 @@ import hashlib
 import math
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -18,10 +18,9 @@ from sentinel.contracts.contract import Contract
 from sentinel.export.verbatim import NotSelfContained, Verbatim
 from sentinel.laws.law import Law
 from sentinel.recipes import Expected, Recipe
-from sentinel.recipes.addresses import parse_address
 from sentinel.reports.escaping import message
 from sentinel.targets import Alias, Binding, Target
-from sentinel.values.literals import FLOATS, Array, Attribute, Device, Namespace, New, Tensor, Tuple
+from sentinel.values.literals import FLOATS, Literal, Tensor
 from sentinel.values.tolerance import Tolerance
 
 WIDTH = 120
@@ -49,7 +48,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Runner:
+class Script:
     """:ivar text: the file.
     :ivar own: what is not the head: the functions and the case, which a reader has to read.
     :ivar first, last: the lines of that.
@@ -63,7 +62,7 @@ class Runner:
     packages: tuple[str, ...]
 
 
-def runner(question: Question) -> Runner:
+def runner(question: Question) -> Script:
     """Write the runner of a question.
 
     :raises NotSelfContained: where its functions cannot be written into a file of their own.
@@ -80,7 +79,7 @@ def runner(question: Question) -> Runner:
     before = _docstring(question, 0, 0).count("\n") + fixed.count("\n")
     first, last = before + 1, before + own.count("\n")
     packages = ("torch", "numpy", *sorted(question.needs.values()))
-    return Runner(_docstring(question, first, last) + fixed + own, own, first, last, packages)
+    return Script(_docstring(question, first, last) + fixed + own, own, first, last, packages)
 
 
 def functions(question: Question) -> tuple[Verbatim, str, str, str]:
@@ -100,7 +99,10 @@ def functions(question: Question) -> tuple[Verbatim, str, str, str]:
         law, contract = question.law, question.contract
         if law.watches or law.twin:
             raise NotSelfContained(f"the law {law.name} looks at more than what one boundary answers")
-        told = [found.name("sentinel.export.by_law", "by_law"), *(_constant(found, item) for item in (law, contract))]
+        told = [
+            found.name("sentinel.export.by_law", "judged_by_law"),
+            *(_constant(found, item) for item in (law, contract)),
+        ]
         judge = f"functools.partial({', '.join(told)})"
         found.imports.add("import functools")
     taken = _head()
@@ -120,6 +122,19 @@ def _constant(found: Verbatim, value: Law | Contract) -> str:
 # -- the head ----------------------------------------------------------------------------------------------------------
 
 
+#: Stands before the head's imports, which fail without these two.
+_NEEDED = """\
+import importlib.util
+import json
+import sys
+
+if __name__ == "__main__" and (lacking := [n for n in ("torch", "numpy") if importlib.util.find_spec(n) is None]):
+    print(json.dumps({"status": "could not run", "reason": f"install {', '.join(lacking)}", "needs": lacking}))
+    sys.exit(3)
+
+"""
+
+
 @cache
 def _head_source() -> str:
     return Path(__file__).with_name("head.py").read_text(encoding="utf-8")
@@ -132,7 +147,7 @@ def _head_body() -> list[Any]:
 
 @cache
 def _head() -> Verbatim:
-    """What the head has from the worker."""
+    """What the head has of Sentinel's own modules."""
     found = Verbatim()
     for node in _head_body():
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("sentinel."):
@@ -146,7 +161,7 @@ def head_text() -> str:
     """The lines that are the same in every runner, whatever the bug, the target and the machine."""
     taken, imports = _head(), [node for node in _head_body() if isinstance(node, (ast.Import, ast.ImportFrom))]
     foreign = [node for node in imports if not str(getattr(node, "module", "")).startswith(("sentinel", "__future__"))]
-    text = "\n".join(_merged({ast.unparse(node) for node in foreign} | taken.imports)) + "\n"
+    text = _NEEDED + "\n".join(_merged({ast.unparse(node) for node in foreign} | taken.imports)) + "\n"
     text += "".join(f"\n\n# -- {place}\n\n\n{piece}\n" for place, piece in taken.sections())
     body = _head_source().split("\n")[imports[-1].end_lineno or 0 :]
     text += "\n\n# -- sentinel/export/head.py\n" + "\n".join(body).rstrip("\n") + "\n"
@@ -225,10 +240,12 @@ def case_of(question: Question, pieces: Verbatim) -> dict[str, Any]:
         "stub_versions": dict(target.ghost_versions),
         "stands_for": sorted(pieces.stands_for),
         "needs": dict(sorted(question.needs.items())),
-        **_scenario({name: coded(inputs) for name, inputs in recipe.variants.items()}),
+        **_scenario(recipe.variants),
     }
     if question.law is None:
-        case["expected"] = {address: _expected(recipe, address) for address in _addresses(recipe)}
+        case["tolerance"] = _tolerance(recipe.tolerance)
+        for side in ("expected_unpatched", "expected_fixed"):
+            case[side] = {address: _expected(item) for address, item in getattr(recipe, side).items()}
     return case
 
 
@@ -240,89 +257,29 @@ def _scenario(variants: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return {"scenario": shared, "variants": own}
 
 
-def _addresses(recipe: Recipe) -> list[str]:
-    return list(dict.fromkeys([*recipe.expected_unpatched, *recipe.expected_fixed]))
+def _expected(item: Expected) -> dict[str, Any]:
+    tolerance = _tolerance(item.tolerance)
+    return {"value": item.value, **({"tolerance": tolerance} if tolerance else {})}
 
 
-def _expected(recipe: Recipe, address: str) -> dict[str, Any]:
-    found = parse_address(address, tuple(recipe.variants))
-    row: dict[str, Any] = {"of": list(found.variants), "key": found.key}
-    for name, table in (("bug", recipe.expected_unpatched), ("right", recipe.expected_fixed)):
-        if address in table:
-            row[name] = _plain(table[address].value)
-            row |= _tolerance(recipe, table[address], name)
-    return row
-
-
-def _tolerance(recipe: Recipe, expected: Expected, name: str) -> dict[str, Any]:
-    own = expected.tolerance if expected.tolerance != Tolerance() else recipe.tolerance
-    told = {key: value for key, value in vars(own).items() if value is not None and value is not False}
-    return {f"{name}_tolerance": told} if told else {}
-
-
-def _plain(value: Any) -> Any:
-    """An expected value: a tensor only where its dtype is expected too."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return coded(value)
-
-
-def coded(value: Any) -> Any:
-    """A scenario's value as :func:`sentinel.export.head.decoded` reads it."""
-    if isinstance(value, Tensor):
-        flags = {"requires_grad": value.requires_grad, "strided": not value.contiguous}
-        shape = {"shape": list(value.shape)} if 0 in value.shape else {}
-        told = {"$tensor": _numbers(value), "dtype": value.dtype, **shape}
-        return told | {name: True for name, on in flags.items() if on}
-    if isinstance(value, Array):
-        return {"$array": [coded(item) for item in value.values], "dtype": value.dtype}
-    if isinstance(value, Tuple):
-        return {"$tuple": [coded(item) for item in value.items]}
-    if isinstance(value, Namespace):
-        return {"$namespace": {key: coded(item) for key, item in value.attributes.items()}}
-    if isinstance(value, New):
-        return {"$new": value.path, "arguments": {key: coded(item) for key, item in value.arguments.items()}}
-    if isinstance(value, Attribute):
-        return {"$attribute": value.path}
-    if isinstance(value, Device):
-        return {"$device": value.name}
-    if isinstance(value, Mapping):
-        return {key: coded(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [coded(item) for item in value]
-    return value
-
-
-def _numbers(value: Tensor) -> Any:
-    """Nested lists, with no more digits than tell a single-precision number from its neighbours."""
-    if value.dtype not in FLOATS[1:]:
-        return value.nested()
-
-    def short(item: Any) -> Any:
-        return [short(i) for i in item] if isinstance(item, list) else float(str(np.float32(item)))
-
-    return short(value.nested())
+def _tolerance(tolerance: Tolerance) -> dict[str, Any]:
+    return {name: value for name, value in vars(tolerance).items() if value is not None and value is not False}
 
 
 def literal(value: Any, indent: int = 0, used: int = 0) -> str:
-    """Python for plain data, broken where it is long.
+    """Python for plain data and literals of recipes, broken where it is long.
 
     :param used: columns of the line that are taken by what stands before and behind it.
     """
-    text = _inline(value)
-    if indent + used + len(text) <= WIDTH or not isinstance(value, (dict, list)) or not value:
+    text, parts = _inline(value), _parts(value)
+    if indent + used + len(text) <= WIDTH or parts is None or not parts[1]:
         return text
+    opened, items, closed = parts
     inner = " " * (indent + 4)
-    if isinstance(value, dict):
-        keys = [f"{_inline(key)}: " for key in value]
-        rows = [key + literal(item, indent + 4, len(key) + 1) for key, item in zip(keys, value.values())]
-    elif not any(isinstance(item, (dict, list)) for item in value):
-        rows = _filled([_inline(item) for item in value], WIDTH - indent - 5)
+    if opened in "[(" and not any(_parts(item) for _, item in items):
+        rows = _filled([_inline(item) for _, item in items], WIDTH - indent - 5)
     else:
-        rows = [literal(item, indent + 4, 1) for item in value]
-    opened, closed = "{}" if isinstance(value, dict) else "[]"
+        rows = [key + literal(item, indent + 4, len(key) + 1) for key, item in items]
     return opened + "\n" + "".join(f"{inner}{row},\n" for row in rows) + " " * indent + closed
 
 
@@ -336,16 +293,43 @@ def _filled(items: list[str], width: int) -> list[str]:
 
 
 def _inline(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_inline(key)}: {_inline(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_inline, value)) + "]"
+    if (parts := _parts(value)) is not None:
+        opened, items, closed = parts
+        single = "," if opened == "(" and len(items) == 1 else ""
+        return f"{opened}{', '.join(key + _inline(item) for key, item in items)}{single}{closed}"
     if isinstance(value, str):
         return ascii(value)  # nothing hides in it
     if isinstance(value, float) and not math.isfinite(value):
         return f"math.{'nan' if math.isnan(value) else 'inf'}" if not value < 0 else "-math.inf"
-    if value is None or isinstance(value, (bool, int, float)):
+    if value is None or isinstance(value, (bool, int, float, bytes)):
         return repr(value)
-    if isinstance(value, Alias):  # the head has the class
-        return f"Alias({value.path!a})"
     raise NotSelfContained(f"{value!r} is no plain value")
+
+
+def _parts(value: Any) -> tuple[str, list[tuple[str, Any]], str] | None:
+    """How a value of parts begins, what stands before each part, the part, and how it ends; None where it has none."""
+    if isinstance(value, dict):
+        return "{", [(f"{_inline(key)}: ", item) for key, item in value.items()], "}"
+    if isinstance(value, list):
+        return "[", [("", item) for item in value], "]"
+    if isinstance(value, tuple):
+        return "(", [("", item) for item in value], ")"
+    if isinstance(value, Tensor) and 0 not in value.shape:
+        flags = [("", value.requires_grad), ("", value.contiguous)]
+        flags = flags if not value.contiguous else flags[: value.requires_grad]
+        return "tensor(", [("", _numbers(value)), ("", value.dtype), *flags], ")"
+    if type(value) in (*get_args(Literal), Alias):  # the head has these classes
+        told = [("", getattr(value, item.name)) for item in fields(value)]
+        return f"{type(value).__name__}(", told, ")"
+    return None
+
+
+def _numbers(value: Tensor) -> Any:
+    """Nested lists, with no more digits than tell a single-precision number from its neighbours."""
+    if value.dtype not in FLOATS[1:]:
+        return value.nested()
+
+    def short(item: Any) -> Any:
+        return [short(i) for i in item] if isinstance(item, list) else float(str(np.float32(item)))
+
+    return short(value.nested())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from sentinel.deciding.runner import Job, OpenCheckout, Runner
 from sentinel.errors import SentinelError
 from sentinel.export.upstream_tests import UpstreamTests
 from sentinel.laws.agreement import gap_between
-from sentinel.recipes import find_recipes
+from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.fixes import Fix, diff, edited
 from sentinel.reports.numbers import flat
@@ -31,6 +32,9 @@ from sentinel.worker.client import Options
 OWN, OTHERS = 100, 6
 
 Files = Mapping[str, tuple[bytes, bytes]]
+
+#: What was decided without a fix, and with it.
+Pair = tuple[Decision, Decision]
 
 
 def files_of(fix: Fix, store: MirrorStore) -> Files:
@@ -89,179 +93,152 @@ def opening(fixes: Iterable[Fix], opened: OpenCheckout, store: MirrorStore) -> O
     return patched
 
 
-@dataclass
-class Tried:
-    """What came of trying a fix, as plain data that evidence holds.
-
-    :ivar bugs: bug id -> its decisions without the fix and with it.
-    :ivar others: the target's other recipes, bug id -> verdicts without it and with it.
-    :ivar boundaries: of the bugs' own, boundary -> what drawn scenarios said there.
-    :ivar elsewhere: of every other boundary, how many scenarios were drawn, and the largest difference.
-    :ivar tests: file of upstream's tests -> what it gave, or why it cannot run here.
-    :ivar regression: what the fix's own tests gave without it and with it.
-    :ivar problems: what speaks against the fix; empty where nothing does.
-    """
-
-    bugs: dict[str, tuple[Decision, Decision]] = field(default_factory=dict)
-    others: dict[str, tuple[str, str]] = field(default_factory=dict)
-    boundaries: dict[str, dict[str, Any]] = field(default_factory=dict)
-    elsewhere: dict[str, dict[str, Any]] = field(default_factory=dict)
-    tests: dict[str, dict[str, Any]] = field(default_factory=dict)
-    regression: dict[str, dict[str, Any]] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-
-    def document(self) -> dict[str, Any]:
-        """What ``evidence.json`` keeps of it beside the decisions."""
-        told = ("boundaries", "elsewhere", "tests", "regression", "problems")
-        return {
-            "bugs": {bug: [side.verdict.name for side in pair] for bug, pair in self.bugs.items()},
-            "others": {bug: list(pair) for bug, pair in self.others.items()},
-            **{name: getattr(self, name) for name in told},
-        } | {  # JSON has no infinity, which is how far apart two answers of unlike form are
-            name: {boundary: _finite(said) for boundary, said in getattr(self, name).items()}
-            for name in ("boundaries", "elsewhere")
-        }
+#: What came of trying a fix, as ``evidence.json`` has it.
+#:
+#: * ``bugs``, ``others``: bug id -> its verdicts without the fix and with it; the fix's own, and the target's others
+#: * ``boundaries``, ``elsewhere``: boundary -> what drawn scenarios said, of the bugs' own and of every other one
+#: * ``tests``: file of upstream's tests -> what it gave, or why it cannot run here; ``regression``: the fix's own tests
+#: * ``problems``: what speaks against the fix; empty where nothing does
+FixTrial = dict[str, Any]
 
 
-def elsewhere(document: Mapping[str, Any]) -> tuple[int, int, float]:
-    """(scenarios, functions, largest difference) of all functions but the bugs' own, in a :meth:`Tried.document`."""
-    said = document["elsewhere"].values()
+def elsewhere(tried: Mapping[str, Any]) -> tuple[int, int, float]:
+    """(scenarios, functions, largest difference) of all functions but the bugs' own, of a trial."""
+    said = tried["elsewhere"].values()
     largest = max((float(one["largest_difference"]) for one in said), default=0.0)
     return sum(one["scenarios"] for one in said), len(said), largest
 
 
+def try_fix(
+    catalog: Catalog,
+    fix: Fix,
+    opened: OpenCheckout,
+    options: Options,
+    store: MirrorStore,
+    tell: Callable[[str], None],
+    tests: bool = True,
+    tests_python: str | None = None,
+) -> FixTrial:
+    """Try a fix.
+
+    :param opened: how upstream's own revisions are had.
+    :param tests: whether to run upstream's own.
+    :param tests_python: the interpreter that has what these need.
+    :raises SentinelError: where the edits do not apply, or a revision cannot be had.
+    """
+    tried: FixTrial = {name: {} for name in ("bugs", "others", "boundaries", "elsewhere", "tests", "regression")}
+    tried["problems"] = []
+    recipes = find_recipes(catalog, [fix.target])
+    if absent := set(fix.bugs) - {recipe.bug_id for recipe in recipes}:
+        raise SentinelError(f"{fix.path}: there is no recipe of {', '.join(sorted(absent))}")
+    with closing(Runner(catalog, opening([fix], opened, store), options)) as runner:
+        tell(f"{fix.bugs[0]}: {len(recipes)} recipes without the fix and with it")
+        decided = _decide(fix, recipes, runner, tried)
+        chosen, _ = subjects(catalog, fix.target)
+        tell(f"{fix.bugs[0]}: drawn scenarios at {len(chosen)} boundaries")
+        _draw(fix, chosen, decided, recipes, runner, tried)
+    if tests:
+        with UpstreamTests(store.path(fix.target), fix, files_of(fix, store), tests_python) as upstream:
+            tell(f"{fix.bugs[0]}: upstream's {', '.join(upstream.files) or 'tests: none'}")
+            _test(fix, upstream, tried)
+    return tried
+
+
 def _finite(said: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity, which is how far apart two answers of unlike form are."""
     return {name: "inf" if value == np.inf else value for name, value in said.items()}
 
 
-class FixTrial:
-    """Tries the fixes of one target. Close it at the end.
+def _decide(fix: Fix, recipes: Sequence[Recipe], runner: Runner, tried: FixTrial) -> list[Pair]:
+    """Every recipe of the target on both sides.
 
-    :param opened: how upstream's own revisions are had.
-    :param tests_python: the interpreter that has what upstream's tests need.
+    :returns: what was decided of the fix's own bugs.
     """
+    own: list[Pair] = []
+    jobs = [[Job(recipe, ref) for recipe in recipes] for ref in (fix.base, fix.patched)]
+    runner.plan([*jobs[0], *jobs[1]])
+    for pair in zip(*jobs):
+        before, after = map(runner.decide, pair)
+        bug, names = before.recipe.bug_id, (before.verdict.name, after.verdict.name)
+        if bug in fix.bugs:
+            own.append((before, after))
+            tried["bugs"][bug] = list(names)
+            for side, wanted, decision in zip(("without", "with"), ("reproduced", "fixed"), (before, after)):
+                if decision.verdict.name != wanted:
+                    told = f": {decision.verdict.reason}" if decision.verdict.reason else ""
+                    tried["problems"].append(f"{bug} is {decision.verdict.name} {side} the fix{told}")
+            continue
+        tried["others"][bug] = list(names)
+        if names == ("unavailable", "reproduced"):
+            tried["problems"].append(f"its new code has the bug {bug}: {before.recipe.title}")
+        elif names[0] != names[1] and names not in (("reproduced", "fixed"), ("unavailable", "fixed")):
+            tried["problems"].append(f"{bug} was {names[0]} and is {names[1]}: {after.verdict.reason}")
+    return own
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        fixes: Sequence[Fix],
-        opened: OpenCheckout,
-        options: Options,
-        store: MirrorStore,
-        tell: Callable[[str], None],
-        tests_python: str | None = None,
-    ) -> None:
-        self._catalog, self._store, self._tell = catalog, store, tell
-        self._runner = Runner(catalog, opening(fixes, opened, store), options)
-        self._python = tests_python
 
-    def close(self) -> None:
-        self._runner.close()
+def _draw(
+    fix: Fix,
+    chosen: Sequence[Subject],
+    decided: Sequence[Pair],
+    recipes: Sequence[Recipe],
+    runner: Runner,
+    tried: FixTrial,
+) -> None:
+    """Scenarios of every boundary on both sides."""
+    bindings = [subject.binding for subject in chosen]
+    opened = [runner.open_target(fix.target, ref, bindings) for ref in (fix.base, fix.patched)]
+    for subject in chosen:
+        about = [pair for pair in decided if pair[0].recipe.boundary in subject.binding.paths]
+        sessions = [place.law_session.fresh() for place in opened]
+        try:
+            told = _compared(subject, sessions, about, OWN if about else OTHERS, _own(subject, recipes, tried))
+        except Undecidable:
+            continue  # the boundary is not in this version
+        finally:
+            for session in sessions:
+                session.close()
+        if about:
+            tried["boundaries"][subject.name] = _finite({name: value for name, value in told.items() if name != "keys"})
+        else:
+            tried["elsewhere"][subject.name] = _finite({key: told[key] for key in ("scenarios", "largest_difference")})
+        if told["worse"]:
+            tried["problems"].append(f"{subject.name}: with the fix {'; '.join(told['worse'])}")
+        if told["changed"]:
+            by = told["otherwise"] or f"by up to {told['largest_difference']:g}"
+            tried["problems"].append(
+                f"{subject.name}: other values of {', '.join(told['keys'])} on {told['changed']} drawn "
+                f"{'scenario' if told['changed'] == 1 else 'scenarios'} outside of the bug, {by}"
+            )
 
-    def run(self, fix: Fix, tests: bool = True) -> Tried:
-        """Try a fix.
 
-        :param tests: whether to run upstream's own.
-        :raises SentinelError: where the edits do not apply, or a revision cannot be had.
-        """
-        tried = Tried()
-        self._recipes(fix, tried)
-        self._scenarios(fix, tried)
-        if tests:
-            self._tests(fix, tried)
-        return tried
+def _own(subject: Subject, recipes: Sequence[Recipe], tried: FixTrial) -> dict[str, str]:
+    """Law -> the bug of its own that breaks it at a boundary, or at a twin, with a fix."""
+    boundaries = {*subject.binding.paths, *subject.binding.twins}
+    return {
+        law: recipe.bug_id
+        for recipe in recipes
+        if recipe.boundary in boundaries and tried["others"].get(recipe.bug_id, [])[1:] == ["reproduced"]
+        for law in (recipe.invariant, *recipe.document.get("also_breaks", ()))
+    }
 
-    # -- recipes ------------------------------------------------------------------------------------------------------
 
-    def _recipes(self, fix: Fix, tried: Tried) -> None:
-        """Decide every recipe of the target on both sides."""
-        recipes = find_recipes(self._catalog, [fix.target])
-        for bug in fix.bugs:
-            if bug not in {recipe.bug_id for recipe in recipes}:
-                raise SentinelError(f"{fix.path}: there is no recipe of {bug}")
-        self._tell(f"{fix.bugs[0]}: {len(recipes)} recipes without the fix and with it")
-        jobs = [[Job(recipe, ref) for recipe in recipes] for ref in (fix.base, fix.patched)]
-        self._runner.plan([*jobs[0], *jobs[1]])
-        for pair in zip(*jobs):
-            before, after = map(self._runner.decide, pair)
-            bug = before.recipe.bug_id
-            if bug in fix.bugs:
-                tried.bugs[bug] = before, after
-                self._judge_bug(tried, bug)
-                continue
-            names = tried.others[bug] = before.verdict.name, after.verdict.name
-            if names == ("unavailable", "reproduced"):
-                tried.problems.append(f"its new code has the bug {bug}: {before.recipe.title}")
-            elif names[0] != names[1] and names not in (("reproduced", "fixed"), ("unavailable", "fixed")):
-                tried.problems.append(f"{bug} was {names[0]} and is {names[1]}: {after.verdict.reason}")
-
-    @staticmethod
-    def _judge_bug(tried: Tried, bug: str) -> None:
-        for side, wanted, decision in zip(("without", "with"), ("reproduced", "fixed"), tried.bugs[bug]):
-            if decision.verdict.name != wanted:
-                told = f": {decision.verdict.reason}" if decision.verdict.reason else ""
-                tried.problems.append(f"{bug} is {decision.verdict.name} {side} the fix{told}")
-
-    # -- drawn scenarios ----------------------------------------------------------------------------------------------
-
-    def _scenarios(self, fix: Fix, tried: Tried) -> None:
-        chosen, _ = subjects(self._catalog, fix.target)
-        bindings = [subject.binding for subject in chosen]
-        opened = [self._runner.open_target(fix.target, ref, bindings) for ref in (fix.base, fix.patched)]
-        self._tell(f"{fix.bugs[0]}: drawn scenarios at {len(chosen)} boundaries")
-        for subject in chosen:
-            about = [pair for pair in tried.bugs.values() if pair[0].recipe.boundary in subject.binding.paths]
-            sessions = [place.law_session.fresh() for place in opened]
-            try:
-                told = _compared(subject, sessions, about, OWN if about else OTHERS, self._own(fix, tried, subject))
-            except Undecidable:
-                continue  # the boundary is not in this version
-            finally:
-                for session in sessions:
-                    session.close()
-            if about:
-                tried.boundaries[subject.name] = {name: value for name, value in told.items() if name != "keys"}
-            else:
-                tried.elsewhere[subject.name] = {key: told[key] for key in ("scenarios", "largest_difference")}
-            if told["worse"]:
-                tried.problems.append(f"{subject.name}: with the fix {'; '.join(told['worse'])}")
-            if told["changed"]:
-                by = told["otherwise"] or f"by up to {told['largest_difference']:g}"
-                tried.problems.append(
-                    f"{subject.name}: other values of {', '.join(told['keys'])} on {told['changed']} drawn "
-                    f"{'scenario' if told['changed'] == 1 else 'scenarios'} outside of the bug, {by}"
-                )
-
-    def _own(self, fix: Fix, tried: Tried, subject: Subject) -> dict[str, str]:
-        """Law -> the bug of its own that breaks it at a boundary, or at a twin, with a fix."""
-        boundaries = {*subject.binding.paths, *subject.binding.twins}
-        return {
-            law: recipe.bug_id
-            for recipe in find_recipes(self._catalog, [fix.target])
-            if recipe.boundary in boundaries and tried.others.get(recipe.bug_id, "")[1:] == ("reproduced",)
-            for law in (recipe.invariant, *recipe.document.get("also_breaks", ()))
-        }
-
-    # -- upstream's tests ---------------------------------------------------------------------------------------------
-
-    def _tests(self, fix: Fix, tried: Tried) -> None:
-        with UpstreamTests(self._store.path(fix.target), fix, files_of(fix, self._store), self._python) as upstream:
-            self._tell(f"{fix.bugs[0]}: upstream's {', '.join(upstream.files) or 'tests: none'}")
-            tried.tests = upstream.compared()
-            for told in tried.tests.values():
-                tried.problems += [f"{name} passed, and fails with the fix" for name in told.get("worse", ())]
-            if fix.regression:
-                tried.regression = upstream.regression()
-                for test, told in tried.regression.items():
-                    sides = told["without"], told["with"]
-                    if sides not in (("failed", "passed"), ("did not run", "did not run")):
-                        tried.problems.append(f"the test {test} {sides[0]} without the fix and {sides[1]} with it")
+def _test(fix: Fix, upstream: UpstreamTests, tried: FixTrial) -> None:
+    """Upstream's own tests on both sides, and those that come with the fix."""
+    tried["tests"] = upstream.compared()
+    for told in tried["tests"].values():
+        tried["problems"] += [f"{name} passed, and fails with the fix" for name in told.get("worse", ())]
+    if fix.regression:
+        tried["regression"] = upstream.regression()
+        for test, told in tried["regression"].items():
+            sides = told["without"], told["with"]
+            if sides not in (("failed", "passed"), ("did not run", "did not run")):
+                tried["problems"].append(f"the test {test} {sides[0]} without the fix and {sides[1]} with it")
 
 
 def _compared(
     subject: Subject,
     sessions: Sequence[LawSession],
-    about: Sequence[tuple[Decision, Decision]],
+    about: Sequence[Pair],
     count: int,
     own: Mapping[str, str],
 ) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class ClosureVerdicts:
         self._store = store
         self._target = target
         self._file = store.folder / file_name(target) / file_name(bug_id) / f"{basis.id}.jsonl"
-        self._basis = basis
+        self.basis = basis
         self._known: dict[tuple[str, str], ClosureVerdict] = {}
         self._recent: dict[str, Closure] = {}
         self.read()
@@ -103,7 +103,7 @@ class ClosureVerdicts:
         self._remember(entry, closure)
         if entry.kind not in PASSING:
             self._store.keep_closure(self._target, closure)
-            self._store.append(self._file, {"basis": asdict(self._basis)}, asdict(entry))
+            self._store.append(self._file, {"basis": asdict(self.basis)}, asdict(entry))
 
     def _remember(self, entry: ClosureVerdict, closure: Closure) -> None:
         self._known[entry.closure, entry.answers] = entry
@@ -117,9 +117,6 @@ class ClosureVerdictStore:
         self.home = home or Home.default()
         self.folder = self.home.path / "history"
         self._closures: dict[tuple[str, str], Closure | None] = {}
-
-    def entries(self, target: str, bug_id: str, basis: Basis) -> ClosureVerdicts:
-        return ClosureVerdicts(self, target, bug_id, basis)
 
     def closure(self, target: str, name: str) -> Closure | None:
         key = (target, name)

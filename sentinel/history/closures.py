@@ -40,11 +40,6 @@ class Closure:
         return EVERYTHING in self.questions
 
     @cached_property
-    def files(self) -> tuple[str, ...]:
-        """The source files of modules that were looked for, whether they are there or not (for people)."""
-        return tuple(question[2:] for question in self.questions if question[0] == "m")
-
-    @cached_property
     def packages(self) -> tuple[str, ...]:
         """The third-party modules that were looked for."""
         return tuple(question[2:] for question in self.questions if question[0] == "p")

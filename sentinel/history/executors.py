@@ -18,6 +18,7 @@ from typing import Protocol
 from sentinel.deciding.outcomes import Decision, Provenance
 from sentinel.deciding.runner import Job, Runner
 from sentinel.errors import Unavailable
+from sentinel.history.closure_verdicts import ClosureVerdict
 from sentinel.history.gittrees import GitTrees
 from sentinel.history.workcopy import WorkCopy
 from sentinel.recipes import Recipe
@@ -49,17 +50,12 @@ class Found:
     """What a probe of one recipe came to.
 
     :ivar asked: what was asked of the checkout; None where that cannot be told.
+    :ivar verdict: of the closure that follows from that, and is not in it yet.
     """
 
     bug_id: str
-    verdict: str
-    kind: str
-    reason: str
     asked: tuple[str, ...] | None
-    boundary: str = ""
-    file: str = ""
-    line: int = 0
-    blob: str = ""
+    verdict: ClosureVerdict
 
 
 class Executor(Protocol):
@@ -124,7 +120,8 @@ class Local:
             with writing(self._folder):
                 checkout = self._copy(lane, target).move(work.commit, work.roots)
         except Unavailable as error:
-            return tuple(Found(r.bug_id, "unavailable", error.kind, error.reason, None) for r in work.recipes)
+            verdict = ClosureVerdict("", "", "unavailable", error.kind, error.reason)
+            return tuple(Found(recipe.bug_id, None, verdict) for recipe in work.recipes)
         ref = checkout.ref
         self._checkouts[ref] = checkout
         try:
@@ -175,8 +172,6 @@ def sweep_leftovers(folder: Path) -> None:
 def _found(decision: Decision) -> Found:
     source = decision.measurement or decision.failure
     place: Provenance | None = source.provenance if source else None
-    asked = source.asked if source else None
-    found = Found(decision.recipe.bug_id, decision.verdict.name, decision.verdict.kind, reason(decision), asked)
-    if place is None:
-        return found
-    return Found(**{**vars(found), **{n: getattr(place, n) for n in ("boundary", "file", "line", "blob")}})
+    where = {name: getattr(place, name) for name in ("boundary", "file", "line", "blob")} if place else {}
+    verdict = ClosureVerdict("", "", decision.verdict.name, decision.verdict.kind, reason(decision), **where)
+    return Found(decision.recipe.bug_id, source.asked if source else None, verdict)

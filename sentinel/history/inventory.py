@@ -118,7 +118,6 @@ class Function:
 
     name: str
     span: tuple[int, int]
-    score: int
     subjects: tuple[str, ...]
     signature: Signature = field(default=Signature(()), compare=False)
 
@@ -179,7 +178,7 @@ def signal_functions(body: Sequence[ast.stmt], module: str) -> list[Function]:
     functions = dict(_functions(body))
     judged = ((name, node, *_judged(node, parts, name.split("."))) for name, node in functions.items())
     return [
-        Function(name, span_of(node), score, said, signature(node, _beside(name, functions)))
+        Function(name, span_of(node), said, signature(node, _beside(name, functions)))
         for name, node, score, said in judged
         if score >= ENOUGH and not is_kernel(node)
     ]

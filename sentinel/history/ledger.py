@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,14 +12,15 @@ from sentinel.deciding.runner import options_of
 from sentinel.errors import SentinelError
 from sentinel.history import commits as git
 from sentinel.history import record as records
-from sentinel.history.basis import Basis, basis
+from sentinel.history.basis import basis
 from sentinel.history.closure_verdicts import ClosureVerdict, ClosureVerdicts, ClosureVerdictStore
 from sentinel.history.commits import Commit, Tag
 from sentinel.history.executors import Executor, Found, Local, Work
 from sentinel.history.gittrees import GitTrees
 from sentinel.history.origins import Origin, origin
+from sentinel.history.record import Selection
 from sentinel.history.surroundings import surroundings
-from sentinel.history.sweep import Counts, Sweep, Told
+from sentinel.history.sweep import Sweep, Told
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
 from sentinel.settings import Settings
@@ -34,25 +35,15 @@ Decide = Callable[[Commit], dict[str, ClosureVerdict]]
 
 
 @dataclass(frozen=True)
-class Selection:
-    """Which commits: of a branch, between two days or refs; or (``tags``) the tags alone."""
-
-    ref: str = ""
-    since: str = ""
-    until: str = ""
-    tags: bool = False
-
-
-@dataclass(frozen=True)
 class Account:
     """What a sweep gave.
 
     :ivar records: one for each recipe, in order.
-    :ivar counts: what was measured for it in this run.
+    :ivar probed: how many verdicts were measured for it in this run.
     """
 
     records: list[dict[str, Any]]
-    counts: Counts
+    probed: int
 
 
 class Ledger:
@@ -76,8 +67,8 @@ class Ledger:
         """
         return git.commit(self.mirror, self.mirrors.resolve(self.target, Ref.parse(f"git:{name}").name))
 
-    def select(self, selection: Selection) -> tuple[records.Source, list[Commit], list[Tag]]:
-        """Give the commits of a selection, in order, and the tags that stand for releases.
+    def select(self, selection: Selection) -> tuple[Selection, list[Commit], list[Tag]]:
+        """Give the selection as it turned out, its commits in order, and the tags that stand for releases.
 
         :raises Unavailable: where a ref is not there.
         :raises SentinelError: where nothing is selected.
@@ -89,15 +80,15 @@ class Ledger:
             since = self.commit(since).sha
         until = selection.until if selection.until and git.is_day(selection.until) else None
         line = git.history(self.mirror, head.sha, since or None, until)
-        walk = "tags" if selection.tags else "first-parent"
         torn = tuple(git.torn_at(self.mirror, line))
-        if selection.tags:
+        if selection.walk == "tags":
             line, torn = list({tag.commit.sha: tag.commit for tag in chosen}.values()), ()
-        source = records.Source("git", selection.ref, head.sha, walk, selection.since, selection.until, torn)
         if not line:
             span = " ".join(f"--{n} {v}" for n, v in (("since", selection.since), ("until", selection.until)) if v)
-            raise SentinelError(f"{self.target.name}: no commit of {selection.ref} is selected by {span or walk}")
-        return source, line, chosen
+            raise SentinelError(
+                f"{self.target.name}: no commit of {selection.ref} is selected by {span or selection.walk}"
+            )
+        return replace(selection, head=head.sha, begins=torn), line, chosen
 
     def sweep(
         self,
@@ -111,24 +102,23 @@ class Ledger:
         :raises GitError, WorkerError, SentinelError: as :meth:`sentinel.history.sweep.Sweep.run`.
         """
         source, line, tags = self.select(selection)
-        bases = {recipe.bug_id: self.basis(recipe) for recipe in recipes}
-        entries = {recipe.bug_id: self.units_of(recipe, bases[recipe.bug_id]) for recipe in recipes}
+        entries = self._entries(recipes)
         every = list({commit.sha: commit for commit in (*line, *(tag.commit for tag in tags))}.values())
-        written = []
         with self.trees() as trees:
             sweep = Sweep(self.target, recipes, entries, trees, self.beside)
-            swept = sweep.run(every, executor or self.local, told)
-            came_from = self._origins(trees)
-            for recipe in recipes:
-                of = swept.entries[recipe.bug_id]
-                written.append(records.record(recipe, bases[recipe.bug_id], source, line, tags, of, came_from))
-                records.write(records.place(self.entries.folder, written[-1]), written[-1])
-        return Account(written, swept.counts)
+            decided = sweep.run(every, executor or self.local, told)
+            looked, origin_of = (source, line, tags), self._origins(trees)
+            documents = (
+                records.record(recipe, entries[recipe.bug_id].basis, *looked, decided[recipe.bug_id], origin_of)
+                for recipe in recipes
+            )
+            written = records.kept(self.entries.folder, documents)
+        return Account(written, sweep.probed)
 
     @contextmanager
     def deciding(self, recipes: Sequence[Recipe], executor: Callable[[], Executor]) -> Iterator[Decide]:
         """For commits one by one: a function that gives each recipe's entry at a commit. Workers start when needed."""
-        entries = {recipe.bug_id: self.units_of(recipe) for recipe in recipes}
+        entries = self._entries(recipes)
         with self.trees() as trees, ExitStack() as stack:
             made: list[Executor] = []
 
@@ -141,19 +131,13 @@ class Ledger:
             sweep = Sweep(self.target, recipes, entries, trees, self.beside)
             yield lambda commit: sweep.decide(commit, submit)
 
-    def basis(self, recipe: Recipe) -> Basis:
-        return basis(self.catalog, recipe, self.settings)
+    def _entries(self, recipes: Sequence[Recipe]) -> dict[str, ClosureVerdicts]:
+        """What is known of each recipe, by bug id, on what its verdicts rest on here and now."""
+        on = {recipe.bug_id: basis(self.catalog, recipe, self.settings) for recipe in recipes}
+        return {bug: ClosureVerdicts(self.entries, self.target.name, bug, of) for bug, of in on.items()}
 
-    def units_of(self, recipe: Recipe, on: Basis | None = None) -> ClosureVerdicts:
-        return self.entries.entries(self.target.name, recipe.bug_id, on or self.basis(recipe))
-
-    @contextmanager
-    def trees(self) -> Iterator[GitTrees]:
-        trees = GitTrees(self.mirror)
-        try:
-            yield trees
-        finally:
-            trees.close()
+    def trees(self) -> closing[GitTrees]:
+        return closing(GitTrees(self.mirror))
 
     @property
     def options(self) -> Options:

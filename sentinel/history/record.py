@@ -8,8 +8,7 @@ The same history, recipe, adapter and environment give the same bytes.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -23,6 +22,7 @@ from sentinel.history.origins import Origin
 from sentinel.recipes import Recipe
 from sentinel.recipes.json_schema import JsonSchema
 from sentinel.reports.escaping import message
+from sentinel.reports.evidence import laid_out
 from sentinel.reports.store import below, file_name, own, parse, write_atomically
 
 #: 2: a change says where the code came from that a history begins with.
@@ -70,28 +70,24 @@ Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Source:
-    """What was looked at.
+class Selection:
+    """What is looked at.
 
-    :ivar kind: ``git`` or ``pypi``.
     :ivar ref: the branch or commit that was asked for.
-    :ivar head: the full sha that it was.
-    :ivar walk: ``first-parent`` or ``tags``.
-    :ivar since, until: as they were asked for; empty: the whole history.
+    :ivar since, until: days or refs, as they were asked for; empty: the whole history.
+    :ivar walk: ``first-parent``, ``tags`` or ``releases``.
+    :ivar kind: ``git`` or ``pypi``.
+    :ivar head: the full sha that the ref was.
     :ivar begins: the commits at which the history begins because the mirror is shallow.
     """
 
-    kind: str
     ref: str = ""
-    head: str = ""
-    walk: str = ""
     since: str = ""
     until: str = ""
+    walk: str = "first-parent"
+    kind: str = "git"
+    head: str = ""
     begins: tuple[str, ...] = ()
-
-    @property
-    def whole(self) -> bool:
-        return not (self.since or self.until or self.begins)
 
     @property
     def key(self) -> str:
@@ -104,7 +100,7 @@ class Source:
 def record(
     recipe: Recipe,
     basis: Basis,
-    source: Source,
+    source: Selection,
     commits: Sequence[Commit],
     tags: Sequence[Tag],
     entries: Mapping[str, ClosureVerdict],
@@ -156,21 +152,7 @@ def _clean(value: Any) -> Any:
 
 def dumps(document: Record) -> str:
     """Its text: sorted keys, and a line for each commit that is named, so that a diff shows what changed."""
-    return _text(document, "") + "\n"
-
-
-def _text(value: Any, indent: str) -> str:
-    nested = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
-    if not any(isinstance(item, (Mapping, list, tuple)) for item in nested):
-        return json.dumps(value, sort_keys=True, ensure_ascii=True, allow_nan=False)
-    deeper = f"{indent} "
-    if isinstance(value, Mapping):
-        lines = [f"{json.dumps(key)}: {_text(item, deeper)}" for key, item in sorted(value.items())]
-    else:
-        lines = [_text(item, deeper) for item in value]
-    inside = f",\n{deeper}".join(lines)
-    opening, closing = "{}" if isinstance(value, Mapping) else "[]"
-    return f"{opening}\n{deeper}{inside}\n{indent}{closing}"
+    return laid_out(document, step=" ", flat=True) + "\n"
 
 
 def write(file: Path, document: Record) -> bool:
@@ -188,9 +170,17 @@ def write(file: Path, document: Record) -> bool:
     return True
 
 
+def kept(folder: Path, documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Write records at their places below a folder, and give them."""
+    written = list(documents)
+    for document in written:
+        write(place(folder, document), document)
+    return written
+
+
 def place(folder: Path, document: Record) -> Path:
     """Say where a record lies below a store's folder."""
-    source = Source(**{**document["source"], "begins": tuple(document["source"]["begins"])})
+    source = Selection(**{**document["source"], "begins": tuple(document["source"]["begins"])})
     names = map(file_name, (document["target"], document["bug_id"]))
     return own(folder, PurePosixPath(*names, f"{file_name(source.key)}.json"))
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 
 from packaging.version import InvalidVersion, Version
 
@@ -19,12 +20,11 @@ from sentinel.history.closure_verdicts import ClosureVerdict, ClosureVerdicts, C
 from sentinel.history.closures import closure_of
 from sentinel.history.commits import Commit, Tag
 from sentinel.history.ledger import Account
-from sentinel.history.sweep import Counts
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
 from sentinel.reports.evidence import reason
 from sentinel.settings import Settings
-from sentinel.sources import Home, Progress
+from sentinel.sources import Progress
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
@@ -66,15 +66,15 @@ def sweep_releases(
 
     :raises Unavailable: as :func:`versions`.
     """
-    home = Home.default()
-    store = ClosureVerdictStore(home)
+    store = ClosureVerdictStore()
     listed = versions(target)
-    bases = {recipe.bug_id: basis(catalog, recipe, settings) for recipe in recipes}
-    entries = {recipe.bug_id: store.entries(target.name, recipe.bug_id, bases[recipe.bug_id]) for recipe in recipes}
-    runner = runner_of(catalog, settings, tell)
-    counts = Counts()
+    entries = {
+        recipe.bug_id: ClosureVerdicts(store, target.name, recipe.bug_id, basis(catalog, recipe, settings))
+        for recipe in recipes
+    }
+    probed = 0
     found: dict[str, dict[str, ClosureVerdict]] = {recipe.bug_id: {} for recipe in recipes}
-    try:
+    with closing(runner_of(catalog, settings, tell)) as runner:
         for number, version in enumerate(listed):
             if tell:
                 tell(f"{target.name}: release {version}, {number + 1} of {len(listed)}")
@@ -83,20 +83,14 @@ def sweep_releases(
                 if entry is None:
                     entry = _probe(runner, recipe, version)
                     entries[recipe.bug_id].add(entry, closure_of(None, target.roots))
-                    counts.probed += 1
+                    probed += 1
                 found[recipe.bug_id][f"pypi:{version}"] = entry
             runner.discard(target.name, Ref("pypi", version))
-    finally:
-        runner.close()
     commits = [Commit(f"pypi:{version}", "", (), "", f"{target.pypi} {version}") for version in listed]
     tags = [Tag(version, commit) for version, commit in zip(listed, commits)]
-    result = []
-    for recipe in recipes:
-        source = records.Source("pypi", target.pypi or "", walk="releases")
-        document = records.record(recipe, bases[recipe.bug_id], source, commits, tags, found[recipe.bug_id])
-        records.write(records.place(store.folder, document), document)
-        result.append(document)
-    return Account(result, counts)
+    looked = records.Selection(target.pypi or "", walk="releases", kind="pypi"), commits, tags
+    documents = (records.record(r, entries[r.bug_id].basis, *looked, found[r.bug_id]) for r in recipes)
+    return Account(records.kept(store.folder, documents), probed)
 
 
 def _answers(version: str) -> str:

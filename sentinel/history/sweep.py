@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import replace
 from itertools import pairwise
 
 from sentinel.history.closure_verdicts import ClosureVerdict, ClosureVerdicts
@@ -20,30 +20,16 @@ from sentinel.targets import Target
 #: As :meth:`Executor.submit`.
 Submit = Callable[[int, Work], "Future[tuple[Found, ...]]"]
 
+#: Bug id -> commit -> its entry.
+Decided = Mapping[str, Mapping[str, ClosureVerdict]]
+
 #: Told after each commit that was probed: commits done, commits in all, entries probed.
 Told = Callable[[int, int, int], None]
 
 
-@dataclass
-class Counts:
-    """:ivar probed: verdicts that were measured in this run.
-    :ivar commits: commits at which something was.
-    """
-
-    probed: int = 0
-    commits: int = 0
-
-
-@dataclass(frozen=True)
-class Swept:
-    """:ivar entries: bug id -> commit -> its entry."""
-
-    entries: Mapping[str, Mapping[str, ClosureVerdict]]
-    counts: Counts
-
-
 class Sweep:
-    """:param entries: by bug id, of the same recipes.
+    """:ivar probed: how many verdicts were measured.
+    :param entries: by bug id, of the same recipes.
     :param beside: which third-party packages there are where probes run.
     """
 
@@ -63,9 +49,9 @@ class Sweep:
         self._memo: dict[tuple[str, str, str], str | None] = {}
         self._by_roots: dict[tuple[tuple[str, str], ...], dict[str, ClosureVerdict]] = {}
         self._done: dict[str, dict[str, ClosureVerdict]] = {recipe.bug_id: {} for recipe in recipes}
-        self.counts = Counts()
+        self.probed = 0
 
-    def run(self, commits: Sequence[Commit], executor: Callable[[], Executor], told: Told | None = None) -> Swept:
+    def run(self, commits: Sequence[Commit], executor: Callable[[], Executor], told: Told | None = None) -> Decided:
         """Decide all commits; what is known is looked up, and the executor is made only where something is not.
 
         Stopped by an exception (Ctrl-C among them), all that was decided until then is kept.
@@ -76,11 +62,9 @@ class Sweep:
         """
         missing = [commit for commit in commits if self._missing(commit)[1]]
         if missing:
-            with ExitStack() as stack:
-                running = executor()
-                stack.callback(running.close)
+            with closing(executor()) as running:
                 self._probe(missing, running, len(commits), told)
-        return Swept(self._done, self.counts)
+        return self._done
 
     def decide(self, commit: Commit, submit: Submit) -> dict[str, ClosureVerdict]:
         """Give the entry of each recipe at one commit."""
@@ -89,7 +73,6 @@ class Sweep:
             work = Work(self._target.name, commit.sha, revision.roots, tuple(missing))
             for found in submit(0, work).result():
                 self._take(found, commit, revision)
-            self.counts.commits += 1
         return {bug: entries[commit.sha] for bug, entries in self._done.items()}
 
     def _missing(self, commit: Commit) -> tuple[Revision | None, list[Recipe]]:
@@ -124,10 +107,9 @@ class Sweep:
                     lane, commit, revision = running.pop(future)
                     for found in future.result():
                         self._take(found, commit, revision)
-                    self.counts.commits += 1
                     left -= 1 + self._next(lane, lanes, executor, running)
                     if told:
-                        told(total - left, total, self.counts.probed)
+                        told(total - left, total, self.probed)
         finally:
             for future in running:
                 future.cancel()
@@ -152,13 +134,11 @@ class Sweep:
 
     def _take(self, found: Found, commit: Commit, revision: Revision) -> None:
         closure = closure_of(found.asked, self._target.roots)
-        same = ("verdict", "kind", "reason", "boundary", "file", "line", "blob")
-        decided = {name: getattr(found, name) for name in same}
-        entry = ClosureVerdict(closure.id, revision.answers(closure), commit=commit.sha, **decided)
+        entry = replace(found.verdict, closure=closure.id, answers=revision.answers(closure), commit=commit.sha)
         self._entries[found.bug_id].add(entry, closure)
         self._done[found.bug_id][commit.sha] = entry
         self._by_roots.setdefault(revision.roots, {})[found.bug_id] = entry
-        self.counts.probed += 1
+        self.probed += 1
 
 
 class _Lanes:

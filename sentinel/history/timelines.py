@@ -109,8 +109,8 @@ def carried_by(record: Record) -> list[str]:
     return [item["name"] for item in record["releases"] if item["verdict"] == "reproduced"]
 
 
-def span(names: Sequence[str], most: int = 4) -> str:
-    return ", ".join(names) if len(names) <= most else f"{names[0]} … {names[-1]} ({len(names)} releases)"
+def span(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 4 else f"{names[0]} … {names[-1]} ({len(names)} releases)"
 
 
 def row(record: Record) -> tuple[str, ...]:
@@ -194,11 +194,7 @@ def _date(change: Record) -> str:
     mark = "+" if came_with_its_code(change) else unsure
     if not commit["date"]:
         return f"{mark}{commit['sha'].removeprefix('pypi:')}"
-    return f"{mark}{commit['date'][:10]} {_short_name(commit)}"
-
-
-def _short_name(commit: Record) -> str:
-    return f"#{commit['pull']}" if commit["pull"] else str(commit["sha"][:7])
+    return f"{mark}{commit['date'][:10]} {'#' if commit['pull'] else ''}{commit['pull'] or commit['sha'][:7]}"
 
 
 def came_with_its_code(change: Record) -> bool:

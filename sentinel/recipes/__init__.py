@@ -17,6 +17,7 @@ from sentinel.values.tolerance import Tolerance
 
 if TYPE_CHECKING:
     from sentinel.recipes.catalog import Catalog
+    from sentinel.recipes.problems import Problem
 
 __all__ = [
     "Address",
@@ -198,7 +199,7 @@ def _distinct(recipes: list[Recipe]) -> list[Recipe]:
         native = [recipe for recipe in same if not recipe.published]
         if len(published) > 1 or len(native) > 1:
             first, second = (published if len(published) > 1 else native)[:2]
-            errors.append(duplicate(first, second))
+            errors.append(str(duplicate(first.path, second)))
         elif published and native:
             distinct.append(adopt_pins(published[0], {native[0].bug_id: native[0]}))
         else:
@@ -208,14 +209,14 @@ def _distinct(recipes: list[Recipe]) -> list[Recipe]:
     return distinct
 
 
-def duplicate(first: Recipe, second: Recipe) -> str:
+def duplicate(first: Path, second: Recipe) -> Problem:
     """Give the complaint about a second file with a bug id."""
-    from sentinel.recipes.problems import shown
+    from sentinel.recipes.problems import Problem, shown
     from sentinel.recipes.yamldoc import read
 
     line, column = read(second.path).at(("bug_id",))
-    place = f"{shown(second.path)}:{line}:{column}"
-    return f"{place}: duplicate bug id {second.bug_id!r}; it is also in {shown(first.path)}"
+    message = f"duplicate bug id {second.bug_id!r}; it is also in {shown(first)}"
+    return Problem("error", shown(second.path), line, column, message)
 
 
 def adopt_pins(recipe: Recipe, bundled: Mapping[str, Recipe]) -> Recipe:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from sentinel.errors import nearest
 
@@ -23,17 +22,15 @@ class AddressError(ValueError):
 
 @dataclass(frozen=True)
 class Address:
-    """:ivar kind: ``value`` of one variant, or ``difference`` of two.
-    :ivar variants: the variants it takes, ``("",)`` where the scenario has none.
+    """:ivar variants: the variant it takes, ``("",)`` where the scenario has none; or the two whose difference it is.
     :ivar key: the observation key.
     """
 
-    kind: Literal["value", "difference"]
     variants: tuple[str, ...]
     key: str
 
     def __str__(self) -> str:
-        if self.kind == "difference":
+        if len(self.variants) == 2:
             return f"difference({', '.join(self.variants)}).{self.key}"
         return f"{self.variants[0]}.{self.key}" if self.variants[0] else self.key
 
@@ -62,15 +59,15 @@ def parse_address(
                 raise AddressError(f"unknown variant {name!r} in {text!r}{nearest(name, names, 'the variants are')}")
         if left == right:
             raise AddressError(f"{text!r} takes the difference of a variant and itself, which is always zero")
-        return Address("difference", (left, right), _key(key, keys, aliases or {}, text))
+        return Address((left, right), _key(key, keys, aliases or {}, text))
     if not names:
-        return Address("value", ("",), _key(text, keys, aliases or {}, text))
+        return Address(("",), _key(text, keys, aliases or {}, text))
     variant, dot, key = (part.strip() for part in text.partition("."))
     if variant not in names:
         some = f"{names[0]}.{text.strip()}"
         hint = nearest(variant, names) if dot else ""
         raise AddressError(f"{text!r} does not say of which variant ({', '.join(names)}); write {some}{hint}")
-    return Address("value", (variant,), _key(key, keys, aliases or {}, text))
+    return Address((variant,), _key(key, keys, aliases or {}, text))
 
 
 def _key(written: str, keys: Collection[str] | None, aliases: Mapping[str, str], text: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.errors import nearest
-from sentinel.recipes import Recipe
+from sentinel.recipes import Recipe, duplicate
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.problems import Findings, Problem, shown
 from sentinel.recipes.rules import examine
@@ -15,21 +15,21 @@ from sentinel.recipes.template import TODO
 from sentinel.recipes.yamldoc import DocumentError, Place, read
 
 
-def check(path: Path, catalog: Catalog) -> list[Problem]:
-    """Everything that is wrong with a file, and what could be better; nothing where it is a good recipe."""
+def _check(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
+    """A file's recipe, and everything that is wrong with it or could be better."""
     recipe, problems = examine(path, catalog)
     try:
         findings = Findings(shown(path), read(path))
     except DocumentError:  # which is among the problems
-        return problems
+        return recipe, problems
     if recipe is None or not recipe.published:
         for place in _unfinished(findings.document.data):
             findings.error(place, f"still says {TODO}")
     if recipe is None:
         said = {problem.line for problem in findings.problems}
-        return [*findings.problems, *(problem for problem in problems if problem.line not in said)]
+        return None, [*findings.problems, *(problem for problem in problems if problem.line not in said)]
     if recipe.published:
-        return problems
+        return recipe, problems
     if path.stem != recipe.bug_id:
         findings.warn(("bug_id",), f"the file of {recipe.bug_id} is best called {recipe.bug_id}{path.suffix}")
     if not recipe.pins:
@@ -38,7 +38,7 @@ def check(path: Path, catalog: Catalog) -> list[Problem]:
         findings.warn((), "no title: say the bug in one line")
     for place, message in _unknown_choices(recipe, catalog):
         findings.warn(place, message)
-    return [*problems, *findings.problems]
+    return recipe, [*problems, *findings.problems]
 
 
 def _unknown_choices(recipe: Recipe, catalog: Catalog) -> Iterator[tuple[Place, str]]:
@@ -70,17 +70,12 @@ def _unfinished(value: Any, place: Place = ()) -> Iterator[Place]:
 
 
 def check_files(paths: Iterable[Path], catalog: Catalog) -> list[Problem]:
-    """As :func:`check` for several files, and that no two have one bug id."""
+    """What is wrong with some files, two of one bug id too, or could be better; nothing where all are good."""
     problems: list[Problem] = []
     seen: dict[str, Path] = {}
     for path in paths:
-        problems += check(path, catalog)
-        recipe, _ = examine(path, catalog)
-        if recipe is None:
-            continue
-        first = seen.setdefault(recipe.bug_id.casefold(), path)
-        if first != path:
-            line, column = read(path).at(("bug_id",))
-            message = f"duplicate bug id {recipe.bug_id!r}; it is also in {shown(first)}"
-            problems.append(Problem("error", shown(path), line, column, message))
+        recipe, found = _check(path, catalog)
+        problems += found
+        if recipe is not None and (first := seen.setdefault(recipe.bug_id.casefold(), path)) != path:
+            problems.append(duplicate(first, recipe))
     return problems

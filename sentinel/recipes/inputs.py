@@ -269,10 +269,6 @@ def _read_mapping(spec: Input, value: Any, packages: tuple[str, ...]) -> dict[st
     return dict(value)
 
 
-def _read_any(spec: Input, value: Any, packages: tuple[str, ...]) -> Any:
-    return read_any(value, packages)
-
-
 def read_any(value: Any, packages: Collection[str]) -> Any:
     """Give a typed literal: lists and mappings are walked, a mapping that has a literal's key is that literal.
 
@@ -362,5 +358,5 @@ _READERS: dict[str, Callable[[Input, Any, tuple[str, ...]], Any]] = {
     "string": _scalar((str,), "a string"),
     "labels": _read_labels,
     "mapping": _read_mapping,
-    "any": _read_any,
+    "any": lambda spec, value, packages: read_any(value, packages),
 }

@@ -104,12 +104,13 @@ def build(
     read: dict[Place, Any] = {}
     built: dict[str, dict[str, Any]] = {}
     defaulted: set[str] | None = None
+    somewhere = {name for own in scenario.variants.values() for name in own}
     for variant, own in scenario.variants.items():
         given = {**scenario.shared, **own}
         good = [_read(findings, contract, name, item, packages, read) for name, item in given.items()]
         missing = [item for item in contract.inputs if item.default is REQUIRED and item.name not in given]
         for item in missing:
-            whose = f" of variant {variant!r}" if variant and item.name in _given_somewhere(scenario) else ""
+            whose = f" of variant {variant!r}" if variant and item.name in somewhere else ""
             findings.error(
                 place, f"the scenario{whose} lacks {item.name!r}, which contract {contract.name} needs: {item.meaning}"
             )
@@ -119,10 +120,6 @@ def build(
             literals = {name: read[item.place] for name, item in given.items()}
             built[variant] = _filled(findings, contract, literals, packages, place)
     return built, tuple(item.name for item in contract.inputs if item.name in (defaulted or ()))
-
-
-def _given_somewhere(scenario: Scenario) -> set[str]:
-    return {name for own in scenario.variants.values() for name in own}
 
 
 def _read(

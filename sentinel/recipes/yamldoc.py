@@ -123,24 +123,24 @@ def _core(text: str) -> Any:
     if text[0] in "+-.0123456789":
         for pattern, base in ((_INT, 10), (_OCTAL, 8), (_HEX, 16)):
             if pattern.fullmatch(text):
-                return integer(text, base, 1, 1)
+                return _integer(text, base)
         if _FLOAT.fullmatch(text):
-            return real(text, 1, 1)
+            return _real(text)
     return text
 
 
-def integer(text: str, base: int, line: int, column: int) -> int:
+def _integer(text: str, base: int = 10) -> int:
     """:raises DocumentError: where it has more digits than any dtype could hold."""
     if len(text) > MAX_DIGITS:
-        raise DocumentError(f"a number of {len(text)} digits", line, column)
+        raise DocumentError(f"a number of {len(text)} digits")
     return int(text, base)
 
 
-def real(text: str, line: int, column: int) -> float:
+def _real(text: str) -> float:
     """:raises DocumentError: where it is beyond a float; an infinity must be meant."""
     value = float(text)
     if value in (float("inf"), float("-inf")):
-        raise DocumentError(f"{text[:40]} does not fit a float; write .inf for an infinity", line, column)
+        raise DocumentError(f"{text[:40]} does not fit a float; write .inf for an infinity")
     return value
 
 
@@ -352,12 +352,7 @@ def parse_json(text: str) -> Document:
     if half:
         raise _json_error(text, half.start(), "half of a surrogate pair is no character")
     try:
-        document.data = standard.loads(
-            text,
-            object_pairs_hook=_no_key_twice,
-            parse_int=lambda digits: integer(digits, 10, 1, 1),
-            parse_float=lambda digits: real(digits, 1, 1),
-        )
+        document.data = standard.loads(text, object_pairs_hook=_no_key_twice, parse_int=_integer, parse_float=_real)
     except standard.JSONDecodeError as error:
         raise DocumentError(f"not JSON: {error.msg}", error.lineno, error.colno) from None
     except (DocumentError, RecursionError) as error:

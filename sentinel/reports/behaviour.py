@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sentinel.deciding.outcomes import Comparison, Decision
+from sentinel.deciding.outcomes import Decision
 from sentinel.laws.layout import address
-from sentinel.recipes import Expected
 from sentinel.values.literals import TAGGED, plain
 
 #: Observation keys that tell of an exception; a bug that raises one is not silent.
@@ -33,33 +32,19 @@ def behaviour(decision: Decision) -> dict[str, Any]:
     }
 
 
-def expected(value: Any) -> Any:
-    """Give a comparison's expected value, with or without the tolerance that a recipe wraps it in."""
-    return value.value if isinstance(value, Expected) else value
-
-
-def observed_values(decision: Decision) -> dict[str, Any]:
-    """Address -> value, of all that was observed."""
-    observation = decision.measurement.observation if decision.measurement else {}
-    return {address(variant, key): value for variant, values in observation.items() for key, value in values.items()}
-
-
-def compared_values(decision: Decision) -> dict[str, Any]:
-    """Address -> value, of what was compared; where nothing was, of all that was observed."""
-    return {item.key: item.observed for item in decision.comparisons} or observed_values(decision)
-
-
 def _observed(decision: Decision) -> dict[str, Any]:
-    return {key: plain(value) for key, value in compared_values(decision).items()}
+    """Address -> value, of what was compared; where nothing was, of all that was observed."""
+    compared = {item.key: plain(item.observed) for item in decision.comparisons}
+    observation = decision.measurement.observation if decision.measurement else {}
+    return compared or {
+        address(variant, key): plain(value) for variant, values in observation.items() for key, value in values.items()
+    }
 
 
 def _safe(decision: Decision) -> dict[str, Any]:
     safe = {key: plain(item.value) for key, item in decision.recipe.expected_fixed.items()}
-    return safe or {item.key: plain(expected(item.fixed)) for item in decision.comparisons if _has_fixed(item)}
-
-
-def _has_fixed(item: Comparison) -> bool:
-    return item.matches_fixed is not None or item.fixed is not None
+    known = (item for item in decision.comparisons if item.matches_fixed is not None or item.fixed is not None)
+    return safe or {item.key: plain(item.fixed) for item in known}
 
 
 def _loud(observed: dict[str, Any]) -> bool:

@@ -84,22 +84,30 @@ def dumps(document: Mapping[str, Any]) -> str:
     :raises ValueError: where a float is not finite; :func:`evidence` writes those as tagged strings.
     """
     # In whatever is printed a hosted runner obeys ``##[command]``; in JSON it can stand in a string only.
-    return _text(document, "").replace("##[", "#\\u0023[") + "\n"
+    return laid_out(document).replace("##[", "#\\u0023[") + "\n"
 
 
-_encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False).encode
+_encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, sort_keys=True).encode
 
 
-def _text(value: Any, indent: str) -> str:
-    """``json.dumps(indent=...)`` gives each number of a tensor a line of its own, which nobody can review."""
-    deeper = indent + "  "
-    if isinstance(value, Mapping) and value:
-        rows = [f"{_encode(key)}: {_text(value[key], deeper)}" for key in sorted(value)]
-        return "{\n" + deeper + f",\n{deeper}".join(rows) + "\n" + indent + "}"
-    if isinstance(value, list) and any(isinstance(item, (list, dict)) for item in value):
-        rows = [_text(item, deeper) for item in value]
-        return "[\n" + deeper + f",\n{deeper}".join(rows) + "\n" + indent + "]"
-    return _encode(value)
+def laid_out(value: Any, step: str = "  ", indent: str = "", flat: bool = False) -> str:
+    """JSON with a line for each row of numbers: ``json.dumps(indent=...)`` gives each number of a tensor a line of its
+    own, which nobody can review.
+
+    :param flat: whether a mapping of scalars has one line, too.
+    """
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    nested = any(isinstance(item, (Mapping, list, tuple)) for item in items)
+    if not items or not (nested or (isinstance(value, Mapping) and not flat)):
+        return _encode(value)
+    deeper = indent + step
+    if isinstance(value, Mapping):
+        rows = [f"{_encode(key)}: {laid_out(value[key], step, deeper, flat)}" for key in sorted(value)]
+    else:
+        rows = [laid_out(item, step, deeper, flat) for item in value]
+    inside = f",\n{deeper}".join(rows)
+    opening, closing = "{}" if isinstance(value, Mapping) else "[]"
+    return f"{opening}\n{deeper}{inside}\n{indent}{closing}"
 
 
 _SCHEMA = JsonSchema("evidence")

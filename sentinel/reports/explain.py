@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Mapping
 from itertools import combinations, zip_longest
 from typing import Any
 
 from sentinel.deciding.outcomes import Comparison, Decision
-from sentinel.reports.behaviour import expected
 from sentinel.reports.escaping import message, passage, visible
 from sentinel.reports.evidence import Known, known_places, reason
 from sentinel.reports.numbers import differing, flat, in_digits
@@ -38,7 +38,7 @@ def explain(decision: Decision, command: str = "") -> str:
         _details(decision),
     ]
     if decision.failure is not None and decision.failure.traceback:
-        parts.append("upstream's traceback:\n" + _indented(passage(decision.failure.traceback, known)))
+        parts.append("upstream's traceback:\n" + textwrap.indent(passage(decision.failure.traceback, known), "  "))
     if command:
         parts.append(f"repeat: {visible(command)}")
     return visible("\n\n".join(part for part in parts if part), lines=True)
@@ -109,7 +109,7 @@ def _table(decision: Decision) -> str:
 def _rows(item: Comparison, alone: bool) -> list[list[str]]:
     """One row; of values too long for it one for each of the first elements that differ, and how many do."""
     sides = [item.fixed] if alone else [item.unpatched, item.fixed]
-    values = [plain(expected(value)) for value in (item.observed, *sides)]
+    values = [plain(value) for value in (item.observed, *sides)]
     right = values[-1] if item.fixed is not None and not item.matches_fixed else values[1]
     long = any(len(_text(value)) > _LONGEST_VALUE for value in values)
     found = differing(message(item.key), values[0], right, *values[1:]) if long else []
@@ -131,7 +131,7 @@ def _demanded(item: Comparison) -> list[str]:
 
 def _values(item: Comparison) -> list[str]:
     sides = [
-        ... if matches is None and value is None else expected(value)
+        ... if matches is None and value is None else value
         for matches, value in ((item.matches_unpatched, item.unpatched), (item.matches_fixed, item.fixed))
     ]
     return beside(*sides, item.observed)
@@ -147,10 +147,6 @@ def _details(decision: Decision) -> str:
     return "\n".join(
         f"{message(item.key)}: {message(item.detail, known)}" for item in decision.comparisons if item.detail
     )
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"  {line}" if line else "" for line in text.split("\n"))
 
 
 def beside(unpatched: Any, fixed: Any, *observed: Any) -> list[str]:

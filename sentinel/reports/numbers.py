@@ -51,12 +51,9 @@ def in_short(document: Mapping[str, Any]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Give a value without its tolerance or dtype."""
-    if isinstance(value, Mapping):
-        if "value" in value and "tolerance" in value:
-            return plain(value["value"])
-        if "tensor" in value or "array" in value:
-            return value.get("tensor", value.get("array"))
+    """Give a value without its dtype."""
+    if isinstance(value, Mapping) and ("tensor" in value or "array" in value):
+        return value.get("tensor", value.get("array"))
     return value
 
 

@@ -62,7 +62,9 @@ def evidence_path(decision: Decision) -> PurePosixPath:
     ``<target>/laws/<boundary>/<law>/<key>.json``.
     """
     recipe, checkout = decision.recipe, decision.checkout
-    key = checkout.key if checkout is not None else decision.ref.key("") + ("" if _keyed(decision) else "absent")
+    # A working tree or an environment is named by its tree hash.
+    absent = "" if decision.ref.kind in ("git", "pypi") else "absent"
+    key = checkout.key if checkout is not None else decision.ref.key("") + absent
     if decision.law and not recipe.bug_id:
         return law_folder(recipe.target, decision.subject or recipe.boundary, decision.law) / f"{file_name(key)}.json"
     return PurePosixPath(*map(file_name, (recipe.target, recipe.bug_id)), file_name(key) + ".json")
@@ -71,11 +73,6 @@ def evidence_path(decision: Decision) -> PurePosixPath:
 def law_folder(target: str, boundary: str, law: str) -> PurePosixPath:
     """Say where the evidence of a law without a recipe lies, at whatever ref."""
     return PurePosixPath(*map(file_name, (target, "laws", boundary, law)))
-
-
-def _keyed(decision: Decision) -> bool:
-    """Whether the ref alone names its evidence; a working tree or an environment needs its tree hash for that."""
-    return decision.ref.kind in ("git", "pypi")
 
 
 def file_name(text: str) -> str:

@@ -185,7 +185,7 @@ class Run:
         recipe = load_recipe(path, self.catalog)
         for place, other in self.recipes.items():
             if place != path.resolve() and other.bug_id.casefold() == recipe.bug_id.casefold():
-                raise RecipeError(duplicate(other, recipe))
+                raise RecipeError(str(duplicate(other.path, recipe)))
         self.recipes[path.resolve()] = recipe
         return recipe
 

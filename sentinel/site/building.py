@@ -19,7 +19,7 @@ from sentinel.recipes.grades import REALISMS, SEVERITIES
 from sentinel.reports.escaping import visible
 from sentinel.reports.store import own, write_atomically
 from sentinel.site.bug_files import bug_page
-from sentinel.site.law_table import coverages
+from sentinel.site.law_table import law_tables
 from sentinel.site.lifetimes import lives
 from sentinel.site.material import Material
 from sentinel.site.matrix import counted_rows, ranked, tables
@@ -51,11 +51,14 @@ def build(material: Material, tell: Callable[[str], None] = lambda text: None) -
     held = material.coverage.get("coverage", {})
     yield (
         "coverage.html",
-        pages.render("coverage.html", "coverage.html", "Laws", coverages=coverages(material), held=held),
+        pages.render("coverage.html", "coverage.html", "Laws", coverages=list(law_tables(material)), held=held),
     )
     yield "dialects.html", _dialects(pages, material)
     yield "changes.html", pages.render("changes.html", "changes.html", "Changes", changes=material.changes)
-    yield "lifetimes.html", _lifetimes(pages, material)
+    yield (
+        "lifetimes.html",
+        pages.render("lifetimes.html", "lifetimes.html", "Lifetimes", lives=list(lives(material))),
+    )
     told = ""
     for bug in (*material.bugs, *material.laws):
         about = f"{'bugs' if bug.bug_id else 'laws'} of {bug.target}"
@@ -97,14 +100,6 @@ def _dialects(pages: Any, material: Material) -> str:
     declared = [(name, [(binding, dialect) for binding in of for dialect in binding.dialects]) for name, of in bindings]
     rows = material.compared.get("rows", ())
     return str(pages.render("dialects.html", "dialects.html", "Dialects", declared=declared, laws=laws, rows=rows))
-
-
-def _lifetimes(pages: Any, material: Material) -> str:
-    groups = [
-        {"target": target, "known": known, "unknown": unknown, "drawn": [life for life in known if life.drawable]}
-        for target, known, unknown in lives(material)
-    ]
-    return str(pages.render("lifetimes.html", "lifetimes.html", "Lifetimes", lives=groups))
 
 
 #: What says that a folder is a site of ours, and which of its files are.

@@ -56,10 +56,6 @@ class Grid:
     left: str = ""
     note: str = ""
 
-    @property
-    def width(self) -> int:
-        return max((len(line.cells) for line in self.lines), default=0)
-
 
 def grid(
     name: str,

@@ -1,103 +1,61 @@
-"""Which law is checked at which boundary, and what is known against it: bugs and findings."""
+"""Which law is checked at which boundary, and what is known against it: bugs and findings. For its template alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator
+from typing import Any
 
 from sentinel.reports.store import file_name
 from sentinel.search.checks import subjects
 from sentinel.site.material import Bug, Material
 from sentinel.targets import Dialect
 
-#: ``bug``: a recipe or a search shows it broken at upstream's newest; ``mended``: known bugs, none of them there now;
-#: ``dialect``: the framework means it; ``checked``: nothing is recorded against it; ``none``: the law is not about it.
-State = Literal["bug", "mended", "dialect", "checked", "none"]
+
+def law_tables(material: Material) -> Iterator[dict[str, Any]]:
+    """Give for each target that has an adapter its laws, its boundaries with a cell a law, and what is left out."""
+    for name in material.targets:
+        if name in material.catalog.targets:
+            yield _law_table(material, name)
 
 
-@dataclass(frozen=True)
-class Checked:
-    """One law at one boundary.
-
-    :ivar bugs: the known bugs there that break it.
-    :ivar finding: what a search found there, where that is recorded.
-    """
-
-    law: str
-    state: State
-    bugs: tuple[Bug, ...] = ()
-    finding: Bug | None = None
-
-
-@dataclass(frozen=True)
-class Boundary:
-    """:ivar note: why no law is checked there."""
-
-    name: str
-    contract: str
-    cells: tuple[Checked, ...]
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Coverage:
-    """:ivar unbound: function -> why the adapter leaves it out."""
-
-    target: str
-    laws: tuple[str, ...]
-    boundaries: tuple[Boundary, ...]
-    unbound: Mapping[str, str]
-
-    @property
-    def checks(self) -> int:
-        return sum(cell.state != "none" for boundary in self.boundaries for cell in boundary.cells)
-
-
-def coverages(material: Material) -> list[Coverage]:
-    """Give the coverage of each target that has an adapter."""
-    return [_coverage(material, target) for target in material.targets if target in material.catalog.targets]
-
-
-def _coverage(material: Material, name: str) -> Coverage:
+def _law_table(material: Material, name: str) -> dict[str, Any]:
     catalog = material.catalog
     target = catalog.targets[name]
     found, omitted = subjects(catalog, name)
     names = {id(subject.binding): subject.name for subject in found}
     searched = {id(subject.binding): {law.name for law in subject.laws} for subject in found}
     reasons = {item.boundary: item.reason for item in omitted if not item.law}
-    laws = tuple(law for law in catalog.laws if any(law in of for of in searched.values()))
+    laws = [law for law in catalog.laws if any(law in of for of in searched.values())]
     findings = {(bug.where, bug.law): bug for bug in material.laws if bug.target == name}
-    boundaries = []
+    boundaries: list[dict[str, Any]] = []
     for binding in target.bindings:
         bugs = [b for b in material.bugs_of(name) if b.boundary in binding.paths and b.contract == binding.contract]
         where = file_name(names.get(id(binding), binding.boundary))
-        cells = tuple(
-            _checked(
-                law,
-                law in searched.get(id(binding), ()),
-                [bug for bug in bugs if law in bug.laws],
-                findings.get((where, law)),
-                binding.dialects,
-                material.branch(name),
-            )
-            for law in laws
-        )
+        cells = []
+        for law in laws:
+            breaking, finding = [bug for bug in bugs if law in bug.laws], findings.get((where, law))
+            checked = law in searched.get(id(binding), ())
+            state = _state(law, checked, breaking, finding, binding.dialects, material.branch(name))
+            cells.append({"law": law, "state": state, "bugs": breaking, "finding": finding})
         note = "" if id(binding) in searched else reasons.get(binding.boundary, "")
-        boundaries.append(Boundary(binding.boundary, binding.contract, cells, note))
-    return Coverage(name, laws, tuple(boundaries), dict(sorted(target.unbound.items())))
+        boundaries.append({"name": binding.boundary, "contract": binding.contract, "cells": cells, "note": note})
+    checks = sum(cell["state"] != "none" for boundary in boundaries for cell in boundary["cells"])
+    unbound = dict(sorted(target.unbound.items()))
+    return {"target": name, "laws": laws, "boundaries": boundaries, "checks": checks, "unbound": unbound}
 
 
-def _checked(
+def _state(
     law: str, searched: bool, bugs: list[Bug], finding: Bug | None, dialects: tuple[Dialect, ...], branch: str
-) -> Checked:
+) -> str:
+    """``bug``: a recipe or a search shows it broken at upstream's newest; ``dialect``: the framework means it;
+    ``mended``: known bugs, none of them there now; ``checked``: nothing is recorded against it; ``none``: the law is
+    not about it."""
     there = any((seen := bug.at(branch)) is not None and seen.verdict == "reproduced" for bug in bugs)
     broken = finding is not None and any(seen.verdict == "reproduced" for seen in finding.seen)
-    state: State = (
+    return (
         "bug" if there or broken
         else "dialect" if any(dialect.name == law for dialect in dialects)
         else "mended" if bugs
         else "checked" if searched
         else "none"
     )  # fmt: skip
-    return Checked(law, state, tuple(bugs), finding)

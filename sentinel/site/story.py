@@ -279,7 +279,7 @@ def _outcomes(
     there = {item["key"]: item for item in after.document["comparison"]} if after else {}
     for item in document["comparison"]:
         key = item["key"]
-        variant, name = variant_of(key, inputs), _key_of(key, inputs)
+        variant, name = _addressed(key, inputs)
         declared = next((o for o in contract.observes if o.key == name), None) if contract else None
         observed = item["observed"]
         right = there[key]["observed"] if key in there else item["fixed"]
@@ -303,16 +303,10 @@ def _marking(mark: Mark, places: frozenset[tuple[int, int]]) -> Marker:
     return lambda row, column, item: mark if (row, column) in places else ""
 
 
-def variant_of(key: str, inputs: Mapping[str, Inputs]) -> str:
-    """Give the variant whose mask covers a value; of a difference, the first."""
+def _addressed(key: str, inputs: Mapping[str, Inputs]) -> tuple[str, str]:
+    """The variant whose mask covers a value, of a difference the first; and the key of its observation."""
     try:
-        return parse_address(key, list(inputs)).variants[0]
+        address = parse_address(key, list(inputs))
+        return address.variants[0], address.key
     except AddressError:
-        return ""
-
-
-def _key_of(key: str, inputs: Mapping[str, Inputs]) -> str:
-    try:
-        return parse_address(key, list(inputs)).key
-    except AddressError:
-        return key
+        return "", key

@@ -14,7 +14,6 @@ import shutil
 import tarfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from sentinel.errors import SentinelError
@@ -31,16 +30,8 @@ _MAX_TAR_FILES = 200_000
 _MAX_TAR_BYTES = 20 << 30
 
 
-@dataclass(frozen=True)
-class Origin:
-    """:ivar git_dir: where ``HEAD``, ``objects`` and the refs lie.
-    :ivar objects: its object directories: its own, and those it borrows from.
-    :ivar kind: ``directory`` or ``tar``.
-    """
-
-    git_dir: Path
-    objects: tuple[Path, ...]
-    kind: str
+#: Where ``HEAD``, ``objects`` and the refs lie; and the object directories: its own, and those it borrows from.
+Origin = tuple[Path, tuple[Path, ...]]
 
 
 def open_directory(path: Path) -> Origin:
@@ -56,7 +47,7 @@ def open_directory(path: Path) -> Origin:
         )
     if "objectformat" in (small_text(git_dir / "config") or "").lower().replace(" ", ""):
         raise SentinelError(f"{path} is not a sha1 repository; only those are supported")
-    return Origin(git_dir, tuple(_object_directories(git_dir / "objects")), "directory")
+    return git_dir, tuple(_object_directories(git_dir / "objects"))
 
 
 def open_tar(path: Path, scratch: Path) -> Origin:
@@ -84,7 +75,7 @@ def open_tar(path: Path, scratch: Path) -> Origin:
     for loose in _loose(git_dir / "objects"):
         if not _is_what_its_name_says(loose):
             raise SentinelError(f"{path}: object {loose.parent.name}{loose.name} is damaged: its name is another one's")
-    return Origin(git_dir, (git_dir / "objects",), "tar")
+    return git_dir, (git_dir / "objects",)
 
 
 def _git_dir(path: Path) -> Path | None:

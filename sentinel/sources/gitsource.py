@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.sources import checkouts, git_objects
@@ -48,10 +49,12 @@ def _key(target: Target, commit: str) -> str:
 
 
 def _materialise(target: Target, ref: Ref, store: MirrorStore, commit: str, progress: Progress | None) -> Checkout:
-    entries, submodules = store.trees(target, commit)
+    roots = [root.path for root in target.roots]
+    entries, submodules = git_objects.entries(store.path(target.name), commit, roots)
     wanted = [entry for entry in entries if entry.size is None and is_source(entry.path)]
     if wanted:
-        entries = _with(entries, _fetched(target, ref, store, wanted, progress))
+        sizes = _fetched(target, ref, store, wanted, progress)
+        entries = [replace(entry, size=sizes.get(entry.blob, entry.size)) for entry in entries]
     left_out = [LeftOut(path, None, "a submodule") for path in submodules]
     for entry in entries:
         if entry.size is None:
@@ -68,10 +71,6 @@ def _materialise(target: Target, ref: Ref, store: MirrorStore, commit: str, prog
                 yield entry, content
 
     return checkouts.materialise(store.home, target, ref, entries, contents, left_out, commit=commit)
-
-
-def _with(entries: Sequence[Entry], sizes: dict[str, int | None]) -> list[Entry]:
-    return [Entry(e.path, e.mode, e.blob, sizes.get(e.blob, e.size)) for e in entries]
 
 
 def _fetched(

@@ -14,12 +14,11 @@ from typing import Any
 
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.sources import git_objects, gitrefs, transfers
-from sentinel.sources.adding import Origin, copy_objects, open_directory, open_tar
+from sentinel.sources.adding import copy_objects, open_directory, open_tar
 from sentinel.sources.gitbinary import GitError
 from sentinel.sources.home import Home, Progress, read_json, remove_tree, safe_name, size_of, write_atomically, writing
 from sentinel.sources.locks import hold, locked
 from sentinel.sources.resolving import resolve
-from sentinel.sources.trees import Entry
 from sentinel.sources.urls import base_name, checked_url, is_url, local_path, redacted
 from sentinel.targets import Target
 
@@ -126,21 +125,13 @@ class MirrorStore:
     def url(self, target: str) -> str:
         return str((read_json(self.home.mirror(target) / RECORD) or {}).get("url", ""))
 
-    def add(
-        self,
-        target: Target,
-        origin: str | None = None,
-        *,
-        url: str | None = None,
-        progress: Progress | None = None,
-    ) -> Mirror:
+    def add(self, target: Target, origin: str | None = None, *, progress: Progress | None = None) -> Mirror:
         """Make a target's mirror, or put what another origin has into the one that is there.
 
         :param origin: a git directory, a clone, a tar of either, or a URL; None: the target's own repository.
-        :param url: the repository to fetch from, where it is not the target's own: a fork.
         :raises SentinelError: where the origin cannot be used, or the disk cannot.
         """
-        upstream = checked_url(url or (origin if origin and is_url(origin) else target.repository))
+        upstream = checked_url(origin if origin and is_url(origin) else target.repository)
         if origin is not None and origin.startswith("-"):
             raise SentinelError(f"not a directory, tar or URL: {origin!r} begins with '-', as an option does")
         with writing(self.home.path), self._locked(target.name):
@@ -157,9 +148,7 @@ class MirrorStore:
                 self._finish(target, part, head, upstream, described, progress)
             finally:
                 remove_tree(scratch)
-        made = self.get(target.name)
-        assert made is not None
-        return made
+        return describe(target.name, self.home.mirror(target.name))
 
     def remove(self, target: str) -> Mirror:
         """Remove a target's mirror, a half one too.
@@ -206,9 +195,7 @@ class MirrorStore:
                 raise SentinelError(f"cannot update {where}: {error}; {hint}") from error
             self._adopt(path, came)
         self._unreachable.clear()
-        made = self.get(target.name)
-        assert made is not None
-        return made
+        return describe(target.name, self.home.mirror(target.name))
 
     def fetch(self, target: str, refspecs: Sequence[str], progress: Progress | None = None) -> None:
         """Fetch some refs that a resolve needs. A failure is remembered: a second try in one run costs nothing.
@@ -238,10 +225,6 @@ class MirrorStore:
             raise GitError(self._unreachable[target, ""])
         with writing(self.home.path), self._locked(target):
             transfers.fetch_objects(path, url, blobs, progress)
-
-    def trees(self, target: Target, commit: str) -> tuple[Sequence[Entry], Sequence[str]]:
-        """Give the files of a target's package roots at a commit, and the submodules among them."""
-        return git_objects.entries(self.path(target.name), commit, [root.path for root in target.roots])
 
     def resolve(self, target: Target, name: str, *, pull: int | None = None, progress: Progress | None = None) -> str:
         """Give the full sha of a commit; see :func:`sentinel.sources.resolving.resolve`."""
@@ -305,24 +288,23 @@ class MirrorStore:
     def _from_files(self, part: Path, path: Path, scratch: Path, progress: Progress | None) -> str | None:
         if not path.exists():
             raise SentinelError(f"{path}: there is no such file or directory")
-        origin: Origin
         if path.is_dir():
-            origin = open_directory(path)
+            git_dir, objects = open_directory(path)
         else:
             if progress:
                 progress(f"unpacking {path}")
             (scratch / "tar").mkdir()
-            origin = open_tar(path, scratch / "tar")
+            git_dir, objects = open_tar(path, scratch / "tar")
         make_blank(part)
         if progress:
             progress(f"copying {path}")
-        copy_objects(origin.objects, part / "objects")
-        gitrefs.write_shallow(part, gitrefs.read_shallow(origin.git_dir))
-        refs = git_objects.whole_refs(part, gitrefs.read_refs(origin.git_dir))
+        copy_objects(objects, part / "objects")
+        gitrefs.write_shallow(part, gitrefs.read_shallow(git_dir))
+        refs = git_objects.whole_refs(part, gitrefs.read_refs(git_dir))
         if not refs:
             raise SentinelError(f"{path} has no ref whose commit is in it; it is empty or was cut off half-way")
         gitrefs.write_refs(part, refs)
-        return gitrefs.head_branch(origin.git_dir)
+        return gitrefs.head_branch(git_dir)
 
     def _finish(
         self, target: Target, part: Path, head: str | None, url: str, described: str, progress: Progress | None

@@ -8,7 +8,7 @@ and a transfer that is cut off leaves the mirror's refs as they were.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -66,42 +66,43 @@ def _require_a_git_server(folder: Path, url: str, environment: dict[str, str]) -
         raise GitError("it does not speak git's protocol; a server that gives out a repository's files is not enough")
 
 
-def fetch(mirror: Path, url: str, refspecs: Sequence[str], progress: Progress | None) -> dict[str, str]:
+def fetch(
+    mirror: Path,
+    url: str,
+    wanted: Sequence[str],
+    progress: Progress | None,
+    told: str = "fetching",
+    filtered: str = FILTER,
+    settings: Mapping[str, str] | None = None,
+) -> dict[str, str]:
     """Fetch refs, and the objects they need under the size limit, into a mirror whose lock the caller holds.
 
+    :param wanted: refspecs, or names of objects.
     :returns: the refs that came, under the names that the refspecs give them.
     :raises GitError: where the remote cannot be reached or does not have them.
     """
     with _transfer_directory(mirror, url) as (folder, environment):
         if progress:
-            progress(f"fetching from {redacted(url)}")
+            progress(f"{told} from {redacted(url)}")
         _require_a_git_server(folder, url, environment)
         run_with_progress(
-            folder, "fetch", "--progress", f"--filter={FILTER}", "--no-tags", "--no-write-fetch-head",
+            folder, "fetch", "--progress", f"--filter={filtered}", "--no-tags", "--no-write-fetch-head",
             "--no-recurse-submodules", "--stdin", "origin",
-            data="".join(f"{refspec}\n" for refspec in refspecs).encode(),
-            environment=environment, progress=progress,
+            data="".join(f"{each}\n" for each in wanted).encode(),
+            settings=settings, environment=environment, progress=progress,
         )  # fmt: skip
         write_shallow(mirror, read_shallow(folder))
         return {name: sha for name, sha in read_refs(folder).items() if not name.startswith(_HAVE)}
 
 
 def fetch_objects(mirror: Path, url: str, oids: Sequence[str], progress: Progress | None) -> None:
-    """Fetch single objects by their names into a mirror whose lock the caller holds.
+    """Fetch single objects, as git itself fetches a missing one: nothing is negotiated, nothing that hangs on them
+    comes along.
 
-    :raises GitError: where the remote cannot be reached or does not give them.
+    :raises GitError: as :func:`fetch`.
     """
-    with _transfer_directory(mirror, url) as (folder, environment):
-        if progress:
-            progress(f"fetching {len(oids)} file{'s' * (len(oids) != 1)} from {redacted(url)}")
-        _require_a_git_server(folder, url, environment)
-        # As git itself fetches a missing object: nothing is negotiated, nothing that hangs on them comes along.
-        run_with_progress(
-            folder, "fetch", "--progress", "--filter=blob:none", "--no-tags", "--no-write-fetch-head",
-            "--no-recurse-submodules", "--stdin", "origin",
-            data="".join(f"{oid}\n" for oid in oids).encode(),
-            settings={"fetch.negotiationAlgorithm": "noop"}, environment=environment, progress=progress,
-        )  # fmt: skip
+    told = f"fetching {len(oids)} file{'s' * (len(oids) != 1)}"
+    fetch(mirror, url, oids, progress, told, "blob:none", {"fetch.negotiationAlgorithm": "noop"})
 
 
 def remote_refs(mirror: Path, url: str) -> tuple[dict[str, str], str | None]:

@@ -110,7 +110,7 @@ def _tensors(observed: Tensor, expected: Any, tolerance: Tolerance) -> Agreement
     left = observed.array()
     if left.shape != right.shape:
         return Agreement(False, f"expected shape {list(right.shape)}, observed {list(left.shape)}")
-    left, right = left.astype(_numpy(observed.dtype)), right.astype(_numpy(observed.dtype))
+    left, right = left.astype(_compared_as(observed.dtype)), right.astype(_compared_as(observed.dtype))
     relative, absolute = bounds(observed.dtype, tolerance)
     if observed.dtype in FLOATS:
         with np.errstate(invalid="ignore", over="ignore"):
@@ -136,7 +136,7 @@ def _wide(dtype: str) -> str:
     return "float64" if dtype in FLOATS else "int64"
 
 
-def _numpy(dtype: str) -> Any:
+def _compared_as(dtype: str) -> Any:
     return np.float64 if dtype in FLOATS else np.int64
 
 
@@ -155,7 +155,7 @@ def _at(relative: float, absolute: float) -> str:
     return f" (tolerance {relative:g} relative, {absolute:g} absolute)"
 
 
-def difference(left: Any, right: Any) -> Any:
+def minus(left: Any, right: Any) -> Any:
     """``left - right`` of two observations: tensors of one shape in their dtype, numbers, lists item by item.
 
     :raises ValueError: where the two cannot be subtracted.
@@ -170,5 +170,5 @@ def difference(left: Any, right: Any) -> Any:
     if _is_number(left) and _is_number(right):
         return left - right
     if isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
-        return [difference(one, two) for one, two in zip(left, right)]
+        return [minus(one, two) for one, two in zip(left, right)]
     raise ValueError(f"{_name(left)} and {_name(right)} cannot be subtracted")

@@ -259,7 +259,7 @@ def test_a_contribution_is_verified_number_by_number(run_sentinel: Any, few_scen
     for file, old, new in (
         (folder / "PULL_REQUEST.md", "26.0", "27.0"),
         (evidence, '"mended": ', '"mended": 1'),
-        (folder / "run_validation.py", "'bug': 26.0", "'bug': 27.0"),
+        (folder / "run_validation.py", "'value': 26.0", "'value': 27.0"),
     ):
         file.write_text(file.read_text().replace(old, new))
     answer = run_sentinel("verify", evidence, "--no-tests")

@@ -11,7 +11,8 @@ import pytest
 from history_kit import ADAPTER, RECIPE, History
 
 import sentinel.recipes.catalog
-from sentinel.history.ledger import Ledger, Selection
+from sentinel.history.ledger import Ledger
+from sentinel.history.record import Selection
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.settings import Settings
@@ -66,7 +67,7 @@ def swept(ledger: Callable[[], Ledger], tiny_catalog: Catalog) -> Swept:
         book = ledger()
         recipes = find_recipes(tiny_catalog, ("tiny",))
         account = book.sweep(recipes, Selection(**{"ref": "main", **selection}), lambda: book.local(2))
-        return {**account.records[0], "probed": account.counts.probed}
+        return {**account.records[0], "probed": account.probed}
 
     return run
 

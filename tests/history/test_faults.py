@@ -21,7 +21,8 @@ from sentinel.history import timelines
 from sentinel.history.closure_verdicts import ClosureVerdictStore
 from sentinel.history.executors import Found, Local, Work
 from sentinel.history.gittrees import GitTrees, MissingObjectError
-from sentinel.history.ledger import Ledger, Selection
+from sentinel.history.ledger import Ledger
+from sentinel.history.record import Selection
 from sentinel.recipes import find_recipes
 from sentinel.sources import Home
 
@@ -179,7 +180,7 @@ def test_an_interrupt_keeps_what_was_decided(history, ledger, tiny_catalog, monk
             book.sweep(recipes, Selection("main"), lambda: book.local(1))
     assert not list((book.entries.folder / "copies").iterdir())
     account = book.sweep(recipes, Selection("main"), lambda: book.local(1))
-    assert (account.counts.probed, len(account.records[0]["runs"])) == (2, 4)
+    assert (account.probed, len(account.records[0]["runs"])) == (2, 4)
 
 
 KILLED = """

@@ -12,8 +12,8 @@ import pytest
 from history_kit import BUGGY, FIXED
 
 from sentinel.errors import INSTALL, SentinelError
-from sentinel.history.ledger import Selection
 from sentinel.history.ray_executor import RayExecutor
+from sentinel.history.record import Selection
 from sentinel.recipes import find_recipes
 from sentinel.worker.client import Options
 

@@ -11,7 +11,7 @@ from demo_kit import few
 from history_kit import BROKEN, BUGGY, CHANGED, DRIFTED, FIXED, VERDICTS, History
 
 from sentinel.history.commits import releases
-from sentinel.history.ledger import Selection
+from sentinel.history.record import Selection
 from sentinel.recipes import find_recipes
 
 BruteForce = Callable[[Sequence[str]], dict[str, tuple[str, str]]]

@@ -23,7 +23,7 @@ from sentinel.errors import RecipeError, SentinelError
 from sentinel.recipes import Expected, Recipe, adopt_pins, find_recipes, load_folder, load_recipe, recipe_files
 from sentinel.recipes.affects import Affected
 from sentinel.recipes.catalog import bundled, bundled_catalog
-from sentinel.recipes.check import check, check_files
+from sentinel.recipes.check import check_files
 from sentinel.recipes.grades import counted, realism
 from sentinel.recipes.rules import examine_document
 from sentinel.recipes.structure import schema
@@ -526,14 +526,14 @@ def test_a_document_loads_or_every_error_has_a_place(document):
 
 def test_lint_says_what_could_be_better(tmp_path):
     path = write(tmp_path, "elsewhere.yaml", changed(pins=None, title=None))
-    messages = [problem.message for problem in check(path, CATALOG)]
+    messages = [problem.message for problem in check_files([path], CATALOG)]
     assert [message.split(":")[0] for message in messages] == [
         "the file of TOY-1 is best called TOY-1.yaml",
         "no pins",
         "no title",
     ]
-    assert all(problem.severity == "warning" for problem in check(path, CATALOG))
-    assert check(write(tmp_path, "TOY-1.yaml"), CATALOG) == []
+    assert all(problem.severity == "warning" for problem in check_files([path], CATALOG))
+    assert check_files([write(tmp_path, "TOY-1.yaml")], CATALOG) == []
 
 
 def test_a_mode_that_nobody_knows_is_a_warning(tmp_path):
@@ -541,8 +541,8 @@ def test_a_mode_that_nobody_knows_is_a_warning(tmp_path):
     recipe = bundled("recipes") / "verl" / "VERL-ACTOR-TOKEN-MEAN-OF-MICROBATCH.yaml"
     path = tmp_path / recipe.name
     path.write_text(re.sub("loss_agg_mode: .*", "loss_agg_mode: tokn-mean", recipe.read_text(), count=1))
-    assert check(recipe, bundled_catalog()) == []
-    (problem,) = check(path, bundled_catalog())
+    assert check_files([recipe], bundled_catalog()) == []
+    (problem,) = check_files([path], bundled_catalog())
     assert (problem.severity, problem.message) == (
         "warning",
         "policy_update knows no loss_agg_mode 'tokn-mean' — did you mean 'token-mean'?",
@@ -552,7 +552,7 @@ def test_a_mode_that_nobody_knows_is_a_warning(tmp_path):
 def test_a_template_checks_once_it_is_filled_in_and_not_before(tmp_path):
     text = template("TOY-9", "toy", "toy.losses.agg_loss", toys.AGGREGATION)
     path = write(tmp_path, "TOY-9.yaml", text)
-    assert {problem.message for problem in check(path, CATALOG)} == {"still says TODO"}  # all of them, at once
+    assert {problem.message for problem in check_files([path], CATALOG)} == {"still says TODO"}  # all of them, at once
     filled = (
         text.replace("loss_mat: TODO", "loss_mat: [[1.0, 5.0]]")
         .replace("response_mask: TODO", "response_mask: [[1, 0]]")
@@ -562,9 +562,9 @@ def test_a_template_checks_once_it_is_filled_in_and_not_before(tmp_path):
         .replace("git:TODO", f"git:{SHA[::-1]}", 1)
         .replace("title: TODO", "title: masked losses count")
     )
-    problems = check(write(tmp_path, "TOY-9.yaml", filled), CATALOG)
+    problems = check_files([write(tmp_path, "TOY-9.yaml", filled)], CATALOG)
     assert [problem.message for problem in problems] == ["still says TODO"]
-    assert check(write(tmp_path, "TOY-9.yaml", filled.replace("TODO: what", "What")), CATALOG) == []
+    assert check_files([write(tmp_path, "TOY-9.yaml", filled.replace("TODO: what", "What"))], CATALOG) == []
 
 
 @pytest.mark.parametrize("name", sorted(bundled_catalog().contracts))

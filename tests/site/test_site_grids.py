@@ -62,7 +62,7 @@ def test_one_number_a_row_is_drawn_beside_the_rows():
 
 def test_large_values_are_cut_and_say_so():
     drawn = grid("x", [[0.0] * 40] * 30)
-    assert (len(drawn.lines), drawn.width) == (MOST_ROWS, MOST_COLUMNS)
+    assert (len(drawn.lines), max(len(line.cells) for line in drawn.lines)) == (MOST_ROWS, MOST_COLUMNS)
     assert drawn.left == "18 more rows, 24 more columns"
     assert len(written({"key": "x" * 5000})) < 700
 

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -149,12 +150,12 @@ def test_a_fork_instead_of_upstream(store, target, upstream, tmp_path, git):
     git(tmp_path, "clone", "-q", str(upstream), str(fork))
     (fork / "fake" / "__init__.py").write_text("VALUE = 9\n")
     git(fork, "commit", "-qam", "nine")
-    assert store.add(target, url=f"file://{fork}").url == f"file://{fork}"
+    assert store.add(replace(target, repository=f"file://{fork}")).url == f"file://{fork}"
     assert store.resolve(target, "main") == git(fork, "rev-parse", "main")
 
 
 def test_a_password_in_a_url_is_not_shown(store, target, upstream):
-    mirror = store.add(target, str(upstream), url="https://me:secret@localhost:1/x")
+    mirror = store.add(replace(target, repository="https://me:secret@localhost:1/x"), str(upstream))
     assert mirror.url == "https://localhost:1/x"
     with pytest.raises(SentinelError) as error:
         store.update(target)

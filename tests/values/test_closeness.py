@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.values.closeness import DEFAULTS, agree, difference
+from sentinel.values.closeness import DEFAULTS, agree, minus
 from sentinel.values.literals import FLOATS, STORAGE, tensor
 from sentinel.values.tolerance import Tolerance
 
@@ -138,10 +138,10 @@ def test_a_recipes_tolerance_goes_before_the_dtypes():
 @given(_ROWS, _DTYPES)
 def test_a_value_less_itself_is_nothing(rows, dtype):
     value = tensor(rows, dtype)
-    zero = difference(value, value)
+    zero = minus(value, value)
     assert (zero.dtype, zero.shape) == (dtype, value.shape)
-    for row, minus in zip(rows, zero.nested(), strict=True):
-        for before, after in zip(row, minus, strict=True):
+    for row, nothing in zip(rows, zero.nested(), strict=True):
+        for before, after in zip(row, nothing, strict=True):
             assert after == 0 or math.isnan(after)
             if dtype != "bfloat16":
                 assert math.isnan(after) is not math.isfinite(before)
@@ -154,4 +154,4 @@ def test_a_value_less_itself_is_nothing(rows, dtype):
 )
 def test_what_cannot_be_subtracted(left, right):
     with pytest.raises(ValueError, match="cannot be subtracted"):
-        difference(left, right)
+        minus(left, right)
