@@ -1,6 +1,6 @@
 """Would the change that brought a bug have been flagged the day it came? With recipes off.
 
-    python benchmarks/shift_left.py [TARGET ...] [--share 0.5] [--seed 0] [--seconds 120] [--to FILE]
+    python benchmarks/shift_left.py [TARGET ...] [--bug GLOB ...] [--share 0.5] [--seed 0] [--seconds 120] [--to FILE]
     python benchmarks/shift_left.py --table FILE
 
 For every recipe that names the commit that introduced it (or a share of them, drawn with a seed): `sentinel diff`
@@ -49,6 +49,7 @@ SAID = ("flagged", "seen and not judged", "missed")
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("targets", nargs="*", default=TARGETS)
+    parser.add_argument("--bug", action="append", default=[])
     parser.add_argument("--share", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=120.0)
@@ -59,7 +60,7 @@ def main() -> None:
         print("\n".join(table(_kept(options.table))))
         return
     known = {row["bug"] for row in _kept(options.to)}
-    for row in rows(options.targets, options.share, options.seed, options.seconds, known):
+    for row in rows(options, known):
         line = json.dumps(row)
         print(line, flush=True)
         if options.to is not None:
@@ -71,23 +72,26 @@ def _kept(file: Path | None) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file is not None and file.exists() else []
 
 
-def rows(targets: Iterable[str], share: float, seed: int, seconds: float, known: set[str]) -> Iterator[dict[str, Any]]:
+def rows(options: argparse.Namespace, known: set[str]) -> Iterator[dict[str, Any]]:
     catalog, store = bundled_catalog(), MirrorStore()
     brought = [
         (recipe, found.group())
-        for name in targets
-        for recipe in find_recipes(catalog, (name,), ())
+        for recipe in sorted(find_recipes(catalog, options.targets, options.bug), key=_place)
         if (found := _SHA.search(str(recipe.document.get("introduced_by", ""))))
     ]
-    drawn = random.Random(seed).sample(brought, round(share * len(brought)))
-    drawn.sort(key=lambda each: TARGETS.index(each[0].target))
+    drawn = random.Random(options.seed).sample(brought, round(options.share * len(brought)))
+    drawn.sort(key=lambda each: _place(each[0]))
     for name in dict.fromkeys(recipe.target for recipe, _ in drawn):
         with closing(runner_of(catalog, Settings(), store=store)) as runner:
             for recipe, sha in drawn:
                 if recipe.target == name and recipe.bug_id not in known:
                     began = time.process_time()
-                    row = flagged(catalog, runner, store, recipe, sha, seconds)
+                    row = flagged(catalog, runner, store, recipe, sha, options.seconds)
                     yield {"bug": recipe.bug_id, **row, "seconds": round(time.process_time() - began, 1)}
+
+
+def _place(recipe: Recipe) -> int:
+    return TARGETS.index(recipe.target)
 
 
 def flagged(
