@@ -312,6 +312,60 @@ class Alone(Pair):
         return self._noted(subject, dict.fromkeys(SIDES, self._sides[BEFORE].answers(subject, calls, [], given)))
 
 
+class Ahead(LawSession):
+    """One revision beside the other: of what breaks a law, what the other one keeps on the very same variants."""
+
+    def __init__(self, one: LawSession, other: LawSession) -> None:
+        self._one, self._other = one, other
+
+    def close(self) -> None:
+        self._one.close()
+        self._other.close()
+
+    def fresh(self) -> Ahead:
+        return Ahead(self._one.fresh(), self._other.fresh())
+
+    def try_(
+        self,
+        subject: Subject,
+        plans: Sequence[Plan],
+        describe: Told = False,
+        coarsest: str = "",
+        given: Sequence[str] | None = None,
+    ) -> list[Trial]:
+        trials = self._one.try_(subject, plans, describe, coarsest, given)
+        broken = [place for place, trial in enumerate(trials) if trial.violations]
+        try:
+            there = self._other.try_(subject, [plans[place] for place in broken], False, coarsest, given)
+        except Undecidable:
+            there = [Trial({})] * len(broken)
+        for place, other in zip(broken, there):
+            trials[place] = replace(trials[place], violations=ahead(trials[place], other))
+        return trials
+
+
+def ahead(trial: Trial, other: Trial) -> tuple[Violation, ...]:
+    """What of a trial is not so in another one of the same variants: a part that keeps its law there. Nothing, where
+    the law has nothing to say there."""
+    if other.case is None:
+        return ()
+    there = {(part(item.key), item.symptom) for item in other.violations}
+    symptoms = {item.symptom for item in other.violations}
+    fresh = [item for item in trial.violations if (part(item.key), item.symptom) not in there]
+    return tuple(item for item in fresh if item.symptom not in symptoms or _finite(other.case, part(item.key)))
+
+
+def _finite(case: Case, key: str) -> bool:
+    """Whether a part of an answer is a number in all variants: what is NaN in all of them alike keeps no law."""
+    told = (numbers(each.get(key)) for each in case.observation.values())
+    return all(each is None or bool(np.isfinite(each[0]).all()) for each in told)
+
+
+def part(key: str) -> str:
+    """What of an answer a violation is about, whichever variant shows it."""
+    return key.rpartition(".")[2]
+
+
 _SILENT = Failed("crash", "a call without an observation")
 
 
