@@ -7,9 +7,10 @@ For every recipe that names the commit that introduced it (or a share of them, d
 between that commit's parent and the commit, at the recipe's boundary, with drawn scenarios alone, for so many seconds.
 It counts as flagged where the boundary is then worse (or mixed), or, where its code came with the commit, where a law
 breaks there. A difference that no law judges is counted by itself: a maintainer who reads the numbers would see it, a
-gate would not. Beside it stands whether the parent breaks the recipe's law on the recipe's own scenario in the same way
-(without the options that it has not): then the commit is the first to give the recipe's numbers, and brought nothing
-that was not broken before. What is written to FILE is not asked again, so a run that was stopped goes on.
+gate would not. Where the parent breaks the recipe's laws on the recipe's own scenario in the same way (without the
+options that it has not), the commit is the first to give the recipe's numbers alone: then the commits are asked before
+which the recipe's history (`reports/history`) has another verdict, until one has a parent that does not.
+What is written to FILE is not asked again, so a run that was stopped goes on.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sentinel.deciding.law_session import Undecidable
-from sentinel.deciding.runner import Runner, runner_of
+from sentinel.deciding.law_session import Subject, Undecidable
+from sentinel.deciding.runner import Job, Runner, runner_of
 from sentinel.diff.comparing import Comparison
 from sentinel.diff.pairs import AFTER, BEFORE, SIDES
 from sentinel.errors import SentinelError
@@ -34,6 +36,7 @@ from sentinel.history import commits
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.search.boundary_search import BoundarySearch
+from sentinel.search.examples import Example, example
 from sentinel.settings import Settings
 from sentinel.sources import MirrorStore
 from sentinel.targets.refs import Ref
@@ -97,33 +100,53 @@ def _place(recipe: Recipe) -> int:
 def flagged(
     catalog: Catalog, runner: Runner, store: MirrorStore, recipe: Recipe, brought: str, seconds: float
 ) -> dict[str, Any]:
-    target = catalog.targets[recipe.target]
-    told: dict[str, Any] = {"target": target.name, "boundary": recipe.boundary}
-    refs: tuple[Ref, ...] = ()
+    """What is said of the commit that broke the law: the one that the recipe names, or, where the law was broken before
+    in the same way, one before which it was not."""
+    told: dict[str, Any] = {"target": recipe.target, "boundary": recipe.boundary, "named": brought}
+    for sha in (brought, *_before(recipe, brought)):
+        row = _asked(catalog, runner, store, recipe, sha, seconds)
+        if not row.get("was_broken"):
+            return {**told, "asked": sha, "was_broken": sha != brought, **row}
+    return {**told, "was_broken": True, "said": "not had", "why": "it was broken as far back as can be asked"}
+
+
+def _before(recipe: Recipe, brought: str) -> list[str]:
+    """Commits before which another verdict stands in the recipe's history, the last of them first."""
+    file = Path("reports/history") / recipe.target / recipe.bug_id / "git-main.json"
+    runs = json.loads(file.read_text())["runs"] if file.exists() else []
+    began = [run["first"]["sha"] for run in runs]
+    known = next((place for place, sha in enumerate(began) if sha.startswith(brought)), 0)
+    return began[:known][::-1]
+
+
+def _asked(
+    catalog: Catalog, runner: Runner, store: MirrorStore, recipe: Recipe, sha: str, seconds: float
+) -> dict[str, Any]:
+    target, refs = catalog.targets[recipe.target], tuple[Ref, ...]()
     try:
-        commit = commits.commit(store.path(target.name), store.resolve(target, brought))
+        commit = commits.commit(store.path(target.name), store.resolve(target, sha))
         if not commit.parents:
-            return {**told, "said": "not had", "why": "it is the first commit"}
-        refs = tuple(Ref("git", sha) for sha in (commit.parents[0], commit.sha))
+            return {"said": "not had", "why": "it is the first commit"}
+        refs = tuple(Ref("git", each) for each in (commit.parents[0], commit.sha))
         until = time.monotonic() + seconds
         comparison = Comparison(catalog, runner, target, (refs[0], refs[1]), boundaries=[recipe.boundary], until=until)
-        bindings = {subject.name: subject.binding for subject in comparison.subjects}
         found = [
-            item
-            for item in comparison.run()
-            if item.contract == recipe.contract and recipe.boundary in bindings[item.name].paths
+            (subject, known.state)
+            for subject, known, _ in comparison.known.values()
+            if known.contract == recipe.contract and recipe.boundary in subject.binding.paths
         ]
-        if found and found[0].state != "new":
-            told["was_broken"] = was_broken(comparison, found[0].name, recipe)
+        if not found:
+            return {"said": "not bound", "why": "no boundary of this contract is there"}
+        subject, state = found[0]
+        if state != "new" and was_broken(comparison, runner, subject, recipe):
+            return {"was_broken": True}
+        item = comparison.compared(subject.name)
     except SentinelError as error:
-        return {**told, "said": "not had", "why": str(error)}
+        return {"said": "not had", "why": str(error)}
     finally:
         for ref in refs:
             runner.discard(target.name, ref)
-    if not found:
-        return {**told, "said": "not bound", "why": "no boundary of this contract is there"}
-    item = found[0]
-    told |= {"kind": KINDS[item.state == "new"], "state": item.state, "judgement": item.judgement}
+    told: dict[str, Any] = {"kind": KINDS[item.state == "new"], "state": item.state, "judgement": item.judgement}
     told["redefines"] = item.redefines
     told |= {"laws": {side: sorted({each.law for each in broken}) for side, broken in item.broken.items()}}
     if item.broken.get(AFTER):
@@ -133,22 +156,44 @@ def flagged(
     return {**told, "said": "missed", "why": f"{item.state} {item.reason}".strip()}
 
 
-def was_broken(comparison: Comparison, name: str, recipe: Recipe) -> bool:
-    """Whether all that the recipe's own scenario shows of its law is to be seen at the parent, too."""
-    subject = next(each for each in comparison.subjects if each.name == name)
-    shown: dict[str, set[str]] = {}
-    for side in SIDES:
-        session = comparison.place(side, subject).law_session.fresh()
-        try:
-            search = BoundarySearch(session, subject, 0)
-            search.try_recipes([recipe])
-        except Undecidable:
-            return False
-        finally:
-            session.close()
-        outcomes = {law.name: outcome for law, outcome in search.outcomes.items()}
-        shown[side] = outcomes[recipe.invariant].symptoms if recipe.invariant in outcomes else set()
+def was_broken(comparison: Comparison, runner: Runner, subject: Subject, recipe: Recipe) -> bool:
+    """Whether the parent gives the recipe's numbers, or breaks the recipe's laws on its own scenario in all the ways in
+    which the commit does."""
+    if runner.decide(Job(recipe, comparison.refs[BEFORE])).verdict.name == "reproduced":
+        return True
+    shown = {side: _shown(comparison, side, subject, recipe) for side in SIDES}
     return bool(shown[AFTER]) and shown[AFTER] <= shown[BEFORE]
+
+
+def _shown(comparison: Comparison, side: str, subject: Subject, recipe: Recipe) -> set[tuple[str, str]]:
+    """The recipe's laws that its own scenario breaks here, and how: without the options that are not there, and, where
+    one of its choices is not, with the next."""
+    session = comparison.place(side, subject).law_session.fresh()
+    try:
+        for given in _otherwise(subject, example(subject, recipe)):
+            search = BoundarySearch(session, subject, 0)
+            search.begin([given])
+            left_out = search.narrowed(subject)
+            if left_out is not None:
+                search = BoundarySearch(session, left_out, 0)
+                search.begin([example(left_out, recipe)])
+            shown = {(law.name, each) for law, outcome in search.outcomes.items() for each in outcome.symptoms}
+            answers = session.answers(subject, given.variants).answers.values()
+            if shown or left_out is not None or not any(each.refused for each in answers):
+                return {each for each in shown if each[0] in recipe.laws}
+    except Undecidable:
+        pass
+    finally:
+        session.close()
+    return set()
+
+
+def _otherwise(subject: Subject, given: Example) -> Iterator[Example]:
+    """A scenario, and the same with one of its options set otherwise."""
+    yield given
+    for item in subject.contract.inputs:
+        for choice in item.choices:
+            yield replace(given, variants={key: {**each, item.name: choice} for key, each in given.variants.items()})
 
 
 def table(found: Iterable[dict[str, Any]]) -> Iterator[str]:
@@ -156,8 +201,8 @@ def table(found: Iterable[dict[str, Any]]) -> Iterator[str]:
     for row in found:
         said = counts[row["target"], row.get("kind", "")]
         said[row["said"]] += 1
-        said[f"{row['said']}, broken before"] += bool(row.get("was_broken"))
-    yield "| target | the bug came | flagged | seen and not judged | missed | flagged of what was not broken before |"
+        said[f"{row['said']}, older"] += bool(row.get("was_broken"))
+    yield "| target | the bug came | flagged | seen and not judged | missed | flagged of those that the recipe names |"
     yield "|" + " --- |" * 6
     for kind in KINDS:
         total: Counter[str] = Counter()
@@ -170,7 +215,7 @@ def table(found: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 def _row(name: str, kind: str, counts: Counter[str]) -> str:
-    fresh = {word: counts[word] - counts[f"{word}, broken before"] for word in SAID}
+    fresh = {word: counts[word] - counts[f"{word}, older"] for word in SAID}
     cells = [_share(counts), *(str(counts[word]) for word in SAID[1:]), _share(fresh)]
     return f"| {name} | {kind} | {' | '.join(cells)} |"
 
