@@ -8,8 +8,8 @@ between that commit's parent and the commit, at the recipe's boundary, with draw
 It counts as flagged where the boundary is then worse (or mixed), or, where its code came with the commit, where a law
 breaks there. A difference that no law judges is counted by itself: a maintainer who reads the numbers would see it, a
 gate would not. Where the parent breaks the recipe's laws on the recipe's own scenario in the same way (without the
-options that it has not), the commit is the first to give the recipe's numbers alone: then the commits are asked before
-which the recipe's history (`reports/history`) has another verdict, until one has a parent that does not.
+options that it has not), the commit is the first to give the recipe's numbers alone: then older ones are asked, which its
+root cause names or before which its history (`reports/history`) has another verdict, until the parent does not.
 What is written to FILE is not asked again, so a run that was stopped goes on.
 """
 
@@ -42,7 +42,7 @@ from sentinel.sources import MirrorStore
 from sentinel.targets.refs import Ref
 
 TARGETS = ("verl", "roll", "areal", "slime", "skyrl")
-_SHA = re.compile(r"[0-9a-f]{7,40}")
+_NAMED = re.compile(r"\b([0-9a-f]{7,40}) \((?:#[0-9]+, )?([0-9]{4}-[0-9]{2}-[0-9]{2})\)")
 
 #: What a change may be, and what may be said of it.
 KINDS = ("into code that was there", "came with its code")
@@ -78,9 +78,9 @@ def _kept(file: Path | None) -> list[dict[str, Any]]:
 def rows(options: argparse.Namespace, known: set[str]) -> Iterator[dict[str, Any]]:
     catalog, store = bundled_catalog(), MirrorStore()
     brought = [
-        (recipe, found.group())
+        (recipe, found[1])
         for recipe in sorted(find_recipes(catalog, options.targets, options.bug), key=_place)
-        if (found := _SHA.search(str(recipe.document.get("introduced_by", ""))))
+        if (found := _NAMED.search(str(recipe.document.get("introduced_by", ""))))
     ]
     drawn = random.Random(options.seed).sample(brought, round(options.share * len(brought)))
     drawn.sort(key=lambda each: _place(each[0]))
@@ -103,20 +103,24 @@ def flagged(
     """What is said of the commit that broke the law: the one that the recipe names, or, where the law was broken before
     in the same way, one before which it was not."""
     told: dict[str, Any] = {"target": recipe.target, "boundary": recipe.boundary, "named": brought}
+    older = False
     for sha in (brought, *_before(recipe, brought)):
         row = _asked(catalog, runner, store, recipe, sha, seconds)
-        if not row.get("was_broken"):
-            return {**told, "asked": sha, "was_broken": sha != brought, **row}
+        if not row.get("was_broken") and not (older and row.get("state") == "not compared"):
+            return {**told, "asked": sha, "was_broken": older, **row}
+        older = True
     return {**told, "was_broken": True, "said": "not had", "why": "it was broken as far back as can be asked"}
 
 
 def _before(recipe: Recipe, brought: str) -> list[str]:
-    """Commits before which another verdict stands in the recipe's history, the last of them first."""
+    """Older commits, the last of them first: those that the recipe's root cause names with their day, and those before
+    which its history has another verdict."""
     file = Path("reports/history") / recipe.target / recipe.bug_id / "git-main.json"
     runs = json.loads(file.read_text())["runs"] if file.exists() else []
-    began = [run["first"]["sha"] for run in runs]
-    known = next((place for place, sha in enumerate(began) if sha.startswith(brought)), 0)
-    return began[:known][::-1]
+    days = {run["first"]["sha"]: run["first"]["date"][:10] for run in runs}
+    days |= {found[1]: found[2] for found in _NAMED.finditer(str(recipe.document.get("root_cause", "")))}
+    named = next(found[2] for found in _NAMED.finditer(str(recipe.document["introduced_by"])) if found[1] == brought)
+    return sorted((sha for sha, day in days.items() if day < named), key=lambda sha: days[sha], reverse=True)
 
 
 def _asked(
