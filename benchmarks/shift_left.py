@@ -8,8 +8,8 @@ between that commit's parent and the commit, at the recipe's boundary, with draw
 It counts as flagged where the boundary is then worse (or mixed), or, where its code came with the commit, where a law
 breaks there. A difference that no law judges is counted by itself: a maintainer who reads the numbers would see it, a
 gate would not. Where the parent breaks the recipe's laws on the recipe's own scenario in the same way (without the
-options that it has not), the commit is the first to give the recipe's numbers alone: then older ones are asked, which its
-root cause names or before which its history (`reports/history`) has another verdict, until the parent does not.
+options that it has not), the commit is the first to give the recipe's numbers alone: then older ones are asked, which
+its root cause names or before which its history (`reports/history`) has another verdict, until the parent does not.
 What is written to FILE is not asked again, so a run that was stopped goes on.
 """
 

@@ -278,6 +278,19 @@ def test_a_part_that_breaks_a_law_newly_is_for_the_worse_beside_what_broke_it_be
     assert "gradient" in details["masked_values_have_no_influence"]
 
 
+def test_a_law_that_is_broken_in_more_scenarios_is_for_the_worse(run_sentinel, tree):
+    """The smallest scenario that breaks it, and the smallest that differs, broke it before."""
+    leak = "(loss_mat * (1 - loss_mask)).sum() * ({} if len(loss_mat) < 3 else {})"
+    one, other = (
+        tree(name, CODE.format(returned=f"((loss_mat * loss_mask).sum() + {leak.format(*times)}) / loss_mask.sum()"))
+        for name, times in (("one", (1, 0)), ("other", (2, 1)))
+    )
+    [found] = run_sentinel("diff", "tiny", one, other, "--json", "--examples", "30").json()["boundaries"]
+    assert found["judgement"] == "worse", found["sentence"]
+    details = {each["law"]: each["detail"] for each in found["laws"]["after"]}
+    assert "masked_values_have_no_influence" in details
+
+
 def test_a_part_that_was_never_a_number_kept_no_law(run_sentinel, tree):
     never = CODE.format(returned="(loss_mat * float('nan')).sum()")
     refs = tree("one", never), tree("other", CODE.format(returned=MENDED))  # NaN times a mask of 0
