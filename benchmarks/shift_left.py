@@ -106,7 +106,8 @@ def flagged(
     older = False
     for sha in (brought, *_before(recipe, brought)):
         row = _asked(catalog, runner, store, recipe, sha, seconds)
-        if not row.get("was_broken") and not (older and row.get("state") == "not compared"):
+        unasked = row.get("state") == "not compared" or "every call was refused" in row.get("why", "")
+        if not row.get("was_broken") and not (older and unasked):
             return {**told, "asked": sha, "was_broken": older, **row}
         older = True
     return {**told, "was_broken": True, "said": "not had", "why": "it was broken as far back as can be asked"}

@@ -518,7 +518,7 @@ class Comparison:
             bugs = [recipe.bug_id for recipe in self._recipes if self._was_there(recipe, finding)]
             inherited |= dict.fromkeys(bugs)
             broken += [] if bugs else [_broken(finding)]
-        said = f"with {', '.join(inherited)} of what it calls, as before" if inherited else ""
+        said = f"with {', '.join(inherited)} of what it calls, as before" if inherited else search.undecided
         return replace(compared, scenarios=search.tried, reason=said, broken={AFTER: tuple(broken)} if broken else {})
 
     def _was_there(self, recipe: Recipe, finding: Finding) -> bool:

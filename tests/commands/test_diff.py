@@ -226,6 +226,15 @@ def mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
     assert ("1 new (1 worse)" in table, "\n| tiny.losses.mean" in table) == (not calls, not calls)
 
 
+def test_new_code_that_refuses_every_call_is_not_said_to_keep_its_laws(run_sentinel, tree):
+    refusing = f"{CODE.format(returned='unknown(loss_mat)')}\n"
+    refs = tree("one", "def quite_another(x):\n    return x\n"), tree("other", refusing)
+    assert (
+        "new: tiny.losses.agg_loss (tiny/losses.py:2): every call was refused: "
+        in run_sentinel("diff", "tiny", *refs, *FEW).out
+    )
+
+
 def test_what_its_adapter_alone_lacked_is_no_new_code(run_sentinel, tree, tiny_catalog, monkeypatch):
     adapter = tiny_catalog.adapters["tiny"]
     bindings = tuple(replace(each, requires=("tiny.losses.more",)) for each in adapter.target.bindings)
