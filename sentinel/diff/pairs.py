@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -344,15 +345,37 @@ class Ahead(LawSession):
         return trials
 
 
+#: How many times as far from right a number must be, where the other one is wrong as well.
+_WORSE = 10.0
+
+
 def ahead(trial: Trial, other: Trial) -> tuple[Violation, ...]:
-    """What of a trial is not so in another one of the same variants: a part that keeps its law there. Nothing, where
-    the law has nothing to say there."""
+    """What of a trial is not so in another one of the same variants: a part that keeps its law there, or is not nearly
+    as far from what is right. Nothing, where the law has nothing to say there."""
     if other.case is None:
         return ()
-    there = {(part(item.key), item.symptom) for item in other.violations}
+    there: dict[tuple[str, str], float] = {}
+    for item in other.violations:
+        key = part(item.key), item.symptom
+        there[key] = max(_gap(item), there.get(key, 0.0))
     symptoms = {item.symptom for item in other.violations}
-    fresh = [item for item in trial.violations if (part(item.key), item.symptom) not in there]
-    return tuple(item for item in fresh if item.symptom not in symptoms or _finite(other.case, part(item.key)))
+    found = []
+    for item in trial.violations:
+        known = there.get((part(item.key), item.symptom))
+        if known is not None:
+            said = f"{item.detail}; at the other revision it is {known:.3g} off"
+            found += [replace(item, detail=said)] if _WORSE * known < _gap(item) < math.inf else []
+        elif item.symptom not in symptoms or _finite(other.case, part(item.key)):
+            found.append(item)
+    return tuple(found)
+
+
+def _gap(item: Violation) -> float:
+    """How far a number is from what its law demands; infinite where that is not known."""
+    seen, right = numbers(item.observed), numbers(item.demanded)
+    if seen is None or right is None or seen[0].shape != right[0].shape:
+        return math.inf
+    return float(gap_between(seen[0], right[0]).max(initial=0.0))
 
 
 def _finite(case: Case, key: str) -> bool:
