@@ -7,9 +7,10 @@ For every recipe that names the commit that introduced it (or a share of them, d
 between that commit's parent and the commit, at the recipe's boundary, with drawn scenarios alone, for so many seconds.
 It counts as flagged where the boundary is then worse (or mixed), or, where its code came with the commit, where a law
 breaks there. A difference that no law judges is counted by itself: a maintainer who reads the numbers would see it, a
-gate would not. Where the parent breaks the recipe's laws on the recipe's own scenario in the same way (without the
-options that it has not), the commit is the first to give the recipe's numbers alone: then older ones are asked, which
-its root cause names or before which its history (`reports/history`) has another verdict, until the parent does not.
+gate would not. Where it is not flagged, and its parent breaks the recipe's laws on the recipe's own scenario in the
+same way (without the options that it has not), it is no more than the first to give the recipe's numbers: then older
+commits are asked, which the root cause names or before which the history (`reports/history`) has another verdict, until
+one has a parent that does not.
 What is written to FILE is not asked again, so a run that was stopped goes on.
 """
 
@@ -100,15 +101,15 @@ def _place(recipe: Recipe) -> int:
 def flagged(
     catalog: Catalog, runner: Runner, store: MirrorStore, recipe: Recipe, brought: str, seconds: float
 ) -> dict[str, Any]:
-    """What is said of the commit that broke the law: the one that the recipe names, or, where the law was broken before
-    in the same way, one before which it was not."""
+    """What is said of the commit that the recipe names; or, where it is not flagged and the law was broken before in
+    the same way, of one before which it was not."""
     told: dict[str, Any] = {"target": recipe.target, "boundary": recipe.boundary, "named": brought}
     older = False
     for sha in (brought, *_before(recipe, brought)):
         row = _asked(catalog, runner, store, recipe, sha, seconds)
         unasked = row.get("state") == "not compared" or "every call was refused" in row.get("why", "")
         if not row.get("was_broken") and not (older and unasked):
-            return {**told, "asked": sha, "was_broken": older, **row}
+            return {**told, **row, "asked": sha, "was_broken": older}
         older = True
     return {**told, "was_broken": True, "said": "not had", "why": "it was broken as far back as can be asked"}
 
@@ -143,18 +144,18 @@ def _asked(
         if not found:
             return {"said": "not bound", "why": "no boundary of this contract is there"}
         subject, state = found[0]
-        if state != "new" and was_broken(comparison, runner, subject, recipe):
-            return {"was_broken": True}
         item = comparison.compared(subject.name)
+        flags = bool(item.broken.get(AFTER))
+        broken = not flags and state != "new" and was_broken(comparison, runner, subject, recipe)
     except SentinelError as error:
         return {"said": "not had", "why": str(error)}
     finally:
         for ref in refs:
             runner.discard(target.name, ref)
     told: dict[str, Any] = {"kind": KINDS[item.state == "new"], "state": item.state, "judgement": item.judgement}
-    told["redefines"] = item.redefines
+    told |= {"redefines": item.redefines, "was_broken": broken}
     told |= {"laws": {side: sorted({each.law for each in broken}) for side, broken in item.broken.items()}}
-    if item.broken.get(AFTER):
+    if flags:
         return {**told, "said": "flagged", "why": ", ".join(told["laws"][AFTER])}
     if item.state == "differs":
         return {**told, "said": "seen and not judged", "why": item.judgement}
