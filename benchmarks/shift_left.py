@@ -137,16 +137,17 @@ def _asked(
         until = time.monotonic() + seconds
         comparison = Comparison(catalog, runner, target, (refs[0], refs[1]), boundaries=[recipe.boundary], until=until)
         found = [
-            (subject, known.state)
+            subject
             for subject, known, _ in comparison.known.values()
             if known.contract == recipe.contract and recipe.boundary in subject.binding.paths
         ]
         if not found:
             return {"said": "not bound", "why": "no boundary of this contract is there"}
-        subject, state = found[0]
+        subject = found[0]
         item = comparison.compared(subject.name)
         flags = bool(item.broken.get(AFTER))
-        broken = not flags and state != "new" and was_broken(comparison, runner, subject, recipe)
+        asked = item.state in ("differs", "same numbers")
+        broken = asked and not flags and was_broken(comparison, runner, subject, recipe)
     except SentinelError as error:
         return {"said": "not had", "why": str(error)}
     finally:
