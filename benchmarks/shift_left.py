@@ -104,14 +104,14 @@ def flagged(
     """What is said of the commit that the recipe names; or, where it is not flagged and the law was broken before in
     the same way, of one before which it was not."""
     told: dict[str, Any] = {"target": recipe.target, "boundary": recipe.boundary, "named": brought}
-    older = False
+    first: dict[str, Any] = {}
     for sha in (brought, *_before(recipe, brought)):
         row = _asked(catalog, runner, store, recipe, sha, seconds)
         unasked = row.get("state") == "not compared" or "every call was refused" in row.get("why", "")
-        if not row.get("was_broken") and not (older and unasked):
-            return {**told, **row, "asked": sha, "was_broken": older}
-        older = True
-    return {**told, "was_broken": True, "said": "not had", "why": "it was broken as far back as can be asked"}
+        if not row.get("was_broken") and not (first and unasked):
+            return {**told, **row, "asked": sha, "was_broken": bool(first)}
+        first = first or row
+    return {**told, **first, "asked": brought, "was_broken": True}  # as far back as can be asked
 
 
 def _before(recipe: Recipe, brought: str) -> list[str]:
