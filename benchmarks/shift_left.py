@@ -1,15 +1,17 @@
 """Would the change that brought a bug have been flagged the day it came? With recipes off.
 
-    python benchmarks/shift_left.py [TARGET ...] [--share 0.5] [--seed 0] [--seconds 120] [--to FILE]
+    python benchmarks/shift_left.py [TARGET ...] [--bug GLOB ...] [--share 0.5] [--seed 0] [--seconds 120] [--to FILE]
     python benchmarks/shift_left.py --table FILE
 
 For every recipe that names the commit that introduced it (or a share of them, drawn with a seed): `sentinel diff`
 between that commit's parent and the commit, at the recipe's boundary, with drawn scenarios alone, for so many seconds.
 It counts as flagged where the boundary is then worse (or mixed), or, where its code came with the commit, where a law
 breaks there. A difference that no law judges is counted by itself: a maintainer who reads the numbers would see it, a
-gate would not. Beside it stands whether the parent breaks the recipe's law on the recipe's own scenario in the same way
-(without the options that it has not): then the commit is the first to give the recipe's numbers, and brought nothing
-that was not broken before. What is written to FILE is not asked again, so a run that was stopped goes on.
+gate would not. Where it is not flagged, and its parent breaks the recipe's laws on the recipe's own scenario in the
+same way (without the options that it has not), it is no more than the first to give the recipe's numbers: then older
+commits are asked, which the root cause names or before which the history (`reports/history`) has another verdict, until
+one has a parent that does not.
+What is written to FILE is not asked again, so a run that was stopped goes on.
 """
 
 from __future__ import annotations
@@ -22,11 +24,12 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sentinel.deciding.law_session import Undecidable
-from sentinel.deciding.runner import Runner, runner_of
+from sentinel.deciding.law_session import Subject, Undecidable
+from sentinel.deciding.runner import Job, Runner, runner_of
 from sentinel.diff.comparing import Comparison
 from sentinel.diff.pairs import AFTER, BEFORE, SIDES
 from sentinel.errors import SentinelError
@@ -34,12 +37,13 @@ from sentinel.history import commits
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.search.boundary_search import BoundarySearch
+from sentinel.search.examples import Example, example
 from sentinel.settings import Settings
 from sentinel.sources import MirrorStore
 from sentinel.targets.refs import Ref
 
 TARGETS = ("verl", "roll", "areal", "slime", "skyrl")
-_SHA = re.compile(r"[0-9a-f]{7,40}")
+_NAMED = re.compile(r"\b([0-9a-f]{7,40}) \((?:#[0-9]+, )?([0-9]{4}-[0-9]{2}-[0-9]{2})\)")
 
 #: What a change may be, and what may be said of it.
 KINDS = ("into code that was there", "came with its code")
@@ -49,6 +53,7 @@ SAID = ("flagged", "seen and not judged", "missed")
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("targets", nargs="*", default=TARGETS)
+    parser.add_argument("--bug", action="append", default=[])
     parser.add_argument("--share", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=120.0)
@@ -59,7 +64,7 @@ def main() -> None:
         print("\n".join(table(_kept(options.table))))
         return
     known = {row["bug"] for row in _kept(options.to)}
-    for row in rows(options.targets, options.share, options.seed, options.seconds, known):
+    for row in rows(options, known):
         line = json.dumps(row)
         print(line, flush=True)
         if options.to is not None:
@@ -71,80 +76,131 @@ def _kept(file: Path | None) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file is not None and file.exists() else []
 
 
-def rows(targets: Iterable[str], share: float, seed: int, seconds: float, known: set[str]) -> Iterator[dict[str, Any]]:
+def rows(options: argparse.Namespace, known: set[str]) -> Iterator[dict[str, Any]]:
     catalog, store = bundled_catalog(), MirrorStore()
     brought = [
-        (recipe, found.group())
-        for name in targets
-        for recipe in find_recipes(catalog, (name,), ())
-        if (found := _SHA.search(str(recipe.document.get("introduced_by", ""))))
+        (recipe, found[1])
+        for recipe in sorted(find_recipes(catalog, options.targets, options.bug), key=_place)
+        if (found := _NAMED.search(str(recipe.document.get("introduced_by", ""))))
     ]
-    drawn = random.Random(seed).sample(brought, round(share * len(brought)))
-    drawn.sort(key=lambda each: TARGETS.index(each[0].target))
+    drawn = random.Random(options.seed).sample(brought, round(options.share * len(brought)))
+    drawn.sort(key=lambda each: _place(each[0]))
     for name in dict.fromkeys(recipe.target for recipe, _ in drawn):
         with closing(runner_of(catalog, Settings(), store=store)) as runner:
             for recipe, sha in drawn:
                 if recipe.target == name and recipe.bug_id not in known:
                     began = time.process_time()
-                    row = flagged(catalog, runner, store, recipe, sha, seconds)
+                    row = flagged(catalog, runner, store, recipe, sha, options.seconds)
                     yield {"bug": recipe.bug_id, **row, "seconds": round(time.process_time() - began, 1)}
+
+
+def _place(recipe: Recipe) -> int:
+    return TARGETS.index(recipe.target)
 
 
 def flagged(
     catalog: Catalog, runner: Runner, store: MirrorStore, recipe: Recipe, brought: str, seconds: float
 ) -> dict[str, Any]:
-    target = catalog.targets[recipe.target]
-    told: dict[str, Any] = {"target": target.name, "boundary": recipe.boundary}
-    refs: tuple[Ref, ...] = ()
+    """What is said of the commit that the recipe names; or, where it is not flagged and the law was broken before in
+    the same way, of one before which it was not."""
+    told: dict[str, Any] = {"target": recipe.target, "boundary": recipe.boundary, "named": brought}
+    first: dict[str, Any] = {}
+    for sha in (brought, *_before(recipe, brought)):
+        row = _asked(catalog, runner, store, recipe, sha, seconds)
+        unasked = row.get("state") == "not compared" or "every call was refused" in row.get("why", "")
+        if not row.get("was_broken") and not (first and unasked):
+            return {**told, **row, "asked": sha, "was_broken": bool(first)}
+        first = first or row
+    return {**told, **first, "asked": brought, "was_broken": True}  # as far back as can be asked
+
+
+def _before(recipe: Recipe, brought: str) -> list[str]:
+    """Older commits, the last of them first: those that the recipe's root cause names with their day, and those before
+    which its history has another verdict."""
+    file = Path("reports/history") / recipe.target / recipe.bug_id / "git-main.json"
+    runs = json.loads(file.read_text())["runs"] if file.exists() else []
+    days = {run["first"]["sha"]: run["first"]["date"][:10] for run in runs}
+    days |= {found[1]: found[2] for found in _NAMED.finditer(str(recipe.document.get("root_cause", "")))}
+    named = next(found[2] for found in _NAMED.finditer(str(recipe.document["introduced_by"])) if found[1] == brought)
+    return sorted((sha for sha, day in days.items() if day < named), key=lambda sha: days[sha], reverse=True)
+
+
+def _asked(
+    catalog: Catalog, runner: Runner, store: MirrorStore, recipe: Recipe, sha: str, seconds: float
+) -> dict[str, Any]:
+    target, refs = catalog.targets[recipe.target], tuple[Ref, ...]()
     try:
-        commit = commits.commit(store.path(target.name), store.resolve(target, brought))
+        commit = commits.commit(store.path(target.name), store.resolve(target, sha))
         if not commit.parents:
-            return {**told, "said": "not had", "why": "it is the first commit"}
-        refs = tuple(Ref("git", sha) for sha in (commit.parents[0], commit.sha))
+            return {"said": "not had", "why": "it is the first commit"}
+        refs = tuple(Ref("git", each) for each in (commit.parents[0], commit.sha))
         until = time.monotonic() + seconds
         comparison = Comparison(catalog, runner, target, (refs[0], refs[1]), boundaries=[recipe.boundary], until=until)
-        bindings = {subject.name: subject.binding for subject in comparison.subjects}
         found = [
-            item
-            for item in comparison.run()
-            if item.contract == recipe.contract and recipe.boundary in bindings[item.name].paths
+            subject
+            for subject, known, _ in comparison.known.values()
+            if known.contract == recipe.contract and recipe.boundary in subject.binding.paths
         ]
-        if found and found[0].state != "new":
-            told["was_broken"] = was_broken(comparison, found[0].name, recipe)
+        if not found:
+            return {"said": "not bound", "why": "no boundary of this contract is there"}
+        subject = found[0]
+        item = comparison.compared(subject.name)
+        flags = bool(item.broken.get(AFTER))
+        asked = item.state in ("differs", "same numbers")
+        broken = asked and not flags and was_broken(comparison, runner, subject, recipe)
     except SentinelError as error:
-        return {**told, "said": "not had", "why": str(error)}
+        return {"said": "not had", "why": str(error)}
     finally:
         for ref in refs:
             runner.discard(target.name, ref)
-    if not found:
-        return {**told, "said": "not bound", "why": "no boundary of this contract is there"}
-    item = found[0]
-    told |= {"kind": KINDS[item.state == "new"], "state": item.state, "judgement": item.judgement}
-    told["redefines"] = item.redefines
+    told: dict[str, Any] = {"kind": KINDS[item.state == "new"], "state": item.state, "judgement": item.judgement}
+    told |= {"redefines": item.redefines, "was_broken": broken}
     told |= {"laws": {side: sorted({each.law for each in broken}) for side, broken in item.broken.items()}}
-    if item.broken.get(AFTER):
+    if flags:
         return {**told, "said": "flagged", "why": ", ".join(told["laws"][AFTER])}
     if item.state == "differs":
         return {**told, "said": "seen and not judged", "why": item.judgement}
     return {**told, "said": "missed", "why": f"{item.state} {item.reason}".strip()}
 
 
-def was_broken(comparison: Comparison, name: str, recipe: Recipe) -> bool:
-    """Whether all that the recipe's own scenario shows of its law is to be seen at the parent, too."""
-    subject = next(each for each in comparison.subjects if each.name == name)
-    shown: dict[str, set[str]] = {}
-    for side in SIDES:
-        session = comparison.place(side, subject).law_session.fresh()
-        try:
-            search = BoundarySearch(session, subject, 0)
-            search.try_recipes([recipe])
-        except Undecidable:
-            return False
-        finally:
-            session.close()
-        outcomes = {law.name: outcome for law, outcome in search.outcomes.items()}
-        shown[side] = outcomes[recipe.invariant].symptoms if recipe.invariant in outcomes else set()
+def was_broken(comparison: Comparison, runner: Runner, subject: Subject, recipe: Recipe) -> bool:
+    """Whether the parent gives the recipe's numbers, or breaks the recipe's laws on its own scenario in all the ways in
+    which the commit does."""
+    if runner.decide(Job(recipe, comparison.refs[BEFORE])).verdict.name == "reproduced":
+        return True
+    shown = {side: _shown(comparison, side, subject, recipe) for side in SIDES}
     return bool(shown[AFTER]) and shown[AFTER] <= shown[BEFORE]
+
+
+def _shown(comparison: Comparison, side: str, subject: Subject, recipe: Recipe) -> set[tuple[str, str]]:
+    """The recipe's laws that its own scenario breaks here, and how: without the options that are not there, and, where
+    one of its choices is not, with the next."""
+    session = comparison.place(side, subject).law_session.fresh()
+    try:
+        for given in _otherwise(subject, example(subject, recipe)):
+            search = BoundarySearch(session, subject, 0)
+            search.begin([given])
+            left_out = search.narrowed(subject)
+            if left_out is not None:
+                search = BoundarySearch(session, left_out, 0)
+                search.begin([example(left_out, recipe)])
+            shown = {(law.name, each) for law, outcome in search.outcomes.items() for each in outcome.symptoms}
+            answers = session.answers(subject, given.variants).answers.values()
+            if shown or left_out is not None or not any(each.refused for each in answers):
+                return {each for each in shown if each[0] in recipe.laws}
+    except Undecidable:
+        pass
+    finally:
+        session.close()
+    return set()
+
+
+def _otherwise(subject: Subject, given: Example) -> Iterator[Example]:
+    """A scenario, and the same with one of its options set otherwise."""
+    yield given
+    for item in subject.contract.inputs:
+        for choice in item.choices if not item.domain and item.name != subject.contract.mask else ():
+            yield replace(given, variants={key: {**each, item.name: choice} for key, each in given.variants.items()})
 
 
 def table(found: Iterable[dict[str, Any]]) -> Iterator[str]:
@@ -152,8 +208,8 @@ def table(found: Iterable[dict[str, Any]]) -> Iterator[str]:
     for row in found:
         said = counts[row["target"], row.get("kind", "")]
         said[row["said"]] += 1
-        said[f"{row['said']}, broken before"] += bool(row.get("was_broken"))
-    yield "| target | the bug came | flagged | seen and not judged | missed | flagged of what was not broken before |"
+        said[f"{row['said']}, older"] += bool(row.get("was_broken"))
+    yield "| target | the bug came | flagged | seen and not judged | missed | flagged of those that the recipe names |"
     yield "|" + " --- |" * 6
     for kind in KINDS:
         total: Counter[str] = Counter()
@@ -166,7 +222,7 @@ def table(found: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 def _row(name: str, kind: str, counts: Counter[str]) -> str:
-    fresh = {word: counts[word] - counts[f"{word}, broken before"] for word in SAID}
+    fresh = {word: counts[word] - counts[f"{word}, older"] for word in SAID}
     cells = [_share(counts), *(str(counts[word]) for word in SAID[1:]), _share(fresh)]
     return f"| {name} | {kind} | {' | '.join(cells)} |"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import inspect
 import sys
 import types
@@ -222,6 +223,20 @@ def _options(inputs: Mapping[str, Any], rows: int) -> dict[str, Any]:
     return options
 
 
+def _shares(boundary: Any, inputs: Mapping[str, Any], fields: Mapping[str, Any]) -> Any:
+    """The advantages, divided by what the loss is averaged over: by the driver itself, while #1296 was written."""
+    module, length = boundary.imported[PPO], inputs["loss_scale_factor"]
+    mask, reduction = fields["loss_mask"], REDUCTIONS[inputs["loss_agg_mode"]]
+    if hasattr(module, "apply_loss_reduction_to_advantages_minibatch"):
+        return module.apply_loss_reduction_to_advantages_minibatch(
+            fields["advantages"], mask, reduction, micro_batch_size=len(mask), max_seq_len=length
+        )
+    options = {f"{ALGORITHM}.loss_reduction": reduction, f"{ALGORITHM}.max_seq_len": length}
+    driver = stand_in(cfg=configuration_of(boundary, options))
+    trainer = importlib.import_module("skyrl.train.trainer").RayPPOTrainer
+    return trainer.normalize_minibatch_advantages(driver, training_batch(boundary, fields))["advantages"]
+
+
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """All microbatches of a step on one rank. The driver has divided the advantages by what the loss is averaged over,
     so that the worker adds up (``apply_loss_reduction_to_advantages_minibatch``)."""
@@ -235,17 +250,12 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         log_probs,
         mask.to(log_probs.dtype),
         action_log_probs=inputs["old_log_probs"],
-        advantages=boundary.imported[PPO].apply_loss_reduction_to_advantages_minibatch(
-            inputs["advantages"],
-            mask.to(log_probs.dtype),
-            REDUCTIONS[inputs["loss_agg_mode"]],
-            micro_batch_size=rows,
-            max_seq_len=inputs["loss_scale_factor"],
-        ),
+        advantages=inputs["advantages"],
         attention_mask=torch.nn.functional.pad(mask, (1, 0), value=True).long(),
         response_mask=mask.long(),
         sequences=torch.arange(rows)[:, None].expand(rows, tokens + 1).clone(),
     )
+    fields["advantages"] = _shares(boundary, inputs, fields)
     if inputs["ref_log_probs"] is not None:
         fields["base_action_log_probs"] = inputs["ref_log_probs"]
     by_tokens = hasattr(boundary.imported[CONFIG].TrainerConfig, "max_tokens_per_microbatch")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding, Dialect
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import on_ranks, stand_in, swapped
+from sentinel.worker.kit import itself, on_ranks, stand_in, swapped
 
 from .shared import (
     ARGS,
@@ -16,6 +18,7 @@ from .shared import (
     LOSS,
     MAIN,
     MPU,
+    PPO,
     Answer,
     as_rows,
     full_lengths,
@@ -122,11 +125,14 @@ def _advantage_args(estimator: str, **options: Any) -> Any:
 def _advantage_step(boundary: Any, args: Any, data: dict[str, Any], ranks: int = 1) -> None:
     """With k1 as the KL; on so many context-parallel ranks, each of which has its part of a response.
 
-    :raises AbsentError: of July 2025, when the step knew GRPO alone and took its data from a storage of its own."""
+    :raises AbsentError: where it does not know the estimator."""
 
-    if len(boundary.parameters) == 1:
-        raise AbsentError("not in this version: GRPO is the only estimator")
     args.kl_loss_type = kl_name(boundary.module.compute_approx_kl, "k1")
+    if len(boundary.parameters) == 1:
+        if ranks > 1:
+            raise AbsentError("not in this version: ranks ask each other where they store")
+        _stored_step(boundary, args, data)
+        return
     if ranks == 1 and not args.normalize_advantages:
         with one_rank():
             boundary.function(args, *parallel_state(boundary), data)
@@ -142,6 +148,20 @@ def _advantage_step(boundary: Any, args: Any, data: dict[str, Any], ranks: int =
     with one_rank(None, context_parallel=ranks):
         found = on_ranks(ranks, work)
     data.update((name, joined([each[name] for each in found], own)) for name in ("advantages", "returns"))
+
+
+def _stored_step(boundary: Any, args: Any, data: dict[str, Any]) -> None:
+    """Until the middle of July 2025 the step took its data from a storage of its own; whitening, which asks all ranks
+    and was no option at first, is left out."""
+    module, kernels = boundary.module, sys.modules[PPO]
+    with one_rank(), contextlib.ExitStack() as swaps:
+        swaps.enter_context(swapped(module, "get_local_storage", data.get))
+        swaps.enter_context(swapped(module, "set_local_storage", data.__setitem__))
+        swaps.enter_context(swapped(kernels, "distributed_masked_whiten", itself))
+        try:
+            boundary.function(args)
+        except NotImplementedError as error:
+            raise AbsentError(f"not in this version: {error}") from error
 
 
 def _ppo_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -195,7 +195,7 @@ def _actor(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any])
     counts = ("dp_size", "batch_num_tokens", "global_batch_size", "loss_scale_factor")
     given = {name: inputs[name] for name in counts if inputs[name] is not None}
     of_loss = {name.partition(".")[2]: value for name, value in options.items() if "." in name}
-    required = {"strategy": "fsdp", "rollout_n": 1, "ppo_micro_batch_size_per_gpu": 1}
+    required: dict[str, Any] = {"strategy": "fsdp", "rollout_n": 1, "ppo_micro_batch_size_per_gpu": 1}
     actor = getattr(boundary.module, "ActorConfig", None)
     if given and "global_batch_info" not in getattr(actor, "__dataclass_fields__", ()):
         raise UnknownInputError("the actor's configuration has no option 'global_batch_info'", next(iter(given)))
@@ -204,7 +204,9 @@ def _actor(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any])
 
         usual = {"clip_ratio": 0.2, "clip_ratio_low": None, "clip_ratio_high": None}
         return OmegaConf.create({**usual, **options, "policy_loss": of_loss})
-    losses = sys.modules[_CONFIG].PolicyLossConfig
+    losses, optimizer = sys.modules[_CONFIG].PolicyLossConfig, sys.modules[_CONFIG].OptimizerConfig
+    if getattr(optimizer, "lr", None) == "???":  # until #3235 it had none by default
+        required["optim"] = optimizer(lr=1e-6)
     beside = {name: value for name, value in of_loss.items() if name in _PUT_THERE - losses.__dataclass_fields__.keys()}
     made = _made(
         actor,

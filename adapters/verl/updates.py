@@ -552,7 +552,7 @@ def _driven(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     driver = stand_in(
         _get_dp_size=lambda *_: ranks, actor_rollout_wg=stand_in(world_size=ranks, update_actor=update),
         config=omegaconf.OmegaConf.create({"actor_rollout_ref": {"actor": actor, "rollout": rollout}}),
-        use_prefix_grouper=False, use_legacy_worker_impl="disable",
+        use_prefix_grouper=False, use_legacy_worker_impl="disable",  # until #6067 there was a choice
     )  # fmt: skip
     boundary.owner._balance_batch(driver, batch, {})
     stages.append(("_balance_batch", [columns(batch)]))

@@ -11,22 +11,33 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from sentinel.contracts.contract import Inputs
 from sentinel.deciding.law_session import SETTINGS, LawSession, Plan, Subject, Trial, Undecidable, widened
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.proof import NotProvenError, prove
 from sentinel.deciding.runner import Job, Runner
 from sentinel.diff.modules import Modules
-from sentinel.diff.pairs import AFTER, BEFORE, BESIDE, NUMBERS_STAY, SIDES, Alone, Pair, Seen, asked, numbers_stay_for
+from sentinel.diff.pairs import (
+    AFTER,
+    BEFORE,
+    BESIDE,
+    NUMBERS_STAY,
+    SIDES,
+    Ahead,
+    Alone,
+    Pair,
+    Seen,
+    ahead,
+    asked,
+    numbers_stay_for,
+    part,
+)
 from sentinel.diff.reached import Code, Place, Reached, Unit, names_in
 from sentinel.errors import SentinelError
 from sentinel.history.bindings import ALIKE, Definition, Sighting, sighting
 from sentinel.history.commits import Commit
 from sentinel.history.coverage import CheckoutTrees
-from sentinel.laws.agreement import numbers
-from sentinel.laws.law import Case, Law, Violation
+from sentinel.laws.law import Law, Violation
 from sentinel.laws.metrics import METRICS_TELL_THE_TRUTH
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
@@ -507,7 +518,7 @@ class Comparison:
             bugs = [recipe.bug_id for recipe in self._recipes if self._was_there(recipe, finding)]
             inherited |= dict.fromkeys(bugs)
             broken += [] if bugs else [_broken(finding)]
-        said = f"with {', '.join(inherited)} of what it calls, as before" if inherited else ""
+        said = f"with {', '.join(inherited)} of what it calls, as before" if inherited else search.undecided
         return replace(compared, scenarios=search.tried, reason=said, broken={AFTER: tuple(broken)} if broken else {})
 
     def _was_there(self, recipe: Recipe, finding: Finding) -> bool:
@@ -596,7 +607,8 @@ class Comparison:
         all_: Subject,
     ) -> dict[str, tuple[Broken, ...]]:
         """The laws that one side breaks on a scenario on which the other keeps them: on those that differ, and on any
-        that a search comes by. Where no number differs, a law may still tell that a call leaves something behind.
+        that a search comes by, which looks for nothing else: what both break somewhere may be broken in more places
+        since. Where no number differs, a law may still tell that a call leaves something behind.
         An option or a choice that came with the change answers for its laws, as new code does.
 
         :param all_: the boundary with the inputs that one side alone takes.
@@ -606,26 +618,29 @@ class Comparison:
         examples = min(self._examples, _LOOKED) if whole else LEVELS["quick"][0]
 
         def searches(side: str) -> list[Finding]:
-            done = [self._looked(sessions[side], subject, inputs) for inputs in scenarios]
-            asked_ = [subject, all_] if side == AFTER and seen.came and all_ != subject else [subject]
-            done += [self._searched(sessions[side], each, laws, examples) for each in asked_]
-            return [finding for own in done for outcome in own.outcomes.values() for finding in outcome.findings]
+            session = Ahead(sessions[side].fresh(), sessions[_OTHER[side]].fresh())
+            with closing(session):
+                looked = [self._looked(session, subject, inputs) for inputs in scenarios]
+                return _findings(*looked, self._searched(session, subject, laws, examples))
+
+        def came(side: str) -> list[Finding]:
+            asked_ = [subject, all_] if side == AFTER and all_ != subject else [subject]
+            return _findings(*(self._searched(sessions[side], each, laws, examples) for each in asked_))
 
         found: dict[str, dict[tuple[str, str], Broken]] = {side: {} for side in SIDES}
         with ThreadPoolExecutor(2, "sentinel-laws") as pool:
             told = dict(zip(SIDES, pool.map(searches, SIDES)))
-        broken_before = {(each.law.name, each.symptom) for each in told[BEFORE]}
+            ever = dict(zip(SIDES, pool.map(came, SIDES))) if seen.came else {}
         for side, findings in told.items():
             for finding in findings:
-                key = finding.law.name, finding.symptom
-                if key in found[side]:
-                    continue
-                fresh = _apart(sessions[_OTHER[side]], finding)
-                came = fresh is None and side == AFTER and key not in broken_before
-                fresh = _of_what_came(sessions, finding) if came else fresh
-                if fresh is not None:
-                    broken = _broken(fresh, seen.spoken[_OTHER[side]] - seen.spoken[side])
-                    found[side][key] = replace(broken, came=came)
+                broken = _broken(finding, seen.spoken[_OTHER[side]] - seen.spoken[side])
+                found[side].setdefault((broken.law, broken.symptom), broken)
+        before = {(each.law.name, each.symptom) for each in ever.get(BEFORE, ())}
+        for finding in ever.get(AFTER, ()):
+            key = finding.law.name, finding.symptom
+            fresh = _of_what_came(sessions, finding) if key not in before and key not in found[AFTER] else None
+            if fresh is not None:
+                found[AFTER][key] = replace(_broken(fresh, seen.spoken[BEFORE] - seen.spoken[AFTER]), came=True)
         return {side: tuple(broken.values()) for side, broken in found.items()}
 
     def _in_another_form(self, compared: Compared, changed: Sequence[Change]) -> Compared:
@@ -756,7 +771,7 @@ def _broken(finding: Finding, silenced: Collection[str] = ()) -> Broken:
     of 0 where there is something to count."""
     first = finding.violations[0]
     detail = f"{first.key}: {first.detail}" if first.key else first.detail
-    keys = {_part(item.key) for item in finding.violations}
+    keys = {part(item.key) for item in finding.violations}
     empty = finding.law is METRICS_TELL_THE_TRUTH and any(item.observed in (0, None) for item in finding.violations)
     defined = finding.law.rank == 1 and finding.symptom == "value" and not empty and not keys & set(silenced)
     return Broken(finding.law.name, finding.law.statement, finding.symptom, detail, finding.trial.variants, defined)
@@ -798,41 +813,19 @@ def _stays(caller: Compared, helpers: Collection[str]) -> bool:
     return ran and same and not caller.broken.get(AFTER) and not caller.bugs.get(AFTER)
 
 
-def _apart(session: LawSession, finding: Finding) -> Finding | None:
-    """What of a finding elsewhere is not so here, on the same variants: a part that keeps its law here. None where
-    nothing is, or the law has nothing to say here."""
-    try:
-        [trial] = session.try_(finding.subject, [(finding.law, finding.trial.variants)])
-    except Undecidable:
-        return None
-    if trial.case is None:
-        return None
-    here = {(_part(item.key), item.symptom) for item in trial.violations}
-    fresh = [item for item in finding.violations if (_part(item.key), item.symptom) not in here]
-    if any(item.symptom == finding.symptom for item in trial.violations):
-        fresh = [item for item in fresh if _finite(trial.case, _part(item.key))]
-    return replace(finding, violations=tuple(fresh)) if fresh else None
-
-
-def _finite(case: Case, part: str) -> bool:
-    """Whether a part of an answer is a number in all variants: what is NaN in all of them alike keeps no law."""
-    told = (numbers(each.get(part)) for each in case.observation.values())
-    return all(each is None or bool(np.isfinite(each[0]).all()) for each in told)
+def _findings(*searches: BoundarySearch) -> list[Finding]:
+    return [finding for own in searches for outcome in own.outcomes.values() for finding in outcome.findings]
 
 
 def _of_what_came(sessions: Mapping[str, LawSession], finding: Finding) -> Finding | None:
     """A finding, where the side before has not the option or the choice that its scenario asks for, and what is broken
     is right without that option."""
-    plan = finding.law, finding.trial.variants
     with suppress(Undecidable):
-        [before] = sessions[BEFORE].try_(finding.subject, [plan])
+        [before] = sessions[BEFORE].try_(finding.subject, [(finding.law, finding.trial.variants)])
         if before.unknown_input:
             without = {name: {**each, before.unknown_input: None} for name, each in finding.trial.variants.items()}
-            return _apart(sessions[AFTER], replace(finding, trial=replace(finding.trial, variants=without)))
+            [bare] = sessions[AFTER].try_(finding.subject, [(finding.law, without)])
+            fresh = ahead(replace(finding.trial, violations=finding.violations), bare)
+            return replace(finding, violations=fresh) if fresh else None
         return finding if before.refusal == "not-in-this-version" else None
     return None
-
-
-def _part(key: str) -> str:
-    """What of an answer a violation is about, whichever variant shows it."""
-    return key.rpartition(".")[2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -310,6 +311,82 @@ class Alone(Pair):
         self, subject: Subject, calls: Mapping[str, Inputs], describe: Told = False, given: Sequence[str] | None = None
     ) -> dict[str, Sat]:
         return self._noted(subject, dict.fromkeys(SIDES, self._sides[BEFORE].answers(subject, calls, [], given)))
+
+
+class Ahead(LawSession):
+    """One revision beside the other: of what breaks a law, what the other one keeps on the very same variants."""
+
+    def __init__(self, one: LawSession, other: LawSession) -> None:
+        self._one, self._other = one, other
+
+    def close(self) -> None:
+        self._one.close()
+        self._other.close()
+
+    def fresh(self) -> Ahead:
+        return Ahead(self._one.fresh(), self._other.fresh())
+
+    def try_(
+        self,
+        subject: Subject,
+        plans: Sequence[Plan],
+        describe: Told = False,
+        coarsest: str = "",
+        given: Sequence[str] | None = None,
+    ) -> list[Trial]:
+        trials = self._one.try_(subject, plans, describe, coarsest, given)
+        broken = [place for place, trial in enumerate(trials) if trial.violations]
+        try:
+            there = self._other.try_(subject, [plans[place] for place in broken], False, coarsest, given)
+        except Undecidable:
+            there = [Trial({})] * len(broken)
+        for place, other in zip(broken, there):
+            trials[place] = replace(trials[place], violations=ahead(trials[place], other))
+        return trials
+
+
+#: How many times as far from right a number must be, where the other one is wrong as well.
+_WORSE = 10.0
+
+
+def ahead(trial: Trial, other: Trial) -> tuple[Violation, ...]:
+    """What of a trial is not so in another one of the same variants: a part that keeps its law there, or is not nearly
+    as far from what is right. Nothing, where the law has nothing to say there."""
+    if other.case is None:
+        return ()
+    there: dict[tuple[str, str], float] = {}
+    for item in other.violations:
+        key = part(item.key), item.symptom
+        there[key] = max(_gap(item), there.get(key, 0.0))
+    symptoms = {item.symptom for item in other.violations}
+    found = []
+    for item in trial.violations:
+        known = there.get((part(item.key), item.symptom))
+        if known is not None:
+            said = f"{item.detail}; at the other revision it is {known:.3g} off"
+            found += [replace(item, detail=said)] if _WORSE * known < _gap(item) < math.inf else []
+        elif item.symptom not in symptoms or _finite(other.case, part(item.key)):
+            found.append(item)
+    return tuple(found)
+
+
+def _gap(item: Violation) -> float:
+    """How far a number is from what its law demands; infinite where that is not known."""
+    seen, right = numbers(item.observed), numbers(item.demanded)
+    if seen is None or right is None or seen[0].shape != right[0].shape:
+        return math.inf
+    return float(gap_between(seen[0], right[0]).max(initial=0.0))
+
+
+def _finite(case: Case, key: str) -> bool:
+    """Whether a part of an answer is a number in all variants: what is NaN in all of them alike keeps no law."""
+    told = (numbers(each.get(key)) for each in case.observation.values())
+    return all(each is None or bool(np.isfinite(each[0]).all()) for each in told)
+
+
+def part(key: str) -> str:
+    """What of an answer a violation is about, whichever variant shows it."""
+    return key.rpartition(".")[2]
 
 
 _SILENT = Failed("crash", "a call without an observation")

@@ -305,7 +305,6 @@ def brief(pulls: Sequence[Pull], total: int, branch: str) -> dict[str, Any]:
         "headline": headline(pulls, total),
         "answers": dict(counts),
         "compared": sum(pull.compared > 0 for pull in pulls),
-        "minutes": round(sum(pull.seconds for pull in pulls) / 60, 1),
         "rows": [
             {
                 "number": pull.number,

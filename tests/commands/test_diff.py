@@ -238,6 +238,15 @@ def mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
     assert ("1 new (1 worse)" in told["headline"], any(said)) == (not calls, not calls)
 
 
+def test_new_code_that_refuses_every_call_is_not_said_to_keep_its_laws(run_sentinel, tree):
+    refusing = f"{CODE.format(returned='unknown(loss_mat)')}\n"
+    refs = tree("one", "def quite_another(x):\n    return x\n"), tree("other", refusing)
+    assert (
+        "new: tiny.losses.agg_loss (tiny/losses.py:2): every call was refused: "
+        in run_sentinel("diff", "tiny", *refs, *FEW).out
+    )
+
+
 def test_what_its_adapter_alone_lacked_is_no_new_code(run_sentinel, tree, tiny_catalog, monkeypatch):
     adapter = tiny_catalog.adapters["tiny"]
     bindings = tuple(replace(each, requires=("tiny.losses.more",)) for each in adapter.target.bindings)
@@ -288,6 +297,27 @@ def test_a_part_that_breaks_a_law_newly_is_for_the_worse_beside_what_broke_it_be
     [found] = run_sentinel("diff", "tiny", one, other, "--json", *FEW).json()["boundaries"]
     details = {each["law"]: each["detail"] for each in found["laws"]["after"]}
     assert "gradient" in details["masked_values_have_no_influence"]
+
+
+def test_a_law_that_is_broken_in_more_scenarios_is_for_the_worse(run_sentinel, tree):
+    """The smallest scenario that breaks it, and the smallest that differs, broke it before."""
+    leak = "(loss_mat * (1 - loss_mask)).sum() * ({} if len(loss_mat) < 3 else {})"
+    one, other = (
+        tree(name, CODE.format(returned=f"((loss_mat * loss_mask).sum() + {leak.format(*times)}) / loss_mask.sum()"))
+        for name, times in (("one", (1, 0)), ("other", (2, 1)))
+    )
+    [found] = run_sentinel("diff", "tiny", one, other, "--json", "--examples", "30").json()["boundaries"]
+    assert found["judgement"] == "worse", found["sentence"]
+    details = {each["law"]: each["detail"] for each in found["laws"]["after"]}
+    assert "masked_values_have_no_influence" in details
+
+
+@pytest.mark.parametrize(("off", "judgement"), [("0.5", "worse"), ("0.04", "other")])
+def test_what_is_ten_times_as_wrong_is_for_the_worse(run_sentinel, tree, off, judgement):
+    refs = [tree(name, CODE.format(returned=f"{MENDED} + {each}")) for name, each in (("one", "0.02"), ("other", off))]
+    [found] = run_sentinel("diff", "tiny", *refs, "--json", *FEW).json()["boundaries"]
+    assert found["judgement"] == judgement, found["sentence"]
+    assert all("; at the other revision it is 0.02 off" in each["detail"] for each in found["laws"]["after"])
 
 
 def test_a_part_that_was_never_a_number_kept_no_law(run_sentinel, tree):
