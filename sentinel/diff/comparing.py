@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from sentinel.contracts.call import CALL
 from sentinel.contracts.contract import Inputs
 from sentinel.deciding.law_session import SETTINGS, LawSession, Plan, Subject, Trial, Undecidable, widened
 from sentinel.deciding.open_target import OpenTarget
@@ -42,7 +43,7 @@ from sentinel.laws.metrics import METRICS_TELL_THE_TRUTH
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
 from sentinel.search.boundary_search import BoundarySearch, Finding, glimpses
-from sentinel.search.checks import subjects
+from sentinel.search.checks import matches, subjects
 from sentinel.search.discovery import is_about
 from sentinel.search.examples import Example
 from sentinel.search.signatures import options
@@ -242,7 +243,7 @@ class Comparison:
         trees: tuple[str, str] = ("", ""),
         until: float = math.inf,
     ) -> None:
-        self._until = until
+        self._until, self._boundaries = until, boundaries
         self._whatever, self._shared, self.trees = whatever, shared, dict(zip(SIDES, trees))
         self._runs = {} if shared is None else shared.runs
         self.target, self.refs = target, dict(zip(SIDES, refs))
@@ -269,19 +270,20 @@ class Comparison:
     def static(self) -> list[Known]:
         """Every boundary of either revision, as its code tells, with what has changed of what it reaches. Those whose
         state is empty are to be asked."""
-        bindings = [subject.binding for subject in self.subjects]
+        found: list[Known] = []
+        one_, other_ = (self.codes[side].files(self.trees[side]) for side in SIDES)
+        identical = one_ == other_
+        asked = self.subjects if identical else [*self.subjects, *self._called()]
+        bindings = [subject.binding for subject in asked]
         seen = {
             side: [sighting(code.definitions, self.trees[side], binding) for binding in bindings]
             for side, code in self.codes.items()
         }
-        found: list[Known] = []
-        one_, other_ = (self.codes[side].files(self.trees[side]) for side in SIDES)
-        identical = one_ == other_
-        for place, subject in enumerate(self.subjects):
+        for place, subject in enumerate(asked):
             sides = {side: seen[side][place] for side in SIDES}
             there = [side for side in SIDES if sides[side].found is not None and not sides[side].lacks]
             compared = _described(subject, sides)
-            if not there:
+            if not there or (not subject.laws and len(there) == 1):
                 continue
             units = [self._unit(side, seen.found) for side, seen in sides.items() if seen.found is not None]
             if len(there) == 1 and len(units) == 2 and units[0] is not None and units[0].like(units[1]):
@@ -304,6 +306,20 @@ class Comparison:
                 found.append((subject, replace(compared, changed=_named(changed)), changed))
         if self._modules is not None:
             self._modules.save()
+        return found
+
+    def _called(self) -> list[Subject]:
+        """What known bugs call as it stands: there are no laws for it, and no scenarios but theirs."""
+        contract, adapter = self.catalog.contracts[CALL.name], self.catalog.adapters[self.target.name]
+        bound = {subject.name for subject in self.subjects}
+        found = []
+        for name in dict.fromkeys(recipe.boundary for recipe in self._recipes if recipe.contract == contract.name):
+            plain = Binding(name, contract.name, moved=self.target.moved)
+            binding = self.target.binding(name, contract.name) or plain
+            if matches(binding, self._boundaries):
+                self.left_out.pop(binding.boundary, None)
+                shown = f"{name}({contract.name})" if name in bound else name
+                found.append(Subject(binding, contract, (), str(adapter.file), shown))
         return found
 
     def reached(self, side: str, subject: Subject) -> Reached | None:
@@ -375,6 +391,8 @@ class Comparison:
             self._told[name] = compared  # of what calls itself, nothing is known while it is asked
             if compared.state == "new":
                 self._told[name] = self._new(subject, compared)
+            elif not compared.state and not subject.laws:
+                self._told[name] = self._by_bugs(subject, compared)
             elif not compared.state:
                 asked = self._asked(subject, compared, changed)
                 self._told[name] = self._in_another_form(asked, changed)
@@ -451,6 +469,16 @@ class Comparison:
             broken=broken,
             bugs=bugs,
         )
+
+    def _by_bugs(self, subject: Subject, compared: Compared) -> Compared:
+        """What known bugs alone tell of a function: whether their verdicts are the same."""
+        verdicts = self._verdicts(subject)
+        decided = [told for told in verdicts.values() if set(told.values()) <= {"reproduced", "fixed", "changed"}]
+        if len(decided) < len(verdicts):
+            return replace(compared, state="not compared", reason="a known bug of it cannot be decided at both")
+        bugs = _of_one_side(verdicts)
+        differs = any(len(set(told.values())) > 1 for told in decided)
+        return replace(compared, state="differs" if differs else "same numbers", scenarios=len(decided), bugs=bugs)
 
     def _draw(self, search: BoundarySearch, enough: Callable[[], bool]) -> None:
         outcome = search.outcomes[NUMBERS_STAY]
@@ -674,15 +702,15 @@ class Comparison:
 
     def _bugs(self, subject: Subject) -> dict[str, tuple[str, ...]]:
         """The known bugs of a boundary that are at one revision, and not at the other."""
-        found: dict[str, list[str]] = {side: [] for side in SIDES}
-        for recipe in self._recipes:
-            if recipe.contract != subject.contract.name or recipe.boundary not in subject.binding.paths:
-                continue
-            verdicts = {side: self._decided(recipe, side, subject) for side in SIDES}
-            for side, other in _OTHER.items():
-                if verdicts[side] == "reproduced" and verdicts[other] == "fixed":
-                    found[side].append(recipe.bug_id)
-        return {side: tuple(bugs) for side, bugs in found.items()}
+        return _of_one_side(self._verdicts(subject))
+
+    def _verdicts(self, subject: Subject) -> dict[str, dict[str, str]]:
+        """Known bug of a boundary -> its verdict, by side."""
+        return {
+            recipe.bug_id: {side: self._decided(recipe, side, subject) for side in SIDES}
+            for recipe in self._recipes
+            if recipe.contract == subject.contract.name and recipe.boundary in subject.binding.paths
+        }
 
     def _decided(self, recipe: Recipe, side: str, subject: Subject) -> str:
         return self._runner.decide(Job(recipe, self.place(side, subject).ref)).verdict.name
@@ -709,6 +737,14 @@ class Comparison:
             if all(unit is None or unit.kind == "function" for unit in units) and not paths & ran:
                 left.append(change)
         return _named(left)
+
+
+def _of_one_side(verdicts: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
+    """By side: the bugs that are there and not at the other."""
+    return {
+        side: tuple(bug for bug, told in verdicts.items() if (told[side], told[other]) == ("reproduced", "fixed"))
+        for side, other in _OTHER.items()
+    }
 
 
 def _lines(unit: Unit | None) -> frozenset[str]:

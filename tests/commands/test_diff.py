@@ -63,6 +63,45 @@ def test_a_mended_bug_is_for_the_better_with_numbers_laws_and_the_commit(run_sen
     assert "holds something else; name another file" in answer.err
 
 
+SHARES = """
+def shares(values):
+    return [value / ({divisor}) for value in values]
+"""
+CALLED = """
+recipe_version: 1
+bug_id: TINY-SHARES
+title: shares do not sum to 1
+target: tiny
+contract: call
+boundary: tiny.losses.shares
+story: a share is of the sum, and here it is of the number
+scenario: {}
+variants: {one: {positional: [[1.0, 3.0]]}}
+expected_unpatched: {one.returned: [0.5, 1.5]}
+expected_fixed: {one.returned: [0.25, 0.75]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("divisors", "said"),
+    [
+        (("len(values)", "sum(values)"), "tiny.losses.shares: better\n   mends TINY-SHARES\n"),
+        (("sum(values)", "len(values)"), "tiny.losses.shares: worse\n   brings TINY-SHARES"),
+        (("sum(values)", "sum(list(values))"), "same numbers: tiny.losses.shares: 1 scenario"),
+        (("sum(values)", "nothing"), "not compared: tiny.losses.shares"),
+    ],
+)
+def test_a_known_bug_that_calls_what_nobody_binds_is_asked_there(
+    run_sentinel, tree, catalog, tmp_path, monkeypatch, divisors, said
+):
+    with_it = catalog.with_(recipe_folders=[tmp_path / "recipes"])
+    monkeypatch.setattr("sentinel.recipes.catalog.bundled_catalog", lambda: with_it)
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "TINY-SHARES.yaml").write_text(CALLED)
+    trees = [tree(f"{place}", SHARES.format(divisor=each)) for place, each in enumerate(divisors)]
+    assert said in run_sentinel("diff", "tiny", *trees, *FEW).out
+
+
 def test_a_gate_fails_for_the_worse_alone(run_sentinel, tiny):
     better = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main", "--worse", "--markdown", *FEW)
     assert (better.status, "mends TINY" in better.out) == (0, True)
