@@ -658,7 +658,7 @@ _ROLLOUTS = (
 )
 
 _UNBOUND: dict[str, str] = {
-    f"{_LOSS}.ipo_loss_fn": "its trust region is the same for every sign of an advantage, as in no paper",
+    f"{_LOSS}.ipo_loss_fn": "not yet bound: its trust region is the same for every sign of an advantage",
     f"{_LOSS}.ref_kl_loss_fn": "a reverse KL as an advantage, with constants of its own; a recipe asks it",
     f"{_LOSS}.setup_rl_loss_fn": "it looks a loss up by its options",
     f"{_LOSS}.setup_loss_fn": "it looks a loss up by its options",
@@ -673,7 +673,7 @@ _UNBOUND: dict[str, str] = {
     f"{_ALGORITHMS}.routing.*_advantages": "the algorithms that are bound write advantages with it",
     f"{_ALGORITHMS}.routing.scalar_advantage": "metrics alone",
     f"{_ALGORITHMS}.routing.stamp_loss_routing": "no contract has the weights of several losses; those are bound alone",
-    f"{_ALGORITHMS}.echo.*": "a loss of what tools say, beside the policy's: no contract has the weights of several",
+    f"{_ALGORITHMS}.echo.*": "not yet bound: a loss of what tools say, beside the policy's, with the weights of both",
     f"{_ALGORITHMS}.rae.*": "a baseline that moves on from group to group: no contract has a state between two calls",
     f"{_ORCHESTRATOR}.train_sink.payload_tokens": "the size of a batch that is counted in tokens",
     f"{_ORCHESTRATOR}.train_sink._prune_zero_advantages": "process_batch, which is bound, asks it",
@@ -740,6 +740,7 @@ _UNBOUND: dict[str, str] = {
     f"{_ORCHESTRATOR}.orchestrator.*": "it asks engines and sends batches; what it asks of batches is bound",
     f"{_ORCHESTRATOR}.patches.*": "it patches a client",
     f"{_ORCHESTRATOR}.train_source.*": "metrics alone",
+    f"{_ORCHESTRATOR}.utils.compute_pass_metrics": "not yet bound: pass@k",
     f"{_ORCHESTRATOR}.utils.*": "names",
     "prime_rl.trainer.distributed.*": "dispatch of tokens to experts on other ranks",
     "prime_rl.trainer.model.*": "it loads a model, and calls it",

@@ -382,7 +382,18 @@ _REQUESTS = (
     ),
 )
 
-UNBOUND = {f"{_WORKERS}.*": "a register of loops, and what is traced of them"}
+UNBOUND = {
+    **dict.fromkeys(
+        (
+            f"{_WORKERS}.AgentLoopManager.*",
+            f"{_WORKERS}.AgentLoopOutput.*",
+            f"{_WORKERS}.AgentLoopWorker.__init__",
+            f"{_WORKERS}.get_trajectory_info",
+        ),
+        "workers are started, and what they do is traced",
+    ),
+    f"{_WORKERS}.*": "not yet bound: what a loop answers becomes rows of a batch",
+}
 
 
 BINDINGS = (*_AGENTS, *_PATHS, *_REQUESTS)

@@ -29,6 +29,10 @@ State = Literal["by contract", "automatic", "within a call", "left out", "never 
 STATES: tuple[State, ...] = ("by contract", "automatic", "within a call", "left out", "never looked at")
 
 
+#: How an adapter's reason begins where there is none but that nobody has bound it: that is not to be left out.
+NOT_YET = "not yet bound"
+
+
 @dataclass(frozen=True)
 class Looked:
     """One function that carries training signal.
@@ -121,7 +125,8 @@ def coverage_of(target: Target, definitions: Definitions, tree: str, sources: Ma
         for function in source.functions:
             place = file, function.span
             reason = left.get(place) or target.reason_against(f"{module}.{function.name}")
-            state: State = "by contract" if place in bound else "left out" if reason else "never looked at"
+            left_out = bool(reason) and not reason.startswith(NOT_YET)
+            state: State = "by contract" if place in bound else "left out" if left_out else "never looked at"
             by = tuple(dict.fromkeys(bound[place])) if place in bound else (reason,) if reason else ()
             looked = Looked(
                 module, function.name, file, *function.span, function.subjects, state, by, function.signature

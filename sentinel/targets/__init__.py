@@ -208,7 +208,7 @@ class Target:
         give what adds arguments to a parser, or YAML files below an import root. What nobody binds is configured by
         them, and a stand-in that has two of their options has the others.
     :ivar unbound: dotted path of a function that carries training signal and is not bound -> why not. A path with
-        ``*`` speaks of all that it matches; of several, the first.
+        ``*`` speaks of all that it matches; of several, the first. What "not yet bound" begins is not left out.
     """
 
     name: str
