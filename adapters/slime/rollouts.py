@@ -65,9 +65,20 @@ def _request(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _BESIDE = {"sglang_server_concurrency": 1, "sglang_dp_size": 1, "sglang_router_ip": "", "sglang_router_port": 0,
-           "rollout_max_response_len": 100, "rollout_num_gpus": 1, "rollout_num_gpus_per_engine": 1}  # fmt: skip
+           "sglang_router_policy": None, "rollout_max_response_len": 100, "rollout_num_gpus": 1,
+           "rollout_num_gpus_per_engine": 1}  # fmt: skip
 _OPTIONS = {name: f"rollout_{name}" for name in ("temperature", "top_p", "top_k", "stop", "stop_token_ids")}
 _OPTIONS |= {"max_new_tokens": "rollout_max_response_len"}
+
+
+class _OneToken:
+    """A tokenizer to which every text is the same token; it was called until it was asked to encode."""
+
+    def encode(self, *_: Any, **__: Any) -> list[int]:
+        return [5]
+
+    def __call__(self, *_: Any, **__: Any) -> dict[str, list[int]]:
+        return {"input_ids": [5]}
 
 
 def _asked(boundary: Any, args: Any) -> Any:
@@ -78,7 +89,7 @@ def _asked(boundary: Any, args: Any) -> Any:
     async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
         raise Asked({name: value for name, value in payload["sampling_params"].items() if name != told})
 
-    tokenizer = stand_in(encode=lambda *_, **__: [5])
+    tokenizer = _OneToken()
     answers = {
         "load_tokenizer": tokenizer,
         "load_processor": None,
