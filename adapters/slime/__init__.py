@@ -32,6 +32,7 @@ from .shared import (
     as_samples,
     full_lengths,
     kl_name,
+    mask_sums,
     one_rank,
     policy_microbatch,
     valid_counts,
@@ -102,7 +103,7 @@ def _policy_loss_function(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
         options |= {"use_tis": True, "tis_clip_low": 0.0, "tis_clip": float("inf"), "custom_tis_function_path": None}
         options["calculate_per_token_loss"] = inputs["loss_agg_mode"] == "token-sum"
         more["rollout_log_probs"] = list(inputs["old_log_probs"] - weights.log())
-        more["rollout_mask_sums"] = [mask.sum() for mask in masks]
+        more |= mask_sums(masks)
     with one_rank():
         reducer = _reducer(boundary, inputs)
     loss, _ = policy_microbatch(boundary, inputs, reducer, more, **options)

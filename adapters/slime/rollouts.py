@@ -22,6 +22,7 @@ from .shared import ARGS, MAIN, TYPES
 
 _DISTILLATION = "slime.rollout.on_policy_distillation"
 _ASYNC = "slime.rollout.fully_async_rollout"
+_ROLLOUTS, _GENERATOR = "slime.rollout.sglang_rollout", "slime.rollout.components.sample_generator"
 
 _MANAGER = StandIn("self", "the real manager starts a cluster; the method reads these attributes alone")
 _SESSION = StandIn(
@@ -64,30 +65,45 @@ def _request(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _BESIDE = {"sglang_server_concurrency": 1, "sglang_dp_size": 1, "sglang_router_ip": "", "sglang_router_port": 0,
-           "rollout_max_response_len": 100, "rollout_num_gpus": 1, "rollout_num_gpus_per_engine": 1}  # fmt: skip
+           "sglang_router_policy": None, "rollout_max_response_len": 100, "rollout_num_gpus": 1,
+           "rollout_num_gpus_per_engine": 1}  # fmt: skip
 _OPTIONS = {name: f"rollout_{name}" for name in ("temperature", "top_p", "top_k", "stop", "stop_token_ids")}
 _OPTIONS |= {"max_new_tokens": "rollout_max_response_len"}
 
 
+class _OneToken:
+    """A tokenizer to which every text is the same token; it was called until it was asked to encode."""
+
+    def encode(self, *_: Any, **__: Any) -> list[int]:
+        return [5]
+
+    def __call__(self, *_: Any, **__: Any) -> dict[str, list[int]]:
+        return {"input_ids": [5]}
+
+
 def _asked(boundary: Any, args: Any) -> Any:
     """Of the state that all requests share, and the function that makes one."""
-    module, told = boundary.module, "custom_params"  # what a top_p asks to be told of changes no sample
+    module, rollouts = boundary.module, boundary.imported[_ROLLOUTS]
+    told = "custom_params"  # what a top_p asks to be told of changes no sample
 
     async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
         raise Asked({name: value for name, value in payload["sampling_params"].items() if name != told})
 
-    tokenizer = stand_in(encode=lambda *_, **__: [5])
+    tokenizer = _OneToken()
     answers = {
         "load_tokenizer": tokenizer,
         "load_processor": None,
         "_prepare_prompt_ids": [5],
         "get_rollout_num_engines": 1,
     }
-    with contextlib.ExitStack() as alone, swapped(module, "post", post):
+    sample = boundary.imported[TYPES].Sample(prompt="a", tokens=[5])
+    tokenizers = stand_in(from_pretrained=lambda *_, **__: tokenizer)  # until December 2025
+    with contextlib.ExitStack() as alone, swapped(module, "post", post), swapped(module, "AutoTokenizer", tokenizers):
         for name, said in answers.items():
             alone.enter_context(swapped(module, name, lambda *_, _said=said, **__: _said))
+        if "tokenizer" in boundary.parameters:  # for a day in August 2025
+            return asked(boundary.function(args, tokenizer, sample, rollouts.compute_sampling_params(args)))
         type(module.GenerateState)._instances.clear()
-        sample = boundary.imported[TYPES].Sample(prompt="a", tokens=[5])
         return asked(boundary.function(args, sample, module.GenerateState(args).sampling_params.copy()))
 
 
@@ -131,9 +147,11 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         for name, stands in (("post", post), ("async_rm", graded), ("AutoTokenizer", tokenizers)):
             alone.enter_context(swapped(module, name, stands))
         alone.enter_context(with_base64(module))
-        type(module.GenerateState)._instances.clear()
+        alone.enter_context(swapped(sys.modules.get(_GENERATOR), "post", post))
+        getattr(type(module.GenerateState), "_instances", {}).clear()
+        state = (module.GenerateState(args),) if "state" in boundary.parameters else ()  # for a day in August 2025
         for _ in range(1 + sum(map(len, inputs["pieces"]))):
-            (row,) = awaited(boundary.function(args, [row], shared))
+            (row,) = awaited(boundary.function(*state, args, [row], shared))
             if row.status is not made.Status.ABORTED:
                 break
     count = row.response_length
@@ -223,14 +241,15 @@ _SGLANG, _ARGUMENTS = "slime.backends.sglang_utils.arguments", "slime.utils.argu
 _MASKS = "slime.utils.mask_utils.MultiTurnLossMaskGenerator"
 
 _REQUEST = sampling_request(
-    "slime.rollout.sglang_rollout.generate",
+    f"{_ROLLOUTS}.generate",
     f"{_ARGUMENTS}.get_slime_extra_args_provider",
     _asked,
     _OPTIONS,
     StandIn("post", "there is no engine; the request is kept, which is what is observed"),
-    imports=(TYPES,),
+    imports=(TYPES, _ROLLOUTS),
     parsed=True,
     beside=_BESIDE,
+    formerly=(f"{_GENERATOR}.generate_one_sample_vanilla",),
 )
 
 
@@ -243,7 +262,7 @@ def _requested(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 BINDINGS = (
     replace(_REQUEST, call=_requested),
     rollout(
-        "slime.rollout.sglang_rollout.generate_and_rm_group",
+        f"{_ROLLOUTS}.generate_and_rm_group",
         _followed,
         BASE64,
         StandIn("async_rm", "grades alike, and keeps the label that it is given"),

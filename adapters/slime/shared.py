@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sentinel.targets import StandIn
@@ -185,3 +185,8 @@ def full_lengths(inputs: Mapping[str, Any]) -> dict[str, list[int]]:
     """Of samples with one token of a prompt."""
     rows, tokens = inputs["response_mask"].shape
     return {"response_lengths": [tokens] * rows, "total_lengths": [tokens + 1] * rows}
+
+
+def mask_sums(masks: Sequence[Any]) -> dict[str, list[Any]]:
+    """Of rollouts of one sample each; in 0.3.0 they were called groups."""
+    return {name: [mask.sum() for mask in masks] for name in ("rollout_mask_sums", "group_mask_sums")}

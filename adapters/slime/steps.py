@@ -24,6 +24,7 @@ from .shared import (
     full_lengths,
     joined,
     kl_name,
+    mask_sums,
     one_rank,
     parallel_state,
     shards,
@@ -76,7 +77,7 @@ def _step_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     args = _loss_args(per_token, len(masks) if rows is None else rows)
     batch = {
         "loss_masks": masks,
-        "rollout_mask_sums": [mask.sum() for mask in masks],
+        **mask_sums(masks),
         "unconcat_tokens": None,
         **full_lengths(inputs),
     }
@@ -94,7 +95,7 @@ def _shared_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     prompt = inputs["prompt_length"]
     batch = {
         "loss_masks": [mask],
-        "rollout_mask_sums": [mask.sum()],
+        **mask_sums([mask]),
         "unconcat_tokens": None,
         "response_lengths": [tokens],
         "total_lengths": [tokens + prompt],
@@ -310,7 +311,7 @@ def _policy_steps(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         if inputs[given] is not None:
             whole[name] = [row[:length] for row, length in zip(inputs[given], lengths)]
     whole["loss_masks"] = [row[:length].to(inputs["log_probs"].dtype) for row, length in zip(mask, lengths)]
-    whole["rollout_mask_sums"] = [row.sum() for row in whole["loss_masks"]]
+    whole |= mask_sums(whole["loss_masks"])
     args = _policy_args(boundary, inputs)
     losses, tokens, told = [], 0, []
     for rank in range(ranks):
