@@ -388,7 +388,10 @@ def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         def forward(self, *_: Any, **__: Any) -> Any:
             return Named(logits=torch.cat([logits, behind], 1))
 
-    actor = boundary.owner(Table(), **accepted(boundary.owner, taken(inputs, "temperature"), _USUAL))
+    options = taken(inputs, "temperature")
+    if "kwargs" not in inspect.signature(boundary.owner).parameters:  # which took it before there was the option
+        options = accepted(boundary.owner, options, _USUAL)
+    actor = boundary.owner(Table(), **options)
     actor.packing_samples = False
     sequences = torch.cat([torch.zeros_like(ids[:, :1]), ids], 1)
     of_response = {"num_actions": ids.shape[1], "action_mask": mask}  # the former until May 2025
