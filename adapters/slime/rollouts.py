@@ -64,26 +64,44 @@ def _request(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _BESIDE = {"sglang_server_concurrency": 1, "sglang_dp_size": 1, "sglang_router_ip": "", "sglang_router_port": 0,
+           "sglang_router_policy": None,
            "rollout_max_response_len": 100, "rollout_num_gpus": 1, "rollout_num_gpus_per_engine": 1}  # fmt: skip
 _OPTIONS = {name: f"rollout_{name}" for name in ("temperature", "top_p", "top_k", "stop", "stop_token_ids")}
 _OPTIONS |= {"max_new_tokens": "rollout_max_response_len"}
 
 
+class _Tokenizer:
+    """A stand-in: whatever a text is, it is one token."""
+
+    def encode(self, *_: Any, **__: Any) -> list[int]:
+        return [5]
+
+    def __call__(self, *_: Any, **__: Any) -> dict[str, list[int]]:
+        return {"input_ids": [5]}
+
+
+def _refuse_groups(module: Any) -> None:
+    if hasattr(module, "_examples_to_rollout_groups"):
+        raise AbsentError("not in this version: a group is a record, which counts the tokens that are left")
+
+
 def _asked(boundary: Any, args: Any) -> Any:
     """Of the state that all requests share, and the function that makes one."""
     module, told = boundary.module, "custom_params"  # what a top_p asks to be told of changes no sample
+    _refuse_groups(module)
 
     async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
         raise Asked({name: value for name, value in payload["sampling_params"].items() if name != told})
 
-    tokenizer = stand_in(encode=lambda *_, **__: [5])
+    tokenizer = _Tokenizer()
     answers = {
         "load_tokenizer": tokenizer,
         "load_processor": None,
         "_prepare_prompt_ids": [5],
         "get_rollout_num_engines": 1,
     }
-    with contextlib.ExitStack() as alone, swapped(module, "post", post):
+    tokenizers = stand_in(from_pretrained=lambda *_, **__: tokenizer)  # until December 2025 by its own name
+    with contextlib.ExitStack() as alone, swapped(module, "post", post), swapped(module, "AutoTokenizer", tokenizers):
         for name, said in answers.items():
             alone.enter_context(swapped(module, name, lambda *_, _said=said, **__: _said))
         type(module.GenerateState)._instances.clear()
@@ -102,6 +120,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A group of one sample, which is asked for again as long as it is interrupted, with the parameters that all
     samples share. An engine says nothing of where the last token goes."""
     module, made = boundary.module, boundary.imported[TYPES].Sample
+    _refuse_groups(module)
     engine, told = TableEngine(inputs), list[Any]()
     room = 1000 if inputs["max_tokens"] is None else inputs["max_tokens"]
     options = {"partial_rollout": True, "use_token_output": True, "use_rollout_routing_replay": inputs["routed"]}

@@ -31,6 +31,9 @@ from .shared import (
     valid_samples,
 )
 
+#: The tokens of a sample, by the name of today and by that of v0.3.0.
+_SUMS = ("rollout_mask_sums", "group_mask_sums")
+
 
 def _loss_args(per_token: bool, global_batch_size: int, loss_type: str = "sft_loss", **options: Any) -> Any:
     """Supervised: the loss of a token is its log-prob's negative, and nothing else is in it."""
@@ -76,7 +79,7 @@ def _step_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     args = _loss_args(per_token, len(masks) if rows is None else rows)
     batch = {
         "loss_masks": masks,
-        "rollout_mask_sums": [mask.sum() for mask in masks],
+        **{name: [mask.sum() for mask in masks] for name in _SUMS},
         "unconcat_tokens": None,
         **full_lengths(inputs),
     }
@@ -94,7 +97,7 @@ def _shared_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     prompt = inputs["prompt_length"]
     batch = {
         "loss_masks": [mask],
-        "rollout_mask_sums": [mask.sum()],
+        **{name: [mask.sum()] for name in _SUMS},
         "unconcat_tokens": None,
         "response_lengths": [tokens],
         "total_lengths": [tokens + prompt],
