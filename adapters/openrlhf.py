@@ -41,6 +41,7 @@ from sentinel.worker.kit import (
     stand_in,
     swapped,
     taken,
+    torch,
     two_token_logits,
     unbuilt,
 )
@@ -61,8 +62,8 @@ _SFT = "openrlhf.datasets.sft_dataset.SFTDataset"
 _PADDED = {"response_mask": ("full", "right")}
 
 
-#: What losses did before they had an option.
-_USUAL = {"token_level_loss": False}
+#: What was done before there was an option.
+_USUAL = {"token_level_loss": False, "temperature": 1.0}
 
 
 def _made(boundary: Any, **options: Any) -> Any:
@@ -322,8 +323,6 @@ _UPDATES = (
 
 def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Without a penalty; it adds the KL that it is given, or has computed, times 0."""
-    import torch
-
     mask = inputs["response_mask"]
     nothing = torch.zeros(mask.shape)
     given = {"log_probs": nothing, "log_probs_base": nothing} if "log_probs" in boundary.parameters else {"kl": nothing}
@@ -331,16 +330,21 @@ def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"token_level_rewards": found[0] if isinstance(found, tuple) else found}
 
 
+def _estimate(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    """Until October 2024 there was one estimator, which was always given a mask."""
+    switch, whole = "use_kl_estimator_k3", torch.ones_like(inputs["log_probs"])
+    switches = {"k1": {switch: False}, "k3": {switch: True}}
+    if switch not in boundary.parameters:
+        switches = {"k1": {"action_mask": whole}}
+    return estimated(switches, ("log_probs", "ref_log_probs"), boundary, inputs)
+
+
 _NUMBERS = (
     Binding(
         f"{_UTILS}.compute_approx_kl",
         "kl_estimate",
         outputs=("kl",),
-        call=partial(
-            estimated,
-            {"k1": {"use_kl_estimator_k3": False}, "k3": {"use_kl_estimator_k3": True}},
-            ("log_probs", "ref_log_probs"),
-        ),
+        call=_estimate,
         fixed={"response_mask": None},
         accepts={"kl_estimator": ("k1", "k2", "k3")},
         dialects=(Dialect("clamp", 10.0, "an estimate is cut to [-10, 10]", f"{_MAIN}/models/utils.py#L88"),),
@@ -377,8 +381,6 @@ def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """One token of a prompt stands before the response. The model is a table of the scenario's logits."""
-    import torch
-
     logits, ids, mask = inputs["logits"], inputs["token_ids"], inputs["response_mask"]
     behind = torch.zeros_like(logits[:, :1])
 
@@ -386,7 +388,10 @@ def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         def forward(self, *_: Any, **__: Any) -> Any:
             return Named(logits=torch.cat([logits, behind], 1))
 
-    actor = boundary.owner(Table(), temperature=inputs["temperature"])
+    options = taken(inputs, "temperature")
+    if "kwargs" not in inspect.signature(boundary.owner).parameters:  # which took it before there was the option
+        options = accepted(boundary.owner, options, _USUAL)
+    actor = boundary.owner(Table(), **options)
     actor.packing_samples = False
     sequences = torch.cat([torch.zeros_like(ids[:, :1]), ids], 1)
     of_response = {"num_actions": ids.shape[1], "action_mask": mask}  # the former until May 2025
@@ -436,8 +441,8 @@ def _advantages(
     boundary: Any, estimator: str, samples: int, kl: Any, mask: Any, rewards: Any, coefficient: float
 ) -> Any:
     """What the experience maker makes of one experience, whose rows stand in the order of their prompts."""
-    import torch
-
+    if 'device="cuda"' in inspect.getsource(inspect.unwrap(boundary.function)):  # from March to April 2025
+        raise AbsentError("not in this version: it moves rewards to a GPU, wherever they are")
     options = _options(estimator, samples, 1.0 if coefficient == 0.0 else 0.0)
     lengths = (mask != 0).sum(-1)
     columns = {"kl": kl, "action_mask": mask, "values": torch.zeros(mask.shape), "response_length": lengths}
@@ -452,8 +457,6 @@ def _advantages(
 
 def _relative(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Which of its estimators has these settings."""
-    import torch
-
     settings, samples = (inputs["std_level"], inputs["leave_one_out"]), group_size(inputs)
     if settings not in _ESTIMATORS:
         raise AbsentError("no estimator leaves one out and scales")
@@ -468,8 +471,6 @@ def _relative(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Without discount the return of a token is its own reward, and that minus its KL."""
-    import torch
-
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     rewards = torch.zeros(len(advantages))
     return {"normalised": _advantages(boundary, "reinforce", 1, -advantages, mask.float(), rewards, 1.0)}
@@ -738,6 +739,7 @@ _DATA = (
         "openrlhf.datasets.reward_dataset.RewardDataset.__getitem__",
         "trained_tokens",
         call=_of_a_pair,
+        requires=("openrlhf.datasets.reward_dataset.preprocess_data(apply_chat_template)",),  # none before June 2024
         stand_ins=(_WORDS,),
         fixed={"max_tokens": None, "trains": "last"},
     ),

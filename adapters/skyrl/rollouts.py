@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.families import rollout, sampling_request
 from sentinel.worker.kit import Named, awaited, fields, stand_in, swapped
 
-from .shared import CODE
+from .shared import CODE, CONFIG
 
 _GENERATOR = "generators.skyrl_gym_generator.SkyRLGymGenerator"
 _NOW = f"skyrl.train.{_GENERATOR}"
@@ -244,7 +245,8 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         zero_reward_on_non_stop=False,
         sampling_params=_Options(),
     )
-    made = boundary.owner(settings, Named(max_env_workers=0), engine, engine.table.tokenizer, "policy")
+    policy = ["policy"] * ("model_name" in str(inspect.signature(boundary.owner)))  # it came, went and came again
+    made = boundary.owner(settings, Named(max_env_workers=0), engine, engine.table.tokenizer, *policy)
     if inputs["heard_as"] == "again":  # by a template of the user's; the tokenizer's own is another
         made.custom_chat_template, made.tokenizer = "of words", ChatTokenizer(default_system=True)
     asked = {**inputs["options"], "logprobs": 1, "stop": [word["content"] for word in engine.table.messages] * text}
@@ -253,7 +255,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         answer = awaited(boundary.function(made, list(engine.prompt), "env", row, 100, 1000, sampling_params=asked))
     if isinstance(answer, tuple):  # older loops: response, reward, stop reason, loss mask, prompt
         names = ("response_ids", "reward", "stop_reason", "loss_mask", "prompt_ids", "rollout_logprobs")
-        answer = stand_in(**dict(zip(names, answer)))
+        answer = stand_in(**{**dict.fromkeys(names), **dict(zip(names, answer))})
     return {
         **{name: getattr(answer, name) for name in ("prompt_ids", "response_ids", "loss_mask")},
         "log_probs": answer.rollout_logprobs or None,  # for long they were not to be had
@@ -285,7 +287,7 @@ def _asked(boundary: Any, config: Any) -> dict[str, Any]:
 BINDINGS = (
     sampling_request(
         "skyrl.backends.skyrl_train.inference_servers.engine_utils.get_sampling_params_for_backend",
-        "skyrl.train.config.config.SamplingParams",
+        f"{CONFIG}.SamplingParams",  # none before February 2026
         _asked,
         _OPTIONS,
         formerly=("skyrl.backends.skyrl_train.inference_engines.utils.get_sampling_params_for_backend",),

@@ -102,7 +102,7 @@ def _sum_of_losses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _normalised_in_place(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    if "mini_batch_boundaries" in boundary.parameters:
+    if {"mini_batch_size", "mini_batch_boundaries"} & {*boundary.parameters}:
         raise AbsentError("not in this version: the trainer scales them for its loss, too")
     data = {"advantages": inputs["advantages"].clone(), "response_mask": inputs["response_mask"]}
     return {"normalised": boundary.function(data)["advantages"]}

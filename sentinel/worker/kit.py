@@ -296,6 +296,8 @@ def requested(
     inputs: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Ask an engine for what a configuration says: see :func:`~sentinel.worker.families.sampling_request`."""
+    if not hasattr(boundary.imported[module], name):
+        raise AbsentError(f"not in this version: {module} has no {name}")
     make = getattr(boundary.imported[module], name)
     make = of_parser(make(), **beside) if parsed else make
     made, said = with_options(make, fields, inputs, **beside)

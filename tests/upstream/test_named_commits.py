@@ -123,6 +123,7 @@ def test_every_boundary_answers_or_has_a_reason(place):
             and kind not in SAID
             and place.there[key].found
             and not (kind == "raised" and binding.boundary in RAISES)
+            and not (kind == "import" and place.there[key].lacks)  # the adapter does not mean this version, either
         ):
             wrong[key] = f"{kind}: {reason}; in the text {place.there[key]}"
     assert not wrong, "\n".join(f"{boundary} ({contract}): {why}" for (boundary, contract), why in wrong.items())
