@@ -65,6 +65,8 @@ DIFFERS: dict[str, set[str]] = {
     "verl.utils.seqlen_balancing.prepare_dynamic_batch": {"max_tokens_per_microbatch=5"},
     # https://github.com/verl-project/verl/issues/7913: the mean over the microbatch, whatever the global counts are.
     f"{VERL}.compute_policy_loss_geo_mean": {"global_batch_size=2"},
+    # SLIME-PPO-CONTEXT-PARALLEL-REWARD: on two ranks the outcome lands in the middle of a short response.
+    f"{LOSS}.compute_advantages_and_returns generalised_advantage": {"context_parallel_size=2"},
     # https://github.com/verl-project/verl/pull/5797: the packed mask is shifted across sequences.
     "verl.workers.utils.losses.sft_loss": {"first_counts=True"},
     # https://github.com/verl-project/verl/pull/6735: two microbatches have room enough, but not for these rows.
@@ -175,7 +177,8 @@ def test_oracle_and_boundary_agree_behind_a_mask(code, boundary, contract):
     if boundary.startswith("roll.") and contract == "generalised_advantage":
         pytest.skip("what the critic says of padding is in it")
     wrong = _differing(bound, boundary, contract, GAPS if kind == "gaps" else PADDED)
-    assert set(wrong) == {**DIFFERS, **BEHIND_PADDING}.get(boundary, set()), wrong
+    differs = {**DIFFERS, **BEHIND_PADDING}
+    assert set(wrong) == differs.get(f"{boundary} {contract}", differs.get(boundary, set())), wrong
 
 
 @pytest.mark.parametrize(
