@@ -54,7 +54,8 @@ def _opsm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """
     shape = inputs["log_probs"].shape
     samples = as_samples(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
-    mask, clip_fraction = boundary.invoke(samples, args=Namespace(opsm_delta=inputs["opsm_delta"]))
+    args = Namespace(opsm_delta=inputs["opsm_delta"])
+    mask, clip_fraction = boundary.invoke(samples, args=args, local_loss_masks=samples["response_mask"])
     policy_loss = boundary.module.compute_policy_loss
     losses, _ = policy_loss(inputs["ppo_kl"], inputs["advantages"], inputs["eps_clip"], inputs["eps_clip_high"])
     return {"opsm_mask": mask.reshape(shape), "opsm_clipfrac": clip_fraction, "policy_loss": losses}
@@ -82,7 +83,8 @@ def _gspo(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     shape = inputs["log_probs"].shape
     advantages = torch.where(inputs["response_mask"] != 0, inputs["advantages"], 0.0)
     samples = as_samples(inputs, "log_probs", "old_log_probs", "response_mask")
-    kl = boundary.invoke(samples, local_log_probs=samples["log_probs"]).reshape(shape)
+    local = {"local_log_probs": samples["log_probs"], "local_loss_masks": samples["response_mask"]}
+    kl = boundary.invoke(samples, **local).reshape(shape)
     losses, clipped = boundary.module.compute_policy_loss(
         kl, advantages, inputs["eps_clip_low"], inputs["eps_clip_high"], inputs["dual_clip"]
     )
@@ -336,8 +338,8 @@ TARGET = Target(
     name="slime",
     arguments={
         "response_mask": ("response_mask", "loss_masks"),
-        "log_probs": ("full_log_probs", "log_probs"),
-        "old_log_probs": ("full_old_log_probs", "old_logprobs", "old_log_probs"),
+        "log_probs": ("full_log_probs", "log_probs", "local_log_probs"),
+        "old_log_probs": ("full_old_log_probs", "old_logprobs", "old_log_probs", "local_old_log_probs"),
         "eps_clip_low": ("eps_clip",),
         "dual_clip": ("eps_clip_c",),
         "lam": ("lambd",),

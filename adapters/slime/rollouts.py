@@ -81,8 +81,14 @@ class _OneToken:
         return {"input_ids": [5]}
 
 
+def _refuse_groups(module: Any) -> None:
+    if hasattr(module, "_examples_to_rollout_groups"):
+        raise AbsentError("not in this version: a group is a record, which counts the tokens that are left")
+
+
 def _asked(boundary: Any, args: Any) -> Any:
     """Of the state that all requests share, and the function that makes one."""
+    _refuse_groups(boundary.module)
     module, rollouts = boundary.module, boundary.imported[_ROLLOUTS]
     told = "custom_params"  # what a top_p asks to be told of changes no sample
 
@@ -118,6 +124,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A group of one sample, which is asked for again as long as it is interrupted, with the parameters that all
     samples share. An engine says nothing of where the last token goes."""
     module, made = boundary.module, boundary.imported[TYPES].Sample
+    _refuse_groups(module)
     engine, told = TableEngine(inputs), list[Any]()
     room = 1000 if inputs["max_tokens"] is None else inputs["max_tokens"]
     options = {"partial_rollout": True, "use_token_output": True, "use_rollout_routing_replay": inputs["routed"]}
