@@ -1,8 +1,7 @@
 """OpenRLHF (OpenRLHF/OpenRLHF): how Sentinel's contracts bind to its boundaries.
 
-Its trainers want Ray, DeepSpeed and vLLM, and import them; none of that decides what a loss, an estimator or a mask
-computes. Those imports become ghosts, and the methods run on instances of the real classes that lack what they do not
-read.
+Its trainers import Ray, DeepSpeed and vLLM; none of that decides what a loss, an estimator or a mask computes. Those
+imports become ghosts, and the methods run on instances of the real classes that lack what they do not read.
 """
 
 from __future__ import annotations
@@ -842,9 +841,10 @@ _ANSWERED = StandIn("_generate_vllm", "engines answer; what they say is how many
 _CALLS = (
     Binding("openrlhf.models.ring_attn_utils.pad_sequences", "call", call=_in_a_ring, stand_ins=(_TWO_RANKS,)),
     Binding(
-        f"{_PPO}.samples_generator.SamplesGenerator.generate_samples", "call", call=_passed, stand_ins=(_ANSWERED,)
+        f"{_PPO}.samples_generator.SamplesGenerator.generate_samples", "call", call=_passed, stand_ins=(_ANSWERED,),
+        formerly=(f"{_PPO}.experience_maker.SamplesGenerator.generate_samples",),
     ),
-)
+)  # fmt: skip
 
 #: Reason -> what is left out for it.
 _LEFT_OUT = {
