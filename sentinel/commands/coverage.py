@@ -92,8 +92,7 @@ def _at(catalog: Catalog, target: Target, written: str, settings: Settings, argu
     trees = CheckoutTrees(checkout)
     found = coverage(target, trees)
     if arguments.lines:
-        recipes = [each for each in find_recipes(catalog) if each.target == target.name]
-        ask = partial(lines, found, checkout.path, arguments.lines, recipes)
+        ask = partial(lines, found, checkout.path, arguments.lines, find_recipes(catalog, (target.name,)))
         told = _asked(target, settings, catalog, checkout.ref, ask)
         _save(arguments, target, "lines", commit=checkout.commit, level=arguments.lines, modules=_by_module(told))
         return _run(told, arguments)

@@ -310,16 +310,15 @@ class Comparison:
 
     def _called(self) -> list[Subject]:
         """What known bugs call as it stands: there are no laws for it, and no scenarios but theirs."""
-        contract, adapter = self.catalog.contracts[CALL.name], self.catalog.adapters[self.target.name]
+        adapter = str(self.catalog.adapters[self.target.name].file)
         bound = {subject.name for subject in self.subjects}
         found = []
-        for name in dict.fromkeys(recipe.boundary for recipe in self._recipes if recipe.contract == contract.name):
-            plain = Binding(name, contract.name, moved=self.target.moved)
-            binding = self.target.binding(name, contract.name) or plain
+        for name in dict.fromkeys(recipe.boundary for recipe in self._recipes if recipe.contract == CALL.name):
+            plain = Binding(name, CALL.name, moved=self.target.moved)
+            binding = self.target.binding(name, CALL.name) or plain
             if matches(binding, self._boundaries):
                 self.left_out.pop(binding.boundary, None)
-                shown = f"{name}({contract.name})" if name in bound else name
-                found.append(Subject(binding, contract, (), str(adapter.file), shown))
+                found.append(Subject(binding, CALL, (), adapter, f"{name}({CALL.name})" if name in bound else name))
         return found
 
     def reached(self, side: str, subject: Subject) -> Reached | None:
@@ -454,7 +453,7 @@ class Comparison:
             pair.close()
         undecided = search.undecided
         # The scenarios of known bugs were among those that were asked.
-        bugs = self._bugs(subject) if differences or any(broken.values()) else {}
+        bugs = _of_one_side(self._verdicts(subject)) if differences or any(broken.values()) else {}
         differs = bool(differences or any(broken.values()) or any(bugs.values()))
         state = "differs" if differs else "not compared" if undecided else "same numbers"
         return replace(
@@ -700,10 +699,6 @@ class Comparison:
         place = f"({file}:{unit.span[0]})"
         return next((n for n, each in self.known.items() if each[1].places.get(AFTER, "").endswith(place)), None)
 
-    def _bugs(self, subject: Subject) -> dict[str, tuple[str, ...]]:
-        """The known bugs of a boundary that are at one revision, and not at the other."""
-        return _of_one_side(self._verdicts(subject))
-
     def _verdicts(self, subject: Subject) -> dict[str, dict[str, str]]:
         """Known bug of a boundary -> its verdict, by side."""
         return {
@@ -740,7 +735,7 @@ class Comparison:
 
 
 def _of_one_side(verdicts: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
-    """By side: the bugs that are there and not at the other."""
+    """By side: the known bugs of a boundary that are there, and not at the other."""
     return {
         side: tuple(bug for bug, told in verdicts.items() if (told[side], told[other]) == ("reproduced", "fixed"))
         for side, other in _OTHER.items()

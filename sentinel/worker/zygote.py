@@ -14,7 +14,6 @@ import platform
 import shutil
 import signal
 import socket
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.worker import bytecode, containment, limits, processes, protocol
@@ -38,8 +37,7 @@ def serve(fd: int) -> None:
         import numpy
         import torch
 
-        from sentinel.worker.target_process import serve as serve_target  # here, once for all that are forked
-
+        importlib.import_module("sentinel.worker.target_process")  # once, for all that are forked
         protocol.send(
             channel,
             {
@@ -59,7 +57,7 @@ def serve(fd: int) -> None:
             if message["op"] == "preload":
                 protocol.send(channel, _preload(message["modules"]))
             elif message["op"] == "spawn":
-                _spawn(channel, message, fds, groups, serve_target)
+                _spawn(channel, message, fds, groups)
             elif message["op"] == "compile":
                 _compile(channel, message)
     finally:  # the controller may have been killed before it was answered
@@ -90,13 +88,7 @@ def _preload(modules: list[str]) -> dict[str, str | None]:
     return versions
 
 
-def _spawn(
-    channel: socket.socket,
-    message: dict[str, Any],
-    fds: list[int],
-    groups: Groups,
-    serve_target: Callable[[socket.socket, Mapping[str, Any]], None],
-) -> None:
+def _spawn(channel: socket.socket, message: dict[str, Any], fds: list[int], groups: Groups) -> None:
     if len(fds) != 1:
         raise protocol.ProtocolError("spawn without its socket")
     gc.freeze()  # see target_process
@@ -132,6 +124,8 @@ def _spawn(
         processes.die_with_parent()
         own = socket.socket(fileno=fds[0])
         own.send(b"!")  # tells the controller who this is: see its _first_sender
+        from sentinel.worker.target_process import serve as serve_target
+
         serve_target(own, spec)
     finally:
         with contextlib.suppress(OSError):
