@@ -537,7 +537,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = boundary.function(strategy, data, loss)
         return found
 
-    with own_randomness(), swapped(boundary.module, "current_platform", stand_in(device_type="cpu")):
+    with own_randomness(), swapped(boundary.module, "current_platform", stand_in(device_type=boundary.device)):
         told = on_ranks(count, rank)
     (sum(losses) / count).backward()
     reported = {name: sum(sum(one[f"actor/{name}@sum"]) for one in told) for name in ("pg_loss", "kl_loss")}

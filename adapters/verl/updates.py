@@ -154,9 +154,9 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     data = proto(batch=batch, meta_info={"temperature": 1.0})
     with (
         swapped(tensordict.TensorDict, "cuda", lambda self: self),
-        swapped(torch.cuda, "current_device", lambda: "cpu"),
+        swapped(torch.cuda, "current_device", lambda: "cpu" if boundary.device == "cpu" else 0),
         swapped(sys.modules.get(_MEMORY), "_get_current_mem_info", lambda *_: ("0",) * 4),
-        swapped(boundary.module, "get_device_id", lambda: "cpu"),
+        swapped(boundary.module, "get_device_id", lambda: boundary.device),
     ):
         told = boundary.function(actor, data)
     kl_loss = told.get("actor/kl_loss") if actor.config.use_kl_loss else None
@@ -196,7 +196,7 @@ def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     )
     with (
         swapped(sys.modules.get(_MEMORY), "_get_current_mem_info", lambda *_: ("0",) * 4),
-        swapped(boundary.module, "get_device_id", lambda: "cpu"),
+        swapped(boundary.module, "get_device_id", lambda: boundary.device),
     ):
         return {"values": boundary.function(critic, data)}
 
@@ -259,7 +259,7 @@ def forward_backward(boundary: Any, data: Any, tokens: int, ranks: int, step: Ca
 
     module = boundary.imported[_ENGINE]
     with (
-        swapped(module, "get_device_id", lambda: "cpu"),
+        swapped(module, "get_device_id", lambda: boundary.device),
         swapped(torch.distributed, "all_reduce", lambda value, **_: value.fill_(tokens)),
     ):
         return _engine(module, ranks, step).forward_backward_batch(data, loss_function=None, forward_only=False)
@@ -525,8 +525,8 @@ def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, sta
         worker = stand_in(engine=engine, train_batch=train_batch, profiler=stand_in(step=lambda: None))
         inspect.unwrap(boundary.imported[_WORKER].TrainingWorker.train_mini_batch)(worker, parts[rank])
 
-    on_cpu = swapped(boundary.imported[_ENGINE], "get_device_id", lambda: "cpu")
-    with on_cpu, swapped(boundary.imported[_WORKER], "Timer", lambda **_: contextlib.nullcontext()):
+    its_device = swapped(boundary.imported[_ENGINE], "get_device_id", lambda: boundary.device)
+    with its_device, swapped(boundary.imported[_WORKER], "Timer", lambda **_: contextlib.nullcontext()):
         on_ranks(len(models), work)
     return _tensordict(boundary, {}, metrics={"mfu": 0.0})
 

@@ -107,6 +107,7 @@ class Processes:
                     lambda told: zygote.compile(checkout, files(checkout), told) if told else None,
                     target,
                     self._catalog,
+                    ahead=zygote.options.device == "cpu",
                 )
                 with self._lock:
                     self._loaded[target.name, ref] = loaded
@@ -194,18 +195,23 @@ class Loaded:
         keep: Callable[[Sequence[str]], object],
         target: Target,
         catalog: Catalog,
+        ahead: bool = True,
     ) -> None:
-        """:param keep: told the files that had to be compiled."""
+        """:param keep: told the files that had to be compiled.
+        :param ahead: whether modules are imported before probes are forked. One that asks for the GPU as it is imported
+            leaves a process whose forks cannot use it: there each probe imports for itself.
+        """
         self._fork = fork
         self._keep = keep
         self._target = target
         self._adapter = str(catalog.adapters[target.name].file)
+        self._ahead = ahead
         self._seen: set[tuple[str, str]] = set()
         self.process = fork()
 
     def load(self, boundary: str, contract: str, contract_file: str) -> None:
         """Import what a boundary needs, once."""
-        if (boundary, contract) not in self._seen:
+        if self._ahead and (boundary, contract) not in self._seen:
             self._seen.add((boundary, contract))
             binding = self._target.binding(boundary, contract)
             imports = [path for name in binding.imports for path in binding.names(name)] if binding else []

@@ -73,7 +73,7 @@ def settle(device: str, seed: int = SEED) -> None:
     else:  # the same switch; that one would import torch's compiler first, two seconds for every probe
         torch.set_deterministic_debug_mode("warn")
     if device != "cpu":
-        torch.cuda.set_device(device)
+        torch.cuda.set_device(torch.device(device).index or 0)  # it takes no device without a number
         torch.cuda.manual_seed_all(seed)
 
 
@@ -170,7 +170,8 @@ def observe(
         return calling.resolve(path, roots)[1]
 
     live = {name: tensors.build(value, resolve, device) for name, value in inputs.items()}
-    return {key: tensors.observe(value) for key, value in contract.measure(call, live).items()}
+    with tensors.on_device(device):
+        return {key: tensors.observe(value) for key, value in contract.measure(call, live).items()}
 
 
 def run_bare() -> dict[str, Any]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 
 from sentinel.values.literals import STORAGE, Array, Attribute, Device, Namespace, New, Tensor, Tuple
 from sentinel.worker.drift import StandInNamespace
@@ -26,6 +29,38 @@ def to_torch(literal: Tensor, device: str = "cpu") -> torch.Tensor:
     value = value.to(device) if device != "cpu" else value
     value = value if literal.contiguous else _strided(value)
     return value.requires_grad_(True) if literal.requires_grad else value
+
+
+#: What makes a tensor of nothing but numbers.
+_FACTORIES = {getattr(torch, name) for name in (
+    "arange", "empty", "eye", "full", "linspace", "ones", "rand", "randint", "randn", "randperm", "tensor", "zeros"
+)}  # fmt: skip
+
+#: How modules of ours, adapters and other packages' contracts are called.
+_OURS = ("sentinel.", "sentinel_file_")
+
+
+class _OnDevice(TorchFunctionMode):
+    """Makes tensors on a device where an adapter or a contract names none: they stand beside the scenario's.
+
+    A framework's own calls stay as they are: a tensor that it makes on another device than its arguments is its bug.
+    """
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self._device = device
+
+    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        options = options or {}
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        if function in _FACTORIES and options.get("device") is None and caller.startswith(_OURS):
+            options = {**options, "device": self._device}
+        return function(*arguments, **options)
+
+
+def on_device(device: str) -> AbstractContextManager[object]:
+    """Give the context in which adapters and contracts make their tensors on a scenario's device."""
+    return nullcontext() if device == "cpu" else _OnDevice(device)
 
 
 def _strided(value: torch.Tensor) -> torch.Tensor:
