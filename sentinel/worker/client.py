@@ -154,7 +154,7 @@ class Zygote:
     def _wrapped(self, command: list[str]) -> list[str]:
         """The command, in bubblewrap where that is another interpreter's and strict containment is wanted."""
         assert self._scratch is not None
-        if self.options.python is None or (self.options.sandbox or self._default) != "strict":
+        if self.options.python is None or self.options.sandbox not in ("", "strict"):
             return command
         readable = [*self.places.readable, *self.places.checkouts]
         wrapped = bubblewrap.wrapped(command, readable, self.places.hidden, [self._scratch], self._devices)
@@ -170,19 +170,12 @@ class Zygote:
         return [] if self.options.device == "cpu" else bubblewrap.gpus()
 
     @property
-    def _default(self) -> str:
-        """The level to begin with; on a GPU strict was not tried yet, and is had only where it is asked for."""
-        return "strict" if self.options.device == "cpu" else "basic"
-
-    @property
     def sandbox(self) -> str:
         """The level of containment in force: what was asked for, or the strictest to be had.
 
         :raises WorkerError: as :meth:`hello`.
         """
-        if self.options.sandbox:
-            return self.options.sandbox
-        return "basic" if self._default != "strict" or self.hello()["uncontained"] else "strict"
+        return self.options.sandbox or ("basic" if self.hello()["uncontained"] else "strict")
 
     def hello(self) -> Mapping[str, Any]:
         """Versions of the interpreter, torch, numpy and the preloaded packages; ``uncontained``: why processes cannot
