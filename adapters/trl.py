@@ -20,6 +20,7 @@ from sentinel.contracts.conversations import chat
 from sentinel.contracts.normalisation import MASKED_STATISTICS
 from sentinel.contracts.updates import POLICY_UPDATE
 from sentinel.targets import Alias
+from sentinel.worker.drift import UnknownInputError
 from sentinel.worker.families import microbatch_packing, normalised_rewards, policy_loss
 from sentinel.worker.kit import (
     PROMPT,
@@ -97,7 +98,7 @@ def _trainer(boundary: Any, args: Any, **attributes: Any) -> Any:
     made = object.__new__(type(boundary.owner.__name__, (boundary.owner,), {"__getattr__": _of_configuration}))
     metrics = {"train": defaultdict(list), "eval": defaultdict(list)}
     defaults = {"accelerator": one_process(boundary.device), "_metrics": metrics, "model": stand_in(training=True)}
-    vars(made).update({"args": args, **defaults, **attributes})
+    vars(made).update({"args": args, "control": stand_in(should_evaluate=False), **defaults, **attributes})
     return made
 
 
@@ -138,9 +139,12 @@ def _completions(inputs: Mapping[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def _clipping(boundary: Any, args: Any, inputs: Mapping[str, Any], **attributes: Any) -> Any:
+    weighted = inputs["importance_weights"] is not None
+    if weighted and not hasattr(args, "vllm_importance_sampling_correction"):
+        raise UnknownInputError("not in this version: weights of what another policy sampled", "importance_weights")
     return _trainer(
         boundary, args, epsilon_low=args.epsilon, epsilon_high=args.epsilon_high, current_gradient_accumulation_steps=1,
-        use_vllm=inputs["importance_weights"] is not None, vllm_importance_sampling_correction=True,
+        use_vllm=weighted, vllm_importance_sampling_correction=True,
         **_saying(boundary, inputs["log_probs"]), **attributes,
     )  # fmt: skip
 
@@ -152,16 +156,14 @@ def _grpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         raise AbsentError(f"not in TRL: {algorithm} with {mode} and a ratio cut below by {inputs['eps_clip_low']}")
     loss_type = "dapo" if loss_type == "bnpo" and inputs["batch_num_tokens"] is not None else loss_type
     given = {
-        **_bounds(inputs), "epsilon_high": inputs["eps_clip_high"] + (algorithm == "cispo"), "loss_type": loss_type,
+        **_bounds(inputs), "epsilon_high": inputs["eps_clip_high"] + (algorithm == "cispo"),
         "importance_sampling_level": "sequence" if algorithm == "gspo" else "token", "delta": inputs["dual_clip"],
         "sapo_temperature_pos": inputs["tau_pos"], "sapo_temperature_neg": inputs["tau_neg"],
         "max_completion_length": inputs["loss_scale_factor"] or mask.shape[1],
     }  # fmt: skip
     former = {"delta": None, "importance_sampling_level": "token", "sapo_temperature_pos": 1.0,
               "sapo_temperature_neg": 1.05}  # fmt: skip
-    known = boundary.function.__code__.co_consts
-    if not any(loss_type in (one if isinstance(one, tuple) else (one,)) for one in known):
-        raise AbsentError(f"not in this version: there is no loss_type {loss_type!r}")
+    given["loss_type"] = _loss_type(boundary.function, loss_type)
     trainer, batch = _clipping(boundary, _options(boundary, given, former), inputs), _completions(inputs)
     if "student_logits" in boundary.parameters:  # SDPO's; a model is never certain of a token
         said = torch.where(torch.isfinite(inputs["log_probs"]) & (inputs["log_probs"] < 0), inputs["log_probs"], -1.0)
@@ -169,6 +171,12 @@ def _grpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     loss = boundary.function(trainer, stand_in(training=True), batch)
     clipped = trainer._metrics["train"].get("clip_ratio/region_mean") if algorithm == "ppo" else None
     return {"loss": loss, "clip_fraction": clipped[0] if clipped else None}
+
+
+def _loss_type(loss: Any, name: str) -> str:
+    if f'"{name}"' not in inspect.getsource(loss):
+        raise AbsentError(f"not in this version: there is no loss_type {name!r}")
+    return name
 
 
 def _fused_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,11 +193,13 @@ def _fused_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     vars(trainer)["liger_grpo_loss"] = vars(trainer)["liger_loss"] = kernel
     model = stand_in(lm_head=stand_in(weight=None, bias=None))
-    return {"loss": boundary.invoke({}, trainer, model, _completions(inputs))}
+    return {"loss": boundary.invoke({}, trainer, model, _completions(inputs, ref_per_token_logps=None))}
 
 
 def _bounds(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"epsilon": inputs["eps_clip_low"], "epsilon_high": inputs["eps_clip_high"], "beta": 0.0}
+    """Of the policy that a batch was sampled by; in 2025, one that is taken once was taken for the policy's own."""
+    return {"epsilon": inputs["eps_clip_low"], "epsilon_high": inputs["eps_clip_high"], "beta": 0.0,
+            "num_iterations": 2}  # fmt: skip
 
 
 def _one_action_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,7 +222,7 @@ def _async_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     batch = collator.torch_call([[given]] if "(groups,)" in inspect.getsource(collator.torch_call) else given)
     if inputs["batch_num_tokens"] is not None:
         batch["global_n_tokens"] = torch.tensor([float(inputs["batch_num_tokens"])])
-    args = _options(boundary, _bounds(inputs), {"beta": 0.0})
+    args = _options(boundary, _bounds(inputs), {"beta": 0.0, "num_iterations": 2})
     trainer = _clipping(boundary, args, inputs, _train_tokens_start_time=None)
     loss = boundary.function(trainer, model, batch)
     return {"loss": loss, "clip_fraction": trainer._metrics["train"].get("clip_ratio/region_mean", [None])[0]}
@@ -309,7 +319,8 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     batch.update(prompt_ids=prompt, prompt_mask=batch["prompt_attention_mask"], completion_ids=completion,
                  completion_mask=inputs["response_mask"].long(), teacher_input_ids=batch["input_ids"],
                  teacher_attention_mask=batch["attention_mask"])  # fmt: skip
-    whole = {"distillation_mode": "full_logits", "distillation_alpha": inputs["beta"], "distillation_is_clip": None}
+    whole = {"distillation_mode": "full_logits", "distillation_alpha": inputs["beta"], "distillation_is_clip": None,
+             "full_logit_distillation": True, "distillation_topk": None, "loss_type": "grpo"}  # fmt: skip
     trainer = _trainer(
         boundary, stand_in(**whole), beta=inputs["beta"], temperature=inputs["temperature"], model=student,
         distillation_objective="jsd", teacher_model=teacher, use_liger_gkd_loss=False, use_teacher_server=False,
@@ -526,12 +537,16 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     row = {"chosen": messages, "rejected": [*messages[:-1], {"role": "assistant", "content": "w9.9"}]}
     trainers = boundary.module.DPOTrainer
     args = _options(boundary, {"max_length": inputs["max_tokens"]}, kind=boundary.module.DPOConfig)
-    trainer = unbuilt(trainers, args=args, _tokenizer=tokenizer, _is_vlm=False)
+    trainer = unbuilt(trainers, args=args, _tokenizer=tokenizer, _is_vlm=False, is_vision_model=False)
     rows = trainers._prepare_dataset(trainer, Rows([row]), tokenizer, args, "pairs")
     if not rows:
         return {"token_ids": None}
     options = accepted(boundary.owner, {"pad_token_id": 0, "max_length": inputs["max_tokens"]}, {"max_length": None})
     batch = boundary.function(boundary.owner(**options), rows)
+    if "prompt_input_ids" in batch:  # until February 2026, when steps put the parts together, and cut them
+        prompt, answer = (batch[f"{part}_input_ids"][0] for part in ("prompt", "chosen"))
+        learned = torch.cat([torch.zeros_like(prompt), torch.ones_like(answer)])
+        return {"token_ids": torch.cat([prompt, answer]), "loss_mask": learned}
     count = int(batch["attention_mask"][0].sum())
     return {"token_ids": batch["input_ids"][0][:count], "loss_mask": batch["completion_mask"][0][:count]}
 
@@ -540,8 +555,15 @@ def _of_chatml(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The last answer of a chat, as GKD's collator learns it."""
     tokenizer, messages = chat(inputs)
     tokenizer.backend_tokenizer = stand_in(pre_tokenizer=None, decoder=None)
-    batch = boundary.function(boundary.owner(tokenizer=tokenizer, max_length=1000), [{"messages": messages}])
-    return {"token_ids": batch["input_ids"][0], "loss_mask": batch["labels"][0] != -100}
+    one = type(tokenizer).__call__
+
+    def several(self: Any, texts: Any, **options: Any) -> Any:
+        return one(self, texts, **options) if isinstance(texts, str) else {"input_ids": [*map(self.encode, texts)]}
+
+    with swapped(type(tokenizer), "__call__", several):  # until October 2024 it was handed a list
+        batch = boundary.function(boundary.owner(tokenizer=tokenizer, max_length=1000), [{"messages": messages}])
+    ids, labels = batch["input_ids"][0], batch["labels"][0]
+    return {"token_ids": torch.where(labels == -100, ids, labels), "loss_mask": labels != -100}
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -678,15 +700,18 @@ def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     ids = torch.tensor(token_ids(mask * 0 + 1), device=mask.device)
     if len(ids) < 2:
         raise AbsentError("a prompt has several completions")
-    options = {**_bounds(inputs), "num_generations": len(ids),
+    options = {**_bounds(inputs), "num_generations": len(ids), "temperature": 1.0,
                "max_completion_length": inputs["loss_scale_factor"] or mask.shape[1]}  # fmt: skip
     if "GRPO" in boundary.path:
-        options["loss_type"] = _LOSS_TYPES["ppo", inputs["loss_agg_mode"]].replace("bnpo", "dapo")
+        name = _LOSS_TYPES["ppo", inputs["loss_agg_mode"]].replace("bnpo", "dapo")
+        options["loss_type"] = _loss_type(boundary.owner._compute_loss, name)
     prompts = [{"prompt": token_words(row[:1])} for row in ids.tolist()]
     table, size = inputs["log_probs"], inputs["micro_batch_size"]
     trainer, model = built(boundary, table, size, prompts, options, reward_funcs=itself)
-    scored = partial(itself, _completions(inputs, prompt_ids=ids[:, :1], completion_ids=ids[:, 1:]))
-    trainer._generate_and_score_completions = scored
+    batch = _completions(inputs, prompt_ids=ids[:, :1], completion_ids=ids[:, 1:])
+    makes = inspect.getsource(trainer._generate_and_score_completions)  # a step cuts all columns, of which it has these
+    scored = {name: column for name, column in batch.items() if f'"{name}"' in makes}
+    trainer._generate_and_score_completions = partial(itself, scored)
     loss, arrived = trained(trainer, model)
     return {"gradient": arrived[:, 1:-1], "pg_loss": loss}
 
@@ -754,7 +779,10 @@ def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     rewards, size, level = inputs["rewards"], group_size(inputs), inputs["std_level"]
     options: dict[str, Any] = {"num_generations": max(size, 2), "beta": 0.0}
     if "GRPO" in boundary.path:
-        options["scale_rewards"] = level or "none"
+        former = "bool" in str(configured_by(boundary).__annotations__.get("scale_rewards"))  # until October 2025
+        if former and level == "batch":
+            raise AbsentError("not in this version: rewards are scaled by the deviation of a group")
+        options["scale_rewards"] = level is not None if former else level or "none"
     elif level == "batch":
         options["normalize_advantages"] = True
     batch = [{"prompt": f"w{PROMPT + sorted(set(inputs['group'])).index(label)}"} for label in inputs["group"]]
