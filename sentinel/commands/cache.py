@@ -47,18 +47,20 @@ def _days(text: str) -> float:
 
 def _list(arguments: argparse.Namespace) -> int:
     home = Home.default()
-    found = entries(home)
+    contents = entries(home)
     if arguments.json:
-        say_json([{**asdict(entry), "path": str(entry.path), "last_used": _when(entry.last_used)} for entry in found])
+        say_json(
+            [{**asdict(entry), "path": str(entry.path), "last_used": _when(entry.last_used)} for entry in contents]
+        )
         return 0
-    if not found:
+    if not contents:
         say(f"the cache in {home.path} is empty")
         return 0
     rows = [
-        (e.kind, e.owner, e.name[:40], size(e.size), _ago(e.last_used), "in use" if e.in_use else "") for e in found
+        (e.kind, e.owner, e.name[:40], size(e.size), _ago(e.last_used), "in use" if e.in_use else "") for e in contents
     ]
     say_table(("kind", "of", "name", "size", "last used", ""), rows)
-    say(f"{counted(len(found), 'thing')}, {size(sum(entry.size for entry in found))} in {home.path}")
+    say(f"{counted(len(contents), 'thing')}, {size(sum(entry.size for entry in contents))} in {home.path}")
     return 0
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sentinel.commands.console import Commands, command, counted, progress, say
 from sentinel.commands.fix import tests_options
-from sentinel.commands.known import known, settings_options
+from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.deciding.runner import opener, options_of
 from sentinel.errors import SentinelError
 from sentinel.export.branch import Branch, contribute
@@ -58,7 +58,7 @@ def _contribute(arguments: argparse.Namespace) -> int:
         raise SentinelError("say which bug, or --all")
     if arguments.repo and arguments.head:
         raise SentinelError("--repo is the working tree that has the fix; it cannot be given with --head")
-    catalog, settings = known(arguments)
+    catalog, settings = catalog_and_settings(arguments)
     recipes = find_recipes(catalog, (), arguments.bug)
     base = Ref.parse(arguments.base) if arguments.base else None
     head = Ref.parse(arguments.head) if arguments.head else None

@@ -19,8 +19,8 @@ from packaging.utils import canonicalize_name
 
 import sentinel
 from sentinel.commands.console import Commands, command, json_option, progress, say, say_json, say_table, size
-from sentinel.commands.known import DISTRIBUTION, known
 from sentinel.commands.mirror import state
+from sentinel.commands.options import DISTRIBUTION, catalog_and_settings
 from sentinel.errors import INSTALL, SentinelError
 from sentinel.recipes import catalog
 from sentinel.run.selection import why_not_writable
@@ -149,13 +149,13 @@ def _git() -> Iterator[Check]:
         yield Check("git", "note", "not on PATH", advice)
         return
     try:
-        said = subprocess.run([place, "--version"], capture_output=True, text=True, timeout=_WAIT, check=True).stdout
+        version = subprocess.run([place, "--version"], capture_output=True, text=True, timeout=_WAIT, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
         yield Check("git", "note", f"does not run: {error}", advice)
         return
-    numbers = re.search(r"(\d+)\.(\d+)", said)
+    numbers = re.search(r"(\d+)\.(\d+)", version)
     old = numbers is not None and tuple(map(int, numbers.groups())) < (2, 30)
-    yield Check("git", "note" if old else "ok", said.strip(), advice if old else "")
+    yield Check("git", "note" if old else "ok", version.strip(), advice if old else "")
 
 
 def _home() -> Iterator[Check]:
@@ -176,9 +176,9 @@ def _mirrors() -> Iterator[Check]:
     good = [name for name, mirror in mirrors.items() if mirror.whole]
     lacking = [name for name in sorted(catalog.bundled_catalog().targets) if name not in good and name != "demo"]
     advice = f"`sentinel mirror add {lacking[0]}` to decide its git refs" if lacking else ""
-    found = ", ".join(good) or "none"
+    names = ", ".join(good) or "none"
     yield Check(
-        "mirrors", "note" if lacking else "ok", f"{found}; not {', '.join(lacking)}" if lacking else found, advice
+        "mirrors", "note" if lacking else "ok", f"{names}; not {', '.join(lacking)}" if lacking else names, advice
     )
     for name, mirror in mirrors.items():
         if state(mirror):
@@ -201,7 +201,7 @@ def _names() -> Iterator[Check]:
 def _settings() -> Iterator[Check]:
     try:
         file = read_file(Path.cwd())[1]
-        settings = known()[1]
+        settings = catalog_and_settings()[1]
     except SentinelError as error:
         yield Check("settings", "missing", str(error), "mend the file")
         settings, file = Settings(), None

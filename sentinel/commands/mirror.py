@@ -19,7 +19,7 @@ from sentinel.commands.console import (
     say_table,
     size,
 )
-from sentinel.commands.known import known, settings_options, target_named
+from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.errors import SentinelError
 from sentinel.sources import MirrorStore
 from sentinel.sources.mirrors import Mirror
@@ -61,7 +61,7 @@ def declare(commands: Commands, text: str) -> None:
 
 
 def _add(arguments: argparse.Namespace) -> int:
-    catalog, settings = known(arguments)
+    catalog, settings = catalog_and_settings(arguments)
     target = target_named(catalog, arguments.target)
     target = fork(target, settings.url_of(target.name))
     with progress() as tell:
@@ -71,7 +71,7 @@ def _add(arguments: argparse.Namespace) -> int:
 
 
 def _update(arguments: argparse.Namespace) -> int:
-    catalog, _ = known()
+    catalog, _ = catalog_and_settings()
     store = MirrorStore()
     named = [target_named(catalog, name) for name in dict.fromkeys(arguments.targets)]
     wanted = {target.name for target in named} or set(catalog.targets)
@@ -94,7 +94,7 @@ def _update(arguments: argparse.Namespace) -> int:
 
 
 def _remove(arguments: argparse.Namespace) -> int:
-    catalog, settings = known(arguments)
+    catalog, settings = catalog_and_settings(arguments)
     target = target_named(catalog, arguments.target)
     gone = MirrorStore().remove(fork(target, settings.url_of(target.name)).name)
     say(f"{gone.target}: removed, {size(gone.size)} freed")

@@ -10,7 +10,7 @@ from typing import Any
 
 from sentinel.commands import changes, duplicates, findings, history, site
 from sentinel.commands.console import Commands, command, counted, group, say, say_json
-from sentinel.commands.known import RUN, evidence_folders, evidence_option
+from sentinel.commands.options import RUN, evidence_folders, evidence_option
 from sentinel.errors import SentinelError
 from sentinel.reports.baseline import update
 from sentinel.reports.evidence import schema

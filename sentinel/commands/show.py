@@ -11,7 +11,7 @@ from typing import Any
 import sentinel
 from sentinel.commands.console import Commands, command, say, say_table
 from sentinel.commands.findings import evidence_of
-from sentinel.commands.known import known, settings_options
+from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.affects import settings_in_words
 from sentinel.recipes.grades import reached, realism, root
@@ -34,7 +34,7 @@ def declare(commands: Commands, text: str) -> None:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    catalog, settings = known(arguments)
+    catalog, settings = catalog_and_settings(arguments)
     folders = _report_folders(settings)
     for index, recipe in enumerate(find_recipes(catalog, (), [arguments.bug])):
         if index:
@@ -111,12 +111,12 @@ def _expectations(recipe: Recipe) -> None:
 
 def _verdicts(recipe: Recipe, folders: Mapping[str, Path]) -> dict[str, dict[str, str]]:
     """Ref -> folder's name -> the verdict recorded there."""
-    found: dict[str, dict[str, str]] = {}
+    verdicts: dict[str, dict[str, str]] = {}
     for name, folder in folders.items():
         for document in evidence_of(recipe, folder):
             kind = f" ({document['kind']})" if document["kind"] else ""
-            found.setdefault(str(document["ref"]), {})[name] = f"{document['verdict']}{kind}"
-    return found
+            verdicts.setdefault(str(document["ref"]), {})[name] = f"{document['verdict']}{kind}"
+    return verdicts
 
 
 def _pins(recipe: Recipe, verdicts: Mapping[str, Mapping[str, str]]) -> None:

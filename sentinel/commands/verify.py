@@ -13,7 +13,7 @@ from typing import Any
 from sentinel.commands.consistency import contradictions
 from sentinel.commands.console import Commands, command, json_option, progress, say, say_json
 from sentinel.commands.fix import tests_options
-from sentinel.commands.known import known, settings_options
+from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.deciding.outcomes import Decision
 from sentinel.deciding.runner import Job, opener, options_of, runner_of
 from sentinel.errors import SentinelError
@@ -103,15 +103,15 @@ def _verify(arguments: argparse.Namespace) -> int:
         for outcome in outcomes:
             _tell(outcome)
     # What could not be checked must not hide that something else is different.
-    found = {outcome.outcome for outcome in outcomes}
-    return 1 if "different" in found else 2 if "could not" in found else 0
+    results = {outcome.outcome for outcome in outcomes}
+    return 1 if "different" in results else 2 if "could not" in results else 0
 
 
 def _files(paths: list[Path]) -> list[Path]:
-    found = [file for path in paths for file in (_below(path) if path.is_dir() else [path])]
-    if not found:
+    files = [file for path in paths for file in (_below(path) if path.is_dir() else [path])]
+    if not files:
         raise SentinelError(f"no evidence in {', '.join(map(str, paths))}")
-    return found
+    return files
 
 
 def _below(folder: Path) -> list[Path]:
@@ -141,16 +141,16 @@ def _conclusion(outcome: Outcome) -> str:
 
 
 def _plain(outcome: Outcome) -> dict[str, Any]:
-    found = outcome.verification
+    verification = outcome.verification
     return {
         "evidence": str(outcome.evidence),
         "outcome": outcome.outcome,
         "subject": outcome.subject,
         "recipe": outcome.recipe,
-        "conclusion": found.conclusion if found else _conclusion(outcome),
-        "agreements": [asdict(item) for item in found.agreements] if found else [],
-        "differences": list(found.differences) if found else [],
-        "circumstances": list(found.circumstances) if found else [],
+        "conclusion": verification.conclusion if verification else _conclusion(outcome),
+        "agreements": [asdict(item) for item in verification.agreements] if verification else [],
+        "differences": list(verification.differences) if verification else [],
+        "circumstances": list(verification.circumstances) if verification else [],
     }
 
 
@@ -159,7 +159,7 @@ class _Verifier:
 
     def __init__(self, arguments: argparse.Namespace, targets: Sequence[str], tell: Callable[[str], None]) -> None:
         self._repo, self._tell, self._tests_python = arguments.repo, tell, arguments.tests_python
-        self._catalog, self._settings = known(arguments)
+        self._catalog, self._settings = catalog_and_settings(arguments)
         self._targets = [name for name in targets if name in self._catalog.adapters]
         self._store = MirrorStore()
         fixes = [fix for target in self._targets for fix in find_fixes(self._catalog, target)]
@@ -177,20 +177,20 @@ class _Verifier:
         """Check one document; what is wrong with it or with this machine is an outcome too."""
         if isinstance(recorded, str):
             return Outcome(file, "could not", reason=recorded)
-        subject, recipe = f"{recorded['bug_id'] or recorded['law'] or 'a law'} was {recorded['verdict']}", ""
+        subject, origin = f"{recorded['bug_id'] or recorded['law'] or 'a law'} was {recorded['verdict']}", ""
         try:
             ref = self._patched(recorded) or ref_of(recorded, self._repo)
             subject += f" at {ref.short}"
-            found, recipe = recipe_of(recorded, self._catalog)
-            verification = self._again(recorded, found, ref)
+            recipe, origin = recipe_of(recorded, self._catalog)
+            verification = self._again(recorded, recipe, ref)
         except SentinelError as error:
-            return Outcome(file, "could not", subject, recipe, str(error))
-        return Outcome(file, "same" if verification.same else "different", subject, recipe, "", verification)
+            return Outcome(file, "could not", subject, origin, str(error))
+        return Outcome(file, "same" if verification.same else "different", subject, origin, "", verification)
 
     def contribution(self, file: Path, recorded: dict[str, Any], no_tests: bool) -> list[Outcome]:
         """Check what ``contribute`` left: each decision, the trial of the fix, the heads of other pull requests, the
         runner, and that the pages say what the evidence says."""
-        found = [self.verify(file, side) for sides in recorded["bugs"].values() for side in sides.values()]
+        outcomes = [self.verify(file, side) for sides in recorded["bugs"].values() for side in sides.values()]
         try:
             made = contribution(recorded, self._catalog, self._store)
             for name, text in (("PULL_REQUEST.md", page(made)), ("COMMENT.md", comment(made))):
@@ -198,37 +198,37 @@ class _Verifier:
                 if not beside.is_file():
                     continue
                 same = beside.read_text(encoding="utf-8") == text
-                told = "as the evidence says" if same else "something else than the evidence says"
-                found.append(Outcome.of(beside, "the page", same, told))
+                conclusion = "as the evidence says" if same else "something else than the evidence says"
+                outcomes.append(Outcome.of(beside, "the page", same, conclusion))
             if made.fix and recorded["tried"]:
-                found.append(self._tried_again(file, made.fix, recorded["tried"], no_tests))
-                found.append(self._heads_again(file, made.recipe, made.fix, recorded["related"]))
+                outcomes.append(self._tried_again(file, made.fix, recorded["tried"], no_tests))
+                outcomes.append(self._heads_again(file, made.recipe, made.fix, recorded["related"]))
             beside = file.with_name("run_validation.py")
             if beside.is_file() and recorded["runner"]["sides"]:
-                found.append(self._runner_again(beside, made.document))
+                outcomes.append(self._runner_again(beside, made.document))
         except SentinelError as error:
-            found.append(Outcome(file, "could not", "the fix", reason=str(error)))
-        return found
+            outcomes.append(Outcome(file, "could not", "the fix", reason=str(error)))
+        return outcomes
 
     def _tried_again(self, file: Path, fix: Fix, recorded: dict[str, Any], no_tests: bool) -> Outcome:
         options = options_of(self._settings, fix.target)
         how = (not no_tests, self._tests_python)
         now = try_fix(self._catalog, fix, self._opened, options, self._store, self._tell, *how)
         # What was learnt to look at since, another recipe or another function, is not in the evidence.
-        looked = {name: {key: now[name].get(key) for key in recorded[name]} for name in ("others", "elsewhere")}
-        pairs = {name: (recorded[name], {**now, **looked}[name]) for name in recorded if name not in _TESTS}
+        comparable = {name: {key: now[name].get(key) for key in recorded[name]} for name in ("others", "elsewhere")}
+        pairs = {name: (recorded[name], {**now, **comparable}[name]) for name in recorded if name not in _TESTS}
         left = ""
         for name in _TESTS:
             then, here = _ran(recorded[name]), _ran(now[name])
             both = sorted(then.keys() & here.keys())
             pairs[name] = {test: then[test] for test in both}, {test: here[test] for test in both}
             for test in sorted(recorded[name].keys() - set(both)):
-                side, said = ("here", now[name]) if test in then else ("then", recorded[name])
-                why = said.get(test, {}).get("not_runnable") or said.get(test, {}).get("reason", "")
+                side, results = ("here", now[name]) if test in then else ("then", recorded[name])
+                why = results.get(test, {}).get("not_runnable") or results.get(test, {}).get("reason", "")
                 left += f"; {test} did not run {side}" + (f": {why}" if why else "")
         wrong = "; ".join(f"{name}: {_apart(*pair)}" for name, pair in pairs.items() if pair[0] != pair[1])
-        told = wrong or "the same: every count and difference"
-        return Outcome.of(file, "the trial of the fix", not wrong, told + left)
+        conclusion = wrong or "the same: every count and difference"
+        return Outcome.of(file, "the trial of the fix", not wrong, conclusion + left)
 
     def _heads_again(self, file: Path, recipe: Recipe, fix: Fix, recorded: Sequence[dict[str, Any]]) -> Outcome:
         """The verdicts at those heads of pull requests that this mirror has, too."""
@@ -237,8 +237,8 @@ class _Verifier:
         here = [item for item in recorded if item["commit"] in now]
         wrong = [f"#{item['pull']} {item['verdict']} recorded, {now[item['commit']]} now" for item in here
                  if now[item["commit"]] != item["verdict"]]  # fmt: skip
-        told = "; ".join(wrong) or f"the same at {len(here)} of {len(recorded)}; the mirror has no others"
-        return Outcome.of(file, "heads of pull requests", not wrong, told)
+        conclusion = "; ".join(wrong) or f"the same at {len(here)} of {len(recorded)}; the mirror has no others"
+        return Outcome.of(file, "heads of pull requests", not wrong, conclusion)
 
     def _runner_again(self, file: Path, recorded: Mapping[str, Any]) -> Outcome:
         """What the runner says that lies beside the evidence, with the packages alone that it names."""
@@ -253,8 +253,8 @@ class _Verifier:
             texts = {file.name: file.read_text(encoding="utf-8")}
             answers = environment.run(texts, "", checkouts, recorded["runner"]["packages"], contained)
         now = {name: tried.status or tried.problem for name, (tried, _) in zip(recorded["runner"]["sides"], answers)}
-        told = ", ".join(f"{status} at {name}" for name, status in now.items())
-        return Outcome.of(file, "the runner", now == recorded["runner"]["sides"], f"it says {told}")
+        conclusion = ", ".join(f"{status} at {name}" for name, status in now.items())
+        return Outcome.of(file, "the runner", now == recorded["runner"]["sides"], f"it says {conclusion}")
 
     def _again(self, recorded: dict[str, Any], recipe: Recipe, ref: Ref) -> Verification:
         decision: Decision = self._runner(recorded).decide(Job(recipe, ref, recorded["expect"]))
@@ -296,15 +296,15 @@ def _apart(recorded: Any, now: Any) -> str:
     """What is not the same, entry by entry."""
     if isinstance(recorded, Mapping) and isinstance(now, Mapping):
         return ", ".join(
-            f"{key} {_apart(said, now.get(key))}" for key, said in recorded.items() if said != now.get(key)
+            f"{key} {_apart(then, now.get(key))}" for key, then in recorded.items() if then != now.get(key)
         )
     return f"{recorded} recorded, {now} now"
 
 
 def _ran(tests: dict[str, Any]) -> dict[str, Any]:
     """What those of upstream's tests gave that could run, with whichever option they did."""
-    ran = {name: told for name, told in tests.items() if "not_runnable" not in told and "reason" not in told}
-    return {name: {key: told[key] for key in told if key != "option"} for name, told in ran.items()}
+    ran = {name: result for name, result in tests.items() if "not_runnable" not in result and "reason" not in result}
+    return {name: {key: result[key] for key in result if key != "option"} for name, result in ran.items()}
 
 
 def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:
@@ -385,10 +385,10 @@ def _embedded(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
 def compared(recorded: dict[str, Any], decision: Decision) -> Verification:
     """As :func:`~sentinel.reports.baseline.verify_report`, and that the rest of the document follows from it too."""
     now = evidence(decision)
-    found = verify_report(recorded, now)
-    if found.differences:
-        return found
+    verification = verify_report(recorded, now)
+    if verification.differences:
+        return verification
     wrong = contradictions(recorded, now)
-    told = {name for name in ("commit", "tree", "blob") if any(name in line for line in wrong)}
-    rest = tuple(line for line in found.circumstances if line.partition(":")[0] not in told)
-    return replace(found, differences=tuple(wrong), circumstances=rest)
+    subjects = {name for name in ("commit", "tree", "blob") if any(name in line for line in wrong)}
+    rest = tuple(line for line in verification.circumstances if line.partition(":")[0] not in subjects)
+    return replace(verification, differences=tuple(wrong), circumstances=rest)

@@ -97,10 +97,10 @@ def of_script(file: Path) -> CommandLine:
         script.read(file)
     except RecursionError:
         raise SentinelError(f"{file} is no launch script: nested too deep") from None
-    found = [of_words(words, where) for where, words in script.commands if _program(words)]
-    if not found:
+    commands = [of_words(words, where) for where, words in script.commands if _program(words)]
+    if not commands:
         raise SentinelError(f"{file}: no command in it runs a Python program; give the command itself after --")
-    return max(found, key=lambda command: len(command.settings) + len(command.unknown))
+    return max(commands, key=lambda command: len(command.settings) + len(command.unknown))
 
 
 @dataclass
@@ -189,8 +189,8 @@ class _Script:
         if plain is None:
             return UNKNOWN
         default = node.named_children[1:]
-        known = plain[1] in self.arrays or not default
-        return self._value(plain[1]) if known else "".join(map(self._text, default))
+        has_value = plain[1] in self.arrays or not default
+        return self._value(plain[1]) if has_value else "".join(map(self._text, default))
 
     def _value(self, name: str) -> str:
         return " ".join(self.arrays.get(name, [UNKNOWN]))
@@ -198,8 +198,8 @@ class _Script:
 
 def _array(node: Node) -> str:
     """The array that ``${ARGS[@]}`` puts in; empty where a node is something else."""
-    found = re.fullmatch(r"\$\{(\w+)\[[@*]\]\}", _of(node)) if node.type == "expansion" else None
-    return found[1] if found else ""
+    match = re.fullmatch(r"\$\{(\w+)\[[@*]\]\}", _of(node)) if node.type == "expansion" else None
+    return match[1] if match else ""
 
 
 def _of(node: Node) -> str:
@@ -208,7 +208,7 @@ def _of(node: Node) -> str:
 
 def _unescaped(text: str) -> str:
     """What is between double quotation marks: a backslash counts before these alone."""
-    return re.sub(r'\\([$`"\\\n])', lambda found: found[1].strip("\n"), text)
+    return re.sub(r'\\([$`"\\\n])', lambda match: match[1].strip("\n"), text)
 
 
 def _parsed(source: bytes) -> Node:

@@ -57,9 +57,9 @@ def search_path(
     folders, left_out = [], []
     for entry in written if isinstance(written, list) else ():
         scheme, _, name = str(entry).rpartition("://")
-        found = next(filter(os.path.isdir, _meant(scheme, name, target, checkout)), None)
-        if found is not None:
-            folders.append(found.absolute())
+        folder = next(filter(os.path.isdir, _meant(scheme, name, target, checkout)), None)
+        if folder is not None:
+            folders.append(folder.absolute())
         else:
             left_out.append(
                 f"hydra.searchpath: {entry} is left out: it is no folder here, and no package or folder of "

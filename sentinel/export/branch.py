@@ -50,9 +50,9 @@ def contribute(clone: Path, fix: Fix, main: str) -> Branch:
             return _of_upstream(git_dir, fix, name)
         base = fix.commit
         for ref in (f"refs/remotes/upstream/{main}", f"refs/remotes/origin/{main}", f"refs/heads/{main}"):
-            found = run(git_dir, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
-            if found.status == 0:
-                newest = found.out.decode().strip()
+            tip = run(git_dir, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
+            if tip.status == 0:
+                newest = tip.out.decode().strip()
                 base = newest if _blobs(git_dir, newest, fix) == _blobs(git_dir, fix.commit, fix) else base
                 break
         there = _blobs(git_dir, base, fix)
@@ -106,13 +106,13 @@ def _committed(git_dir: Path, base: str, files: Mapping[str, bytes], text: str) 
 
 def _who(git_dir: Path) -> dict[str, str]:
     """Who commits, as the user's own git says: Sentinel's git does not read the user's configuration."""
-    found: dict[str, str] = {}
+    identity: dict[str, str] = {}
     for name, setting in (("NAME", "user.name"), ("EMAIL", "user.email")):
-        said = run(git_dir, "config", setting, environment={"GIT_CONFIG_GLOBAL": os.path.expanduser("~/.gitconfig")})
-        if said.status:
+        value = run(git_dir, "config", setting, environment={"GIT_CONFIG_GLOBAL": os.path.expanduser("~/.gitconfig")})
+        if value.status:
             raise SentinelError(f"git does not know who commits; say so with `git config --global {setting} ...`")
-        found |= dict.fromkeys((f"GIT_AUTHOR_{name}", f"GIT_COMMITTER_{name}"), said.out.decode().strip())
-    return found
+        identity |= dict.fromkeys((f"GIT_AUTHOR_{name}", f"GIT_COMMITTER_{name}"), value.out.decode().strip())
+    return identity
 
 
 def _slug(text: str) -> str:

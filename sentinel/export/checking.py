@@ -57,7 +57,7 @@ _FLAGS = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLIN
 _PASSED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ")
 
 
-def said_by(
+def output_of(
     command: list[str],
     folder: Path,
     readable: Sequence[Path],
@@ -148,12 +148,12 @@ class Environment:
             for name, text in {**files, "trial.py": _TRIAL}.items():
                 Path(folder, name).write_text(text, encoding="utf-8")
             command = [*prefix, f"{folder}/trial.py", json.dumps(job)]
-            said = said_by(command, Path(folder), readable, environment, limit, contained)
-        if said is None:
+            output = output_of(command, Path(folder), readable, environment, limit, contained)
+        if output is None:
             return [(Tried("", "", f"no answer within {limit:g} s"), None)] * len(checkouts)
-        parts = said.split(mark)
+        parts = output.split(mark)
         if len(parts) != 2 * len(checkouts) + 1:
-            return [(_broken(said), None)] * len(checkouts)
+            return [(_broken(output), None)] * len(checkouts)
         return [(_of_runner(parts[n]), _of_test(parts[n + 1]) if test else None) for n in range(0, len(parts) - 1, 2)]
 
     def _linked(self, names: tuple[str, ...]) -> Path:
@@ -185,41 +185,41 @@ def _installed_by(names: tuple[str, ...]) -> dict[str, Path]:
     """Top-level name -> where it lies, of these distributions and of all that they require."""
     from packaging.requirements import Requirement
 
-    queue, seen, found = list(names), set[str](), dict[str, Path]()
+    queue, distributions, places = list(names), set[str](), dict[str, Path]()
     while queue:
         try:
             distribution = metadata.distribution(queue.pop())
         except metadata.PackageNotFoundError:  # required, and done without
             continue
-        if distribution.name in seen:
+        if distribution.name in distributions:
             continue
-        seen.add(distribution.name)
+        distributions.add(distribution.name)
         for top in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
-            found[top] = Path(str(distribution.locate_file(top)))
+            places[top] = Path(str(distribution.locate_file(top)))
         for line in distribution.requires or ():
             required = Requirement(line)
             if required.marker is None or required.marker.evaluate({"extra": ""}):
                 queue.append(required.name)
-    return {top: place for top, place in found.items() if not top.endswith(".pth")}
+    return {top: place for top, place in places.items() if not top.endswith(".pth")}
 
 
-def _of_runner(said: str) -> Tried:
+def _of_runner(output: str) -> Tried:
     """What a runner printed last; the target may have printed before."""
     try:
-        start = said.rindex('{\n "bug_id"')
-        answer, end = json.JSONDecoder().raw_decode(said, start)
+        start = output.rindex('{\n "bug_id"')
+        answer, end = json.JSONDecoder().raw_decode(output, start)
         status, reason, needs = (answer.get(key, "") for key in ("status", "reason", "needs"))
         if status == "could not run":
-            return Tried("", said, str(reason), tuple(map(str, needs)))
-        return Tried(str(status), said[start:end])
+            return Tried("", output, str(reason), tuple(map(str, needs)))
+        return Tried(str(status), output[start:end])
     except (ValueError, TypeError, AttributeError, RecursionError):
-        return _broken(said)
+        return _broken(output)
 
 
-def _of_test(said: str) -> Tried:
-    status = {"0": "passed", "1": "failed"}.get(said.rstrip().rpartition("\n")[2])
-    return Tried(status, said) if status else _broken(said)
+def _of_test(output: str) -> Tried:
+    status = {"0": "passed", "1": "failed"}.get(output.rstrip().rpartition("\n")[2])
+    return Tried(status, output) if status else _broken(output)
 
 
-def _broken(said: str) -> Tried:
-    return Tried("", said, said.strip().splitlines()[-1] if said.strip() else "it said nothing")
+def _broken(output: str) -> Tried:
+    return Tried("", output, output.strip().splitlines()[-1] if output.strip() else "it said nothing")

@@ -101,13 +101,13 @@ def _guilty(fix: Fix, store: MirrorStore) -> tuple[tuple[str, int, int, str], ..
     mirror = store.path(fix.target)
     listed, _ = git_objects.listing(mirror, fix.commit, [file for file, _, _ in fix.guilty])
     blobs = {entry.path: entry.blob for entry in listed}
-    found = []
+    passages = []
     for file, first, last in fix.guilty:
         if file not in blobs:
             raise SentinelError(f"{fix.path}: {file} is not there at {fix.commit[:12]}")
         text = next(git_objects.contents(mirror, [blobs[file]]))[1].decode("utf-8", "replace")
-        found.append((file, first, last, "\n".join(text.splitlines()[first - 1 : last])))
-    return tuple(found)
+        passages.append((file, first, last, "\n".join(text.splitlines()[first - 1 : last])))
+    return tuple(passages)
 
 
 def load_contribution(file: Path) -> dict[str, Any] | None:
@@ -137,9 +137,9 @@ def related(ledger: Ledger, recipe: Recipe, fix: Fix) -> list[dict[str, Any]]:
 
     A head at which it is ``fixed`` is a report of the bug, whatever its words are, if the bug was where it began.
     """
-    said = {"mends": "fixed", "absent": ABSENT}
+    verdicts = {"mends": "fixed", "absent": ABSENT}
     return [
-        {"pull": head.pull, "commit": head.commit, "verdict": said.get(head.verdict, head.verdict)}
+        {"pull": head.pull, "commit": head.commit, "verdict": verdicts.get(head.verdict, head.verdict)}
         for head in heads(ledger, [recipe], MOST_HEADS)
         if head.commit not in ("", fix.head)
     ]

@@ -176,10 +176,10 @@ class Exporter:
             made = [replace(side, tried=one, tested=two) for side, (one, two) in zip(sides, answers)]
             bundle = replace(bundle, sides=tuple(made))
             missing = [name for tried, _ in answers for name in tried.needs]
-            had = {name: place for name in missing if (place := distribution_of(name)) is not None}
-            if not had.keys() - question.needs.keys():
+            distributions = {name: place for name in missing if (place := distribution_of(name)) is not None}
+            if not distributions.keys() - question.needs.keys():
                 break
-            question = replace(question, needs={**question.needs, **had})
+            question = replace(question, needs={**question.needs, **distributions})
             bundle = replace(bundle, runner=runner(question))
         self._needs[(question.recipe.target, question.recipe.boundary)] = dict(question.needs)
         return bundle

@@ -69,11 +69,11 @@ def runner(question: Question) -> Script:
     """
     pieces, measure, call, judge = functions(question)
     case = literal(case_of(question, pieces))
-    asked = ", ".join(["CASE", measure, call, *([judge] if judge else [])])
+    arguments = ", ".join(["CASE", measure, call, *([judge] if judge else [])])
     own = _banner("the functions through which the boundary is called and looked at, and the case: to be read")
     own += "".join([f"{line}\n" for line in _merged(pieces.imports)]) + ("\n" if pieces.imports else "")
     own += "".join(f"\n# -- {place}\n\n\n{text}\n\n" for place, text in pieces.sections())
-    own += f"\n# -- the case\n\nCASE = {case}\n\n#: What :func:`main` is asked.\nQUESTION = ({asked})\n\n"
+    own += f"\n# -- the case\n\nCASE = {case}\n\n#: What :func:`main` is asked.\nQUESTION = ({arguments})\n\n"
     own += 'if __name__ == "__main__":\n    main(*QUESTION)\n'
     fixed = head_text()
     before = _docstring(question, 0, 0).count("\n") + fixed.count("\n")
@@ -87,36 +87,36 @@ def functions(question: Question) -> tuple[Verbatim, str, str, str]:
 
     :raises NotSelfContained: where that cannot be written down.
     """
-    found = Verbatim()
-    measure = found.add(question.contract.measure)
+    pieces = Verbatim()
+    measure = pieces.add(question.contract.measure)
     call = "None"
     if question.binding is None:
-        call = found.name("sentinel.worker.probe", "_plain_call")
+        call = pieces.name("sentinel.worker.probe", "_plain_call")
     elif question.binding.call is not None:
-        call = found.add(question.binding.call)
+        call = pieces.add(question.binding.call)
     judge = ""
     if question.law is not None:
         law, contract = question.law, question.contract
         if law.watches or law.twin:
             raise NotSelfContained(f"the law {law.name} looks at more than what one boundary answers")
-        told = [
-            found.name("sentinel.export.by_law", "judged_by_law"),
-            *(_constant(found, item) for item in (law, contract)),
+        parts = [
+            pieces.name("sentinel.export.by_law", "judged_by_law"),
+            *(_constant(pieces, item) for item in (law, contract)),
         ]
-        judge = f"functools.partial({', '.join(told)})"
-        found.imports.add("import functools")
+        judge = f"functools.partial({', '.join(parts)})"
+        pieces.imports.add("import functools")
     taken = _head()
-    names = {name for names in found.modules.values() for name in names} | found.renamed.keys()
+    names = {name for names in pieces.modules.values() for name in names} | pieces.renamed.keys()
     if clash := names & {node.name for node in _head_body() if hasattr(node, "name")}:
         raise NotSelfContained(f"{', '.join(sorted(clash))} is also in the head of a runner; rename it")
-    return found.without(taken), measure, call, judge
+    return pieces.without(taken), measure, call, judge
 
 
-def _constant(found: Verbatim, value: Law | Contract) -> str:
+def _constant(pieces: Verbatim, value: Law | Contract) -> str:
     """Gather a law or a contract; its name."""
     function = value.check if isinstance(value, Law) else value.of_its_module
     module = function.__module__
-    return found.name(module, next(name for name, item in vars(sys.modules[module]).items() if item is value))
+    return pieces.name(module, next(name for name, item in vars(sys.modules[module]).items() if item is value))
 
 
 # -- the head ----------------------------------------------------------------------------------------------------------
@@ -148,12 +148,12 @@ def _head_body() -> list[Any]:
 @cache
 def _head() -> Verbatim:
     """What the head has of Sentinel's own modules."""
-    found = Verbatim()
+    pieces = Verbatim()
     for node in _head_body():
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("sentinel."):
             for item in node.names:
-                found.name(str(node.module), item.name)
-    return found
+                pieces.name(str(node.module), item.name)
+    return pieces
 
 
 @cache
@@ -166,8 +166,8 @@ def head_text() -> str:
     body = _head_source().split("\n")[imports[-1].end_lineno or 0 :]
     text += "\n\n# -- sentinel/export/head.py\n" + "\n".join(body).rstrip("\n") + "\n"
     digest = hashlib.sha256(text.encode()).hexdigest()
-    told = f"The head, the same in every runner; sha256 of its lines: {digest}"
-    return f"from __future__ import annotations\n{_banner(told)}{text}{_banner('End of the head')}"
+    title = f"The head, the same in every runner; sha256 of its lines: {digest}"
+    return f"from __future__ import annotations\n{_banner(title)}{text}{_banner('End of the head')}"
 
 
 def _banner(text: str) -> str:
@@ -231,7 +231,7 @@ def case_of(question: Question, pieces: Verbatim) -> dict[str, Any]:
             "outputs": list(binding.outputs),
             "like": binding.like,
         },
-        "given": sorted(recipe.given(question.contract, binding.fixed)),
+        "given": sorted(recipe.scenario_inputs(question.contract, binding.fixed)),
         "requires": list(recipe.requires),
         "packages": list(target.packages),
         "import_roots": list(question.import_roots),
@@ -319,8 +319,8 @@ def _parts(value: Any) -> tuple[str, list[tuple[str, Any]], str] | None:
         flags = flags if not value.contiguous else flags[: value.requires_grad]
         return "tensor(", [("", _numbers(value)), ("", value.dtype), *flags], ")"
     if type(value) in (*get_args(Literal), Alias):  # the head has these classes
-        told = [("", getattr(value, item.name)) for item in fields(value)]
-        return f"{type(value).__name__}(", told, ")"
+        items = [("", getattr(value, item.name)) for item in fields(value)]
+        return f"{type(value).__name__}(", items, ")"
     return None
 
 

@@ -50,10 +50,10 @@ class Verbatim:
         :raises NotSelfContained: where that is no function at the top of a module of ours.
         """
         if isinstance(function, partial):
-            given = [self._value(item) for item in function.args]
-            given += [f"{name}={self._value(item)}" for name, item in function.keywords.items()]
+            arguments = [self._value(item) for item in function.args]
+            arguments += [f"{name}={self._value(item)}" for name, item in function.keywords.items()]
             self.imports.add("import functools")
-            return f"functools.partial({', '.join([self.add(function.func), *given])})"
+            return f"functools.partial({', '.join([self.add(function.func), *arguments])})"
         if not isinstance(function, FunctionType) or function.__qualname__ not in _bindings(function.__module__):
             name = getattr(function, "__qualname__", repr(function))
             raise NotSelfContained(f"{name} is made while the adapter is loaded; it must be a function of its own")
@@ -73,18 +73,18 @@ class Verbatim:
         if (module, name) in self._seen or module == HEAD:
             return name
         self._seen.add((module, name))
-        known = _bindings(module)
+        bindings = _bindings(module)
         if _is_run(module):
-            for other in known:
+            for other in bindings:
                 self.name(module, other)
-        statement = known[name]
+        statement = bindings[name]
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
             self._import(module, statement, name)
             return name
-        for other in sorted(_named(statement) & known.keys()):
+        for other in sorted(_named(statement) & bindings.keys()):
             self.name(module, other)
-        for other in sorted(_annotations(statement) & known.keys()):
-            if _is_foreign(known[other]):
+        for other in sorted(_annotations(statement) & bindings.keys()):
+            if _is_foreign(bindings[other]):
                 self.name(module, other)
         for inside in ast.walk(statement):
             if isinstance(inside, ast.ImportFrom) and not _is_foreign(inside):
@@ -146,13 +146,13 @@ class Verbatim:
             renamed = [f"{name} = {meant}" for name, (home, meant) in sorted(self.renamed.items()) if home == module]
             yield _label(module), "\n\n\n".join([*renamed, *(text for _, text in sorted(texts.items()))])
 
-    def _in_order(self, modules: Iterable[str], seen: set[str]) -> Iterator[str]:
+    def _in_order(self, modules: Iterable[str], before: set[str]) -> Iterator[str]:
         """These modules, each behind those that it imports from."""
         for module in modules:
-            if module in self.modules and module not in seen:
-                seen.add(module)
+            if module in self.modules and module not in before:
+                before.add(module)
                 own = [node for node in _bindings(module).values() if isinstance(node, ast.ImportFrom)]
-                yield from self._in_order([_origin(module, node) for node in own if not _is_foreign(node)], seen)
+                yield from self._in_order([_origin(module, node) for node in own if not _is_foreign(node)], before)
                 yield module
 
 
@@ -174,10 +174,10 @@ def _file(module: str) -> Path:
     """A module's file; what is not loaded is not loaded for that, as some of it needs torch."""
     if module in sys.modules:
         return Path(str(sys.modules[module].__file__))
-    found = importlib.util.find_spec(module)
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
         raise NotSelfContained(f"there is no module {module}")
-    return Path(found.origin)
+    return Path(spec.origin)
 
 
 @cache
@@ -199,16 +199,16 @@ def _says_nothing(node: ast.stmt) -> bool:
 @cache
 def _bindings(module: str) -> dict[str, ast.stmt]:
     """Name -> the last statement at the top of a module that gives it a meaning."""
-    found: dict[str, ast.stmt] = {}
+    bindings: dict[str, ast.stmt] = {}
     for node in _tree(module).body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            found[node.name] = node
+            bindings[node.name] = node
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            found |= {item.asname or item.name.partition(".")[0]: node for item in node.names}
+            bindings |= {item.asname or item.name.partition(".")[0]: node for item in node.names}
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found |= {name.id: node for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
-    return {name: node for name, node in found.items() if getattr(node, "module", None) != "__future__"}
+            bindings |= {name.id: node for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+    return {name: node for name, node in bindings.items() if getattr(node, "module", None) != "__future__"}
 
 
 class _Bare(ast.NodeTransformer):
@@ -231,13 +231,13 @@ class _Bare(ast.NodeTransformer):
 def _named(statement: ast.stmt) -> set[str]:
     """The names outside of it that a statement means, local variables left out."""
     bare = ast.unparse(_Bare().visit(ast.parse(ast.unparse(statement))))
-    tables, found = [symtable.symtable(bare, "statement", "exec")], set[str]()
+    tables, names = [symtable.symtable(bare, "statement", "exec")], set[str]()
     while tables:
         table = tables.pop()
         tables += table.get_children()
         top = table.get_type() == "module"
-        found |= {s.get_name() for s in table.get_symbols() if s.is_referenced() and (top or s.is_global())}
-    return found
+        names |= {s.get_name() for s in table.get_symbols() if s.is_referenced() and (top or s.is_global())}
+    return names
 
 
 def _annotations(statement: ast.stmt) -> set[str]:

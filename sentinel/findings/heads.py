@@ -58,24 +58,24 @@ def heads(ledger: Ledger, recipes: Sequence[Recipe], most: int | None = None) ->
         for number in sorted(numbers, reverse=True)[:most]:
             try:
                 head = ledger.commit(f"pull/{number}/head")
-                found = decide(head)
+                verdicts = decide(head)
                 before: Mapping[str, ClosureVerdict] = {}
-                if any(entry.verdict != "reproduced" for entry in found.values()):
+                if any(entry.verdict != "reproduced" for entry in verdicts.values()):
                     began = merge_base(ledger.mirror, head.sha, f"refs/heads/{ledger.target.branch}")
                     if began is None:
                         raise Unavailable(f"the head has nothing in common with {ledger.target.branch}")
                     before = decide(ledger.commit(began))
             except (Unavailable, gitbinary.GitError) as error:  # the mirror has not all of it
-                told = message(str(error))
-                yield from (Head(recipe.bug_id, number, "", "", "unavailable", False, told) for recipe in recipes)
+                problem = message(str(error))
+                yield from (Head(recipe.bug_id, number, "", "", "unavailable", False, problem) for recipe in recipes)
                 continue
             ready = _open(ledger, number)
-            for bug, entry in found.items():
-                verdict, reason = told_at(entry, before.get(bug))
+            for bug, entry in verdicts.items():
+                verdict, reason = verdict_at(entry, before.get(bug))
                 yield Head(bug, number, head.sha, message(head.subject), verdict, ready, reason)
 
 
-def told_at(entry: ClosureVerdict, before: ClosureVerdict | None) -> tuple[str, str]:
+def verdict_at(entry: ClosureVerdict, before: ClosureVerdict | None) -> tuple[str, str]:
     """What a head says of a bug, and why it says nothing where it does not.
 
     :param before: the commit where the pull request began.

@@ -30,8 +30,8 @@ class Touch:
 
     @property
     def pull(self) -> int | None:
-        found = _PULL.fullmatch(self.ref)
-        return int(found.group(1)) if found else None
+        match = _PULL.fullmatch(self.ref)
+        return int(match.group(1)) if match else None
 
 
 def files_of(target: Target, boundary: str) -> list[str]:

@@ -77,9 +77,9 @@ def state_of(recipe: Recipe, documents: Iterable[Mapping[str, Any]], branch: str
         return "fixed upstream", f"fixed at git:{branch}"
     if recipe.upstream.get("status") == _REMOVED:
         return "fixed upstream", "its code was removed"
-    told = [f"{name} #{recipe.upstream[name]}" for name in ("pull", "issue") if recipe.upstream.get(name)]
-    if told or recipe.upstream.get("status") not in _UNREPORTED:
-        return "reported", ", ".join(told) or str(recipe.upstream["status"])
+    reports = [f"{name} #{recipe.upstream[name]}" for name in ("pull", "issue") if recipe.upstream.get(name)]
+    if reports or recipe.upstream.get("status") not in _UNREPORTED:
+        return "reported", ", ".join(reports) or str(recipe.upstream["status"])
     if buggy:
         at = f"git:{branch}" if f"git:{branch}" in buggy else buggy[0]
         return "reproduced", f"reproduced at {_FULL_SHA.sub(_SHORT, at)}"
@@ -88,16 +88,16 @@ def state_of(recipe: Recipe, documents: Iterable[Mapping[str, Any]], branch: str
 
 def at_main(documents: Iterable[Mapping[str, Any]], branch: str = "main") -> dict[str, Any]:
     """What the evidence of the default branch says: the last word of it."""
-    found: dict[str, Any] = {}
+    main: dict[str, Any] = {}
     for document in documents:
         checkout, boundary = document["checkout"], document["boundary"]
         if document["ref"] == f"git:{branch}" and checkout and boundary["file"]:
-            found = {"verdict": document["verdict"], "commit": checkout["commit"]}
-            found |= {"file": boundary["file"], "line": boundary["line"]}
-    return found
+            main = {"verdict": document["verdict"], "commit": checkout["commit"]}
+            main |= {"file": boundary["file"], "line": boundary["line"]}
+    return main
 
 
-def first_seen(recipe: Recipe, record: Mapping[str, Any] | None) -> str:
+def first_day(recipe: Recipe, record: Mapping[str, Any] | None) -> str:
     """The day of the first commit with the bug: of its history, else of the commit that the recipe says brought it.
 
     :param record: a record of its history, see :mod:`sentinel.history.record`.
@@ -105,8 +105,8 @@ def first_seen(recipe: Recipe, record: Mapping[str, Any] | None) -> str:
     for run in record["runs"] if record else ():
         if run["verdict"] == "reproduced":
             return str(run["first"]["date"])[:10]
-    told = _DAY.search(str(recipe.document.get("introduced_by") or ""))
-    return told[0] if told else ""
+    match = _DAY.search(str(recipe.document.get("introduced_by") or ""))
+    return match[0] if match else ""
 
 
 def mended_with(state: str, record: Mapping[str, Any] | None) -> str:
@@ -119,15 +119,15 @@ def mended_with(state: str, record: Mapping[str, Any] | None) -> str:
     return f", since {commit['sha'][:9]}{pull}"
 
 
-def advanced(finding: Finding | None, recipe: Recipe, state: str, because: str, day: str, **seen: Any) -> Finding:
+def advanced(finding: Finding | None, recipe: Recipe, state: str, because: str, day: str, **facts: Any) -> Finding:
     """The finding with a step more where its state is another than before.
 
-    :param seen: ``since`` and ``main`` of it, as they are now.
+    :param facts: ``since`` and ``main`` of it, as they are now.
     """
     steps = finding.steps if finding else ()
     if not steps or steps[-1].state != state:
         steps = (*steps, Step(state, day, message(because)))
-    return Finding(recipe.bug_id, recipe.target, message(recipe.title), dict(recipe.upstream), steps, **seen)
+    return Finding(recipe.bug_id, recipe.target, message(recipe.title), dict(recipe.upstream), steps, **facts)
 
 
 def place(folder: Path, recipe: Recipe) -> Path:

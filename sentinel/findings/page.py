@@ -127,9 +127,9 @@ def _text(entry: Entry) -> str:
 
 
 def _takes(entry: Entry) -> str:
-    told = "; ".join(map(str, entry.recipe.affects))
+    settings = "; ".join(map(str, entry.recipe.affects))
     upstream = _upstream(entry)
-    return _cell(told) + (f" ({upstream})" if upstream else "")
+    return _cell(settings) + (f" ({upstream})" if upstream else "")
 
 
 def _because(entry: Entry) -> str:

@@ -24,8 +24,8 @@ def groups_are_isolated(case: Case) -> list[Violation]:
         left = np.flatnonzero(~_touched(case, first, other))
         if not left.size:
             raise DoesNotApply("no group is left as it was")
-        said = f"in a row of a group that is as in {first!r}, "
-        violations += same(case, first, other, Match(rows=(left, left), scalars=False), said)
+        prefix = f"in a row of a group that is as in {first!r}, "
+        violations += same(case, first, other, Match(rows=(left, left), scalars=False), prefix)
     return violations
 
 

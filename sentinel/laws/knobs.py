@@ -22,7 +22,7 @@ def every_knob_counts(case: Case) -> list[Violation]:
     first, others = first_two(case)
     if not case.oracle:
         raise DoesNotApply("the contract has no oracle")
-    violations, looked = [], False
+    violations, applies = [], False
     for other in others:
         knobs = _turned(case.inputs[first], case.inputs[other])
         scale = scale_of(case, [case.inputs[first]], [case.observation[first], case.observation[other]])
@@ -46,13 +46,13 @@ def every_knob_counts(case: Case) -> list[Violation]:
                 place = tuple(int(n) for n in np.unravel_index(np.argmax(moved), moved.shape))
                 off = [abs(left[place] - numbers[place]) for numbers in reference[:2]]
                 moves[item.key] = other if off[1] > off[0] else first
-        looked = looked or bool(moves)
+        applies = applies or bool(moves)
         if moves and still:
             key, variant = next(iter(moves.items()))
             values = (case.observation[variant][key], case.oracle[variant][key])
-            said = f"{knobs} changes nothing, where the definition changes {', '.join(moves)}"
-            violations.append(Violation(address(variant, key), *values, said, "no-effect"))
-    if not looked:
+            detail = f"{knobs} changes nothing, where the definition changes {', '.join(moves)}"
+            violations.append(Violation(address(variant, key), *values, detail, "no-effect"))
+    if not applies:
         raise DoesNotApply("the definition does not move either")
     return violations
 

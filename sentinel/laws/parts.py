@@ -26,17 +26,17 @@ def parts_add_up(case: Case) -> list[Violation]:
     observations = [case.observation[name] for name in (first, *parts)]
     scale = scale_of(case, [case.inputs[first]], observations)
     pieces = [{item.key: values for item, values, _, _ in each_number(case, part)} for part in parts]
-    violations, looked = [], False
+    violations, applies = [], False
     for item, whole, dtype, counts in each_number(case, first, ("output", "gradient", "decision")):
         if item.shape[:1] not in ((), ("batch",)) or not all(item.key in piece for piece in pieces):
             continue
-        looked = True
+        applies = True
         total = _total([piece[item.key] for piece in pieces], item, order)
-        found = difference(total, whole, dtype, scale, counts)
-        if found is not None:
-            said = found.between("the whole", f"{len(parts)} parts together")
-            violations.append(Violation(f"{parts[-1]}.{item.key}", literal(total, dtype), None, said, found.symptom))
-    if not looked:
+        worst = difference(total, whole, dtype, scale, counts)
+        if worst is not None:
+            detail = worst.between("the whole", f"{len(parts)} parts together")
+            violations.append(Violation(f"{parts[-1]}.{item.key}", literal(total, dtype), None, detail, worst.symptom))
+    if not applies:
         raise DoesNotApply("nothing in the observation adds up")
     return violations
 

@@ -43,7 +43,7 @@ def a_rejected_row_is_an_absent_row(case: Case) -> list[Violation]:
     for other in others:
         _require_same_accepted(case, first, other, accepted)
         match = Match(rows=(accepted[first], accepted[other]))
-        violations += same(case, first, other, match, said="accepted rows differ: ")
+        violations += same(case, first, other, match, prefix="accepted rows differ: ")
     return violations
 
 

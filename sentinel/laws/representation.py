@@ -31,8 +31,8 @@ def representation_is_invisible(case: Case) -> list[Violation]:
         changed = [name for name, value in one.items() if not _identical(value, two.get(name))]
         if set(one) != set(two) or not all(_restates(case.contract, one, two, name) for name in changed):
             raise DoesNotApply(f"variant {other!r} has other values than {first!r}")
-        said = f"with {', '.join(changed)} in another representation, "
-        violations += same(case, first, other, said=said)
+        prefix = f"with {', '.join(changed)} in another representation, "
+        violations += same(case, first, other, prefix=prefix)
     return violations
 
 
@@ -52,8 +52,8 @@ def _restates(contract: Contract | None, one: Inputs, two: Inputs, name: str) ->
 
 
 def _numbered(labels: list[Any]) -> list[int]:
-    seen: dict[Any, int] = {}
-    return [seen.setdefault(label, len(seen)) for label in labels]
+    numbers: dict[Any, int] = {}
+    return [numbers.setdefault(label, len(numbers)) for label in labels]
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:

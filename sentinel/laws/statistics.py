@@ -24,16 +24,16 @@ def normalisation_laws(case: Case) -> list[Violation]:
     first, others = first_two(case)
     if not case.oracle:
         raise DoesNotApply("the contract has no oracle")
-    violations, looked = [], False
+    violations, applies = [], False
     for other in others:
         if not _same_tokens(case, first, other):
             continue
         try:
-            violations += same(case, first, other, said="where the definition's answer stays, ", roles=("output",))
-            looked = True
+            violations += same(case, first, other, prefix="where the definition's answer stays, ", roles=("output",))
+            applies = True
         except DoesNotApply:  # the definition moves with this one: an estimator may be shift-free and not scale-free
             continue
-    if not looked:
+    if not applies:
         raise DoesNotApply("the definition moves too, or nothing in the observation can be compared")
     return violations
 
@@ -52,10 +52,10 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     """
     names = [name for shape in (TOKENS, ("batch",)) for name in float_inputs(contract, inputs, shape)]
     domains = {item.name: item.domain for item in contract.inputs}
-    found = [name for domain in _DOMAINS for name in names if domains.get(name) == domain]
-    if not found:
+    scores = [name for domain in _DOMAINS for name in names if domains.get(name) == domain]
+    if not scores:
         raise DoesNotApply("the scenario has nothing to normalise")
-    name = found[0]
+    name = scores[0]
     value, rows = inputs[name].array().astype(np.float64), _rows(contract, inputs, choose)
     where = rows if value.ndim == 1 else _tokens(contract, inputs, name, rows)
     shifted = value + choose.one_of((1.0, -3.0, 10.0)) * where

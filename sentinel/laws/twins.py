@@ -28,9 +28,9 @@ def twins_agree(case: Case) -> list[Violation]:
         if set(one) != set(two) or not all(_alike(value, two[name]) for name, value in one.items()):
             raise DoesNotApply(f"variant {other!r} has other values than {first!r}")
         if all(equal(value, two[name]) for name, value in one.items()):
-            violations += same(case, first, other, said="the twin says otherwise: ")
+            violations += same(case, first, other, prefix="the twin says otherwise: ")
             continue
-        for item in same(case, first, other, said="in another precision, ", roles=("output", "gradient")):
+        for item in same(case, first, other, prefix="in another precision, ", roles=("output", "gradient")):
             # A search asks about a wrong value once more in float64, where this law has nothing to compare.
             violations.append(replace(item, symptom="precision") if item.symptom == "value" else item)
     return violations

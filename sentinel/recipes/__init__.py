@@ -114,9 +114,9 @@ def find_recipes(catalog: Catalog, targets: Iterable[str] = (), bug_globs: Itera
     """
     from sentinel.recipes.catalog import bundled
 
-    wanted, globs, known = set(targets), list(bug_globs), catalog.targets
-    for name in sorted(wanted - known.keys()):
-        raise SentinelError(f"unknown target {name!r}{nearest(name, known, 'the targets are')}")
+    wanted, globs, by_name = set(targets), list(bug_globs), catalog.targets
+    for name in sorted(wanted - by_name.keys()):
+        raise SentinelError(f"unknown target {name!r}{nearest(name, by_name, 'the targets are')}")
     files: dict[Path, Path] = {}
     for folder in dict.fromkeys(catalog.recipe_folders):
         if folder == bundled("recipes") and not folder.is_dir():
@@ -124,16 +124,16 @@ def find_recipes(catalog: Catalog, targets: Iterable[str] = (), bug_globs: Itera
         for path in recipe_files(folder):
             home = path.relative_to(folder).parts[0]
             # <folder>/<target>/<BUG-ID>.yaml: a recipe in another target's folder need not be read
-            if not wanted or home in wanted or home not in known:
+            if not wanted or home in wanted or home not in by_name:
                 files.setdefault(path.resolve(), path)
-    found = _distinct(_load_all(files.values(), catalog))
-    found = sorted(
-        (item for item in found if not wanted or item.target in wanted), key=lambda item: (item.target, item.bug_id)
+    recipes = _distinct(_load_all(files.values(), catalog))
+    recipes = sorted(
+        (item for item in recipes if not wanted or item.target in wanted), key=lambda item: (item.target, item.bug_id)
     )
     for glob in globs:
-        if not any(_matches(item, glob) for item in found):
-            raise SentinelError(_no_such_bug(glob, found, _every(catalog) if wanted else found))
-    return [item for item in found if not globs or any(_matches(item, glob) for glob in globs)]
+        if not any(_matches(item, glob) for item in recipes):
+            raise SentinelError(_no_such_bug(glob, recipes, _every(catalog) if wanted else recipes))
+    return [item for item in recipes if not globs or any(_matches(item, glob) for glob in globs)]
 
 
 def _every(catalog: Catalog) -> list[Recipe]:
@@ -149,13 +149,13 @@ def _matches(recipe: Recipe, glob: str) -> bool:
     return fnmatchcase(recipe.bug_id.casefold(), glob.casefold())
 
 
-def _no_such_bug(glob: str, found: Collection[Recipe], every: Collection[Recipe]) -> str:
+def _no_such_bug(glob: str, recipes: Collection[Recipe], every: Collection[Recipe]) -> str:
     """Say which target has the bug, or what is near it, or where all of them are listed."""
     others = sorted({item.target for item in every if _matches(item, glob)})
     if others:
-        wanted = ", ".join(sorted({item.target for item in found})) or "the targets asked for"
+        wanted = ", ".join(sorted({item.target for item in recipes})) or "the targets asked for"
         return f"no recipe of {wanted} matches {glob!r}; {', '.join(others)} has it"
-    close = nearest(glob, [item.bug_id for item in found])
+    close = nearest(glob, [item.bug_id for item in recipes])
     return f"no recipe matches {glob!r}{close or '; `sentinel list recipes` shows those that there are'}"
 
 

@@ -84,8 +84,8 @@ class Catalog:
     @property
     def adapter_files(self) -> dict[str, Path]:
         """Where the adapters are; none is imported for that."""
-        known = self.adapters.files if isinstance(self.adapters, OnDemand) else {}
-        return {name: known.get(name) or self.adapters[name].file for name in self.adapters}
+        files = self.adapters.files if isinstance(self.adapters, OnDemand) else {}
+        return {name: files.get(name) or self.adapters[name].file for name in self.adapters}
 
     def with_(
         self,
@@ -113,7 +113,7 @@ class Catalog:
         return replace(
             self,
             adapters=OnDemand(
-                {name: partial(known.__getitem__, name) for known in (self.adapters, more_adapters) for name in known},
+                {name: partial(group.__getitem__, name) for group in (self.adapters, more_adapters) for name in group},
                 {**self.adapter_files, **{name: adapter.file for name, adapter in more_adapters.items()}},
             ),
             contracts=more_contracts,
@@ -151,10 +151,10 @@ def _require_names(adapter: Adapter, contracts: Mapping[str, Contract]) -> None:
             )
 
 
-def _add(known: dict[str, _T], name: str, value: _T, what: str) -> None:
-    if name in known:
+def _add(table: dict[str, _T], name: str, value: _T, what: str) -> None:
+    if name in table:
         raise SentinelError(_TAKEN.format(what, name))
-    known[name] = value
+    table[name] = value
 
 
 def load_adapter(file: Path, contracts: Mapping[str, Contract]) -> Adapter:
@@ -192,7 +192,7 @@ def _bundled_adapters() -> dict[str, Path]:
 
 def _members(package: str, kind: type[_T]) -> list[_T]:
     """Every module-level object of a type in the modules of one of our own packages."""
-    found: dict[int, _T] = {}
+    members: dict[int, _T] = {}
     spec = importlib.util.find_spec(package)
     assert spec is not None
     assert spec.submodule_search_locations is not None
@@ -200,8 +200,8 @@ def _members(package: str, kind: type[_T]) -> list[_T]:
         module = importlib.import_module(f"{package}.{info.name}")
         for value in vars(module).values():
             if isinstance(value, kind):
-                found[id(value)] = value
-    return list(found.values())
+                members[id(value)] = value
+    return list(members.values())
 
 
 @cache

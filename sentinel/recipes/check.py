@@ -26,8 +26,8 @@ def _check(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
         for place in _unfinished(findings.document.data):
             findings.error(place, f"still says {TODO}")
     if recipe is None:
-        said = {problem.line for problem in findings.problems}
-        return None, [*findings.problems, *(problem for problem in problems if problem.line not in said)]
+        lines = {problem.line for problem in findings.problems}
+        return None, [*findings.problems, *(problem for problem in problems if problem.line not in lines)]
     if recipe.published:
         return recipe, problems
     if path.stem != recipe.bug_id:
@@ -72,10 +72,10 @@ def _unfinished(value: Any, place: Place = ()) -> Iterator[Place]:
 def check_files(paths: Iterable[Path], catalog: Catalog) -> list[Problem]:
     """What is wrong with some files, two of one bug id too, or could be better; nothing where all are good."""
     problems: list[Problem] = []
-    seen: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for path in paths:
-        recipe, found = _check(path, catalog)
-        problems += found
-        if recipe is not None and (first := seen.setdefault(recipe.bug_id.casefold(), path)) != path:
+        recipe, more = _check(path, catalog)
+        problems += more
+        if recipe is not None and (first := files.setdefault(recipe.bug_id.casefold(), path)) != path:
             problems.append(duplicate(first, recipe))
     return problems

@@ -35,7 +35,7 @@ def read_expectations(
     findings: Findings, contract: Contract, variants: Collection[str], written: Mapping[str, Any], place: Place
 ) -> dict[str, Expected]:
     """Expected values by their addresses in canonical form."""
-    found: dict[str, Expected] = {}
+    expected: dict[str, Expected] = {}
     keys = None if contract.open_keys else contract.keys
     observed = set(contract.keys)
     aliases = {alias: name for alias, name in contract.aliases.items() if contract.open_keys or name in observed}
@@ -46,14 +46,14 @@ def read_expectations(
         except AddressError as error:
             findings.error(here, str(error), key=True)
             continue
-        if address in found:
+        if address in expected:
             findings.error(here, f"{text!r} is {address!r}, which is already expected above", key=True)
             continue
         try:
-            found[address] = _expected(findings, value, here)
+            expected[address] = _expected(findings, value, here)
         except LiteralError as error:
             findings.error((*here, *error.place), f"{text}: {error.message}")
-    return found
+    return expected
 
 
 def _expected(findings: Findings, written: Any, place: Place) -> Expected:

@@ -167,7 +167,7 @@ def edited(fix: Fix, blob_of: Callable[[str], str], content: Callable[[str], byt
     :param content: blob id -> its content.
     :raises SentinelError: where an edit is of another file than the commit has.
     """
-    found = {}
+    files = {}
     for file in fix.files:
         edits = sorted((edit for edit in fix.edits if edit.file == file), key=lambda edit: edit.first)
         there = blob_of(file)
@@ -177,8 +177,8 @@ def edited(fix: Fix, blob_of: Callable[[str], str], content: Callable[[str], byt
                 meant = f"the edit is of blob {edit.blob[:12]}" if edit.blob else "the edit makes it anew"
                 raise SentinelError(f"{edit.place}: {file} {was} at {fix.commit[:12]}, and {meant}")
         before = content(there) if there else b""
-        found[file] = before, _with(before, edits)
-    return found
+        files[file] = before, _with(before, edits)
+    return files
 
 
 def _with(before: bytes, edits: Iterable[Edit]) -> bytes:
@@ -187,8 +187,8 @@ def _with(before: bytes, edits: Iterable[Edit]) -> bytes:
     done = 0
     for edit in edits:
         if edit.first <= done or edit.last > len(lines):
-            told = f"has {len(lines)} lines" if edit.last > len(lines) else f"is edited up to line {done} already"
-            raise SentinelError(f"{edit.place}: lines {edit.first} to {edit.last}: {edit.file} {told}")
+            problem = f"has {len(lines)} lines" if edit.last > len(lines) else f"is edited up to line {done} already"
+            raise SentinelError(f"{edit.place}: lines {edit.first} to {edit.last}: {edit.file} {problem}")
         made += [*lines[done : edit.first - 1], edit.new]
         done = max(edit.last, edit.first - 1)
     return "".join([*made, *lines[done:]]).encode()

@@ -144,8 +144,8 @@ def _dig(value: Any, place: tuple[Any, ...]) -> Any:
 def natural_dtype(value: Any) -> str:
     """Give the dtype that torch gives to nested Python numbers."""
     if isinstance(value, list):
-        found = {natural_dtype(item) for item in value}
-        return next((name for name in ("float32", "int64", "bool") if name in found), "float32")
+        dtypes = {natural_dtype(item) for item in value}
+        return next((name for name in ("float32", "int64", "bool") if name in dtypes), "float32")
     return "bool" if isinstance(value, bool) else "int64" if isinstance(value, int) else "float32"
 
 
@@ -213,9 +213,9 @@ def tensor_literal(value: Mapping[str, Any], dtype: str | None) -> Tensor:
     """
     form = _form(value, _TENSOR_KEYS, "a tensor: nested lists, {tensor: [...]} or {full: 0.0, shape: [...]}")
     content = untagged(value[form]) if form == "tensor" else _full(value)
-    given = {"dtype": dtype or natural_dtype(content), **{name: value[name] for name in _OPTIONS if name in value}}
+    options = {"dtype": dtype or natural_dtype(content), **{name: value[name] for name in _OPTIONS if name in value}}
     try:
-        return make_tensor(content, **given)
+        return make_tensor(content, **options)
     except LiteralError as error:
         raise error if error.place[:1] in {(name,) for name in _OPTIONS} else error.below(form) from None
 

@@ -54,7 +54,7 @@ class JsonSchema:
 
     def part(self, error: Any) -> Mapping[str, Any]:
         """Give the part of the schema whose keyword a document broke."""
-        found: Any = self.schema
+        node: Any = self.schema
         for step in error.schema_path[:-1]:
-            found = found[step]
-        return dict(found)
+            node = node[step]
+        return dict(node)

@@ -87,7 +87,7 @@ class Recipe:
         """Whether expected values decide; else the law does."""
         return bool(self.expected_unpatched or self.expected_fixed)
 
-    def given(self, contract: Contract, fixed: Collection[str]) -> list[str]:
+    def scenario_inputs(self, contract: Contract, fixed: Collection[str]) -> list[str]:
         """Give the inputs that the scenario states, and that the boundary must be able to take.
 
         What says which boundary it is, or how it differs, is for the oracle: the boundary needs no parameter for it.

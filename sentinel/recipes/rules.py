@@ -248,12 +248,16 @@ class _Reading:
         return None
 
     def _bound(self, bindings: list[Binding], place: tuple[str, ...]) -> Contract | None:
-        known = [self.catalog.contracts[item.contract] for item in bindings if item.contract in self.catalog.contracts]
-        if not known:
+        contracts = [
+            self.catalog.contracts[item.contract] for item in bindings if item.contract in self.catalog.contracts
+        ]
+        if not contracts:
             self.findings.error(place, f"the adapter binds it to contract {bindings[0].contract!r}, which is not there")
             return None
         written = {key for name in _PUBLISHED_VALUES for key in (self.data.get(name) or ())}
-        return max(known, key=lambda contract: len(written & {*contract.aliases, *contract.keys, *_inputs(contract)}))
+        return max(
+            contracts, key=lambda contract: len(written & {*contract.aliases, *contract.keys, *_inputs(contract)})
+        )
 
     def _scenario(self, contract: Contract, target: Target) -> tuple[dict[str, dict[str, Any]], tuple[str, ...]]:
         both = [key for key in ("scenario", "constructed_scenario") if key in self.data and not self.published]
@@ -285,36 +289,36 @@ class _Reading:
 
     def _invariant(self, contract: Contract, has_values: bool) -> str | None:
         """The law by name: the one written, else the contract's where no values are expected."""
-        given = [key for key in ("expected_unpatched", "expected_fixed") if key in self.whole]
-        if len(given) == 1:
-            other = "expected_fixed" if given[0] == "expected_unpatched" else "expected_unpatched"
-            message = f"{given[0]} without {other}: give both, or neither and let a law decide (invariant: ...)"
-            self.findings.error((given[0],), message, key=True)
-        known = self.catalog.laws
+        sides = [key for key in ("expected_unpatched", "expected_fixed") if key in self.whole]
+        if len(sides) == 1:
+            other = "expected_fixed" if sides[0] == "expected_unpatched" else "expected_unpatched"
+            message = f"{sides[0]} without {other}: give both, or neither and let a law decide (invariant: ...)"
+            self.findings.error((sides[0],), message, key=True)
+        laws = self.catalog.laws
         native = {} if self.published else self.data
         written: str | None = native.get("invariant")
         named: dict[tuple[str | int, ...], str] = {("invariant",): written} if written is not None else {}
         named |= {("also_breaks", place): name for place, name in enumerate(native.get("also_breaks", ()))}
         for where, name in named.items():
-            if name not in known:
-                self.findings.error(where, f"unknown invariant {name!r}{nearest(name, known, 'the laws are')}")
+            if name not in laws:
+                self.findings.error(where, f"unknown invariant {name!r}{nearest(name, laws, 'the laws are')}")
         if written is not None:
             return written
-        if given or has_values or "invariant" in self.broken:
+        if sides or has_values or "invariant" in self.broken:
             return None
         if contract.law is None:
             nothing = "no expected values, no invariant"
             message = f"nothing to decide by: {nothing}, and contract {contract.name} has no law of its own"
             self.findings.error((), message)
-        elif contract.law not in known:
+        elif contract.law not in laws:
             self.findings.error((), f"contract {contract.name} names the law {contract.law!r}, which is not there")
         return contract.law
 
     def _warn_of_unknown_keys(self) -> None:
-        known = schema()["$defs"]["published"]["properties"]
+        properties = schema()["$defs"]["published"]["properties"]
         for key in self.whole:
-            if key not in known:
-                self.findings.warn((key,), f"unknown key {key!r} is left aside{nearest(key, known)}", key=True)
+            if key not in properties:
+                self.findings.warn((key,), f"unknown key {key!r} is left aside{nearest(key, properties)}", key=True)
 
 
 _PUBLISHED_VALUES = ("constructed_scenario", "expected_unpatched", "expected_fixed")
@@ -326,14 +330,14 @@ def _inputs(contract: Contract) -> list[str]:
 
 def _unknown_boundary(boundary: str, target: Target, contract: str | None) -> str:
     """Say the nearest bound name, its last part alone where the module is right."""
-    known = {path for item in target.bindings if contract in (None, item.contract) for path in item.paths}
-    known = known or {path for item in target.bindings for path in item.paths}
+    paths = {path for item in target.bindings if contract in (None, item.contract) for path in item.paths}
+    paths = paths or {path for item in target.bindings for path in item.paths}
     module, _, name = boundary.rpartition(".")
-    siblings = [path.rpartition(".")[2] for path in known if path.rpartition(".")[0] == module]
+    siblings = [path.rpartition(".")[2] for path in paths if path.rpartition(".")[0] == module]
     hint = (
         nearest(name, siblings)
-        or nearest(boundary, known)
-        or nearest(name, {path.rpartition(".")[2] for path in known})
+        or nearest(boundary, paths)
+        or nearest(name, {path.rpartition(".")[2] for path in paths})
     )
     unbound = f"; adapter {target.name} does not bind it (contract: call needs no binding)"
     return f"unknown boundary {boundary!r}{hint or unbound}"

@@ -17,7 +17,7 @@ PUBLISHED_VARIANTS = ("baseline", "outlier")
 
 
 @dataclass(frozen=True)
-class Given:
+class Entry:
     """A value as the document has it, and where."""
 
     value: Any
@@ -30,13 +30,13 @@ class Scenario:
     :ivar variants: variant -> what it has besides or instead; ``""`` alone where there are no variants.
     """
 
-    shared: Mapping[str, Given]
-    variants: Mapping[str, Mapping[str, Given]]
+    shared: Mapping[str, Entry]
+    variants: Mapping[str, Mapping[str, Entry]]
 
 
 def written_scenario(findings: Findings, contract: Contract, written: Any, place: Place, variants: Any) -> Scenario:
     """Give the scenario of a native recipe; unknown inputs are errors."""
-    own: dict[str, Mapping[str, Given]] = {
+    own: dict[str, Mapping[str, Entry]] = {
         name: _named(findings, contract, overrides or {}, ("variants", name))
         for name, overrides in (variants or {}).items()
     }
@@ -46,24 +46,24 @@ def written_scenario(findings: Findings, contract: Contract, written: Any, place
 def published_scenario(findings: Findings, contract: Contract, written: Mapping[str, Any], place: Place) -> Scenario:
     """The scenario of a published recipe: ``baseline_X`` beside ``outlier_X`` are variants, unknown keys are prose."""
     shared: dict[str, Any] = {}
-    variants: dict[str, dict[str, Given]] = {name: {} for name in PUBLISHED_VARIANTS}
+    variants: dict[str, dict[str, Entry]] = {name: {} for name in PUBLISHED_VARIANTS}
     for key, value in written.items():
         prefix, _, rest = key.partition("_")
-        given = Given(value, (*place, key))
+        entry = Entry(value, (*place, key))
         if (name := _canonical(contract, key)) is not None:
-            _place_once(findings, shared, name, key, given)
+            _place_once(findings, shared, name, key, entry)
         elif prefix in variants and (name := _canonical(contract, rest)) is not None:
-            _place_once(findings, variants[prefix], name, key, given)
+            _place_once(findings, variants[prefix], name, key, entry)
         else:
             near = nearest(key, [item.name for item in contract.inputs])
             findings.warn(
-                given.place, f"{key!r} is no input of contract {contract.name}: taken as prose{near}", key=True
+                entry.place, f"{key!r} is no input of contract {contract.name}: taken as prose{near}", key=True
             )
     return Scenario(shared, variants if any(variants.values()) else {"": {}})
 
 
-def _named(findings: Findings, contract: Contract, written: Mapping[str, Any], place: Place) -> dict[str, Given]:
-    named: dict[str, Given] = {}
+def _named(findings: Findings, contract: Contract, written: Mapping[str, Any], place: Place) -> dict[str, Entry]:
+    named: dict[str, Entry] = {}
     for key, value in written.items():
         name = _canonical(contract, key)
         if name is None:
@@ -72,7 +72,7 @@ def _named(findings: Findings, contract: Contract, written: Mapping[str, Any], p
             hint = nearest(key, [*inputs, *aliases], "it takes")
             findings.error((*place, key), f"unknown input {key!r} of contract {contract.name}{hint}", key=True)
         else:
-            _place_once(findings, named, name, key, Given(value, (*place, key)))
+            _place_once(findings, named, name, key, Entry(value, (*place, key)))
     return named
 
 
@@ -83,13 +83,13 @@ def _canonical(contract: Contract, key: str) -> str | None:
     return name if contract.input(name) else None
 
 
-def _place_once(findings: Findings, named: dict[str, Given], name: str, key: str, given: Given) -> None:
+def _place_once(findings: Findings, named: dict[str, Entry], name: str, key: str, entry: Entry) -> None:
     if name in named:
         findings.error(
-            given.place, f"{key!r} is {name!r}, which is already given as {named[name].place[-1]!r}", key=True
+            entry.place, f"{key!r} is {name!r}, which is already given as {named[name].place[-1]!r}", key=True
         )
     else:
-        named[name] = given
+        named[name] = entry
 
 
 def build(
@@ -106,37 +106,37 @@ def build(
     defaulted: set[str] | None = None
     somewhere = {name for own in scenario.variants.values() for name in own}
     for variant, own in scenario.variants.items():
-        given = {**scenario.shared, **own}
-        good = [_read(findings, contract, name, item, packages, read) for name, item in given.items()]
-        missing = [item for item in contract.inputs if item.default is REQUIRED and item.name not in given]
+        entries = {**scenario.shared, **own}
+        good = [_read(findings, contract, name, item, packages, read) for name, item in entries.items()]
+        missing = [item for item in contract.inputs if item.default is REQUIRED and item.name not in entries]
         for item in missing:
             whose = f" of variant {variant!r}" if variant and item.name in somewhere else ""
             findings.error(
                 place, f"the scenario{whose} lacks {item.name!r}, which contract {contract.name} needs: {item.meaning}"
             )
-        left = {item.name for item in contract.inputs if item.name not in given}
+        left = {item.name for item in contract.inputs if item.name not in entries}
         defaulted = left if defaulted is None else defaulted & left
         if all(good) and not missing:
-            literals = {name: read[item.place] for name, item in given.items()}
+            literals = {name: read[item.place] for name, item in entries.items()}
             built[variant] = _filled(findings, contract, literals, packages, place)
     return built, tuple(item.name for item in contract.inputs if item.name in (defaulted or ()))
 
 
 def _read(
-    findings: Findings, contract: Contract, name: str, given: Given, packages: tuple[str, ...], read: dict[Place, Any]
+    findings: Findings, contract: Contract, name: str, entry: Entry, packages: tuple[str, ...], read: dict[Place, Any]
 ) -> bool:
     """Read one input once, however many variants share it."""
     spec = contract.input(name)
     assert spec is not None
-    if given.place not in read:
+    if entry.place not in read:
         try:
             # null is how a recipe says None; only an input that must be there cannot be nothing
-            nothing = given.value is None and spec.default is not REQUIRED
-            read[given.place] = None if nothing else read_input(spec, given.value, packages)
+            nothing = entry.value is None and spec.default is not REQUIRED
+            read[entry.place] = None if nothing else read_input(spec, entry.value, packages)
         except LiteralError as error:
-            findings.error((*given.place, *error.place), f"{given.place[-1]}: {error.message}")
-            read[given.place] = error
-    return not isinstance(read[given.place], LiteralError)
+            findings.error((*entry.place, *error.place), f"{entry.place[-1]}: {error.message}")
+            read[entry.place] = error
+    return not isinstance(read[entry.place], LiteralError)
 
 
 def _filled(

@@ -48,9 +48,9 @@ def check_structure(findings: Findings) -> set[str]:
 
 
 def _additional(findings: Findings, place: tuple[Any, ...], error: Any) -> None:
-    known = _SCHEMA.part(error).get("properties", {})
+    properties = _SCHEMA.part(error).get("properties", {})
     for key in error.kind.unexpected:
-        findings.error((*place, key), f"unknown key {key!r}{nearest(key, known, 'known are')}", key=True)
+        findings.error((*place, key), f"unknown key {key!r}{nearest(key, properties, 'known are')}", key=True)
 
 
 def _required(findings: Findings, place: tuple[Any, ...], error: Any) -> None:
@@ -67,16 +67,16 @@ def _resolved(part: Mapping[str, Any]) -> Mapping[str, Any]:
 def _type(findings: Findings, place: tuple[Any, ...], error: Any) -> None:
     wanted = _SCHEMA.part(error)["type"]
     kinds = [wanted] if isinstance(wanted, str) else wanted
-    if "number" in kinds and isinstance(_found(findings, place), float):
+    if "number" in kinds and isinstance(_value_at(findings, place), float):
         return  # not finite, which JSON has no number for; whoever reads the field says so
     expected = " or ".join(_TYPES[kind] for kind in kinds)
     findings.error(place, f"{_name(place)} must be {expected}, found {describe(error.instance)}")
 
 
 def _enum(findings: Findings, place: tuple[Any, ...], error: Any) -> None:
-    known = [str(item) for item in error.kind.options]
-    near = nearest(str(error.instance), known)
-    findings.error(place, f"{_name(place)} must be one of {', '.join(known)}; found {describe(error.instance)}{near}")
+    options = [str(item) for item in error.kind.options]
+    near = nearest(str(error.instance), options)
+    findings.error(place, f"{_name(place)} must be one of {', '.join(options)}; found {describe(error.instance)}{near}")
 
 
 def _const(findings: Findings, place: tuple[Any, ...], error: Any) -> None:
@@ -101,7 +101,7 @@ def _meaning(error: Any) -> str:
     return str(part.get("description") or part.get("title") or error.message[:200])
 
 
-def _found(findings: Findings, place: tuple[Any, ...]) -> Any:
+def _value_at(findings: Findings, place: tuple[Any, ...]) -> Any:
     value = findings.document.data
     for step in place:
         value = value[step]

@@ -75,9 +75,9 @@ class Document:
         :param key: the key rather than the value.
         """
         while place:
-            found = self.keys.get(place) if key else self.values.get(place)
-            if found:
-                return found
+            position = self.keys.get(place) if key else self.values.get(place)
+            if position:
+                return position
             place, key = place[:-1], False
         return self.values.get((), (1, 1))
 
@@ -226,8 +226,8 @@ def parse_yaml(text: str, loader: Any = _LOADER) -> Document:
 
 def _position_of_character(text: str, offset: int | None) -> tuple[int, int]:
     """Where the first character stands that YAML does not allow. The C reader counts bytes, so it is looked for."""
-    found = re.search(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", text)
-    start = found.start() if found else min(offset or 0, len(text))
+    match = re.search(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", text)
+    start = match.start() if match else min(offset or 0, len(text))
     return text.count("\n", 0, start) + 1, start - (text.rfind("\n", 0, start) + 1) + 1
 
 
@@ -344,11 +344,11 @@ def parse_json(text: str) -> Document:
         document = parse_yaml(_PAIR.sub("x" * 12, text))
     except DocumentError as error:
         problem = error
-    strange = _NOT_FINITE.search(_STRING.sub(lambda found: " " * len(found[0]), text))
+    strange = _NOT_FINITE.search(_STRING.sub(lambda match: " " * len(match[0]), text))
     if strange:
         message = 'JSON has no NaN or infinity; write "NaN", "Infinity" or "-Infinity", in quotes'
         raise _json_error(text, strange.start(), message)
-    half = next((found for found in _STRING.finditer(text) if "\\u" in found[0] and _is_torn(found[0])), None)
+    half = next((match for match in _STRING.finditer(text) if "\\u" in match[0] and _is_torn(match[0])), None)
     if half:
         raise _json_error(text, half.start(), "half of a surrogate pair is no character")
     try:
@@ -356,8 +356,8 @@ def parse_json(text: str) -> Document:
     except standard.JSONDecodeError as error:
         raise DocumentError(f"not JSON: {error.msg}", error.lineno, error.colno) from None
     except (DocumentError, RecursionError) as error:
-        known = problem if not problem.message.startswith("not YAML") else None
-        raise known or DocumentError(f"not JSON: {error}") from None
+        cause = problem if not problem.message.startswith("not YAML") else None
+        raise cause or DocumentError(f"not JSON: {error}") from None
     if document.values or problem.message.startswith("not YAML"):  # what YAML cannot write is read without places
         return document
     raise problem
@@ -376,7 +376,7 @@ def _is_torn(literal: str) -> bool:
 
 
 def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    table = dict(pairs)
+    if len(table) != len(pairs):
         raise DocumentError("an object has one key twice")
-    return found
+    return table

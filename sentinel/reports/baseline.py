@@ -122,16 +122,16 @@ def difference(recorded: Recorded, current: Recorded | Decision) -> list[str]:
     now = _document(current)
     if (recorded["target"], recorded["bug_id"]) != (now["target"], now["bug_id"]):
         return [f"another bug: {_of(recorded)} is recorded, and this is {_of(now)}"]
-    found = _verdict_difference(recorded, now)
+    lines = _verdict_difference(recorded, now)
     if recorded["observation"] is None and now["observation"] is None:
-        return found
+        return lines
     if recorded["observation"] is None or now["observation"] is None:
         # The verdicts tell already why there is no measurement on one side.
-        return found or [
+        return lines or [
             f"drifted: {'a measurement' if now['observation'] else 'no measurement'} where there was "
             f"{'one' if recorded['observation'] else 'none'}"
         ]
-    return found + _drift(recorded, now)
+    return lines + _drift(recorded, now)
 
 
 def not_here(recorded: Recorded, now: Recorded) -> bool:
@@ -182,8 +182,8 @@ def _of(document: Recorded) -> str:
 
 def _drift(recorded: Recorded, now: Recorded) -> list[str]:
     lines = []
-    for key, found in _compared(recorded, now):
-        judged = [item for item in found if not item.within]
+    for key, differences in _compared(recorded, now):
+        judged = [item for item in differences if not item.within]
         lines += [f"drifted: {item}" for item in judged[:_SHOWN]]
         if len(judged) > _SHOWN:
             lines.append(f"drifted: {key}: {len(judged) - _SHOWN} more elements differ")
@@ -220,14 +220,14 @@ def _tolerance(recorded: Recorded, key: str) -> Tolerance:
 
 def _circumstances(document: Recorded) -> dict[str, Any]:
     environment = dict(document["environment"])
-    found = {f"flag {name}": value for name, value in environment.pop("flags").items()}
-    found.update({f"package {name}": value for name, value in environment.pop("packages").items()})
-    found["ghosts"] = ", ".join(environment.pop("ghosts"))
-    found["stand-ins"] = ", ".join(item["name"] for item in environment.pop("stand_ins"))
+    details = {f"flag {name}": value for name, value in environment.pop("flags").items()}
+    details.update({f"package {name}": value for name, value in environment.pop("packages").items()})
+    details["ghosts"] = ", ".join(environment.pop("ghosts"))
+    details["stand-ins"] = ", ".join(item["name"] for item in environment.pop("stand_ins"))
     checkout, boundary = document["checkout"] or {}, document["boundary"]
     return {
         **environment,
-        **found,
+        **details,
         "sentinel": document["sentinel_version"],
         "recipe": document["recipe"]["digest"],
         "adapter": document["adapter"],
@@ -298,10 +298,16 @@ def verify_report(recorded: Recorded, current: Recorded | Decision) -> Verificat
     """Say whether a fresh decision gives what the recorded evidence says, key by key."""
     now = _document(current)
     agreements = []
-    for key, found in _compared(recorded, now):
-        outcome = "identical" if not found else "within tolerance" if all(i.within for i in found) else "different"
-        detail = "; ".join(item.brief for item in found[:_SHOWN])
-        more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    for key, differences in _compared(recorded, now):
+        outcome = (
+            "identical"
+            if not differences
+            else "within tolerance"
+            if all(i.within for i in differences)
+            else "different"
+        )
+        detail = "; ".join(item.brief for item in differences[:_SHOWN])
+        more = f"; and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
         agreements.append(Agreement(message(key), outcome, detail + more))
     return Verification(tuple(agreements), tuple(difference(recorded, now)), tuple(circumstances(recorded, now)))
 

@@ -43,8 +43,8 @@ def _observed(decision: Decision) -> dict[str, Any]:
 
 def _safe(decision: Decision) -> dict[str, Any]:
     safe = {key: plain(item.value) for key, item in decision.recipe.expected_fixed.items()}
-    known = (item for item in decision.comparisons if item.matches_fixed is not None or item.fixed is not None)
-    return safe or {item.key: plain(item.fixed) for item in known}
+    comparisons = (item for item in decision.comparisons if item.matches_fixed is not None or item.fixed is not None)
+    return safe or {item.key: plain(item.fixed) for item in comparisons}
 
 
 def _loud(observed: dict[str, Any]) -> bool:

@@ -65,11 +65,11 @@ def command(document: Mapping[str, Any]) -> str:
     """Give the command that runs what evidence is about again."""
     kind, _, name = str(document["ref"]).partition(":")
     ref = Ref("git", name).short if kind == "git" else str(document["ref"])
-    asked = "--sentinel-repo=." if kind == "path" else f"--sentinel-ref={shlex.quote(ref)}"
+    option = "--sentinel-repo=." if kind == "path" else f"--sentinel-ref={shlex.quote(ref)}"
     target, bug = str(document["target"]), str(document["bug_id"])
     if not bug:
         law = f"laws/{target}/{document['boundary']['written']}::{document['law']}[{ref}]"
-        return f"pytest {shlex.quote(law)} {asked}"
+        return f"pytest {shlex.quote(law)} {option}"
     if document["expect"] is not None and kind in ("git", "pypi"):
         return f"pytest {shlex.quote(f'recipes/{target}/{bug}.yaml::{ref}')}"
-    return f"pytest --sentinel-target={shlex.quote(target)} --sentinel-bug={shlex.quote(bug)} {asked}"
+    return f"pytest --sentinel-target={shlex.quote(target)} --sentinel-bug={shlex.quote(bug)} {option}"

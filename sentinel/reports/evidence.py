@@ -27,7 +27,7 @@ from sentinel.values.tolerance import Tolerance
 SCHEMA_VERSION = 1
 
 Document = dict[str, Any]
-Known = tuple[tuple[str, str], ...]
+Places = tuple[tuple[str, str], ...]
 
 
 def evidence(decision: Decision) -> Document:
@@ -36,7 +36,7 @@ def evidence(decision: Decision) -> Document:
     :raises SentinelError: where a value cannot be written as JSON, naming where it stands.
     """
     recipe, verdict, measured = decision.recipe, decision.verdict, decision.measurement
-    known = known_places(decision)
+    places = places_of(decision)
     document = {
         "schema_version": SCHEMA_VERSION,
         "sentinel_version": sentinel.__version__,
@@ -59,9 +59,9 @@ def evidence(decision: Decision) -> Document:
         "upstream": typed(recipe.upstream),
         "adapter": decision.adapter or None,
         "ref": ref_text(decision.ref),
-        "checkout": _checkout(decision, known),
-        "boundary": _boundary(decision, known),
-        "environment": _environment(decision, known),
+        "checkout": _checkout(decision, places),
+        "boundary": _boundary(decision, places),
+        "environment": _environment(decision, places),
         "scenario": {"variants": typed(recipe.variants), "defaulted": sorted(recipe.defaulted)},
         "observation": _observation(measured.observation if measured else None),
         "oracle": _observation(measured.oracle if measured else None),
@@ -71,8 +71,8 @@ def evidence(decision: Decision) -> Document:
             "tolerance": _tolerance(recipe.tolerance),
         },
         "checks": _checks(decision),
-        "comparison": [_comparison(item, known) for item in decision.comparisons],
-        "failure": _failure(decision, known),
+        "comparison": [_comparison(item, places) for item in decision.comparisons],
+        "failure": _failure(decision, places),
     }
     return {key: _json(value, key) for key, value in document.items()}
 
@@ -130,8 +130,8 @@ def validate(document: Any) -> None:
 
 def reason(decision: Decision) -> str:
     """Why this verdict, safe to show; the failure's own words where the verdict adds none."""
-    said = decision.verdict.reason or (decision.failure.reason if decision.failure else "")
-    return message(said, known_places(decision))
+    text = decision.verdict.reason or (decision.failure.reason if decision.failure else "")
+    return message(text, places_of(decision))
 
 
 def ref_text(ref: Ref) -> str:
@@ -139,7 +139,7 @@ def ref_text(ref: Ref) -> str:
     return ref.kind if ref.kind in ("path", "installed") else str(ref)
 
 
-def known_places(decision: Decision) -> Known:
+def places_of(decision: Decision) -> Places:
     """Give the directories of this decision, and what stands for each of them in a report."""
     places = [(str(decision.recipe.path.absolute().parent), "<recipes>")]
     if decision.checkout is not None:
@@ -154,7 +154,7 @@ def _below(root: Path, decision: Decision) -> bool:
     return decision.checkout is not None and decision.checkout.path in (root, *root.parents)
 
 
-def _checkout(decision: Decision, known: Known) -> Document | None:
+def _checkout(decision: Decision, places: Places) -> Document | None:
     checkout = decision.checkout
     if checkout is None:
         return None
@@ -167,42 +167,42 @@ def _checkout(decision: Decision, known: Known) -> Document | None:
         **({"patched": checkout.patched} if checkout.patched else {}),
         "roots": list(checkout.roots),
         "left_out": [
-            {"path": message(item.path), "size": item.size, "reason": message(item.reason, known)}
+            {"path": message(item.path), "size": item.size, "reason": message(item.reason, places)}
             for item in sorted(checkout.left_out, key=lambda item: item.path)
         ],
     }
 
 
-def _boundary(decision: Decision, known: Known) -> Document:
-    found = decision.measurement.provenance if decision.measurement else None
-    if found is None and decision.failure is not None:
-        found = decision.failure.provenance
+def _boundary(decision: Decision, places: Places) -> Document:
+    provenance = decision.measurement.provenance if decision.measurement else None
+    if provenance is None and decision.failure is not None:
+        provenance = decision.failure.provenance
     return {
         "written": decision.recipe.boundary,
-        "found": found and found.boundary,
-        "module": found and found.module,
-        "file": found and message(found.file, known),
-        "line": found and found.line,
-        "end_line": (found and found.end_line) or None,
-        "blob": found and found.blob,
-        "signature": found and message(found.signature, known),
+        "found": provenance and provenance.boundary,
+        "module": provenance and provenance.module,
+        "file": provenance and message(provenance.file, places),
+        "line": provenance and provenance.line,
+        "end_line": (provenance and provenance.end_line) or None,
+        "blob": provenance and provenance.blob,
+        "signature": provenance and message(provenance.signature, places),
     }
 
 
-def _environment(decision: Decision, known: Known) -> Document:
+def _environment(decision: Decision, places: Places) -> Document:
     there, measured = decision.environment, decision.measurement
     return {
         "python": there and there.python,
         "torch": there and there.torch,
         "numpy": there and there.numpy,
-        "platform": there and message(there.platform, known),
+        "platform": there and message(there.platform, places),
         "device": there and there.device,
         "sandbox": there and there.sandbox,
-        "flags": {key: message(value, known) for key, value in there.flags.items()} if there else {},
+        "flags": {key: message(value, places) for key, value in there.flags.items()} if there else {},
         "packages": dict(there.packages) if there else {},
         "ghosts": sorted(measured.ghosts) if measured else [],
         "stand_ins": [
-            {"name": item.name, "reason": message(item.reason, known)}
+            {"name": item.name, "reason": message(item.reason, places)}
             for item in sorted(measured.stand_ins if measured else (), key=lambda item: (item.name, item.reason))
         ],
     }
@@ -222,7 +222,7 @@ def _tolerance(tolerance: Tolerance) -> Document:
     return {"relative": tolerance.relative, "absolute": tolerance.absolute, "exact": tolerance.exact}
 
 
-def _comparison(item: Comparison, known: Known) -> Document:
+def _comparison(item: Comparison, places: Places) -> Document:
     return {
         "key": item.key,
         "observed": typed(item.observed),
@@ -230,7 +230,7 @@ def _comparison(item: Comparison, known: Known) -> Document:
         "fixed": typed(item.fixed),
         "matches_unpatched": item.matches_unpatched,
         "matches_fixed": item.matches_fixed,
-        "detail": message(item.detail, known),
+        "detail": message(item.detail, places),
     }
 
 
@@ -246,14 +246,14 @@ def _checks(decision: Decision) -> Document | None:
     }
 
 
-def _failure(decision: Decision, known: Known) -> Document | None:
+def _failure(decision: Decision, places: Places) -> Document | None:
     failure = decision.failure
     if failure is None:
         return None
     return {
         "kind": failure.kind,
-        "reason": message(failure.reason, known),
-        "traceback": passage(failure.traceback, known),
+        "reason": message(failure.reason, places),
+        "traceback": passage(failure.traceback, places),
     }
 
 

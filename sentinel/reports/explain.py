@@ -10,7 +10,7 @@ from typing import Any
 
 from sentinel.deciding.outcomes import Comparison, Decision
 from sentinel.reports.escaping import message, passage, visible
-from sentinel.reports.evidence import Known, known_places, reason
+from sentinel.reports.evidence import Places, places_of, reason
 from sentinel.reports.numbers import differing, flat, in_digits
 from sentinel.reports.rows import MEANING
 from sentinel.reports.summary import aligned
@@ -28,17 +28,17 @@ def explain(decision: Decision, command: str = "") -> str:
 
     :param command: the command that repeats this item alone.
     """
-    known = known_places(decision)
+    places = places_of(decision)
     parts = [
         _headline(decision),
         _reason(decision),
-        _where(decision, known),
+        _where(decision, places),
         _scenario(decision),
         _table(decision),
         _details(decision),
     ]
     if decision.failure is not None and decision.failure.traceback:
-        parts.append("upstream's traceback:\n" + textwrap.indent(passage(decision.failure.traceback, known), "  "))
+        parts.append("upstream's traceback:\n" + textwrap.indent(passage(decision.failure.traceback, places), "  "))
     if command:
         parts.append(f"repeat: {visible(command)}")
     return visible("\n\n".join(part for part in parts if part), lines=True)
@@ -53,19 +53,19 @@ def _headline(decision: Decision) -> str:
 
 
 def _reason(decision: Decision) -> str:
-    said = ": ".join(part for part in (decision.verdict.kind, reason(decision)) if part)
+    text = ": ".join(part for part in (decision.verdict.kind, reason(decision)) if part)
     law = f"law: {decision.law}" if decision.law else ""
-    return "\n".join(part for part in (said and f"reason: {said}", law) if part)
+    return "\n".join(part for part in (text and f"reason: {text}", law) if part)
 
 
-def _where(decision: Decision, known: Known) -> str:
-    found = decision.measurement.provenance if decision.measurement else None
-    if found is None and decision.failure is not None:
-        found = decision.failure.provenance
-    if found is None:
+def _where(decision: Decision, places: Places) -> str:
+    code = decision.measurement.provenance if decision.measurement else None
+    if code is None and decision.failure is not None:
+        code = decision.failure.provenance
+    if code is None:
         return f"boundary: {message(decision.recipe.boundary)}"
-    line = f"boundary: {message(found.boundary)} ({message(found.file, known)}:{found.line} at {_revision(decision)})"
-    return line + (f"\n          {message(found.signature, known)}" if found.signature else "")
+    line = f"boundary: {message(code.boundary)} ({message(code.file, places)}:{code.line} at {_revision(decision)})"
+    return line + (f"\n          {message(code.signature, places)}" if code.signature else "")
 
 
 def _revision(decision: Decision) -> str:
@@ -112,21 +112,21 @@ def _rows(item: Comparison, alone: bool) -> list[list[str]]:
     values = [plain(value) for value in (item.observed, *sides)]
     right = values[-1] if item.fixed is not None and not item.matches_fixed else values[1]
     long = any(len(_text(value)) > _LONGEST_VALUE for value in values)
-    found = differing(message(item.key), values[0], right, *values[1:]) if long else []
-    if not found or found[0][0] == item.key:
+    differences = differing(message(item.key), values[0], right, *values[1:]) if long else []
+    if not differences or differences[0][0] == item.key:
         cells = _demanded(item) if alone else [*_values(item), _matches(item)]
         return [[message(item.key), *cells]]
     last = [] if alone else [_matches(item)]
-    told = [
+    rows = [
         [key, *(in_digits(value, 9) for value in (observed, *others)), *[""] * len(last)]
-        for key, observed, _, *others in found[:_MOST]
+        for key, observed, _, *others in differences[:_MOST]
     ]
     count = len(list(flat(values[0], "")))
-    return [*told, [f"{len(found)} of {count} differ", *[""] * len(values), *last]]
+    return [*rows, [f"{len(differences)} of {count} differ", *[""] * len(values), *last]]
 
 
 def _demanded(item: Comparison) -> list[str]:
-    return told_apart(item.observed, item.fixed) if item.fixed is not None else [show(item.observed), ""]
+    return distinct(item.observed, item.fixed) if item.fixed is not None else [show(item.observed), ""]
 
 
 def _values(item: Comparison) -> list[str]:
@@ -143,9 +143,9 @@ def _matches(item: Comparison) -> str:
 
 
 def _details(decision: Decision) -> str:
-    known = known_places(decision)
+    places = places_of(decision)
     return "\n".join(
-        f"{message(item.key)}: {message(item.detail, known)}" for item in decision.comparisons if item.detail
+        f"{message(item.key)}: {message(item.detail, places)}" for item in decision.comparisons if item.detail
     )
 
 
@@ -154,13 +154,13 @@ def beside(unpatched: Any, fixed: Any, *observed: Any) -> list[str]:
     known). One that is the same with the bug and without it is not shown as a pair of both."""
     either = unpatched is not ... and fixed is not ... and plain(unpatched) == plain(fixed)
     sides = [... if either else unpatched, fixed]
-    told = told_apart(*observed, *(value for value in sides if value is not ...))
-    left = iter(told[len(observed) :])
+    texts = distinct(*observed, *(value for value in sides if value is not ...))
+    left = iter(texts[len(observed) :])
     cells = ["" if value is ... else next(left) for value in sides]
-    return [*told[: len(observed)], "as fixed" if either else cells[0], cells[1]]
+    return [*texts[: len(observed)], "as fixed" if either else cells[0], cells[1]]
 
 
-def told_apart(*values: Any) -> list[str]:
+def distinct(*values: Any) -> list[str]:
     """Values beside each other as :func:`show` has them; but what differs later than that reaches is shown from there,
     so that no two cells say the same of values that are not."""
     texts, cells = [_text(value) for value in values], [show(value) for value in values]

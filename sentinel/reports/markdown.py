@@ -41,15 +41,15 @@ def markdown(results: Iterable[tuple[Document, str]], title: str = "Sentinel") -
     return text + table + left_out + f"\n<sub>{legend()}</sub>\n"
 
 
-def listed(told: Iterable[tuple[str, Brief]], room: int = LIMIT) -> str:
+def listed(items: Iterable[tuple[str, Brief]], room: int = LIMIT) -> str:
     """Bugs as a list: what is said of each, then title, severity, file and line, one number, and the command.
 
     :param room: characters.
     """
     text, missing = "", 0
-    for said, about in told:
+    for line, about in items:
         grade = f" ({escaped(about.grade)})" if about.grade else ""
-        lines = [f"**{escaped(about.title)}**", escaped(said) + grade, *map(_code, about.lines[1:])]
+        lines = [f"**{escaped(about.title)}**", escaped(line) + grade, *map(_code, about.lines[1:])]
         item = f"* {'<br>'.join(lines)}\n"
         if len(text) + len(item) > room:
             missing += 1
@@ -84,12 +84,12 @@ def _code(text: str) -> str:
 
 def escaped(text: str) -> str:
     """Foreign text inside a line: each character that Markdown, HTML or GitHub obeys there, as an entity."""
-    return unlinked(_ACTIVE.sub(lambda found: f"&#{ord(found[0])};", visible(text)))
+    return unlinked(_ACTIVE.sub(lambda match: f"&#{ord(match[0])};", visible(text)))
 
 
 def unlinked(text: str) -> str:
     """Text of which GitHub makes no link by itself; a link is as good a place for a lie as any other."""
-    return _LINKED.sub(lambda found: f"{found[0][:-1]}&#{ord(found[0][-1])};", text)
+    return _LINKED.sub(lambda match: f"{match[0][:-1]}&#{ord(match[0][-1])};", text)
 
 
 _HEAD = """\
@@ -129,5 +129,5 @@ def _line(row: Mapping[str, Any]) -> str:
     bug, title = str(row["bug"]), str(row["title"]).replace("|", "\\|")
     upstream = " ".join(filter(None, [f"#{row['pull']}" if row["pull"] else "", str(row["status"] or "")]))
     title += f" (root: {row['root']})" if row["root"] != bug else ""
-    said = f"{title} | {row['severity'] or ''} | {row['realism']} | {row['signal'] or ''} | {upstream}"
-    return f"| [{bug}]({row['target']}/{bug}.yaml) | {said} |\n"
+    cells = f"{title} | {row['severity'] or ''} | {row['realism']} | {row['signal'] or ''} | {upstream}"
+    return f"| [{bug}]({row['target']}/{bug}.yaml) | {cells} |\n"

@@ -49,8 +49,8 @@ def sarif(
             continue  # a law that is broken by a bug of which another result tells
         groups.setdefault((str(document["target"]), str(document["ref"])), []).append(document)
     runs = [
-        _run(target, ref, found, (repositories or {}).get(target, ""), ranks or {})
-        for (target, ref), found in sorted(groups.items())
+        _run(target, ref, documents, (repositories or {}).get(target, ""), ranks or {})
+        for (target, ref), documents in sorted(groups.items())
     ]
     log = {"$schema": SCHEMA, "version": "2.1.0", "runs": runs}
     return json.dumps(shown(log, lines=True), indent=1, sort_keys=True, ensure_ascii=True) + "\n"
@@ -137,9 +137,9 @@ def _result(document: Document, order: Mapping[str, int], ranks: Mapping[str, in
 
 def _text(document: Document) -> str:
     about = brief(document)
-    said = f"{document['verdict']} ({MEANING[document['verdict']]})" + (f"; {about.grade}" if about.grade else "")
+    headline = f"{document['verdict']} ({MEANING[document['verdict']]})" + (f"; {about.grade}" if about.grade else "")
     why = [about.number] if about.number else [message(document["reason"])] if document["reason"] else []
-    return "\n".join([about.title, said, *why, f"repeat: {about.command}"])
+    return "\n".join([about.title, headline, *why, f"repeat: {about.command}"])
 
 
 def _fingerprint(name: str, boundary: Mapping[str, Any]) -> str:

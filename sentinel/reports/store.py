@@ -245,11 +245,11 @@ def _finite(text: str) -> float:
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    table = dict(pairs)
+    if len(table) != len(pairs):
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
         raise ValueError(f"the key {twice!r} stands twice in one object")
-    return found
+    return table
 
 
 def find(directory: Path, decision: Decision) -> Document | None:
@@ -291,11 +291,13 @@ def decided(directory: Path) -> dict[Path, str]:
         listed = {str(item["evidence"]): str(item["outcome"]) for item in parse(directory / RUN)["items"]}
     except (KeyError, TypeError):
         raise SentinelError(f"{name}: not what a run writes; run again") from None
-    found = {file: listed.pop(place) for file in there if (place := file.relative_to(directory).as_posix()) in listed}
+    outcomes = {
+        file: listed.pop(place) for file in there if (place := file.relative_to(directory).as_posix()) in listed
+    }
     missing = sorted(filter(None, listed))
     if missing:
         raise SentinelError(f"{name}: no such evidence in its folder: {visible(missing[0])}; run again")
-    return found
+    return outcomes
 
 
 def regular(file: Path) -> bytes:

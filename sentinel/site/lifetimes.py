@@ -19,10 +19,15 @@ def lives(material: Material) -> Iterator[dict[str, Any]]:
     """
     for target in material.targets:
         bugs = material.bugs_of(target)
-        known = [life for bug in bugs if (life := life_of(bug)) is not None]
-        known.sort(key=lambda life: ([span["start"] for span in life["spans"]] or ["9"], life["bug"].bug_id))
+        stories = [life for bug in bugs if (life := life_of(bug)) is not None]
+        stories.sort(key=lambda life: ([span["start"] for span in life["spans"]] or ["9"], life["bug"].bug_id))
         unknown = [bug for bug in bugs if not bug.histories]
-        yield {"target": target, "known": known, "unknown": unknown, "drawn": [life for life in known if life["until"]]}
+        yield {
+            "target": target,
+            "stories": stories,
+            "unknown": unknown,
+            "drawn": [life for life in stories if life["until"]],
+        }
 
 
 def life_of(bug: Bug) -> dict[str, Any] | None:
@@ -48,7 +53,7 @@ def life_of(bug: Bug) -> dict[str, Any] | None:
         "on_pypi": carried_by(index) if index else [],
         "since": runs[0]["first"]["date"][:10] if runs else "",
         "until": runs[-1]["last"]["date"][:10] if runs else "",
-        "looked": _looked(record),
+        "extent": _extent(record),
     }
 
 
@@ -72,7 +77,7 @@ def _stretches(runs: Sequence[Record]) -> Iterator[dict[str, str]]:
             yield {"start": run["first"]["date"][:10], "end": run["last"]["date"][:10], "state": state or ""}
 
 
-def _looked(record: Record) -> str:
+def _extent(record: Record) -> str:
     source, number = record["source"], int(record["commits"])
     noun = "release" if source["kind"] == "pypi" else "tag" if source["walk"] == "tags" else "commit"
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

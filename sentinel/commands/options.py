@@ -36,7 +36,7 @@ def settings_options(parser: argparse.ArgumentParser, *names: str, without: str 
         parser.add_argument(f"--{option.name}", metavar=option.metavar, action=action, help=option.help)
 
 
-def known(arguments: argparse.Namespace | None = None) -> tuple[Catalog, Settings]:
+def catalog_and_settings(arguments: argparse.Namespace | None = None) -> tuple[Catalog, Settings]:
     """Give the catalog, and the settings of a command line over those of the current folder.
 
     :raises SentinelError: where the settings, a plugin or a folder is not right.
@@ -71,9 +71,9 @@ def _settled(arguments: argparse.Namespace | None, names: Sequence[str], targets
     """These options of a command line over those of the current folder. What else a run would follow there, a working
     tree or a pattern of bugs, is no matter of a command's."""
     values, file = read_file(Path.cwd())
-    given = {name: getattr(arguments, name.replace("-", "_"), None) for name in names}
+    line = {name: getattr(arguments, name.replace("-", "_"), None) for name in names}
     values = {name: value for name, value in values.items() if name in names}
-    return settle(given, values, targets, file.parent if file else Path.cwd())
+    return settle(line, values, targets, file.parent if file else Path.cwd())
 
 
 def target_named(catalog: Catalog, name: str) -> Target:
@@ -92,17 +92,17 @@ def _with_plugins(catalog: Catalog) -> Catalog:
     Pytest imports every plugin there is; a command imports those only whose distribution requires Sentinel.
     """
 
-    def given(plugin: Any, hook: str) -> list[Any]:
+    def additions(plugin: Any, hook: str) -> list[Any]:
         function = getattr(plugin, f"pytest_sentinel_{hook}", None)
         return list(function() or ()) if function else []
 
     for name, plugin in _plugins():
         try:
             catalog = catalog.with_(
-                adapters=given(plugin, "adapters"),
-                contracts=given(plugin, "contracts"),
-                laws=given(plugin, "laws"),
-                recipe_folders=given(plugin, "recipe_folders"),
+                adapters=additions(plugin, "adapters"),
+                contracts=additions(plugin, "contracts"),
+                laws=additions(plugin, "laws"),
+                recipe_folders=additions(plugin, "recipe_folders"),
             )
         except SentinelError as error:
             raise SentinelError(f"plugin {name}: {error}") from None
@@ -122,5 +122,5 @@ def _plugins() -> Iterator[tuple[str, Any]]:
 
 
 def _required(requirement: str) -> str:
-    found = re.match(r"[A-Za-z0-9._-]+", requirement)
-    return found.group() if found else ""
+    match = re.match(r"[A-Za-z0-9._-]+", requirement)
+    return match.group() if match else ""
