@@ -106,9 +106,12 @@ def _audit(arguments: argparse.Namespace) -> int:
         _tell_of_bases(arguments.config, data, run, why_not)
     bugs = sorted((Bug(item, reach(item.recipe.affects, run) if run else None) for item in there), key=Bug.order)
     bugs = [bug for bug in bugs if bug.realism != "unreachable"]
-    name = _name(decisions, target.name)
+    name = _name(checkout, target.name)
     if arguments.sarif:
-        _write(arguments.sarif, [bug for bug in bugs if bug.answer != "does not"], target)
+        results = [(evidence(bug.decision), "") for bug in bugs if bug.answer != "does not"]
+        write_atomically(
+            arguments.sarif, sarif(results, {target.name: target.repository}), "name another file with --sarif"
+        )
     if arguments.json:
         say_json(_plain(name, decisions, bugs, run))
     else:
@@ -248,13 +251,10 @@ def _decide(arguments: argparse.Namespace, catalog: Any, settings: Any, recipes:
     return decisions
 
 
-def _name(decisions: list[Decision], target: str) -> str:
-    checkout = next((item.checkout for item in decisions if item.checkout), None)
-    if checkout is None:
-        return target
-    if checkout.version:
+def _name(checkout: Checkout | None, target: str) -> str:
+    if checkout is not None and checkout.version:
         return f"{target} {checkout.version}"
-    return f"{target} at {checkout.commit[:12]}" if checkout.commit else target
+    return f"{target} at {checkout.commit[:12]}" if checkout is not None and checkout.commit else target
 
 
 def _tell(name: str, bugs: Sequence[Bug], run: Training | None, hardening: int, undecided: int) -> None:
@@ -263,7 +263,8 @@ def _tell(name: str, bugs: Sequence[Bug], run: Training | None, hardening: int, 
     for bug in sorted(bugs, key=lambda bug: ("hits", "only if", "does not").index(bug.answer)):
         worst.setdefault(root(bug.document), bug.answer)
     answers = Counter(worst.values())
-    head = f"{_counted(bugs)} {'is' if len(worst) == 1 else 'are'} in {name}"
+    rows = ({"target": "", "root": root(bug.document), "realism": bug.realism} for bug in bugs)
+    head = f"{roots(rows)} {'is' if len(worst) == 1 else 'are'} in {name}"
     if run is None:
         say(f"{head}.")
         if bugs:
@@ -286,10 +287,6 @@ def _tell(name: str, bugs: Sequence[Bug], run: Training | None, hardening: int, 
         say(f"{hardening} more are hardening: nothing in the framework gets there")
     if undecided:
         say(f"{undecided} more could not be decided here: not in this version, or not to be imported")
-
-
-def _counted(bugs: Sequence[Bug]) -> str:
-    return roots({"target": "", "root": root(bug.document), "realism": bug.realism} for bug in bugs)
 
 
 def _tell_of(bug: Bug) -> None:
@@ -316,13 +313,12 @@ def _row(bug: Bug) -> tuple[str, ...]:
     return recipe.bug_id, str(recipe.document.get("severity") or ""), bug.realism, concerns
 
 
-def _write(file: Path, bugs: Sequence[Bug], target: Target) -> None:
-    text = sarif([(evidence(bug.decision), "") for bug in bugs], {target.name: target.repository})
-    write_atomically(file, text, "name another file with --sarif")
-
-
 def _plain(name: str, decisions: Sequence[Decision], bugs: Sequence[Bug], run: Training | None) -> dict[str, Any]:
-    reaches = {bug.decision.recipe.bug_id: bug.reach for bug in bugs if bug.reach}
+    reaches = {
+        bug.decision.recipe.bug_id: {"reach": bug.reach.answer, "because": bug.reach.because, "where": bug.reach.where}
+        for bug in bugs
+        if bug.reach
+    }
     defaults = {"trainer": run.options.name, "file": run.options.file} if run and run.options else None
     return {
         "copy": name,
@@ -336,12 +332,8 @@ def _plain(name: str, decisions: Sequence[Decision], bugs: Sequence[Bug], run: T
                 "realism": realism(item.recipe.document),
                 "affects": [str(entry) for entry in item.recipe.affects],
                 "until": dict(item.recipe.until),
-                **_reach_plain(reaches.get(item.recipe.bug_id)),
+                **reaches.get(item.recipe.bug_id, {}),
             }
             for item in decisions
         ],
     }
-
-
-def _reach_plain(reach: Reach | None) -> dict[str, str]:
-    return {"reach": reach.answer, "because": reach.because, "where": reach.where} if reach else {}

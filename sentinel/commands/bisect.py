@@ -44,7 +44,8 @@ def _bisect(arguments: argparse.Namespace) -> int:
     with progress() as tell, ledger.deciding([recipe], lambda: ledger.local(1)) as decide:
 
         def report(commit: Commit, entry: ClosureVerdict, left: int) -> None:
-            tell(f"{commit.sha[:9]} is {_verdict(entry)}; {counted(left, 'commit')} left")
+            kind = f" ({entry.kind})" if entry.kind else ""
+            tell(f"{commit.sha[:9]} is {entry.verdict}{kind}; {counted(left, 'commit')} left")
 
         tell(f"deciding the two ends of {recipe.bug_id}")
         bisection = bisect(ledger.mirror, good, bad, lambda c: decide(c)[recipe.bug_id], report)
@@ -74,10 +75,6 @@ def _lines(recipe: Recipe, bisection: Bisection) -> list[str]:
 
 def _named(commit: Commit) -> str:
     return f"{commit.sha} {commit.date[:10]} {commit.subject}"
-
-
-def _verdict(entry: ClosureVerdict) -> str:
-    return f"{entry.verdict} ({entry.kind})" if entry.kind else entry.verdict
 
 
 def _plain(recipe: Recipe, bisection: Bisection) -> dict[str, Any]:

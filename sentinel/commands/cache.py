@@ -49,8 +49,12 @@ def _list(arguments: argparse.Namespace) -> int:
     home = Home.default()
     contents = entries(home)
     if arguments.json:
+        moments = [datetime.fromtimestamp(entry.last_used, timezone.utc) for entry in contents]
         say_json(
-            [{**asdict(entry), "path": str(entry.path), "last_used": _when(entry.last_used)} for entry in contents]
+            [
+                {**asdict(entry), "path": str(entry.path), "last_used": moment.isoformat(timespec="seconds")}
+                for entry, moment in zip(contents, moments)
+            ]
         )
         return 0
     if not contents:
@@ -74,10 +78,6 @@ def _prune(arguments: argparse.Namespace) -> int:
         say(f"removed {entry.kind} {entry.owner} {entry.name}")
     say(f"{counted(len(gone), 'thing')} removed, {size(sum(entry.size for entry in gone))} freed")
     return 0
-
-
-def _when(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
 
 
 def _ago(seconds: float) -> str:

@@ -15,9 +15,8 @@ from sentinel.errors import SentinelError
 from sentinel.export.branch import Branch, contribute
 from sentinel.export.contribution import Contribution, contribution, documented, related
 from sentinel.export.exporting import Bundle, Exporter
-from sentinel.export.page import title
+from sentinel.export.page import title, write
 from sentinel.export.trying import opening, try_fix
-from sentinel.export.writing import write
 from sentinel.history.ledger import Ledger
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog

@@ -176,7 +176,9 @@ def _in_session(target: Target, settings: Settings, catalog: Catalog, ref: Ref, 
 def _run(runs: Sequence[Lines], arguments: argparse.Namespace) -> int:
     """Say what ran, by module, and of each function which lines did not."""
     if arguments.json:
-        say_json([{"path": each.function.path, "file": each.function.file, **_marks(each)} for each in runs])
+        marks = ("ran", "idle", "branches", "taken")
+        say_json([{"path": each.function.path, "file": each.function.file,
+                   **{name: getattr(each, name) for name in marks}} for each in runs])  # fmt: skip
         return 0
     if arguments.verbose:
         rows = [
@@ -214,16 +216,11 @@ def _counts(runs: Sequence[Lines]) -> dict[str, int]:
     }
 
 
-def _marks(lines: Lines) -> dict[str, Any]:
-    return {"ran": lines.ran, "idle": lines.idle, "branches": lines.branches, "taken": lines.taken}
-
-
 def _shares(counts: Mapping[str, int]) -> tuple[str, ...]:
     def share(part: str, whole: str) -> str:
         return f"{counts[part] / counts[whole]:.0%}" if counts[whole] else ""
 
-    numbers = (str(counts[name]) for name in ("functions", "never ran", "lines", "branches"))
-    functions, never, lines, branches = numbers
+    functions, never, lines, branches = (str(counts[name]) for name in ("functions", "never ran", "lines", "branches"))
     return functions, never, lines, share("ran", "lines"), branches, share("taken", "branches")
 
 

@@ -24,7 +24,7 @@ from sentinel.recipes.catalog import Catalog
 from sentinel.reports.escaping import message
 from sentinel.reports.explain import scenario_lines
 from sentinel.search.boundary_search import Finding
-from sentinel.search.checks import Omitted, any_of, matches, subjects
+from sentinel.search.checks import any_of, matches, subjects
 from sentinel.search.discovery import Discovered, Discovery, Memory, Progress, grouped, recognised
 from sentinel.search.inferred import Broken
 from sentinel.search.saving import Untried, finding_document, save, tried_document
@@ -326,9 +326,6 @@ def _json(
             "recipe": str(saved[place]) if isinstance(saved.get(place), Path) else None,
         }
 
-    def omitted_json(item: Omitted) -> dict[str, str]:
-        return {"boundary": item.boundary, "law": item.law, "reason": message(item.reason)}
-
     return {
         "target": open_target.target,
         "ref": str(open_target.ref),
@@ -359,5 +356,7 @@ def _json(
             }
             for search in done.searches
         ],
-        "not_searched": [omitted_json(item) for item in done.not_searched],
+        "not_searched": [
+            {"boundary": item.boundary, "law": item.law, "reason": message(item.reason)} for item in done.not_searched
+        ],
     }

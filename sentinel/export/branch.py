@@ -40,7 +40,7 @@ def contribute(clone: Path, fix: Fix, main: str) -> Branch:
     if not (clone / ".git").exists():
         raise SentinelError(f"{clone} is no clone; `git clone` upstream's repository there first")
     git_dir = git_dir_of(clone).absolute()
-    name = f"fix/{_slug(fix.bugs[0])}"
+    name = "fix/" + re.sub(r"[^a-z0-9]+", "-", fix.bugs[0].lower()).strip("-")
     if run(git_dir, "rev-parse", "--verify", "--quiet", f"refs/heads/{name}").status == 0:
         raise SentinelError(f"{clone} has a branch {name} already; delete it with `git branch -D {name}`, or keep it")
     if git_objects.commit_of(git_dir, fix.commit) is None:
@@ -113,7 +113,3 @@ def _who(git_dir: Path) -> dict[str, str]:
             raise SentinelError(f"git does not know who commits; say so with `git config --global {setting} ...`")
         identity |= dict.fromkeys((f"GIT_AUTHOR_{name}", f"GIT_COMMITTER_{name}"), value.out.decode().strip())
     return identity
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

@@ -166,7 +166,8 @@ class Exporter:
         """With what the runner and the test do; where the runner names packages that it needs, with these."""
         sides = [side for side in bundle.sides if side.decision.checkout is not None]
         checkouts = [side.decision.checkout.path for side in sides if side.decision.checkout is not None]
-        contained = all(_is_contained(side) for side in sides if side.decision.measurement)
+        measured = [side.decision.environment for side in sides if side.decision.measurement]
+        contained = all(there is not None and there.sandbox == "strict" for there in measured)
         for _ in range(_MOST_NEEDED):
             assert bundle.runner is not None
             self._tell(f"trying the runner and the test of {bundle.recipe.bug_id}")
@@ -198,9 +199,3 @@ def _revision(decision: Decision) -> str:
         return f"git:{decision.checkout.commit} with its fix"
     commit = decision.checkout.commit if decision.checkout is not None and not decision.checkout.dirty else None
     return f"git:{commit}" if commit else str(decision.ref) if decision.ref.kind == "pypi" else decision.ref.kind
-
-
-def _is_contained(side: Side) -> bool:
-    """Whether to contain what is tried, as what was measured was."""
-    environment = side.decision.environment
-    return environment is not None and environment.sandbox == "strict"

@@ -9,16 +9,21 @@ from __future__ import annotations
 import math
 import re
 import urllib.parse
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from textwrap import dedent
 from typing import Any
 
-from sentinel.errors import REPOSITORY
+from sentinel.errors import REPOSITORY, SentinelError
 from sentinel.export.contribution import ABSENT, MOST_HEADS, Contribution
+from sentinel.export.exporting import Bundle
 from sentinel.export.trying import elsewhere
 from sentinel.reports.escaping import message, visible
+from sentinel.reports.evidence import dumps
 from sentinel.reports.explain import scenario_lines
 from sentinel.reports.markdown import escaped, unlinked
 from sentinel.reports.numbers import Row, apart, flat, in_digits, plain, wrong
+from sentinel.reports.store import own, write_below
 
 #: Lines of the page, and of the comment.
 LONGEST, LONGEST_COMMENT = 150, 40
@@ -83,7 +88,7 @@ def _cause(made: Contribution) -> Iterable[str]:
     yield sentence(made.fix.cause) + "\n"
     for file, first, last, text in made.guilty:
         yield f"{_permalink(made, file, first, last)}:\n"
-        yield fenced(_dedented(text), "python")
+        yield fenced(dedent(text), "python")
 
 
 #: Lines of a patch that a page shows whole.
@@ -105,7 +110,7 @@ def _fix(made: Contribution, tests: bool) -> Iterable[str]:
             yield "These are the hunks at the lines above; the branch has the others.\n"
         for edit in made.fix.tests:
             if "def test" in edit.new and tests:
-                yield f"Tested in {code(edit.file)}:\n\n" + fenced(_dedented(edit.new.strip("\n")), "python")
+                yield f"Tested in {code(edit.file)}:\n\n" + fenced(dedent(edit.new.strip("\n")), "python")
             elif "def test" in edit.new:
                 yield f"The regression test is in the branch, in {code(edit.file)}.\n"
 
@@ -139,7 +144,7 @@ def _numbers(made: Contribution, most: int) -> Iterable[str]:
     yield "## Numbers\n"
     bugs = {bug: (sides, *numbers) for bug, sides in made.document["bugs"].items() if (numbers := _rows(sides))[0]}
     after = "with the fix" if made.fix and made.fix.edits else "at the fix"
-    functions = [_short(_one(sides)["boundary"]["written"]) for sides, *_ in bugs.values()]
+    functions = [_short(sides["base"]["boundary"]["written"]) for sides, *_ in bugs.values()]
     for place, (bug, (sides, rows, count)) in enumerate(bugs.items()):
         other = [name for name in sides if name != "base"]
         if not place:
@@ -312,11 +317,6 @@ def _short(boundary: str) -> str:
     return code(re.sub(r"^.*?((?:[A-Z]\w*\.)?\w+)(?=$|\()", r"\1", boundary))
 
 
-def _one(sides: Mapping[str, Any]) -> Mapping[str, Any]:
-    side: Mapping[str, Any] = sides["base"]
-    return side
-
-
 def _first(made: Contribution) -> Mapping[str, Any]:
     """The first measured side of the first bug."""
     sides = made.document["bugs"][made.recipe.bug_id]
@@ -342,12 +342,6 @@ def _permalink(made: Contribution, file: str, first: int, last: int | None) -> s
         return code(place)
     anchor = f"L{first}-L{last}" if several else f"L{first}"
     return f"[{code(place)}]({repository}/blob/{commit}/{urllib.parse.quote(file)}#{anchor})"
-
-
-def _dedented(text: str) -> str:
-    import textwrap
-
-    return textwrap.dedent(text)
 
 
 # -- a comment ---------------------------------------------------------------------------------------------------------
@@ -416,3 +410,34 @@ def fenced(text: str, language: str) -> str:
 
 def details(summary: str, block: str) -> str:
     return f"<details><summary>{prose(summary)}</summary>\n\n{block}\n</details>\n"
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+#: Files of an earlier one that this one may not have.
+_OWN = ("PULL_REQUEST.md", "COMMENT.md", "recipe.json", "run_validation.py", "evidence.json")
+
+
+def write(out: Path, made: Contribution, bundles: Sequence[Bundle]) -> Path:
+    """Write the files into the bug's folder; those of an earlier contribution that are not among them go.
+
+    :returns: the bug's folder.
+    :raises SentinelError: where it cannot be written.
+    """
+    bundle, otherwise = bundles[0], "choose another with --out"
+    folder = own(out, PurePosixPath(bundle.recipe.bug_id))
+    files = {"PULL_REQUEST.md": page(made), "COMMENT.md": comment(made), "evidence.json": dumps(made.document)}
+    if bundle.runner is not None:
+        files["run_validation.py"] = bundle.runner.text
+        if bundle.test and not (made.fix and made.fix.regression):
+            files[bundle.test_name] = bundle.test
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in {*_OWN, bundle.test_name} - files.keys():
+            (folder / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise SentinelError(f"cannot write {folder}: {error.strerror}; {otherwise}") from error
+    for name, text in files.items():
+        write_below(folder, name, text, otherwise)
+    return folder

@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -146,14 +146,13 @@ def load(file: Path) -> Finding | None:
         steps = tuple(Step(str(s["state"]), str(s["on"]), str(s["because"])) for s in data["steps"])
         if any(step.state not in STATES for step in steps):
             raise ValueError(f"a state is one of {', '.join(STATES)}")
+        texts = {name: str(data[name]) for name in ("bug_id", "target", "title")}
         return Finding(
-            str(data["bug_id"]),
-            str(data["target"]),
-            str(data["title"]),
-            data["upstream"],
-            steps,
-            str(data.get("since", "")),
-            dict(data.get("main", {})),
+            **texts,
+            upstream=data["upstream"],
+            steps=steps,
+            since=str(data.get("since", "")),
+            main=dict(data.get("main", {})),
         )
     except (SentinelError, ValueError, KeyError, TypeError) as error:
         raise SentinelError(f"{file} is no finding: {error}; remove it to begin anew") from None
@@ -161,16 +160,7 @@ def load(file: Path) -> Finding | None:
 
 def save(file: Path, finding: Finding) -> bool:
     """Write a finding; whether anything was changed."""
-    document = {
-        "bug_id": finding.bug_id,
-        "target": finding.target,
-        "title": finding.title,
-        "upstream": dict(finding.upstream),
-        "steps": [vars(step) for step in finding.steps],
-        "since": finding.since,
-        "main": dict(finding.main),
-    }
-    text = json.dumps(document, indent=1, sort_keys=True) + "\n"
+    text = json.dumps(asdict(finding), indent=1, sort_keys=True) + "\n"
     if file.is_file() and file.read_text(encoding="utf-8") == text:
         return False
     write_atomically(file, text, "name another folder with --to")

@@ -7,30 +7,25 @@ alone is an error: half an expectation could only ever say "changed" of the othe
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sentinel.contracts.contract import Contract
-from sentinel.errors import nearest
+from sentinel.errors import SentinelError, nearest
 from sentinel.recipes.affects import affected, in_text
 from sentinel.recipes.expectations import indistinguishable, read_expectations, read_tolerance
 from sentinel.recipes.inputs import inside
 from sentinel.recipes.problems import Findings, Problem, shown
-from sentinel.recipes.recipe import Recipe
-from sentinel.recipes.scenario import build, published_scenario, written_scenario
+from sentinel.recipes.recipe import Pin, Recipe
+from sentinel.recipes.scenario import ScenarioReader, Variants
 from sentinel.recipes.structure import check_structure, schema
-from sentinel.recipes.yamldoc import Document, DocumentError, read
+from sentinel.recipes.yamldoc import Document, DocumentError, Place, read
 from sentinel.targets import Binding, Target
+from sentinel.targets.refs import Ref
 
 if TYPE_CHECKING:
     from sentinel.recipes.catalog import Catalog
-from collections.abc import Iterable
-
-from sentinel.errors import SentinelError
-from sentinel.recipes.recipe import Pin
-from sentinel.recipes.yamldoc import Place
-from sentinel.targets.refs import Ref
 
 _PARAMETER = re.compile(r"(.*)\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
@@ -121,11 +116,6 @@ def examine_document(document: Document, path: Path, catalog: Catalog) -> tuple[
     return (None if findings.errors else recipe), findings.problems
 
 
-def is_published(data: Any) -> bool:
-    """Say whether a document is a recipe as published in a pull request."""
-    return isinstance(data, Mapping) and "validation_mode" in data and "recipe_version" not in data
-
-
 class _Reading:
     """One pass over a document whose structure was checked. Keys in which that found something are not read again."""
 
@@ -133,7 +123,7 @@ class _Reading:
         self.findings, self.path, self.catalog, self.broken = findings, path, catalog, broken
         self.whole: dict[str, Any] = findings.document.data
         self.data = {key: value for key, value in self.whole.items() if key not in broken}
-        self.published = is_published(self.whole)
+        self.published = "validation_mode" in self.whole and "recipe_version" not in self.whole
         self.boundary_key = "hooked_boundary" if self.published else "boundary"
 
     def recipe(self) -> Recipe | None:
@@ -148,19 +138,25 @@ class _Reading:
         contract = self._contract(target)
         if contract is None:
             return None
-        if self.published:
-            self._warn_of_unknown_keys()
+        properties = schema()["$defs"]["published"]["properties"]
+        for key in self.whole if self.published else ():
+            if key not in properties:
+                self.findings.warn((key,), f"unknown key {key!r} is left aside{nearest(key, properties)}", key=True)
         variants, defaulted = self._scenario(contract, target)
         tolerance = read_tolerance(self.findings, native.get("tolerance"), ("tolerance",))
-        names = self._variant_names(variants)
+        # The names are known even where the inputs of a variant are not good.
+        names = tuple(variants if self.published else self.data.get("variants") or ("",))
+        readable = names and "variants" not in self.broken
         unpatched, fixed = (
-            self._expectations(contract, names, key) for key in ("expected_unpatched", "expected_fixed")
+            read_expectations(self.findings, contract, names, (readable and self.data.get(key)) or {}, (key,))
+            for key in ("expected_unpatched", "expected_fixed")
         )
         if unpatched and fixed and not self.findings.errors:
             reason = indistinguishable(unpatched, fixed, tolerance)
             if reason:
                 self.findings.error(("expected_fixed",), reason, key=True)
         invariant = self._invariant(contract, bool(unpatched or fixed))
+        upstream = native.get("upstream", {}).items()
         story = self.data.get("expected_invariant" if self.published else "story", "")
         if self.findings.errors:
             return None
@@ -179,7 +175,8 @@ class _Reading:
             invariant=invariant,
             also_breaks=tuple(native.get("also_breaks", ())),
             tolerance=tolerance,
-            upstream=_whole_numbers(native.get("upstream", {})),
+            # 444.0 is an integer to a JSON Schema, and must be one in pull/444/head
+            upstream={key: int(item) if isinstance(item, float) else item for key, item in upstream},
             requires=requires,
             pins=pins,
             watch=watch,
@@ -255,11 +252,10 @@ class _Reading:
             self.findings.error(place, f"the adapter binds it to contract {bindings[0].contract!r}, which is not there")
             return None
         written = {key for name in _PUBLISHED_VALUES for key in (self.data.get(name) or ())}
-        return max(
-            contracts, key=lambda contract: len(written & {*contract.aliases, *contract.keys, *_inputs(contract)})
-        )
+        names = {item.name: {*item.aliases, *item.keys, *(each.name for each in item.inputs)} for item in contracts}
+        return max(contracts, key=lambda contract: len(written & names[contract.name]))
 
-    def _scenario(self, contract: Contract, target: Target) -> tuple[dict[str, dict[str, Any]], tuple[str, ...]]:
+    def _scenario(self, contract: Contract, target: Target) -> Variants:
         both = [key for key in ("scenario", "constructed_scenario") if key in self.data and not self.published]
         if len(both) > 1:
             self.findings.error(
@@ -269,23 +265,8 @@ class _Reading:
         if self.broken & {"scenario", "constructed_scenario", "variants"}:
             return {}, ()
         written = self.data.get(place[0]) or {}
-        scenario = (
-            published_scenario(self.findings, contract, written, place)
-            if self.published
-            else written_scenario(self.findings, contract, written, place, self.data.get("variants"))
-        )
-        return build(self.findings, contract, scenario, target.packages, place)
-
-    def _variant_names(self, built: Mapping[str, Any]) -> tuple[str, ...]:
-        """The variants' names, known even where their inputs are not good."""
-        if self.published:
-            return tuple(built)
-        return tuple(self.data.get("variants") or ("",))
-
-    def _expectations(self, contract: Contract, variants: tuple[str, ...], key: str) -> dict[str, Any]:
-        if not variants or ("variants" in self.broken):
-            return {}
-        return read_expectations(self.findings, contract, variants, self.data.get(key) or {}, (key,))
+        reader = ScenarioReader(self.findings, contract, target.packages, place)
+        return reader.published(written) if self.published else reader.native(written, self.data.get("variants") or {})
 
     def _invariant(self, contract: Contract, has_values: bool) -> str | None:
         """The law by name: the one written, else the contract's where no values are expected."""
@@ -314,18 +295,8 @@ class _Reading:
             self.findings.error((), f"contract {contract.name} names the law {contract.law!r}, which is not there")
         return contract.law
 
-    def _warn_of_unknown_keys(self) -> None:
-        properties = schema()["$defs"]["published"]["properties"]
-        for key in self.whole:
-            if key not in properties:
-                self.findings.warn((key,), f"unknown key {key!r} is left aside{nearest(key, properties)}", key=True)
-
 
 _PUBLISHED_VALUES = ("constructed_scenario", "expected_unpatched", "expected_fixed")
-
-
-def _inputs(contract: Contract) -> list[str]:
-    return [item.name for item in contract.inputs]
 
 
 def _unknown_boundary(boundary: str, target: Target, contract: str | None) -> str:
@@ -341,8 +312,3 @@ def _unknown_boundary(boundary: str, target: Target, contract: str | None) -> st
     )
     unbound = f"; adapter {target.name} does not bind it (contract: call needs no binding)"
     return f"unknown boundary {boundary!r}{hint or unbound}"
-
-
-def _whole_numbers(upstream: Mapping[str, Any]) -> dict[str, Any]:
-    """``444.0`` is an integer to a JSON Schema, and must be one in ``pull/444/head``."""
-    return {key: int(item) if isinstance(item, float) else item for key, item in upstream.items()}

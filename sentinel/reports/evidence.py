@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ from sentinel.reports.behaviour import behaviour
 from sentinel.reports.escaping import message, passage
 from sentinel.targets.refs import Ref
 from sentinel.values.literals import tagged, typed
-from sentinel.values.tolerance import Tolerance
 
 SCHEMA_VERSION = 1
 
@@ -68,7 +68,7 @@ def evidence(decision: Decision) -> Document:
         "expectation": {
             "unpatched": _expected(recipe.expected_unpatched),
             "fixed": _expected(recipe.expected_fixed),
-            "tolerance": _tolerance(recipe.tolerance),
+            "tolerance": asdict(recipe.tolerance),
         },
         "checks": _checks(decision),
         "comparison": [_comparison(item, places) for item in decision.comparisons],
@@ -159,11 +159,7 @@ def _checkout(decision: Decision, places: Places) -> Document | None:
     if checkout is None:
         return None
     return {
-        "commit": checkout.commit,
-        "version": checkout.version,
-        "digest": checkout.digest,
-        "tree": checkout.tree,
-        "dirty": checkout.dirty,
+        **{name: getattr(checkout, name) for name in ("commit", "version", "digest", "tree", "dirty")},
         **({"patched": checkout.patched} if checkout.patched else {}),
         "roots": list(checkout.roots),
         "left_out": [
@@ -180,24 +176,17 @@ def _boundary(decision: Decision, places: Places) -> Document:
     return {
         "written": decision.recipe.boundary,
         "found": provenance and provenance.boundary,
-        "module": provenance and provenance.module,
-        "file": provenance and message(provenance.file, places),
-        "line": provenance and provenance.line,
+        **{name: getattr(provenance, name, None) for name in ("module", "line", "blob")},
         "end_line": (provenance and provenance.end_line) or None,
-        "blob": provenance and provenance.blob,
-        "signature": provenance and message(provenance.signature, places),
+        **{name: provenance and message(getattr(provenance, name), places) for name in ("file", "signature")},
     }
 
 
 def _environment(decision: Decision, places: Places) -> Document:
     there, measured = decision.environment, decision.measurement
     return {
-        "python": there and there.python,
-        "torch": there and there.torch,
-        "numpy": there and there.numpy,
+        **{name: getattr(there, name, None) for name in ("python", "torch", "numpy", "device", "sandbox")},
         "platform": there and message(there.platform, places),
-        "device": there and there.device,
-        "sandbox": there and there.sandbox,
         "flags": {key: message(value, places) for key, value in there.flags.items()} if there else {},
         "packages": dict(there.packages) if there else {},
         "ghosts": sorted(measured.ghosts) if measured else [],
@@ -213,23 +202,13 @@ def _observation(observation: Observation | None) -> Document | None:
 
 
 def _expected(expected: Mapping[str, Expected]) -> Document:
-    return {
-        key: {"value": typed(item.value), "tolerance": _tolerance(item.tolerance)} for key, item in expected.items()
-    }
-
-
-def _tolerance(tolerance: Tolerance) -> Document:
-    return {"relative": tolerance.relative, "absolute": tolerance.absolute, "exact": tolerance.exact}
+    return {key: {"value": typed(item.value), "tolerance": asdict(item.tolerance)} for key, item in expected.items()}
 
 
 def _comparison(item: Comparison, places: Places) -> Document:
     return {
-        "key": item.key,
-        "observed": typed(item.observed),
-        "unpatched": typed(item.unpatched),
-        "fixed": typed(item.fixed),
-        "matches_unpatched": item.matches_unpatched,
-        "matches_fixed": item.matches_fixed,
+        **{name: getattr(item, name) for name in ("key", "matches_unpatched", "matches_fixed")},
+        **{name: typed(getattr(item, name)) for name in ("observed", "unpatched", "fixed")},
         "detail": message(item.detail, places),
     }
 
