@@ -154,16 +154,6 @@ MAX_ELEMENTS = 1_000_000
 
 _OPTIONS = ("dtype", "requires_grad", "contiguous")
 _TENSOR_KEYS = {"tensor": ("tensor", *_OPTIONS), "full": ("full", "shape", *_OPTIONS)}
-_FORMS: dict[str, tuple[str, ...]] = {
-    **_TENSOR_KEYS,
-    "array": ("array", "dtype"),
-    "tuple": ("tuple",),
-    "mapping": ("mapping",),
-    "namespace": ("namespace",),
-    "new": ("new", "arguments"),
-    "attribute": ("attribute",),
-    "device": ("device",),
-}
 _ARRAY_DTYPES = ("object", *(name for name in STORAGE if name != "bfloat16"))
 _DOTTED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 _DEVICE = re.compile(r"[a-z]{1,16}(:[0-9]{1,3})?")
@@ -175,7 +165,22 @@ def read_input(spec: Input, value: Any, packages: Collection[str] = ()) -> Any:
     :param packages: the target's packages, inside which ``new`` and ``attribute`` must lie.
     :raises LiteralError: where the value does not fit; says what was expected and where it differs.
     """
-    return _READERS[spec.kind](spec, value, tuple(packages))
+    if spec.kind == "any":
+        return read_any(value, packages)
+    if spec.kind == "tensor":
+        return _read_tensor(spec, value)
+    if spec.kind == "number":
+        value = untagged(value)
+    if spec.kind in ("number", "integer") and isinstance(value, Mapping):
+        # some code takes a zero-dimensional tensor where a number would do
+        return tensor_literal(value, "float32" if spec.kind == "number" else "int64")
+    kinds, expected = _KINDS[spec.kind]
+    if type(value) not in kinds:
+        raise LiteralError(f"expected {expected}, found {describe(value)}")
+    for index, item in enumerate(value) if spec.kind == "labels" else ():
+        if type(item) not in (str, int, float):
+            raise LiteralError(f"expected a string or a number at [{index}], found {describe(item)}", (index,))
+    return value.copy() if spec.kind in ("labels", "mapping") else value
 
 
 def inside(path: Any, packages: Collection[str]) -> str | None:
@@ -231,7 +236,7 @@ def _full(value: Mapping[str, Any]) -> Any:
     return np.full(shape, fill, dtype=None if isinstance(fill, (bool, float)) else object).tolist()
 
 
-def _read_tensor(spec: Input, value: Any, packages: tuple[str, ...]) -> Any:
+def _read_tensor(spec: Input, value: Any) -> Any:
     if isinstance(value, Mapping):
         return tensor_literal(value, spec.dtype)
     if isinstance(value, (list, bool, int, float)) or value in TAGGED:
@@ -239,34 +244,15 @@ def _read_tensor(spec: Input, value: Any, packages: tuple[str, ...]) -> Any:
     raise LiteralError(f"expected a tensor (nested lists or {{tensor: [...]}}), found {describe(value)}")
 
 
-def _scalar(kinds: tuple[type, ...], expected: str) -> Callable[[Input, Any, tuple[str, ...]], Any]:
-    def read(spec: Input, value: Any, packages: tuple[str, ...]) -> Any:
-        if float in kinds:
-            value = untagged(value)
-        if int in kinds and isinstance(
-            value, Mapping
-        ):  # some code takes a zero-dimensional tensor where a number would do
-            return tensor_literal(value, "float32" if float in kinds else "int64")
-        if type(value) not in kinds:
-            raise LiteralError(f"expected {expected}, found {describe(value)}")
-        return value
-
-    return read
-
-
-def _read_labels(spec: Input, value: Any, packages: tuple[str, ...]) -> list[Any]:
-    if not isinstance(value, list):
-        raise LiteralError(f"expected a list with one string or number a row, found {describe(value)}")
-    for index, item in enumerate(value):
-        if type(item) not in (str, int, float):
-            raise LiteralError(f"expected a string or a number at [{index}], found {describe(item)}", (index,))
-    return list(value)
-
-
-def _read_mapping(spec: Input, value: Any, packages: tuple[str, ...]) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise LiteralError(f"expected a mapping, found {describe(value)}")
-    return dict(value)
+#: Of the other kinds: which Python types are one, and what messages call it.
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "number": ((int, float), "a number"),
+    "integer": ((int,), "an integer"),
+    "boolean": ((bool,), "true or false"),
+    "string": ((str,), "a string"),
+    "labels": ((list,), "a list with one string or number a row"),
+    "mapping": ((dict,), "a mapping"),
+}
 
 
 def read_any(value: Any, packages: Collection[str]) -> Any:
@@ -281,17 +267,13 @@ def read_any(value: Any, packages: Collection[str]) -> Any:
     if not any(name in value for name in _FORMS):
         return {key: _below(item, packages, key) for key, item in value.items()}
     form = _form(value, _FORMS, "a literal")
-    if isinstance(value[form], Mapping) and form not in ("namespace", "mapping"):
+    content, (kind, make) = value[form], _LITERALS[form]
+    if isinstance(content, Mapping) and kind != "a mapping":
         escape = f"a dictionary or arguments with the key {form!r} are written {{mapping: {{{form}: ...}}}}"
         raise LiteralError(f"{form} takes no mapping; {escape}", (form,))
-    if form in _TENSOR_KEYS:
-        return tensor_literal(value, None)
-    content = value[form]
-    expected = {"array": list, "tuple": list, "namespace": Mapping, "mapping": Mapping}.get(form, str)
-    if not isinstance(content, expected):
-        kind = {list: "a list", str: "a string"}.get(expected, "a mapping")
+    if not isinstance(content, {"a list": list, "a string": str, "a mapping": Mapping}.get(kind, object)):
         raise LiteralError(f"{form} takes {kind}, found {describe(content)}", (form,))
-    return _MAKERS[form](value, packages)
+    return make(value, packages)
 
 
 def _below(value: Any, packages: Collection[str], *outer: Any) -> Any:
@@ -305,12 +287,16 @@ def _members(value: Any, packages: Collection[str], form: str) -> dict[str, Any]
     return {key: _below(item, packages, form, key) for key, item in value.items()}
 
 
+def _items(value: Mapping[str, Any], packages: Collection[str], form: str) -> tuple[Any, ...]:
+    return tuple(_below(item, packages, form, index) for index, item in enumerate(value[form]))
+
+
 def _array(value: Mapping[str, Any], packages: Collection[str]) -> Array:
     dtype = value.get("dtype", "object")
     if dtype not in _ARRAY_DTYPES:
         raise LiteralError(f"unknown dtype {describe(dtype)}{nearest(str(dtype), _ARRAY_DTYPES, 'one of')}", ("dtype",))
     if dtype == "object":
-        return Array(tuple(_below(item, packages, "array", index) for index, item in enumerate(value["array"])))
+        return Array(_items(value, packages, "array"))
     try:
         make_tensor(value["array"], dtype)
     except LiteralError as error:
@@ -332,31 +318,24 @@ def _new(value: Mapping[str, Any], packages: Collection[str]) -> New:
     return New(_path(value, packages, "new"), _members(arguments, packages, "arguments"))
 
 
-def _device(value: Mapping[str, Any], packages: Collection[str]) -> Device:
-    if not _DEVICE.fullmatch(value["device"]):
-        raise LiteralError(f"{value['device']!r} is no device such as cpu or cuda:0", ("device",))
-    return Device(value["device"])
+def _device(name: str) -> Device:
+    if not _DEVICE.fullmatch(name):
+        raise LiteralError(f"{name!r} is no device such as cpu or cuda:0", ("device",))
+    return Device(name)
 
 
-_MAKERS: dict[str, Callable[[Mapping[str, Any], Collection[str]], Any]] = {
-    "array": _array,
-    "tuple": lambda value, packages: Tuple(
-        tuple(_below(item, packages, "tuple", index) for index, item in enumerate(value["tuple"]))
-    ),
-    "mapping": lambda value, packages: _members(value["mapping"], packages, "mapping"),
-    "namespace": lambda value, packages: Namespace(_members(value["namespace"], packages, "namespace")),
-    "new": _new,
-    "attribute": lambda value, packages: Attribute(_path(value, packages, "attribute")),
-    "device": _device,
+Make = Callable[[Mapping[str, Any], Collection[str]], Any]
+
+#: Literal -> what kind of value it takes (a tensor says itself what is wrong with its numbers), and how it is made.
+_LITERALS: dict[str, tuple[str, Make]] = {
+    **dict.fromkeys(_TENSOR_KEYS, ("numbers", lambda value, packages: tensor_literal(value, None))),
+    "array": ("a list", _array),
+    "tuple": ("a list", lambda value, packages: Tuple(_items(value, packages, "tuple"))),
+    "mapping": ("a mapping", lambda value, packages: _members(value["mapping"], packages, "mapping")),
+    "namespace": ("a mapping", lambda value, packages: Namespace(_members(value["namespace"], packages, "namespace"))),
+    "new": ("a string", _new),
+    "attribute": ("a string", lambda value, packages: Attribute(_path(value, packages, "attribute"))),
+    "device": ("a string", lambda value, packages: _device(value["device"])),
 }
-
-_READERS: dict[str, Callable[[Input, Any, tuple[str, ...]], Any]] = {
-    "tensor": _read_tensor,
-    "number": _scalar((int, float), "a number"),
-    "integer": _scalar((int,), "an integer"),
-    "boolean": _scalar((bool,), "true or false"),
-    "string": _scalar((str,), "a string"),
-    "labels": _read_labels,
-    "mapping": _read_mapping,
-    "any": lambda spec, value, packages: read_any(value, packages),
-}
+_FORMS: dict[str, tuple[str, ...]] = {name: (name,) for name in _LITERALS}
+_FORMS |= {**_TENSOR_KEYS, "array": ("array", "dtype"), "new": ("new", "arguments")}
