@@ -172,7 +172,7 @@ class Bug:
 
 
 def _configuration(data: Mapping[Any, Any] | None, single: Sequence[tuple[str, Any]]) -> dict[str, str] | None:
-    """What the configuration says, single settings over those of the file; None where nothing was given."""
+    """Merge single settings over those of the file; None where there are neither."""
     if data is None and not single:
         return None
     configuration = {name: text for name, text in flattened(settings_of(data or {})).items() if text != MISSING}
@@ -258,7 +258,7 @@ def _name(checkout: Checkout | None, target: str) -> str:
 
 
 def _tell(name: str, bugs: Sequence[Bug], run: Training | None, hardening: int, undecided: int) -> None:
-    """In words first, then what a person has to read."""
+    """Print the counts in words, then what a person has to read."""
     worst: dict[str, str] = {}  # a bug counts once, by the worst that any of its recipes says
     for bug in sorted(bugs, key=lambda bug: ("hits", "only if", "does not").index(bug.answer)):
         worst.setdefault(root(bug.document), bug.answer)

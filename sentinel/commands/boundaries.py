@@ -86,8 +86,8 @@ def _boundaries(arguments: argparse.Namespace) -> int:
 
 
 def _rows(catalog: Catalog, target: Target, sightings: Sequence[Sighting] | None) -> list[dict[str, Any]]:
-    """What there is to say of each binding; whether it is there only where a ref was looked at: ``other version`` where
-    the adapter says in ``requires`` that only some have it."""
+    """Make a row for each binding; ``there`` is empty without a ref, and ``other version`` where the adapter says in
+    ``requires`` that only some have it."""
     from sentinel.search.checks import subjects
 
     searchable, omitted = subjects(catalog, target.name)
@@ -119,8 +119,8 @@ def _rows(catalog: Catalog, target: Target, sightings: Sequence[Sighting] | None
 
 
 def left_unbound(target: Target, definitions: Definitions) -> list[tuple[str, str, str]]:
-    """(target, path, reason) of functions that are not bound: those that the adapter names, and the public ones beside
-    bound ones, which have no reason."""
+    """Give (target, path, reason) of functions that are not bound: those that the adapter names, and the public ones
+    beside bound ones, which have no reason."""
     bound = {path for binding in target.bindings for path in binding.paths}
     left = [(target.name, path, reason) for path, reason in target.unbound.items()]
     for module, place in dict.fromkeys(definitions.module_of("", path) for path in sorted(bound)):

@@ -84,7 +84,7 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 
 def _write(document: dict[str, Any], reports: Path) -> None:
-    """The page for readers, and the data for the site."""
+    """Write the page for readers, and the data for the site."""
     data = json.dumps(document, indent=1, sort_keys=True) + "\n"
     for file, text in ((reports / "dialects.json", data), (PAGE, "\n".join(markdown(document)) + "\n")):
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -116,7 +116,7 @@ class _Maker:
             exporter.close()
 
     def of_pins(self, recipe: Recipe, base: Ref | None, head: Ref | None) -> tuple[Contribution, list[Bundle]]:
-        """A bug whose fix is upstream's, or a working tree's, or nobody's yet."""
+        """Make that of a bug whose fix is upstream's, or a working tree's, or nobody's yet."""
         bundle = self._exporter(recipe.target).export(
             recipe, *recipe.revisions(base, head), check=not self._arguments.no_check
         )
@@ -124,7 +124,7 @@ class _Maker:
         return Contribution((recipe,), self._catalog.targets[recipe.target], None, document), [bundle]
 
     def of_fix(self, fix: Fix) -> tuple[Contribution, list[Bundle]]:
-        """A root whose fix is tried."""
+        """Make that of a root whose fix is tried."""
         check, options = not self._arguments.no_check, options_of(self._settings, fix.target)
         recipes = {recipe.bug_id: recipe for recipe in find_recipes(self._catalog, [fix.target], fix.bugs)}
         exporter = self._exporter(fix.target)

@@ -225,7 +225,7 @@ def _shares(counts: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def _spans(numbers: Sequence[int]) -> str:
-    """Lines as spans: 3-5, 9."""
+    """Write line numbers as spans: 3-5, 9."""
     spans: list[list[int]] = []
     for number in numbers:
         if spans and number == spans[-1][1] + 1:

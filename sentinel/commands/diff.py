@@ -112,7 +112,7 @@ def _diff(arguments: argparse.Namespace) -> int:
 def _shared(
     target: Target, store: MirrorStore, refs: Sequence[Ref], stack: ExitStack
 ) -> tuple[Shared, dict[Ref, str]] | None:
-    """What comparisons of several commits of the mirror have in common; None where one of them is none."""
+    """Open once what comparisons of several commits share; None where a ref is no commit of the mirror."""
     if any(ref.kind != "git" for ref in refs):
         return None
     mirror = store.path(target.name)

@@ -173,7 +173,7 @@ def _discover(arguments: argparse.Namespace) -> int:
 
 
 def _of_functions(arguments: argparse.Namespace, catalog: Catalog, settings: Settings) -> int:
-    """Ranks 3 and 4: the functions that no adapter names, held to what they did at an earlier revision."""
+    """Hold functions that no adapter names to what they did at an earlier revision: ranks 3 and 4."""
     refs = Ref.parse(arguments.since), Ref.parse(arguments.ref)
     count, seed = arguments.examples or _EACH, arguments.seed or 0
     held, patient = [], replace(settings, timeout=min(settings.timeout, PATIENCE))
@@ -217,7 +217,7 @@ def _broken_json(item: Broken) -> dict[str, Any]:
 
 
 def _saved(folder: Path, finding: Finding, open_target: OpenTarget, runner: Runner, catalog: Catalog) -> Path | str:
-    """The file; or why there is none."""
+    """Save a finding: the file, or why there is none."""
     try:
         return save(folder, tried_document(finding, open_target, runner, catalog))
     except Untried as error:

@@ -93,7 +93,7 @@ def _python() -> Iterator[Check]:
 
 
 def _worker() -> Iterator[Check]:
-    """torch and numpy as the worker has them, and that a worker starts at all."""
+    """Start a worker, and ask it for its torch and numpy."""
     preload = [name for target in catalog.bundled_catalog().targets.values() for name in target.preload]
     zygote = client.Zygote(client.Options(), preload)
     try:
@@ -114,7 +114,7 @@ def _worker() -> Iterator[Check]:
 
 
 def _extras() -> Iterator[Check]:
-    """The small real packages that boundaries use: without one, recipes that need it are inconclusive."""
+    """Check the packages that boundaries use: without one, recipes that need it are inconclusive."""
     try:
         lines = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
@@ -179,7 +179,7 @@ def _mirrors() -> Iterator[Check]:
 
 
 def _names() -> Iterator[Check]:
-    """Whether ``import sentinel`` is ours alone: another distribution on PyPI has that name too."""
+    """Say whether ``import sentinel`` is ours alone: another distribution on PyPI has that name too."""
     owners = metadata.packages_distributions().get("sentinel", [])
     others = sorted({name for name in owners if canonicalize_name(name) != DISTRIBUTION})
     if others:

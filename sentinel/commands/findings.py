@@ -79,7 +79,7 @@ def _history_of(recipe: Recipe, branch: str, folders: Iterable[Path]) -> Mapping
 
 
 def evidence_of(recipe: Recipe, folder: Path) -> Iterator[Mapping[str, Any]]:
-    """What a folder records about a recipe; of a file that is no evidence the user is told."""
+    """Load a folder's evidence of a recipe; warn of a file that is none."""
     for file in below(folder, PurePosixPath(file_name(recipe.target), file_name(recipe.bug_id))):
         try:
             yield load(file)

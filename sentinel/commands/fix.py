@@ -46,10 +46,7 @@ def tests_options(parser: argparse.ArgumentParser) -> None:
 
 
 def fixes_of(catalog: Catalog, globs: list[str]) -> list[Fix]:
-    """The fixes of the bugs that match, each once.
-
-    :raises SentinelError: where a bug is unknown, or none that matches has a fix.
-    """
+    """Give the fixes of the bugs that match, each once."""
     by_path: dict[Any, Fix] = {}
     for glob in globs:
         recipes = find_recipes(catalog, (), [glob])
@@ -87,7 +84,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def trial_lines(document: Mapping[str, Any]) -> list[str]:
-    """What came of trying a fix, a line each."""
+    """Write the trial of a fix as lines."""
     lines = [f"{bug}: {before} without the fix, {after} with it" for bug, (before, after) in document["bugs"].items()]
     others = document["others"]
     mended = [bug for bug, (before, after) in others.items() if before != after == "fixed"]

@@ -66,7 +66,7 @@ def _kind(own: Commands, name: str, run: Run, text: str, example: str) -> argpar
 
 
 def _read(arguments: argparse.Namespace) -> tuple[Catalog, list[str], list[Recipe]]:
-    """The catalog, the targets that are asked about, and their recipes."""
+    """Give the catalog, the names of the chosen targets, and their recipes."""
     catalog, _ = catalog_and_settings(arguments)
     names = [target_named(catalog, arguments.target).name] if arguments.target else sorted(catalog.targets)
     return catalog, names, find_recipes(catalog, names)
@@ -181,7 +181,7 @@ def _row(recipe: Recipe) -> dict[str, Any]:
 
 
 def _contracts(arguments: argparse.Namespace) -> int:
-    """One contract is shown with its inputs; of several, a line each."""
+    """Show one contract with its inputs; of several, a line each."""
     catalog, _ = catalog_and_settings(arguments)
     bound = Counter(binding.contract for target in catalog.targets.values() for binding in target.bindings)
     contracts = [item for name, item in sorted(catalog.contracts.items()) if fnmatchcase(name, arguments.contract)]

@@ -37,10 +37,7 @@ def settings_options(parser: argparse.ArgumentParser, *names: str, without: str 
 
 
 def catalog_and_settings(arguments: argparse.Namespace | None = None) -> tuple[Catalog, Settings]:
-    """Give the catalog, and the settings of a command line over those of the current folder.
-
-    :raises SentinelError: where the settings, a plugin or a folder is not right.
-    """
+    """Give the catalog, and the settings of a command line over those of the current folder."""
     from sentinel.recipes.catalog import bundled_catalog
 
     catalog = _with_plugins(bundled_catalog())
@@ -59,17 +56,14 @@ def evidence_option(parser: argparse.ArgumentParser, flag: str, option: str, tex
 
 
 def evidence_folders(arguments: argparse.Namespace) -> tuple[Path, Path]:
-    """The folder of the last run's evidence and that of the accepted one, whether they are there or not.
-
-    :raises SentinelError: where the settings are not right.
-    """
+    """Give the folder of the last run's evidence and that of the accepted one, whether they are there or not."""
     settings = _settled(arguments, EVIDENCE, ())
     return settings.report_dir, settings.baseline or Path("reports")
 
 
 def _settled(arguments: argparse.Namespace | None, names: Sequence[str], targets: Sequence[str]) -> Settings:
-    """These options of a command line over those of the current folder. What else a run would follow there, a working
-    tree or a pattern of bugs, is no matter of a command's."""
+    """Settle these options alone, the command line over the current folder: a run's working tree or pattern of bugs
+    there is not for commands."""
     values, file = read_file(Path.cwd())
     line = {name: getattr(arguments, name.replace("-", "_"), None) for name in names}
     values = {name: value for name, value in values.items() if name in names}
@@ -87,7 +81,7 @@ def target_named(catalog: Catalog, name: str) -> Target:
 
 
 def _with_plugins(catalog: Catalog) -> Catalog:
-    """The catalog with what installed plugins add.
+    """Give the catalog with what installed plugins add.
 
     Pytest imports every plugin there is; a command imports those only whose distribution requires Sentinel.
     """

@@ -76,7 +76,7 @@ def _new(arguments: argparse.Namespace) -> int:
 
 
 def _contract(catalog: Catalog, target: Target, boundary: str | None, name: str | None) -> Contract | None:
-    """The contract that was named, or the one that the adapter binds the boundary to."""
+    """Give the contract that was named, or the one that the adapter binds the boundary to."""
     if boundary is not None:
         problem = inside(boundary, target.packages)
         if problem:

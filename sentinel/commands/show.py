@@ -47,7 +47,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _report_folders(settings: Settings) -> dict[str, Path]:
-    """Where verdicts may lie: the last run's folder, and the committed baseline here or of Sentinel's own tree."""
+    """Say where verdicts may lie: the last run's folder, and the committed baseline here or of Sentinel's own tree."""
     committed = [settings.baseline or Path("reports"), Path(sentinel.__file__).resolve().parent.parent / "reports"]
     baseline = next((folder for folder in committed if any(files(folder))), None)
     folders = {str(settings.report_dir): settings.report_dir, "baseline": baseline}

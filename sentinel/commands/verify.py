@@ -115,12 +115,12 @@ def _files(paths: list[Path]) -> list[Path]:
 
 
 def _below(folder: Path) -> list[Path]:
-    """Every JSON file of a folder but ``run.json``, also where it was not a run that laid them out."""
+    """List every JSON file of a folder but ``run.json``, whoever laid them out."""
     return [file for file in below(folder) if file.name != RUN and not file.name.startswith(".")]
 
 
 def _load(file: Path) -> dict[str, Any] | str:
-    """The document, or what is wrong with the file."""
+    """Give the document, or what is wrong with the file."""
     try:
         return load(file)
     except SentinelError as error:
@@ -231,7 +231,7 @@ class _Verifier:
         return Outcome.of(file, "the trial of the fix", not wrong, conclusion + left)
 
     def _heads_again(self, file: Path, recipe: Recipe, fix: Fix, recorded: Sequence[dict[str, Any]]) -> Outcome:
-        """The verdicts at those heads of pull requests that this mirror has, too."""
+        """Decide again at those heads of pull requests that this mirror has."""
         ledger = Ledger(self._catalog, self._settings, self._catalog.targets[fix.target], self._store)
         now = {item["commit"]: item["verdict"] for item in related(ledger, recipe, fix)}
         here = [item for item in recorded if item["commit"] in now]
@@ -241,7 +241,7 @@ class _Verifier:
         return Outcome.of(file, "heads of pull requests", not wrong, conclusion)
 
     def _runner_again(self, file: Path, recorded: Mapping[str, Any]) -> Outcome:
-        """What the runner says that lies beside the evidence, with the packages alone that it names."""
+        """Run the runner that lies beside the evidence, with the packages alone that it names."""
         sides = next(iter(recorded["bugs"].values())).values()
         refs = [self._patched(side) or ref_of(side, self._repo) for side in sides]
         checkouts = [self._opened(self._catalog.targets[recorded["target"]], ref, None).path for ref in refs]
@@ -272,7 +272,7 @@ class _Verifier:
         return compared(recorded, decision)
 
     def _patched(self, recorded: dict[str, Any]) -> Ref | None:
-        """The ref of code that a fix was applied to; None for any other."""
+        """Give the ref of code that a fix was applied to; None for any other."""
         digest = (recorded["checkout"] or {}).get("patched")
         if digest is None:
             return None
@@ -293,7 +293,7 @@ class _Verifier:
 
 
 def _apart(recorded: Any, now: Any) -> str:
-    """What is not the same, entry by entry."""
+    """Write what differs, entry by entry."""
     if isinstance(recorded, Mapping) and isinstance(now, Mapping):
         return ", ".join(
             f"{key} {_apart(then, now.get(key))}" for key, then in recorded.items() if then != now.get(key)
@@ -302,16 +302,13 @@ def _apart(recorded: Any, now: Any) -> str:
 
 
 def _ran(tests: dict[str, Any]) -> dict[str, Any]:
-    """What those of upstream's tests gave that could run, with whichever option they did."""
+    """Keep the results of tests that could run, with whichever option they did."""
     ran = {name: result for name, result in tests.items() if "not_runnable" not in result and "reason" not in result}
     return {name: {key: result[key] for key in result if key != "option"} for name, result in ran.items()}
 
 
 def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:
-    """Give the same code again: what a moving name stood for then, and a working tree by its commit where it was clean.
-
-    :raises CouldNotError: where the evidence alone does not say where the code is.
-    """
+    """Name the same code again: a moving name by its commit then, a working tree by its commit where it was clean."""
     text, checkout = recorded["ref"], recorded["checkout"] or {}
     if text == "path":
         if repo is not None:
@@ -349,7 +346,7 @@ def recipe_of(recorded: dict[str, Any], catalog: Catalog) -> tuple[Recipe, str]:
 
 
 def _scenario_of_a_law(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
-    """What a search found, or the scenario that it shows for a law that held: decided by the law alone."""
+    """Make a recipe of a search's scenario, which the law alone decides."""
     law = catalog.laws.get(str(recorded["law"]))
     if law is None:
         raise CouldNotError(f"it is evidence of a law, and no law {recorded['law']!r} is here")

@@ -122,7 +122,7 @@ def _watch(arguments: argparse.Namespace) -> int:
 
 
 def _violations(events: Path, begin: int) -> int:
-    """Events of that kind since this command began."""
+    """Count the violations that were written since this command began."""
     if not events.exists():
         return 0
     with events.open(encoding="utf-8") as file:

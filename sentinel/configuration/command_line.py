@@ -60,14 +60,14 @@ def of_words(words: Sequence[str], where: str = "") -> CommandLine:
 
 
 def _program(words: Sequence[str]) -> int:
-    """The index of the first word after the last program that is named: ``train.py``, or a module after ``-m``."""
+    """Give the index of the first word after the last program that is named: ``train.py``, or a module after ``-m``."""
     ends = [number + 1 for number, word in enumerate(words) if word.endswith(".py") and not word.startswith("-")]
     ends += [number + 2 for number, word in enumerate(words) if word == "-m"]
     return max(ends, default=0)
 
 
 def _arguments(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Each argument's name and values; a word that is neither an option's nor an assignment has no name."""
+    """Give each argument's name and values; a word that is neither an option's nor an assignment has no name."""
     name, values = "", list[str]()
     for word in words:
         if _ASSIGNMENT.match(word) or _OPTION.match(word) or word == _ANY_NUMBER:
@@ -197,7 +197,7 @@ class _Script:
 
 
 def _array(node: Node) -> str:
-    """The array that ``${ARGS[@]}`` puts in; empty where a node is something else."""
+    """Give the array that ``${ARGS[@]}`` puts in; empty where a node is something else."""
     match = re.fullmatch(r"\$\{(\w+)\[[@*]\]\}", _of(node)) if node.type == "expansion" else None
     return match[1] if match else ""
 
@@ -207,7 +207,7 @@ def _of(node: Node) -> str:
 
 
 def _unescaped(text: str) -> str:
-    """What is between double quotation marks: a backslash counts before these alone."""
+    """Unescape a double-quoted string: a backslash counts before these characters alone."""
     return re.sub(r'\\([$`"\\\n])', lambda match: match[1].strip("\n"), text)
 
 

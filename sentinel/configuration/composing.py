@@ -47,8 +47,8 @@ def _in_words(entry: Any) -> str:
 def search_path(
     data: Mapping[Any, Any], catalog: Catalog, target: Target, checkout: Checkout
 ) -> tuple[list[Path], list[str]]:
-    """Where files are looked for that a configuration names, beside its own folder: first where it says itself, then
-    where the copy has its own.
+    """Say where files are looked for that a configuration names, beside its own folder: first where it says itself,
+    then where the copy has its own.
 
     :returns: the folders, and a sentence for each entry of ``hydra.searchpath`` that is left out.
     """
@@ -69,7 +69,7 @@ def search_path(
 
 
 def _meant(scheme: str, name: str, target: Target, checkout: Checkout) -> Iterator[Path]:
-    """The folders that an entry of a search path may mean, in the order in which they count."""
+    """Give the folders that an entry of a search path may mean, in the order in which they count."""
     if scheme == "pkg" and all(part.isidentifier() for part in name.split(".")):
         yield from (root.joinpath(*name.split(".")) for root in checkout.import_roots)
     elif scheme in ("", "file") and name:
@@ -81,7 +81,6 @@ def _meant(scheme: str, name: str, target: Target, checkout: Checkout) -> Iterat
 def composed(file: Path, folders: Sequence[Path]) -> dict[Any, Any]:
     """Give a configuration with all that it is composed of.
 
-    :param folders: its search path.
     :raises NotComposedError: where Hydra is not there, or refuses.
     :raises SentinelError: where the result is no mapping of a size that a configuration can have.
     """

@@ -45,10 +45,7 @@ _FLAGS = {"store_true": "false", "store_false": "true"}
 
 
 def options_of(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Options, ...]:
-    """Give the options of each trainer of a copy, in the order of the declarations; none where nothing is declared.
-
-    :raises SentinelError: where a declaration is no good.
-    """
+    """Give the options of each trainer of a copy, in the order of the declarations; none where nothing is declared."""
     trainers: dict[str, Options] = {}
     for file, entry in _declarations(catalog, target.name):
         if entry["name"] in trainers:
@@ -70,10 +67,7 @@ def options_of(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Op
 
 
 def defaults_of(catalog: Catalog, target: Target, checkout: Checkout, contract: str) -> dict[str, tuple[Any, str]]:
-    """Input of a contract -> what a run has that sets nothing, and the option that says so; without what is not known.
-
-    :raises SentinelError: where a declaration is no good.
-    """
+    """Map inputs of a contract to the default that a run has, with its option; without what is not known."""
     defaults: dict[str, tuple[Any, str]] = {}
     trainers = options_of(catalog, target, checkout)
     for file in _files(catalog, target.name):

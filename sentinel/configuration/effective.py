@@ -36,7 +36,7 @@ class Training:
     others: tuple[Options, ...] = ()
 
     def setting(self, name: str) -> Setting | None:
-        """What a run has for it, None where neither the configuration nor the copy knows the name."""
+        """Give a run's value; None where neither the configuration nor the copy knows the name."""
         return self._resolved(self._lookup(name), 8)
 
     def absent(self, name: str) -> bool:
@@ -70,7 +70,7 @@ class Training:
         return Setting(name, option.default if option else "{…}", default=True)
 
     def _written(self, section: str) -> bool:
-        """Whether the configuration says something of a member of it."""
+        """Say whether the configuration sets a member of it."""
         return any(other.startswith(f"{section}.") for other in self.configuration)
 
     def _resolved(self, setting: Setting | None, steps: int) -> Setting | None:

@@ -25,7 +25,7 @@ Find = Callable[[str], "Path | None"]
 
 
 def options_of_class(file: Path, name: str, find: Find) -> dict[str, Option]:
-    """The fields of a class, those of its sections among them, by their dotted names.
+    """Give the fields of a class, those of its sections among them, by their dotted names.
 
     :param find: where a module lies that the class or a section of it is imported from.
     """
@@ -146,7 +146,7 @@ class _Modules:
             yield from self.options(section, f"{name}.")
 
     def _section(self, item: _Field) -> _Class | None:
-        """The dataclass that an annotation names, alone or beside None."""
+        """Give the dataclass that an annotation names, alone or beside None."""
         for name in _named(item.annotation):
             owner = self.class_named(item.module, name)
             if owner is not None and any(isinstance(node, ast.AnnAssign) for node in owner.node.body):
@@ -165,14 +165,14 @@ def _called(call: ast.Call) -> str:
 
 
 def _made(factory: ast.expr | None) -> ast.expr | None:
-    """What a ``default_factory`` makes, as the call that makes it."""
+    """Give the call that a ``default_factory`` makes."""
     if isinstance(factory, ast.Lambda):
         return factory.body
     return ast.Call(factory, [], []) if isinstance(factory, ast.Name) else None
 
 
 def _inner(value: ast.expr | None) -> ast.Call | None:
-    """The call that makes an object, out of ``copy.deepcopy(...)`` too."""
+    """Give the call that makes an object, out of ``copy.deepcopy(...)`` too."""
     if not isinstance(value, ast.Call):
         return None
     return _inner(value.args[0]) if _called(value) in ("deepcopy", "copy") and value.args else value

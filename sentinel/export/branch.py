@@ -34,7 +34,6 @@ def contribute(clone: Path, fix: Fix, main: str) -> Branch:
     It stands on the clone's newest main where the edited files are there what they were when the fix was tried; else on
     the commit at which it was.
 
-    :param main: the name of upstream's branch.
     :raises SentinelError: where this is no clone, has not the commit, or has a branch of that name already.
     """
     if not (clone / ".git").exists():
@@ -67,7 +66,7 @@ def contribute(clone: Path, fix: Fix, main: str) -> Branch:
 
 
 def message(fix: Fix) -> str:
-    """The message of the commit: the subject in the repository's form, what is wrong, why this mends it."""
+    """Write the commit's message: the subject in the repository's form, what is wrong, why this mends it."""
     paragraphs = [textwrap.fill(text.replace("`", ""), 72, break_long_words=False, break_on_hyphens=False)
                   for text in (fix.wrong, fix.fix)]  # fmt: skip
     return "\n\n".join([fix.subject, *paragraphs]) + "\n"
@@ -86,7 +85,7 @@ def _blobs(git_dir: Path, commit: str, fix: Fix) -> dict[str, str]:
 
 
 def _committed(git_dir: Path, base: str, files: Mapping[str, bytes], text: str) -> str:
-    """A commit that is another one but for these files, made beside the work tree and its index."""
+    """Commit these files on top of another commit, beside the work tree and its index."""
     with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
         own = {"GIT_INDEX_FILE": str(Path(folder, "index"))}
 

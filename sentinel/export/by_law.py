@@ -16,7 +16,7 @@ from sentinel.worker.tensors import build, observe
 def judged_by_law(
     law: Law, contract: Contract, case: Mapping[str, Any], observation: Mapping[str, Any]
 ) -> tuple[str, dict[str, Any]]:
-    """(status, value of each address): where the law is broken, that is the bug.
+    """Give (status, value of each address): where the law is broken, that is the bug.
 
     :raises CouldNotRun: where it does not apply.
     """
@@ -33,7 +33,7 @@ def judged_by_law(
 
 
 def _reference(contract: Contract, inputs: Mapping[str, Any]) -> Any:
-    """What the contract's measure observes of its float64 reference."""
+    """Measure the contract's float64 reference."""
     import torch
 
     def double(value: Any) -> Any:

@@ -65,11 +65,10 @@ def output_of(
     timeout: float,
     contained: bool = True,
 ) -> str | None:
-    """What a Python command prints, run in a folder of its own; None where it does not end in time.
+    """Run a Python command in a folder of its own, and give what it prints; None where it does not end in time.
 
     :param command: begins with an interpreter; where that is another than ours it sees its own packages too.
     :param environment: beside the little of the user's own that is passed on.
-    :param contained: whether strictly contained, with these readable.
     """
     if contained:
         own = command[0] == sys.executable
@@ -157,7 +156,7 @@ class Environment:
         return [(_of_runner(parts[n]), _of_test(parts[n + 1]) if test else None) for n in range(0, len(parts) - 1, 2)]
 
     def _linked(self, names: tuple[str, ...]) -> Path:
-        """A folder of links to what these distributions, and those that they require, have installed."""
+        """Link what these distributions, and those that they require, have installed into a folder."""
         folder = Path(self._folder.name, "-".join(names))
         if not folder.exists():
             made = Path(tempfile.mkdtemp(dir=self._folder.name))
@@ -171,7 +170,7 @@ class Environment:
 
 
 def distribution_of(package: str) -> str | None:
-    """The installed distribution that an import of this name finds; None where there is none."""
+    """Give the installed distribution that an import of this name finds; None where there is none."""
     return next(iter(_distributions().get(package, ())), None)
 
 
@@ -204,7 +203,7 @@ def _installed_by(names: tuple[str, ...]) -> dict[str, Path]:
 
 
 def _of_runner(output: str) -> Tried:
-    """What a runner printed last; the target may have printed before."""
+    """Parse a runner's answer, the last thing printed; the target may have printed before."""
     try:
         start = output.rindex('{\n "bug_id"')
         answer, end = json.JSONDecoder().raw_decode(output, start)

@@ -55,7 +55,7 @@ class Contribution:
 def documented(
     bundles: Sequence[Bundle], fix: Fix | None, tried: FixTrial | None, others: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """What ``evidence.json`` holds: each decision's whole evidence, and what was tried beside it."""
+    """Make the document of ``evidence.json``: each decision's whole evidence, and what was tried beside it."""
     first = bundles[0]
     runner = {side.name: side.tried.status or side.tried.problem for side in first.sides if side.tried is not None}
     return {
@@ -73,7 +73,7 @@ def documented(
 
 
 def contribution(document: Mapping[str, Any], catalog: Catalog, store: MirrorStore) -> Contribution:
-    """The contribution that a document describes, as the recipes and fixes of today have its prose.
+    """Give the contribution that a document describes, as the recipes and fixes of today have its prose.
 
     :raises SentinelError: where its recipe or its fix is another one here, or is not here.
     """
@@ -111,10 +111,7 @@ def _guilty(fix: Fix, store: MirrorStore) -> tuple[tuple[str, int, int, str], ..
 
 
 def load_contribution(file: Path) -> dict[str, Any] | None:
-    """The document of a contribution; None where the file is something else.
-
-    :raises SentinelError: where it is one that cannot be read.
-    """
+    """Give the document of a contribution; None where the file is something else."""
     try:
         document = parse(file)
     except SentinelError:
@@ -133,7 +130,7 @@ def load_contribution(file: Path) -> dict[str, Any] | None:
 
 
 def related(ledger: Ledger, recipe: Recipe, fix: Fix) -> list[dict[str, Any]]:
-    """What a recipe says at the newest heads of others' pull requests that change lines of its boundary's function.
+    """Run a recipe at the newest heads of others' pull requests that change lines of its boundary's function.
 
     A head at which it is ``fixed`` is a report of the bug, whatever its words are, if the bug was where it began.
     """

@@ -90,7 +90,7 @@ def _snake(text: str) -> str:
 
 
 def _problem(side: Side) -> str:
-    """What an exported file says other than the evidence."""
+    """Say where an exported file disagrees with the evidence."""
     verdict = side.decision.verdict.name
     if side.tried is not None and side.tried.status != verdict:
         return f"the runner says {side.tried.status or side.tried.problem} at {side.name}, the evidence {verdict}"
@@ -118,10 +118,7 @@ class Exporter:
         self._environment.close()
 
     def export(self, recipe: Recipe, base: Ref, head: Ref | None, check: bool = True) -> Bundle:
-        """Decide at both revisions, and write down how.
-
-        :param check: try the runner and the test at both.
-        """
+        """Decide at both revisions, and write down how."""
         sides = []
         for name, ref in (("base", base), *([("head", head)] if head is not None else [])):
             self._tell(f"{recipe.bug_id} at {ref.short}")
@@ -194,7 +191,7 @@ def _test_of(recipe: Recipe) -> str:
 
 
 def _revision(decision: Decision) -> str:
-    """What everybody can call it: where it is a working tree, nothing of this machine."""
+    """Name the revision as everybody can; of a working tree, nothing of this machine."""
     if decision.checkout is not None and decision.checkout.patched:
         return f"git:{decision.checkout.commit} with its fix"
     commit = decision.checkout.commit if decision.checkout is not None and not decision.checkout.dirty else None

@@ -62,7 +62,7 @@ def variants_of(case: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def find(path: str, roots: tuple[str, ...]) -> tuple[Any, Any, type | None]:
-    """(module, object, class that holds it) of a dotted path.
+    """Find a dotted path in the checkout: (module, object, class that holds it).
 
     :raises DriftError: where the checkout has nothing there.
     """
@@ -107,7 +107,7 @@ def packages(names: Iterable[str]) -> list[str]:
 
 
 def boundary_of(case: Mapping[str, Any], roots: tuple[str, ...], call: Callable[..., Any] | None) -> Boundary:
-    """The real function, found in the checkout under the first of its paths that is there."""
+    """Find the real function in the checkout, under the first of its paths that is there."""
     paths = case["boundary"]
     for path in paths:
         try:
@@ -123,7 +123,7 @@ def boundary_of(case: Mapping[str, Any], roots: tuple[str, ...], call: Callable[
 def measured(
     case: Mapping[str, Any], measure: Callable[..., Any], call: Callable[..., Any] | None
 ) -> tuple[Boundary, dict[str, Any], list[str]]:
-    """The boundary, what it answers to each variant of the scenario, and the packages that were missing all the same.
+    """Call the boundary on each variant: (boundary, observation of each, packages that were stubbed).
 
     :raises CouldNotRun: where that cannot be said here.
     """
@@ -179,7 +179,7 @@ def measured(
 
 
 def judged(case: Mapping[str, Any], observation: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """(status, value of each address): all right is ``fixed``, all those of the bug ``reproduced``.
+    """Judge by expected values: (status, value of each address).
 
     :raises CouldNotRun: where the boundary does not give what is expected of it, or gives what is both.
     """
@@ -200,7 +200,7 @@ def validated(
     call: Callable[..., Any] | None,
     judge: Callable[..., Any] = judged,
 ) -> dict[str, Any]:
-    """The answer as it is printed: which code was measured, what it answered, and which values these are."""
+    """Give the answer that is printed: which code was measured, its values, and whose these are."""
     answer: dict[str, Any] = {"bug_id": case["bug_id"]}
     try:
         boundary, observation, stubbed = measured(case, measure, call)

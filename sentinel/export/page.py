@@ -33,8 +33,8 @@ ROWS = 12
 
 
 def page(made: Contribution) -> str:
-    """The page. Where it would be too long the patch's tests are left to the branch, then the inputs are one line, then
-    they are left to the runner."""
+    """Write the page. Where it would be too long, the patch's tests are left to the branch, then the inputs are one
+    line, then they are left to the runner."""
     for tests, inputs in ((True, "\n"), (False, "\n"), (False, "; "), (False, "")):
         text = "\n".join(_sections(made, tests, inputs))
         if text.count("\n") <= LONGEST:
@@ -116,7 +116,7 @@ def _fix(made: Contribution, tests: bool) -> Iterable[str]:
 
 
 def _of_guilty(made: Contribution) -> str:
-    """The hunks of a fix that touch lines with the bug: of upstream's own the rest may be anything."""
+    """Give the hunks of a fix that touch lines with the bug: of upstream's own the rest may be anything."""
     hunks, file = [], ""
     for part in re.split(r"(?m)^(?=diff --git |@@ )", made.diff):
         header = re.search(r"(?m)^--- a/(.*)$", part)
@@ -140,7 +140,7 @@ def _reach(made: Contribution) -> Iterable[str]:
 
 
 def _numbers(made: Contribution, most: int) -> Iterable[str]:
-    """One table: of each bug of the root the first few numbers, below the function that has it."""
+    """Write one table: the first few numbers of each bug of the root, below the function that has it."""
     yield "## Numbers\n"
     bugs = {bug: (sides, *numbers) for bug, sides in made.document["bugs"].items() if (numbers := _rows(sides))[0]}
     after = "with the fix" if made.fix and made.fix.edits else "at the fix"
@@ -195,7 +195,7 @@ def _checked(made: Contribution) -> Iterable[str]:
 
 
 def checks(made: Contribution) -> Iterator[str]:
-    """What was tried, a line of Markdown each."""
+    """Write each check as a line of Markdown."""
     by_verdict: dict[str, list[str]] = {}
     for bug, sides in made.document["bugs"].items():
         by_verdict.setdefault(
@@ -313,12 +313,12 @@ def _and(names: Iterable[str]) -> str:
 
 
 def _short(boundary: str) -> str:
-    """A function by its own name, a method with its class."""
+    """Give a function by its own name, a method with its class."""
     return code(re.sub(r"^.*?((?:[A-Z]\w*\.)?\w+)(?=$|\()", r"\1", boundary))
 
 
 def _first(made: Contribution) -> Mapping[str, Any]:
-    """The first measured side of the first bug."""
+    """Give the first measured side of the first bug."""
     sides = made.document["bugs"][made.recipe.bug_id]
     return next((side for side in sides.values() if side["observation"]), sides["base"])
 
@@ -348,7 +348,7 @@ def _permalink(made: Contribution, file: str, first: int, last: int | None) -> s
 
 
 def comment(made: Contribution) -> str:
-    """What fits into a thread: what is wrong, where, the numbers, the fix in a sentence, how to see it."""
+    """Write what fits into a thread: what is wrong, where, the numbers, the fix in a sentence, how to see it."""
     for rows in (6, 3, 1):
         text = "\n".join(_comment(made, rows))
         if text.count("\n") <= LONGEST_COMMENT:
@@ -384,7 +384,7 @@ def prose(text: str) -> str:
 
 
 def linked(text: str) -> str:
-    """A sentence of a fix's own, in which numbers of pull requests are links."""
+    """Escape a sentence of a fix; numbers of pull requests stay links."""
     return re.sub(r"&#35;(?=\d+\b)", "#", sentence(text))
 
 
@@ -402,7 +402,7 @@ def code(text: str) -> str:
 
 
 def fenced(text: str, language: str) -> str:
-    """Text in a fence that it cannot close."""
+    """Put text in a fence that it cannot close."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{visible(text, lines=True)}\n{fence}\n"
@@ -420,11 +420,7 @@ _OWN = ("PULL_REQUEST.md", "COMMENT.md", "recipe.json", "run_validation.py", "ev
 
 
 def write(out: Path, made: Contribution, bundles: Sequence[Bundle]) -> Path:
-    """Write the files into the bug's folder; those of an earlier contribution that are not among them go.
-
-    :returns: the bug's folder.
-    :raises SentinelError: where it cannot be written.
-    """
+    """Write the files into the bug's folder; those of an earlier contribution that are not among them go."""
     bundle, otherwise = bundles[0], "choose another with --out"
     folder = own(out, PurePosixPath(bundle.recipe.bug_id))
     files = {"PULL_REQUEST.md": page(made), "COMMENT.md": comment(made), "evidence.json": dumps(made.document)}

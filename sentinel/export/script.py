@@ -83,10 +83,7 @@ def runner(question: Question) -> Script:
 
 
 def functions(question: Question) -> tuple[Verbatim, str, str, str]:
-    """(what stands behind the head, and the expressions that name measure, call and judge there).
-
-    :raises NotSelfContained: where that cannot be written down.
-    """
+    """Gather what stands behind the head, and the expressions that name measure, call and judge there."""
     pieces = Verbatim()
     measure = pieces.add(question.contract.measure)
     call = "None"
@@ -147,7 +144,7 @@ def _head_body() -> list[Any]:
 
 @cache
 def _head() -> Verbatim:
-    """What the head has of Sentinel's own modules."""
+    """Gather what the head imports from Sentinel's own modules."""
     pieces = Verbatim()
     for node in _head_body():
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("sentinel."):
@@ -158,7 +155,7 @@ def _head() -> Verbatim:
 
 @cache
 def head_text() -> str:
-    """The lines that are the same in every runner, whatever the bug, the target and the machine."""
+    """Give the lines that are the same in every runner, whatever the bug, the target and the machine."""
     taken, imports = _head(), [node for node in _head_body() if isinstance(node, (ast.Import, ast.ImportFrom))]
     foreign = [node for node in imports if not str(getattr(node, "module", "")).startswith(("sentinel", "__future__"))]
     text = _NEEDED + "\n".join(_merged({ast.unparse(node) for node in foreign} | taken.imports)) + "\n"
@@ -175,7 +172,7 @@ def _banner(text: str) -> str:
 
 
 def _merged(lines: Iterable[str]) -> list[str]:
-    """Import statements, those from one module as one."""
+    """Merge import statements of one module."""
     plain, names = [], dict[str, set[str]]()
     for line in lines:
         if line.startswith("from "):
@@ -213,7 +210,7 @@ What is to be read are lines {first:4} to {last:4}. What stands before is the sa
 
 
 def case_of(question: Question, pieces: Verbatim) -> dict[str, Any]:
-    """The case as data."""
+    """Give the case as data."""
     recipe, target = question.recipe, question.target
     binding = question.binding or Binding(recipe.boundary, recipe.contract)
     case: dict[str, Any] = {
@@ -250,7 +247,7 @@ def case_of(question: Question, pieces: Verbatim) -> dict[str, Any]:
 
 
 def _scenario(variants: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What all variants share is written once."""
+    """Write what all variants share once."""
     first, *others = variants.values()
     shared = {key: value for key, value in first.items() if all(key in o and o[key] == value for o in others)}
     own = {name: {k: v for k, v in inputs.items() if k not in shared} for name, inputs in variants.items()}
@@ -267,7 +264,7 @@ def _tolerance(tolerance: Tolerance) -> dict[str, Any]:
 
 
 def literal(value: Any, indent: int = 0, used: int = 0) -> str:
-    """Python for plain data and literals of recipes, broken where it is long.
+    """Write plain data and literals of recipes as Python, broken where it is long.
 
     :param used: columns of the line that are taken by what stands before and behind it.
     """
@@ -325,7 +322,7 @@ def _parts(value: Any) -> tuple[str, list[tuple[str, Any]], str] | None:
 
 
 def _numbers(value: Tensor) -> Any:
-    """Nested lists, with no more digits than tell a single-precision number from its neighbours."""
+    """Nest lists, with no more digits than tell a single-precision number from its neighbours."""
     if value.dtype not in FLOATS[1:]:
         return value.nested()
 

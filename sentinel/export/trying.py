@@ -38,10 +38,7 @@ Pair = tuple[Decision, Decision]
 
 
 def files_of(fix: Fix, store: MirrorStore) -> Files:
-    """Each file that a fix changes, before and after, from the target's mirror; of upstream's own fix none.
-
-    :raises SentinelError: where the mirror does not have one, or has another.
-    """
+    """Give each file that a fix changes, before and after, from the target's mirror; of upstream's own fix none."""
     if not fix.edits:
         return {}
     mirror = store.path(fix.target)
@@ -55,10 +52,9 @@ def files_of(fix: Fix, store: MirrorStore) -> Files:
 
 
 def diff_of(fix: Fix, store: MirrorStore, context: int = 3, files: Iterable[str] = ()) -> str:
-    """The fix as an ordinary diff.
+    """Give the fix as an ordinary diff.
 
     :param files: these alone: a mirror may have no others.
-    :raises SentinelError: as :func:`files_of`.
     """
     chosen = set(files)
     if fix.edits:
@@ -103,7 +99,7 @@ FixTrial = dict[str, Any]
 
 
 def elsewhere(tried: Mapping[str, Any]) -> tuple[int, int, float]:
-    """(scenarios, functions, largest difference) of all functions but the bugs' own, of a trial."""
+    """Give (scenarios, functions, largest difference) of all functions but the bugs' own, of a trial."""
     results = tried["elsewhere"].values()
     largest = max((float(one["largest_difference"]) for one in results), default=0.0)
     return sum(one["scenarios"] for one in results), len(results), largest
@@ -119,13 +115,7 @@ def try_fix(
     tests: bool = True,
     tests_python: str | None = None,
 ) -> FixTrial:
-    """Try a fix.
-
-    :param opened: how upstream's own revisions are had.
-    :param tests: whether to run upstream's own.
-    :param tests_python: the interpreter that has what these need.
-    :raises SentinelError: where the edits do not apply, or a revision cannot be had.
-    """
+    """Try a fix: recipes, laws, drawn scenarios, upstream's own tests."""
     tried: FixTrial = {name: {} for name in ("bugs", "others", "boundaries", "elsewhere", "tests", "regression")}
     tried["problems"] = []
     recipes = find_recipes(catalog, [fix.target])
@@ -150,7 +140,7 @@ def _finite(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _decide(fix: Fix, recipes: Sequence[Recipe], runner: Runner, tried: FixTrial) -> list[Pair]:
-    """Every recipe of the target on both sides.
+    """Decide every recipe of the target on both sides.
 
     :returns: what was decided of the fix's own bugs.
     """
@@ -184,7 +174,7 @@ def _draw(
     runner: Runner,
     tried: FixTrial,
 ) -> None:
-    """Scenarios of every boundary on both sides."""
+    """Draw scenarios of every boundary, and measure both sides."""
     bindings = [subject.binding for subject in chosen]
     opened = [runner.open_target(fix.target, ref, bindings) for ref in (fix.base, fix.patched)]
     for subject in chosen:
@@ -246,7 +236,7 @@ def _compared(
     count: int,
     own: Mapping[str, str],
 ) -> dict[str, Any]:
-    """What drawn scenarios say without a fix and with it.
+    """Compare a boundary without a fix and with it on drawn scenarios.
 
     Outside of the bug every answer has to be the same. A scenario shows the bug where a law that was broken is kept
     with the fix, or is broken by other numbers. Where no law has a say the values that it spoils may differ (on the
@@ -326,7 +316,7 @@ def _differences(pairs: Iterable[tuple[Any, Any]]) -> dict[str, float]:
 
 
 def _otherwise(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """The first words of two observations that are not the same."""
+    """Give the first words of two observations that are not the same."""
     before, after = (dict(flat(observation, "")) for observation in (one, other))
     for place, value in before.items():
         now = after.get(place)
@@ -355,7 +345,7 @@ def _plans(drawn: Drawn) -> list[Plan]:
 
 
 def _broken(plans: Sequence[Plan], trials: Sequence[Trial]) -> set[tuple[str, str, str]]:
-    """(law, symptom, detail) of what is broken; what a call raised is a symptom, too."""
+    """Give (law, symptom, detail) of what is broken; what a call raised is a symptom, too."""
     violations = set()
     for (law, _), trial in zip(plans, trials):
         if trial.refused and not law.twin:  # a twin that raises says so where it is asked itself
@@ -365,7 +355,7 @@ def _broken(plans: Sequence[Plan], trials: Sequence[Trial]) -> set[tuple[str, st
 
 
 def _difference(one: Any, two: Any) -> float:
-    """The largest difference between two observations; infinite where they have not the same form."""
+    """Give the largest difference between two observations; infinite where they have not the same form."""
     if isinstance(one, Tensor) and isinstance(two, Tensor):
         if (one.shape, one.dtype) != (two.shape, two.dtype):
             return np.inf

@@ -97,7 +97,7 @@ class UpstreamTests:
         return results
 
     def regression(self) -> dict[str, dict[str, Any]]:
-        """What the fix's own tests give in both trees; without the fix, with these tests laid into the tree."""
+        """Run the fix's own tests in both trees; without the fix, with these tests laid into the tree."""
         results: dict[str, dict[str, Any]] = {test: {} for test in self._fix.regression}
         for side in ("without", "with"):
             for test, (outcomes, reason, option) in self._run(side, self._fix.regression, own_tests=True).items():
@@ -159,7 +159,7 @@ class UpstreamTests:
         return results
 
     def _tree(self, side: str, own_tests: bool) -> Path:
-        """A scratch tree, made when it is first asked for."""
+        """Make a scratch tree, once."""
         tree = Path(self._folder.name, side + ("-tested" if own_tests and side == "without" else ""))
         if tree.exists():
             return tree
@@ -199,14 +199,14 @@ def _words(path: str) -> set[str]:
 
 
 def _import_of(file: str) -> re.Pattern[str]:
-    """How a module is imported: by its dotted path, or from its package."""
+    """Say how a module is imported: by its dotted path, or from its package."""
     parts = file.removesuffix(".py").removesuffix("/__init__").split("/")
     package, name = r"\.".join(map(re.escape, parts[-3:-1])), re.escape(parts[-1])
     return re.compile(rf"{package}\.{name}\b|from [\w.]*{package} import [^\n]*\b{name}\b")
 
 
 def _why(out: str) -> str:
-    """The line of pytest's output that says why nothing ran."""
+    """Give the line of pytest's output that says why nothing ran."""
     lines = [re.sub(r"^E? +", "", line) for line in out.splitlines() if re.search(r"Error\b|not available", line)]
     last = re.sub(r"^=* *| in [\d.]+s.*$", "", (out.strip().splitlines() or [""])[-1])
     return (lines or [last or "it said nothing"])[-1][:200]

@@ -45,10 +45,7 @@ class Verbatim:
     _homes: dict[str, str] = field(default_factory=dict)
 
     def add(self, function: Callable[..., Any]) -> str:
-        """Gather a function, or a ``partial`` of one with plain values; the expression that names it then.
-
-        :raises NotSelfContained: where that is no function at the top of a module of ours.
-        """
+        """Gather a function, or a ``partial`` of one with plain values; the expression that names it then."""
         if isinstance(function, partial):
             arguments = [self._value(item) for item in function.args]
             arguments += [f"{name}={self._value(item)}" for name, item in function.keywords.items()]
@@ -120,10 +117,7 @@ class Verbatim:
             raise NotSelfContained(f"{name} is in {_label(module)} and in {_label(other)}; rename one")
 
     def without(self, other: Verbatim) -> Verbatim:
-        """What is not in another one already.
-
-        :raises NotSelfContained: where both give a name another meaning.
-        """
+        """Leave out what another one has."""
         for name, home in self._homes.items():
             if ast.dump(_bindings(home)[name]) != ast.dump(_bindings(other._homes.get(name, home))[name]):
                 raise NotSelfContained(f"{name} is in {_label(home)} and in {_label(other._homes[name])}; rename one")
@@ -136,7 +130,7 @@ class Verbatim:
         return Verbatim(kept, self.imports - other.imports, renamed, self.stands_for)
 
     def sections(self) -> Iterator[tuple[str, str]]:
-        """(where it is from, text) of each module's definitions, in the order in which they stand there."""
+        """Give (where it is from, text) of each module's definitions, in the order in which they stand there."""
         for module in self._in_order(self.modules, set()):
             statements = self.modules[module]
             lines = _file(module).read_text(encoding="utf-8").split("\n")
@@ -147,7 +141,7 @@ class Verbatim:
             yield _label(module), "\n\n\n".join([*renamed, *(text for _, text in sorted(texts.items()))])
 
     def _in_order(self, modules: Iterable[str], before: set[str]) -> Iterator[str]:
-        """These modules, each behind those that it imports from."""
+        """Give these modules, each behind those that it imports from."""
         for module in modules:
             if module in self.modules and module not in before:
                 before.add(module)
@@ -157,7 +151,7 @@ class Verbatim:
 
 
 def _origin(module: str, statement: ast.Import | ast.ImportFrom) -> str:
-    """The module of ours that a statement of another one imports from."""
+    """Give the module of ours that a statement of another one imports from."""
     if isinstance(statement, ast.Import):
         return "sentinel"
     package = module if _file(module).name == "__init__.py" else module.rpartition(".")[0]
@@ -171,7 +165,7 @@ def _first(statement: ast.stmt) -> int:
 
 @cache
 def _file(module: str) -> Path:
-    """A module's file; what is not loaded is not loaded for that, as some of it needs torch."""
+    """Give a module's file; what is not loaded is not loaded for that, as some of it needs torch."""
     if module in sys.modules:
         return Path(str(sys.modules[module].__file__))
     spec = importlib.util.find_spec(module)
@@ -186,7 +180,7 @@ def _tree(module: str) -> ast.Module:
 
 
 def _is_run(module: str) -> bool:
-    """Whether a module has statements that do something beside definitions; then it is taken as a whole."""
+    """Say whether a module has statements that do something beside definitions; then it is taken as a whole."""
     return any(isinstance(node, (ast.For, ast.While, ast.With, ast.Try)) for node in _tree(module).body)
 
 
@@ -229,7 +223,7 @@ class _Bare(ast.NodeTransformer):
 
 
 def _named(statement: ast.stmt) -> set[str]:
-    """The names outside of it that a statement means, local variables left out."""
+    """Give the names outside of it that a statement means, local variables left out."""
     bare = ast.unparse(_Bare().visit(ast.parse(ast.unparse(statement))))
     tables, names = [symtable.symtable(bare, "statement", "exec")], set[str]()
     while tables:
@@ -241,19 +235,19 @@ def _named(statement: ast.stmt) -> set[str]:
 
 
 def _annotations(statement: ast.stmt) -> set[str]:
-    """The names in annotations alone: a reader wants them, and a checker."""
+    """Give the names in annotations alone, for readers and type checkers."""
     return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)} - _named(statement)
 
 
 def _is_foreign(statement: ast.stmt) -> bool:
-    """Whether it imports, and nothing of ours."""
+    """Say whether it imports, and nothing of ours."""
     if isinstance(statement, ast.ImportFrom):
         return not statement.level and str(statement.module).partition(".")[0] != "sentinel"
     return isinstance(statement, ast.Import) and statement.names[0].name.partition(".")[0] != "sentinel"
 
 
 def _label(module: str) -> str:
-    """Where a module's file lies, as it is called in the repository."""
+    """Say where a module's file lies, as it is called in the repository."""
     parts = _file(module).parts
     starts = [place for place, part in enumerate(parts[:-1]) if part in ("sentinel", "adapters")]
     return "/".join(parts[starts[-1] :] if starts else parts[-1:])

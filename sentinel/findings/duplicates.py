@@ -60,7 +60,7 @@ def duplicates(
     fork: Path | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> list[Source]:
-    """Every source with what it has; one that cannot be searched says why."""
+    """Search every source; one that cannot be searched says why."""
     environ = os.environ if environ is None else environ
     return [
         _recipes(recipe, others),
@@ -92,7 +92,7 @@ def _recipes(recipe: Recipe, others: Sequence[Recipe]) -> Source:
 
 
 def likeness(recipe: Recipe, other: Recipe) -> list[str]:
-    """What two recipes of a target have in common; empty where that is too little to be one bug."""
+    """Say what two recipes of a target have in common; empty where that is too little to be one bug."""
     pull = recipe.upstream.get("pull")
     same = {
         "same pull request": bool(pull) and pull == other.upstream.get("pull"),
@@ -144,7 +144,7 @@ def _history(recipe: Recipe, target: Target, store: MirrorStore) -> Source:
 
 
 def _pulls(recipe: Recipe, others: Sequence[Recipe], target: Target, store: MirrorStore) -> Source:
-    """By lines, and by words: the function's name, and the numbers of pull requests about the same bug."""
+    """Search by lines, by the function's name, and by numbers of pull requests about the same bug."""
     git_dir = store.path(target.name)
     outside = ["--glob=refs/pull/*/head", "--not", f"refs/heads/{target.branch}"]
     like = [other for other in others if other.target == recipe.target and likeness(recipe, other)]
@@ -207,10 +207,7 @@ def _github(recipe: Recipe, target: Target, environ: Mapping[str, str]) -> Sourc
 
 
 def _items(url: str, token: str) -> list[Any]:
-    """What a search has found, each with ``number``, ``state`` and ``title``.
-
-    :raises Unavailable: where GitHub says something else, or nothing.
-    """
+    """Ask GitHub's search for items, each with ``number``, ``state`` and ``title``."""
     headers = {"Authorization": f"Bearer {token}", "Accept": "application/vnd.github+json"}
     try:
         with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20) as answer:

@@ -49,10 +49,7 @@ def pulls(mirror: Path, target: Target, recipe: Recipe) -> list[int]:
 
 
 def heads(ledger: Ledger, recipes: Sequence[Recipe], most: int | None = None) -> Iterator[Head]:
-    """Run recipes of one target at the head of each pull request that changes a function of one of them.
-
-    :param most: of the newest so many.
-    """
+    """Run recipes of one target at the head of each pull request that changes a function of one of them."""
     numbers = {number for recipe in recipes for number in pulls(ledger.mirror, ledger.target, recipe)}
     with ledger.deciding(recipes, lambda: ledger.local(1)) as decide:
         for number in sorted(numbers, reverse=True)[:most]:
@@ -76,10 +73,7 @@ def heads(ledger: Ledger, recipes: Sequence[Recipe], most: int | None = None) ->
 
 
 def verdict_at(entry: ClosureVerdict, before: ClosureVerdict | None) -> tuple[str, str]:
-    """What a head says of a bug, and why it says nothing where it does not.
-
-    :param before: the commit where the pull request began.
-    """
+    """Give a head's verdict on a bug, and the reason where there is none."""
     if before is None or entry.verdict == "reproduced":
         return entry.verdict, entry.reason
     if before.verdict == "reproduced":

@@ -62,11 +62,7 @@ class Finding:
 
 
 def state_of(recipe: Recipe, documents: Iterable[Mapping[str, Any]], branch: str = "main") -> tuple[str, str]:
-    """The state, and the fact behind it.
-
-    :param documents: recorded evidence of the recipe.
-    :param branch: the target's default branch.
-    """
+    """Give the state, and the fact behind it."""
     verdicts = {str(document["ref"]): str(document["verdict"]) for document in documents}
     fixed_there = verdicts.get(f"git:{branch}") == "fixed"
     releases = [ref for ref, verdict in verdicts.items() if ref.startswith("pypi:") and verdict == "fixed"]
@@ -87,7 +83,7 @@ def state_of(recipe: Recipe, documents: Iterable[Mapping[str, Any]], branch: str
 
 
 def at_main(documents: Iterable[Mapping[str, Any]], branch: str = "main") -> dict[str, Any]:
-    """What the evidence of the default branch says: the last word of it."""
+    """Give the newest verdict on the default branch, with its commit and place."""
     main: dict[str, Any] = {}
     for document in documents:
         checkout, boundary = document["checkout"], document["boundary"]
@@ -98,10 +94,7 @@ def at_main(documents: Iterable[Mapping[str, Any]], branch: str = "main") -> dic
 
 
 def first_day(recipe: Recipe, record: Mapping[str, Any] | None) -> str:
-    """The day of the first commit with the bug: of its history, else of the commit that the recipe says brought it.
-
-    :param record: a record of its history, see :mod:`sentinel.history.record`.
-    """
+    """The day of the first commit with the bug: of its history, else of the commit that the recipe says brought it."""
     for run in record["runs"] if record else ():
         if run["verdict"] == "reproduced":
             return str(run["first"]["date"])[:10]
@@ -110,7 +103,7 @@ def first_day(recipe: Recipe, record: Mapping[str, Any] | None) -> str:
 
 
 def mended_with(state: str, record: Mapping[str, Any] | None) -> str:
-    """The commit that mended a bug, where its history says so: ``, since 7e02052ee #2238``."""
+    """Give the commit that mended a bug, where its history says so: ``, since 7e02052ee #2238``."""
     last = record["changes"][-1] if record and record["changes"] else None
     if last is None or last["what"] != "fixed" or state not in ("fixed upstream", "released"):
         return ""
@@ -120,10 +113,7 @@ def mended_with(state: str, record: Mapping[str, Any] | None) -> str:
 
 
 def advanced(finding: Finding | None, recipe: Recipe, state: str, because: str, day: str, **facts: Any) -> Finding:
-    """The finding with a step more where its state is another than before.
-
-    :param facts: ``since`` and ``main`` of it, as they are now.
-    """
+    """Give the finding with a step more where its state is another than before."""
     steps = finding.steps if finding else ()
     if not steps or steps[-1].state != state:
         steps = (*steps, Step(state, day, message(because)))
@@ -135,10 +125,7 @@ def place(folder: Path, recipe: Recipe) -> Path:
 
 
 def load(file: Path) -> Finding | None:
-    """A finding's file; None where there is none.
-
-    :raises SentinelError: where it is not one.
-    """
+    """Give a finding's file; None where there is none."""
     try:
         if not os.path.lexists(file):
             return None

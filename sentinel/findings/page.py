@@ -62,7 +62,7 @@ class Entry:
 
 
 def page(entries: Sequence[Entry]) -> str:
-    """The whole page; the same entries give the same text."""
+    """Write the whole page; the same entries give the same text."""
     entries = sorted(entries, key=lambda entry: entry.order)
     targets = sorted({entry.recipe.target for entry in entries})
     text = f"{_HEAD}{_counted(entries)}.\n\n## What to look at first\n\n"
@@ -84,7 +84,7 @@ def _counted(entries: Sequence[Entry]) -> str:
 
 
 def _roots(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """Entries of one root together, its first one first."""
+    """Group entries by root, in order."""
     groups: dict[str, list[Entry]] = {}
     for entry in entries:
         groups.setdefault(entry.root, []).append(entry)
@@ -144,7 +144,7 @@ _ABOUT = {"it takes": _takes, "because": _because, "why not": _why_not}
 
 
 def _upstream(entry: Entry) -> str:
-    """The pull request and issue as links, with where they stand."""
+    """Give the pull request and issue as links, with where they stand."""
     upstream, links = entry.recipe.upstream, []
     for name, folder in (("pull", "pull"), ("issue", "issues")):
         if upstream.get(name):

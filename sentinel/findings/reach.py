@@ -37,7 +37,7 @@ class Reach:
 
 
 def reach(affects: Sequence[Affected], run: Training) -> Reach:
-    """What the settings of a run say. Any of the entries may reach."""
+    """Say whether a run's settings reach a bug; one entry of ``affects`` is enough."""
     answers = [_entry(entry, run) for entry in affects]
     nothing = Reach("not known", "the recipe names no setting")
     return min(answers, key=attrgetter("order"), default=nothing)

@@ -242,7 +242,7 @@ def same(
     prefix: str = "",
     roles: Roles = COMPARED,
 ) -> list[Violation]:
-    """What the second variant answers otherwise than the first, at the rows and tokens that are the same thing.
+    """Compare two variants at the rows and tokens that are the same thing.
 
     Where the case has an oracle, a key whose own definition moves by more than rounding is left out, and any other may
     move as far as its definition does.
@@ -281,7 +281,7 @@ def literal(values: Numbers, dtype: str) -> Tensor | float:
 def aligned(
     observation: Mapping[str, Mapping[str, Any]], first: str, second: str, item: Observed, match: Match = WHOLE
 ) -> tuple[Numbers, Numbers, str] | None:
-    """Both values of a key where they are the same thing, with the coarser dtype; None where one is missing."""
+    """Give both values of a key where they are the same thing, with the coarser dtype; None where one is missing."""
     values = [numbers(observation[variant].get(item.key)) for variant in (first, second)]
     if values[0] is None or values[1] is None:
         return None

@@ -30,7 +30,7 @@ def groups_are_isolated(case: Case) -> list[Violation]:
 
 
 def _touched(case: Case, first: str, other: str) -> Flags:
-    """Which rows are of a group that has other values in the two variants."""
+    """Say which rows are of a group that has other values in the two variants."""
     contract, one, two = case.contract, case.inputs[first], case.inputs[other]
     rows = row_count(contract, one)
     if set(one) != set(two) or row_count(contract, two) != rows:
@@ -56,7 +56,7 @@ def _touched(case: Case, first: str, other: str) -> Flags:
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Other numbers in all rows of one group: multiples, which are legal wherever the numbers are."""
+    """Multiply the numbers in all rows of one group: multiples are legal wherever the numbers are."""
     labels = inputs.get(contract.group) if contract.group else None
     keys = labels if isinstance(labels, list) else list(range(row_count(contract, inputs)))
     groups = list(dict.fromkeys(keys))

@@ -58,7 +58,7 @@ def every_knob_counts(case: Case) -> list[Violation]:
 
 
 def _turned(one: Inputs, other: Inputs) -> str:
-    """The configuration inputs in which two variants differ, with both values."""
+    """Name the configuration inputs in which two variants differ, with both values."""
     names = [name for name, value in one.items() if not equal(value, other.get(name))]
     if not names or set(one) != set(other) or any(isinstance(one[name], (Tensor, list)) for name in names):
         raise DoesNotApply("the variants differ in more than a configuration value, or in nothing")
@@ -66,7 +66,7 @@ def _turned(one: Inputs, other: Inputs) -> str:
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Another choice of one knob."""
+    """Turn one knob to another of its choices."""
     if any(isinstance(value, Tensor) and value.dtype in HALVES for value in inputs.values()):
         raise DoesNotApply("rounding to 16 bits may hide what a knob does")
     knobs = [item for item in contract.inputs if item.knob and item.name in inputs]

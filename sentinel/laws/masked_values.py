@@ -75,7 +75,7 @@ def _leak(key: str, gradient: Tensor, values: Numbers, allowed: Numbers, wrong: 
 
 
 def _differ_only_where_masked(case: Case, first: str, other: str) -> bool:
-    """Whether two variants have one mask and the same inputs but for floats on masked tokens."""
+    """Say whether two variants have one mask and the same inputs but for floats on masked tokens."""
     one, two = case.inputs[first], case.inputs[other]
     valid = valid_tokens(case.contract, one)
     if valid is None or set(one) != set(two):
@@ -94,7 +94,7 @@ def _differ_only_where_masked(case: Case, first: str, other: str) -> bool:
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Other values on all masked tokens, of one input or of all; of all, each its own, lest they cancel.
+    """Put other values on all masked tokens, of one input or of all; of all, each its own, lest they cancel.
 
     A number goes only where the row has a valid token too: *a rejected row is an absent row* is about numbers on rows
     without one, and what breaks that law alone would be found twice. A NaN or an infinity goes everywhere.

@@ -42,7 +42,7 @@ def parts_add_up(case: Case) -> list[Violation]:
 
 
 def _total(pieces: list[Numbers], item: Observed, order: Indices) -> Numbers:
-    """The sum of scalars; rows joined, in the order of the whole."""
+    """Sum scalars; join rows, in the order of the whole."""
     if not item.shape:
         return np.asarray(np.sum(pieces, axis=0))
     joined = np.concatenate(pieces)
@@ -52,7 +52,7 @@ def _total(pieces: list[Numbers], item: Observed, order: Indices) -> Numbers:
 
 
 def _joined(case: Case, parts: tuple[str, ...]) -> dict[str, Any]:
-    """The parts as one scenario, row by row."""
+    """Join the parts to one scenario, row by row."""
     contract, inputs = case.contract, [case.inputs[name] for name in parts]
     whole = dict(inputs[0])
     for name, value in inputs[0].items():
@@ -70,7 +70,7 @@ def _joined(case: Case, parts: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """The parts that the contract cuts the scenario into."""
+    """Cut the scenario into the contract's parts."""
     if contract.parts is None:
         raise DoesNotApply("the contract does not say how a batch is cut")
     parts = contract.parts(inputs, choose)

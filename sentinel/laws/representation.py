@@ -42,7 +42,7 @@ def _identical(left: Any, right: Any) -> bool:
 
 
 def _restates(contract: Contract | None, one: Inputs, two: Inputs, name: str) -> bool:
-    """Whether two values of an input mean the same."""
+    """Say whether two values of an input mean the same."""
     left, right = one[name], two[name]
     if isinstance(left, Tensor) and isinstance(right, Tensor):
         return np.array_equal(left.array().astype(np.float64), right.array().astype(np.float64), equal_nan=True)
@@ -57,7 +57,7 @@ def _numbered(labels: list[Any]) -> list[int]:
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """One input in another dtype it may come in, numbered labels, or one that is not contiguous."""
+    """Give one input in another dtype, as numbered labels, or not contiguous."""
     options = [
         (item.name, other)
         for item in contract.inputs
@@ -83,7 +83,7 @@ def _others(item: Input, value: Any) -> Iterator[Any]:
 
 
 def _holds(dtype: str, value: Tensor) -> bool:
-    """Whether every value is representable in a dtype: 0 and 1 are in each, other numbers in the integer types."""
+    """Say whether every value is representable in a dtype: 0 and 1 are in each, other numbers in the integer types."""
     array = value.array().astype(np.float64)
     if dtype == "bool" or dtype in FLOATS:
         return bool(((array == 0) | (array == 1)).all())

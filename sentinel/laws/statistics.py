@@ -39,14 +39,14 @@ def normalisation_laws(case: Case) -> list[Violation]:
 
 
 def _same_tokens(case: Case, first: str, other: str) -> bool:
-    """Whether the same tokens of the same rows count: else another law says what may differ."""
+    """Say whether the same tokens of the same rows count: else another law says what may differ."""
     rows = {row_count(case.contract, case.inputs[name]) for name in (first, other)}
     masks = [valid_tokens(case.contract, case.inputs[name]) for name in (first, other)]
     return len(rows) == 1 and np.array_equal(*masks)  # type: ignore[arg-type]
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """The scores of one group, or of all rows, shifted; those of all rows scaled.
+    """Shift the scores of one group, or of all rows; scale those of all rows.
 
     A score that stands on tokens is shifted on the last valid one, so that a response's sum moves once.
     """
@@ -77,7 +77,7 @@ def _rows(contract: Contract, inputs: Inputs, choose: Choose) -> Flags:
 
 
 def _tokens(contract: Contract, inputs: Inputs, name: str, rows: Flags) -> Numbers:
-    """Where a shift goes: an outcome reward stands on one token of a response, other values on each."""
+    """Say where a shift goes: an outcome reward stands on one token of a response, other values on each."""
     valid = valid_tokens(contract, inputs)
     counts = np.ones(inputs[name].shape, dtype=bool) if valid is None else valid
     declared = contract.input(name)

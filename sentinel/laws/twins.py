@@ -37,14 +37,14 @@ def twins_agree(case: Case) -> list[Violation]:
 
 
 def _alike(left: object, right: object) -> bool:
-    """Whether two inputs have the same values, perhaps in another precision."""
+    """Say whether two inputs have the same values, perhaps in another precision."""
     if isinstance(left, Tensor) and isinstance(right, Tensor):
         return np.array_equal(left.array().astype(np.float64), right.array().astype(np.float64), equal_nan=True)
     return equal(left, right)
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """The twin's answer; and the boundary's own to the same numbers in float64, where they are in float32."""
+    """Ask the twin; and the boundary itself with the same numbers in float64, where they are in float32."""
     variants: dict[str, Inputs] = {BASELINE: inputs, "twin": inputs}
     floats = [
         name

@@ -45,7 +45,6 @@ def parse_address(
 
     :param variants: the names that the scenario has; ``""`` alone where it has none.
     :param keys: the observation keys that there are; None where a boundary may add its own.
-    :param aliases: other names of keys.
     :raises AddressError: where it names no variant or no key; says the nearest.
     """
     names = [name for name in variants if name]

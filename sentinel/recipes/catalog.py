@@ -94,10 +94,7 @@ class Catalog:
         laws: Iterable[Law] = (),
         recipe_folders: Iterable[Path] = (),
     ) -> Catalog:
-        """Give the catalog with additions; a later entry of the same name is an error.
-
-        :raises SentinelError: where a name is taken, or an adapter names what is not there.
-        """
+        """Give the catalog with additions; a later entry of the same name is an error."""
         more_contracts = dict(self.contracts)
         for contract in contracts:
             _add(more_contracts, contract.name, contract, "contract")
@@ -191,7 +188,7 @@ def _bundled_adapters() -> dict[str, Path]:
 
 
 def _members(package: str, kind: type[_T]) -> list[_T]:
-    """Every module-level object of a type in the modules of one of our own packages."""
+    """Give every module-level object of a type in the modules of one of our own packages."""
     members: dict[int, _T] = {}
     spec = importlib.util.find_spec(package)
     assert spec is not None

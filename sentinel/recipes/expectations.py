@@ -34,7 +34,7 @@ def read_tolerance(findings: Findings, written: Any, place: Place) -> Tolerance:
 def read_expectations(
     findings: Findings, contract: Contract, variants: Collection[str], written: Mapping[str, Any], place: Place
 ) -> dict[str, Expected]:
-    """Expected values by their addresses in canonical form."""
+    """Read expected values, by their addresses in canonical form."""
     expected: dict[str, Expected] = {}
     keys = None if contract.open_keys else contract.keys
     observed = set(contract.keys)
@@ -92,7 +92,7 @@ def _value(written: Any) -> Any:
 def indistinguishable(
     unpatched: Mapping[str, Expected], fixed: Mapping[str, Expected], tolerance: Tolerance
 ) -> str | None:
-    """Why no observation could tell the two sets apart, or None where one can.
+    """Say why no observation could tell the two sets apart, or None where one can.
 
     They can be told apart by a key of both whose values differ by more than their tolerance, or where each has a key
     that the other has not. Where one set has all keys of the other, with equal values, what matches the larger matches
@@ -119,7 +119,7 @@ def indistinguishable(
 
 
 def _same(one: Expected, other: Expected, default: Tolerance) -> bool:
-    """Whether an observation that equals one value also matches the other expectation."""
+    """Say whether an observation that equals one value also matches the other expectation."""
     return _matches(one.value, other, default) or _matches(other.value, one, default)
 
 

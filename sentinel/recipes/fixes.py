@@ -99,10 +99,7 @@ class Fix:
 
 
 def load_fix(path: Path) -> Fix:
-    """Read one file.
-
-    :raises RecipeError: where it is no fix; with file, line and column.
-    """
+    """Load one fix."""
     try:
         document = read(path)
     except (DocumentError, OSError) as error:
@@ -147,16 +144,13 @@ def load_fix(path: Path) -> Fix:
 
 
 def find_fixes(catalog: Catalog, target: str) -> list[Fix]:
-    """Give the fixes beside a target's recipes.
-
-    :raises RecipeError: where one is no fix.
-    """
+    """Give the fixes beside a target's recipes."""
     folders = dict.fromkeys(folder / target for folder in catalog.recipe_folders)
     return [load_fix(path) for folder in folders for path in sorted(folder.glob(f"*{SUFFIX}"))]
 
 
 def fix_of(catalog: Catalog, target: str, bug_id: str) -> Fix | None:
-    """The fix of a bug, under its own name or as one of a root."""
+    """Give the fix of a bug, under its own name or as one of a root."""
     return next((fix for fix in find_fixes(catalog, target) if bug_id in fix.bugs), None)
 
 
@@ -165,7 +159,6 @@ def edited(fix: Fix, blob_of: Callable[[str], str], content: Callable[[str], byt
 
     :param blob_of: path -> its blob id at the commit; empty where there is no such file.
     :param content: blob id -> its content.
-    :raises SentinelError: where an edit is of another file than the commit has.
     """
     files = {}
     for file in fix.files:

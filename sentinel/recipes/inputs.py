@@ -59,7 +59,7 @@ class LiteralError(ValueError):
 
 
 def untagged(value: Any) -> Any:
-    """Nested lists with JSON's tagged strings as the floats they stand for."""
+    """Replace JSON's tagged strings in nested lists by the floats they stand for."""
     if isinstance(value, list):
         return [untagged(item) for item in value]
     return TAGGED.get(value, value) if isinstance(value, str) else value
@@ -94,10 +94,7 @@ def _extent(shape: tuple[int, ...]) -> str:
 
 
 def make_tensor(value: Any, dtype: Any, requires_grad: Any = False, contiguous: Any = True) -> Tensor:
-    """Give a tensor from nested numbers.
-
-    :raises LiteralError: naming the element that does not fit.
-    """
+    """Give a tensor from nested numbers."""
     if dtype not in STORAGE:
         raise LiteralError(f"unknown dtype {describe(dtype)}{nearest(str(dtype), STORAGE, 'one of')}", ("dtype",))
     if not isinstance(requires_grad, bool):
@@ -118,7 +115,7 @@ def make_tensor(value: Any, dtype: Any, requires_grad: Any = False, contiguous: 
 
 
 def _misfit(value: Any, dtype: str) -> tuple[Any, ...]:
-    """The first element that does not fit a dtype by itself."""
+    """Give the first element that does not fit a dtype by itself."""
     if isinstance(value, list):
         for index, item in enumerate(value):
             below = _misfit(item, dtype)
@@ -184,7 +181,7 @@ def read_input(spec: Input, value: Any, packages: Collection[str] = ()) -> Any:
 
 
 def inside(path: Any, packages: Collection[str]) -> str | None:
-    """Why a dotted path is not one inside these packages, or None where it is."""
+    """Say why a dotted path is not one inside these packages, or None where it is."""
     if not isinstance(path, str) or not _DOTTED.fullmatch(path):
         return f"{describe(path)} is not a dotted path such as {next(iter(packages), 'package')}.module.name"
     if path.partition(".")[0] not in packages:
@@ -193,7 +190,7 @@ def inside(path: Any, packages: Collection[str]) -> str | None:
 
 
 def _form(value: Mapping[str, Any], forms: Mapping[str, tuple[str, ...]], otherwise: str) -> str:
-    """Which literal a mapping writes.
+    """Say which literal a mapping writes.
 
     :raises LiteralError: where it is none of these, or has a key that this one does not take.
     """
@@ -214,7 +211,6 @@ def tensor_literal(value: Mapping[str, Any], dtype: str | None) -> Tensor:
     """Give the tensor that ``{tensor: ...}`` or ``{full: ..., shape: ...}`` writes.
 
     :param dtype: of one that names none; None for what torch would give.
-    :raises LiteralError: where it does not.
     """
     form = _form(value, _TENSOR_KEYS, "a tensor: nested lists, {tensor: [...]} or {full: 0.0, shape: [...]}")
     content = untagged(value[form]) if form == "tensor" else _full(value)
@@ -256,10 +252,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 
 
 def read_any(value: Any, packages: Collection[str]) -> Any:
-    """Give a typed literal: lists and mappings are walked, a mapping that has a literal's key is that literal.
-
-    :raises LiteralError: where a literal is not well formed.
-    """
+    """Give a typed literal: lists and mappings are walked, a mapping that has a literal's key is that literal."""
     if isinstance(value, list):
         return [_below(item, packages, index) for index, item in enumerate(value)]
     if not isinstance(value, Mapping):

@@ -43,10 +43,7 @@ class JsonSchema:
             return False
 
     def errors(self, document: Any) -> Iterator[Any]:
-        """Give what is wrong with a document: each with ``instance``, ``instance_path``, ``kind`` and ``schema_path``.
-
-        :raises SentinelError: where it is no document at all.
-        """
+        """Yield what is wrong with a document, with ``instance``, ``instance_path``, ``kind`` and ``schema_path``."""
         try:
             yield from self._validator.iter_errors(document)
         except ValueError as error:

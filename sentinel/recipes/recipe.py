@@ -91,8 +91,6 @@ class Recipe:
         """Give the inputs that the scenario states, and that the boundary must be able to take.
 
         What says which boundary it is, or how it differs, is for the oracle: the boundary needs no parameter for it.
-
-        :param fixed: the inputs that the boundary's binding fixes.
         """
         stated = {name for inputs in self.variants.values() for name in inputs} - set(self.defaulted)
         return sorted(stated - {item.name for item in contract.inputs if item.dialect} - set(fixed))
@@ -108,8 +106,6 @@ class Recipe:
         The head is the first pin without the bug, the base the last before it with the bug (or the first with it, where
         none is before): the nearer they are, the more alike they are called. Where no pin has the bug, it is the last
         before the head.
-
-        :raises SentinelError: where nothing says at which ref the bug is.
         """
         expects = [pin.expect for pin in self.pins]
         mended = expects.index("fixed") if "fixed" in expects else 0

@@ -31,7 +31,7 @@ _PARAMETER = re.compile(r"(.*)\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 
 def read_pins(findings: Findings, written: Iterable[Mapping[str, Any]], target: Target | None) -> tuple[Pin, ...]:
-    """Pins with their verdicts. A moving ref is an error: it would mean something else tomorrow."""
+    """Read pins with their verdicts. A moving ref is an error: it would mean something else tomorrow."""
     pins: list[Pin] = []
     for index, item in enumerate(written):
         place = ("pins", index, "ref")
@@ -52,7 +52,7 @@ def read_pins(findings: Findings, written: Iterable[Mapping[str, Any]], target: 
 
 
 def read_watch(findings: Findings, written: Iterable[str]) -> tuple[Ref, ...]:
-    """Refs that are decided only when asked for; moving ones are what this is for."""
+    """Read the refs that a plain run does not decide; moving ones are what this is for."""
     refs: list[Ref] = []
     for index, text in enumerate(written):
         ref = _ref(findings, text, ("watch", index))
@@ -65,7 +65,7 @@ def read_watch(findings: Findings, written: Iterable[str]) -> tuple[Ref, ...]:
 
 
 def read_requires(findings: Findings, written: str | list[str], target: Target) -> tuple[str, ...]:
-    """Dotted paths inside the target's packages, with ``(parameter)`` at the end for a parameter of a function."""
+    """Read dotted paths inside the target's packages, with ``(parameter)`` at the end for a parameter of a function."""
     listed = [written] if isinstance(written, str) else written
     for index, path in enumerate(listed):
         match = _PARAMETER.fullmatch(path)
@@ -96,7 +96,7 @@ def examine(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]
 
 
 def read_or_problem(path: Path) -> tuple[Document | None, Problem | None]:
-    """The document of a file, or why it cannot be read."""
+    """Give the document of a file, or why it cannot be read."""
     try:
         return read(path), None
     except DocumentError as error:
@@ -104,10 +104,7 @@ def read_or_problem(path: Path) -> tuple[Document | None, Problem | None]:
 
 
 def examine_document(document: Document, path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
-    """As :func:`examine`, for a document that was read before.
-
-    :param path: where it came from, for messages and evidence.
-    """
+    """Examine a document that was read before, as :func:`examine` does."""
     findings = Findings(shown(path), document)
     broken = check_structure(findings)
     if not isinstance(document.data, dict):
@@ -269,7 +266,7 @@ class _Reading:
         return reader.published(written) if self.published else reader.native(written, self.data.get("variants") or {})
 
     def _invariant(self, contract: Contract, has_values: bool) -> str | None:
-        """The law by name: the one written, else the contract's where no values are expected."""
+        """Give the law by name: the one written, else the contract's where no values are expected."""
         sides = [key for key in ("expected_unpatched", "expected_fixed") if key in self.whole]
         if len(sides) == 1:
             other = "expected_fixed" if sides[0] == "expected_unpatched" else "expected_unpatched"

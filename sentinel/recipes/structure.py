@@ -92,7 +92,7 @@ def _other(findings: Findings, place: Place, error: Any) -> None:
 
 
 def _name(place: Place) -> str:
-    """A place as a reader would write it: ``pins[0].expect``."""
+    """Write a place as a reader would: ``pins[0].expect``."""
     text = ""
     for step in place:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else str(step)

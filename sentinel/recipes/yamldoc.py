@@ -151,18 +151,12 @@ _NODES = frozenset((yaml.ScalarEvent, yaml.SequenceStartEvent, yaml.MappingStart
 
 
 def read(path: Path) -> Document:
-    """Read a ``.json`` file as JSON and any other as YAML.
-
-    :raises DocumentError: where it cannot be read, or is more than plain data.
-    """
+    """Read a ``.json`` file as JSON and any other as YAML."""
     return read_text(_bytes(path), json=path.suffix.lower() == ".json")
 
 
 def read_text(raw: bytes, json: bool = False) -> Document:
-    """As :func:`read`, for the bytes of a file.
-
-    :raises DocumentError: where they are no document.
-    """
+    """Read a file's bytes, as :func:`read` does."""
     if len(raw) > MAX_BYTES:
         raise DocumentError(f"larger than {MAX_BYTES >> 20} MiB, which no recipe needs to be")
     try:
@@ -209,10 +203,7 @@ class _Open:
 
 
 def parse_yaml(text: str, loader: Any = _LOADER) -> Document:
-    """Read one YAML document.
-
-    :raises DocumentError: where the text is not YAML, or more than plain data.
-    """
+    """Read one YAML document."""
     try:
         return _build(_events(loader(text)))
     except yaml.MarkedYAMLError as error:
@@ -225,14 +216,14 @@ def parse_yaml(text: str, loader: Any = _LOADER) -> Document:
 
 
 def _position_of_character(text: str, offset: int | None) -> tuple[int, int]:
-    """Where the first character stands that YAML does not allow. The C reader counts bytes, so it is looked for."""
+    """Find the first character that YAML does not allow; the C reader counts bytes."""
     match = re.search(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", text)
     start = match.start() if match else min(offset or 0, len(text))
     return text.count("\n", 0, start) + 1, start - (text.rfind("\n", 0, start) + 1) + 1
 
 
 def _events(loader: Any) -> Iterator[Any]:
-    """The parser's events. ``yaml.parse`` looks ahead before each one, which costs as much as the event."""
+    """Yield the parser's events; ``yaml.parse`` looks ahead before each one, which costs as much as the event."""
     try:
         while True:
             event = loader.get_event()
@@ -336,8 +327,6 @@ def parse_json(text: str) -> Document:
 
     The standard library reads the values and tells no positions; YAML, which nearly all JSON is, has positions and
     takes more. So a text is read as both: what is wrong is JSON's to say, where things stand is YAML's.
-
-    :raises DocumentError: where the text is not JSON, or an object has one key twice.
     """
     document, problem = Document(None), DocumentError("not YAML")
     try:

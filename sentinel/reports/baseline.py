@@ -135,8 +135,8 @@ def difference(recorded: Recorded, current: Recorded | Decision) -> list[str]:
 
 
 def not_here(recorded: Recorded, now: Recorded) -> bool:
-    """Whether this machine cannot tell: it lacks the revision, or the Python that decided what is recorded. That says
-    nothing about the code; where the Python is the same, the code has come to need another."""
+    """Say whether this machine cannot tell: it lacks the revision, or the Python that decided what is recorded. That
+    says nothing about the code; where the Python is the same, the code has come to need another."""
     then, here = (str((side["environment"] or {}).get("python")).rpartition(".")[0] for side in (recorded, now))
     return now["kind"] == "ref" or (now["kind"] == "python" and then != here)
 
@@ -191,7 +191,7 @@ def _drift(recorded: Recorded, now: Recorded) -> list[str]:
 
 
 def _compared(recorded: Recorded, now: Recorded) -> Iterator[tuple[str, list[Difference]]]:
-    """Each observation key of either document, with every element that is not identical."""
+    """Give each observation key of either document, with every element that is not identical."""
     there, here = _flat(recorded["observation"]), _flat(now["observation"])
     for key in sorted(set(there) | set(here)):
         if key not in here or key not in there:
@@ -208,7 +208,7 @@ def _flat(observation: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]
 
 
 def _tolerance(recorded: Recorded, key: str) -> Tolerance:
-    """The recipe's own word on a key (or on all keys) goes before the default of its dtype."""
+    """Choose the recipe's own tolerance of a key, or of all keys, before the default of its dtype."""
     expectation = recorded["expectation"]
     chosen = expectation["tolerance"]
     for side in ("unpatched", "fixed"):
@@ -356,16 +356,16 @@ def update(report_dir: Path, baseline_dir: Path, prune: bool = False) -> Update:
 
 
 def _says_less(recorded: Recorded, document: Document) -> bool:
-    """Whether the run could not have what is recorded: the revision, or the Python that decided it. (A run that has the
-    revision, and lacks the code, is another matter.)"""
+    """Say whether the run could not have what is recorded: the revision, or the Python that decided it. (A run that has
+    the revision, and lacks the code, is another matter.)"""
     if document["verdict"] != "unavailable" or document["kind"] not in NOT_HERE:
         return False
     return recorded["verdict"] not in _UNDECIDED or (document["kind"] == "ref" != recorded["kind"])
 
 
 def _says_nothing_new(document: Document) -> bool:
-    """Whether it is about a law that holds, or had nothing to say: a baseline records what searches found, and not each
-    of the thousand laws that hold."""
+    """Say whether it is about a law that holds, or had nothing to say: a baseline records what searches found, and not
+    each of the thousand laws that hold."""
     return not document["bug_id"] and document["verdict"] in ("fixed", "unavailable")
 
 

@@ -49,7 +49,7 @@ def visible(text: str, *, lines: bool = False) -> str:
 
 
 def shown(value: Any, *, lines: bool = False) -> Any:
-    """Data with every text in it, keys included, made :func:`visible`."""
+    """Make every text in data :func:`visible`, keys included."""
     if isinstance(value, Mapping):
         return {visible(key): shown(item, lines=lines) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -78,7 +78,7 @@ def shorten(text: str, limit: int = LONGEST) -> str:
 
 
 def portable(text: str, places: Iterable[tuple[str, str]] = ()) -> str:
-    """The text without absolute paths, user names, credentials in URLs or memory addresses.
+    """Give the text without absolute paths, user names, credentials in URLs or memory addresses.
 
     :param places: directories and what stands for each, such as ``("/cache/ab12", "<checkout>")``; they and the
         machine's own (temporary, home, interpreter) go first, and of any other path only the last part is left.
@@ -98,7 +98,7 @@ def portable(text: str, places: Iterable[tuple[str, str]] = ()) -> str:
 
 
 def message(text: str, places: Iterable[tuple[str, str]] = ()) -> str:
-    """One line for a person, safe and portable."""
+    """Write one line for a person, safe and portable."""
     return visible(portable(shorten(text), places).strip())
 
 

@@ -78,8 +78,8 @@ def evidence(decision: Decision) -> Document:
 
 
 def dumps(document: Mapping[str, Any]) -> str:
-    """The document's text: pure ASCII (JSON's own escapes), sorted keys, one line for each row of numbers, a line feed
-    at the end.
+    """Write the document's text: pure ASCII (JSON's own escapes), sorted keys, one line for each row of numbers, a line
+    feed at the end.
 
     :raises ValueError: where a float is not finite; :func:`evidence` writes those as tagged strings.
     """
@@ -119,17 +119,14 @@ def schema() -> Document:
 
 
 def validate(document: Any) -> None:
-    """Check a document against the published schema.
-
-    :raises SentinelError: naming the first place that is wrong.
-    """
+    """Check a document against the published schema."""
     for error in _SCHEMA.errors(document):
         place = ".".join(map(str, ("$", *error.instance_path)))
         raise SentinelError(f"not valid evidence: at {place}: {message(error.message)[:300]}")
 
 
 def reason(decision: Decision) -> str:
-    """Why this verdict, safe to show; the failure's own words where the verdict adds none."""
+    """Give the verdict's reason, safe to show; the failure's own words where it has none."""
     text = decision.verdict.reason or (decision.failure.reason if decision.failure else "")
     return message(text, places_of(decision))
 
@@ -214,7 +211,7 @@ def _comparison(item: Comparison, places: Places) -> Document:
 
 
 def _checks(decision: Decision) -> Document | None:
-    """What was checked from outside of the process that measured; a check that was not made is null."""
+    """Say what was checked from outside of the process that measured; a check that was not made is null."""
     measured = decision.measurement
     if measured is None:
         return None
@@ -237,7 +234,7 @@ def _failure(decision: Decision, places: Places) -> Document | None:
 
 
 def _json(value: Any, where: str) -> Any:
-    """The value in JSON's own types, NaN and infinities as tagged strings."""
+    """Convert to JSON's own types, NaN and infinities to tagged strings."""
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, dict):

@@ -24,10 +24,7 @@ _LEAD = 12
 
 
 def explain(decision: Decision, command: str = "") -> str:
-    """Give the failure text of a decision, in plain text without control characters (not in rich's markup).
-
-    :param command: the command that repeats this item alone.
-    """
+    """Give the failure text of a decision, in plain text without control characters (not in rich's markup)."""
     places = places_of(decision)
     parts = [
         _headline(decision),
@@ -78,7 +75,7 @@ def _revision(decision: Decision) -> str:
 
 
 def _scenario(decision: Decision) -> str:
-    """What a search found; a recipe's scenario stands in its file."""
+    """Write a search's scenario; a recipe's stands in its file."""
     lines = scenario_lines(decision.recipe.document) if decision.law_alone else []
     return "\n".join(["scenario:", *(f"  {line}" for line in lines)]) if lines else ""
 
@@ -92,7 +89,7 @@ def scenario_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def _literal(value: Any) -> str:
-    """A literal of the recipe language, in full: whoever reads it may want to type it."""
+    """Write a literal of the recipe language in full: whoever reads it may want to type it."""
     if isinstance(value, Mapping) and set(value) == {"tensor", "dtype"}:
         return f"{_literal(value['tensor'])} {message(value['dtype'])}"
     return message(json.dumps(plain(value), default=repr))
@@ -107,7 +104,7 @@ def _table(decision: Decision) -> str:
 
 
 def _rows(item: Comparison, alone: bool) -> list[list[str]]:
-    """One row; of values too long for it one for each of the first elements that differ, and how many do."""
+    """Make one row; of long values one for each of the first elements that differ, and how many do."""
     sides = [item.fixed] if alone else [item.unpatched, item.fixed]
     values = [plain(value) for value in (item.observed, *sides)]
     right = values[-1] if item.fixed is not None and not item.matches_fixed else values[1]
@@ -161,8 +158,8 @@ def beside(unpatched: Any, fixed: Any, *observed: Any) -> list[str]:
 
 
 def distinct(*values: Any) -> list[str]:
-    """Values beside each other as :func:`show` has them; but what differs later than that reaches is shown from there,
-    so that no two cells say the same of values that are not."""
+    """Show values beside each other as :func:`show` does; a later difference is shown from there, so that no two cells
+    say the same of values that are not."""
     texts, cells = [_text(value) for value in values], [show(value) for value in values]
     for one, other in combinations(range(len(values)), 2):
         if cells[one] == cells[other] and texts[one] != texts[other]:

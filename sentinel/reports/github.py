@@ -19,7 +19,7 @@ Results = Iterable[tuple[Mapping[str, Any], str]]
 
 
 def workflow_commands(results: Results, trees: Mapping[str, Path], environ: Mapping[str, str]) -> list[str]:
-    """One workflow command for each item that failed; none outside of GitHub Actions.
+    """Make one workflow command for each item that failed; none outside of GitHub Actions.
 
     :param trees: target -> the working tree that was checked, so that the annotation stands on its line where the tree
         is the workspace's.

@@ -26,10 +26,7 @@ Document = Mapping[str, Any]
 
 
 def markdown(results: Iterable[tuple[Document, str]], title: str = "Sentinel") -> str:
-    """What failed, the worst first, then the run's table; what does not fit, and laws that hold, are counted.
-
-    :param results: each evidence document with pytest's outcome of its item.
-    """
+    """Write what failed, the worst first, then the run's table; count what does not fit, and laws that hold."""
     pairs = sorted(((row(document, outcome), document) for document, outcome in results), key=lambda p: p[0].ordering)
     rows = [item for item, _ in pairs]
     pairs = [pair for pair in pairs if not pair[0].quiet]
@@ -42,10 +39,7 @@ def markdown(results: Iterable[tuple[Document, str]], title: str = "Sentinel") -
 
 
 def listed(items: Iterable[tuple[str, Brief]], room: int = LIMIT) -> str:
-    """Bugs as a list: what is said of each, then title, severity, file and line, one number, and the command.
-
-    :param room: characters.
-    """
+    """Write bugs as a list: a line of its own, title, severity, file and line, one number, and the command."""
     text, missing = "", 0
     for line, about in items:
         grade = f" ({escaped(about.grade)})" if about.grade else ""
@@ -78,17 +72,17 @@ def _cells(item: Row) -> tuple[str, ...]:
 
 
 def _code(text: str) -> str:
-    """Foreign text in a table cell. GitHub links no mention and no issue number inside ``<code>``."""
+    """Escape foreign text in a table cell. GitHub links no mention and no issue number inside ``<code>``."""
     return f"<code>{escaped(text)}</code>" if text else ""
 
 
 def escaped(text: str) -> str:
-    """Foreign text inside a line: each character that Markdown, HTML or GitHub obeys there, as an entity."""
+    """Escape foreign text inside a line: each character that Markdown, HTML or GitHub obeys there, as an entity."""
     return unlinked(_ACTIVE.sub(lambda match: f"&#{ord(match[0])};", visible(text)))
 
 
 def unlinked(text: str) -> str:
-    """Text of which GitHub makes no link by itself; a link is as good a place for a lie as any other."""
+    """Keep GitHub from making links by itself; a link is as good a place for a lie as any other."""
     return _LINKED.sub(lambda match: f"{match[0][:-1]}&#{ord(match[0][-1])};", text)
 
 

@@ -76,12 +76,12 @@ def row(document: Mapping[str, Any], outcome: str = "") -> Row:
 
 
 def _without(title: str, why: str) -> str:
-    """The reason without the statement of the law, which is the same in each row about that law."""
+    """Remove the statement of the law, which is the same in each row about that law."""
     return why.replace(f" ({message(title)})", "", 1) if title else why
 
 
 def _reason(verdict: str, kind: str, why: str, expect: str | None, outcome: str) -> str:
-    """Nothing where all is as it should be: a table that explains every line explains none."""
+    """Write the reason; none where all is as it should be."""
     parts = [f"expected {expect}"] if expect not in (None, verdict) and verdict != "unavailable" else []
     if why and (verdict not in ("reproduced", "fixed") or outcome == "failed"):
         whole = (
@@ -106,7 +106,7 @@ def headings(rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def held(rows: Sequence[Row]) -> list[str]:
-    """One line a target for the laws of which there is nothing to read."""
+    """Write one line a target for the laws of which there is nothing to read."""
     lines = []
     for target in dict.fromkeys(item.target for item in rows if item.quiet):
         verdicts = [item.verdict for item in rows if item.quiet and item.target == target]

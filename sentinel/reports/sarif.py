@@ -39,9 +39,7 @@ def sarif(
 ) -> str:
     """Give the text of a SARIF log: one SARIF run a target and ref, as one run can speak of one version of a file only.
 
-    :param results: each evidence document with pytest's outcome of its item.
     :param repositories: target -> URL of its repository.
-    :param ranks: law -> the rank of what breaks it.
     """
     groups: dict[tuple[str, str], list[Document]] = {}
     for document, outcome in results:
@@ -143,5 +141,5 @@ def _text(document: Document) -> str:
 
 
 def _fingerprint(name: str, boundary: Mapping[str, Any]) -> str:
-    """The same for the same bug at the same boundary, wherever its lines go."""
+    """Hash bug and boundary, whatever the lines."""
     return hashlib.sha256(f"{name}\n{visible(boundary['written'])}".encode()).hexdigest()

@@ -28,7 +28,7 @@ def bug_page(pages: Any, material: Material, bug: Bug) -> str:
 
 
 def _about(bug: Bug, material: Material, tale: Story | None) -> dict[str, Any]:
-    """What there is to say without the numbers, and what can be copied."""
+    """Give the template's values but for numbers: facts, links, and what can be copied."""
     catalog = material.catalog
     target = catalog.targets.get(bug.target)
     repository = target.repository.removesuffix(".git") if target else ""
@@ -49,7 +49,7 @@ def _about(bug: Bug, material: Material, tale: Story | None) -> dict[str, Any]:
 
 
 def _outcome(tale: Story | None) -> dict[str, Any]:
-    """What came out, numbers apart from tables, and what the two sides are called."""
+    """Give the template's outcomes, numbers apart from tables, and the names of the two sides."""
     before, after = (tale.before, tale.after) if tale else (None, None)
     wrong = tale.wrong if tale else ()
     return {
@@ -103,7 +103,7 @@ def _facts(bug: Bug, repository: str, bugs: Iterable[Bug]) -> list[tuple[str, st
 
 
 def _source(repository: str, document: Document) -> str:
-    """Where the boundary's code can be read."""
+    """Link the boundary's code."""
     boundary, checkout = document["boundary"], document["checkout"]
     if not (repository.startswith("https://github.com/") and checkout and checkout["commit"] and boundary["file"]):
         return ""

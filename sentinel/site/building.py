@@ -37,10 +37,7 @@ def require() -> None:
 
 
 def build(material: Material, tell: Callable[[str], None] = lambda text: None) -> Files:
-    """Give every file of the site, as its path and text.
-
-    :raises SentinelError: as :func:`require`.
-    """
+    """Render every file of the site: path and text."""
     require()
     from sentinel.site.rendering import Pages
 
@@ -122,7 +119,6 @@ def write(folder: Path, files: Iterable[tuple[str, str]]) -> dict[str, int]:
     """Write a site, and remove what an earlier build left and this one has not. What is the same stays as it is.
 
     :returns: each file's size in bytes.
-    :raises SentinelError: as :func:`check`, or where the folder cannot be written.
     """
     check(folder)
     before = _listed(folder)

@@ -150,7 +150,7 @@ _NAMES = {"NaN": "NaN", "Infinity": "∞", "-Infinity": "-∞"}
 
 
 def _look_alike(value: Any, beside: Any) -> bool:
-    """Whether two numbers that are not the same would look as if they were."""
+    """Say whether two numbers that are not the same would look as if they were."""
     pairs = zip(_leaves(bare(value)), _leaves(bare(beside)))
     return any(one != other and number(one) == number(other) for one, other in pairs)
 

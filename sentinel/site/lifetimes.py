@@ -31,7 +31,7 @@ def lives(material: Material) -> Iterator[dict[str, Any]]:
 
 
 def life_of(bug: Bug) -> dict[str, Any] | None:
-    """What the records of a bug say, or None where it has none.
+    """Sum up the records of a bug, or None where it has none.
 
     Its releases are tags of the repository where these were looked at, else releases of the package index.
     """
@@ -58,7 +58,7 @@ def life_of(bug: Bug) -> dict[str, Any] | None:
 
 
 def _span(lifetime: Record) -> dict[str, Any]:
-    """A time for which the bug was there; it begins open where it was there before what could be looked at."""
+    """Give a time for which the bug was there, with an open start where it is older than what could be decided."""
     begun, ended = lifetime["introduced"], lifetime["ended"]
     return {
         "start": begun["commit"]["date"][:10],
@@ -70,7 +70,7 @@ def _span(lifetime: Record) -> dict[str, Any]:
 
 
 def _stretches(runs: Sequence[Record]) -> Iterator[dict[str, str]]:
-    """Neighbouring commits that are not said to have the bug; where the code was not there is nothing to draw."""
+    """Give runs of commits without the bug or a verdict; where the code was not there is nothing to draw."""
     for run in runs:
         state = state_of(run["verdict"], run["kind"])
         if state not in ("reproduced", "absent"):

@@ -168,11 +168,7 @@ class Material:
 
 
 def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Material:
-    """Read everything.
-
-    :param exports: a folder that ``sentinel contribute`` has written.
-    :raises SentinelError: where the folder has no evidence, or a file in it is none.
-    """
+    """Read evidence, recipes, histories and exports."""
     if not reports.is_dir():
         raise SentinelError(
             f"no such folder: {reports}; run pytest with --sentinel-target first, or give --reports DIR"
@@ -218,13 +214,13 @@ def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Materi
 
 
 def _folder(evidence: Evidence, boundary: str) -> str:
-    """A law's subject: its folder, which tells apart two bindings of one boundary."""
+    """Give a law's subject: its folder, which tells apart two bindings of one boundary."""
     parts = evidence.place.split("/")
     return parts[-3] if len(parts) > 3 else boundary
 
 
 def _in_order(group: Sequence[Evidence], recipe: Recipe | None) -> tuple[Evidence, ...]:
-    """Pins as the recipe has them, which is the order in which the bug's story is told; moving refs at the end."""
+    """Sort by the recipe's pins, the order of the bug's story; moving refs at the end."""
     pins = [str(pin.ref) for pin in recipe.pins] if recipe else []
 
     def order(evidence: Evidence) -> tuple[int, str]:
@@ -234,7 +230,7 @@ def _in_order(group: Sequence[Evidence], recipe: Recipe | None) -> tuple[Evidenc
 
 
 def _histories(folder: Path) -> tuple[dict[tuple[str, str], list[Document]], list[str]]:
-    """The records, and what is wrong with those that are none: a site without one history is a site."""
+    """Load the records, and say what is wrong with the rest: a site without one history is a site."""
     histories: dict[tuple[str, str], list[Document]] = {}
     notes = []
     for file in record.files(folder) if folder.is_dir() else ():

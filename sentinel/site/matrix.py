@@ -117,7 +117,7 @@ def _table(material: Material, target: str) -> Table:
 
 
 def _verdicts(bug: Bug, branch: str) -> Iterator[tuple[str, str]]:
-    """Each version that is known to have the bug, or not to; what has the later word comes later."""
+    """Yield (version, letter) of each version with a verdict; a later one overrides."""
     for record in sorted(bug.histories, key=lambda record: str(record["source"]["kind"])):  # git, then pypi
         for release in record["releases"]:
             letter = _LETTERS.get(state_of(release["verdict"], release["kind"]) or "")

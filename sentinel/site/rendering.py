@@ -83,16 +83,13 @@ class Pages:
         )
 
     def render(self, template: str, place: str, title: str, **values: Any) -> str:
-        """One page.
-
-        :param place: where it will lie, relative to the site.
-        """
+        """Render one page."""
         page = self._environment.get_template(template)
         return str(page.render(root="../" * place.count("/"), here=place, title=title, **values)) + "\n"
 
 
 def shown(value: Any) -> Any:
-    """What an expression puts into a page, before it is escaped; markup is our own templates' and stays."""
+    """Make an expression's text visible before it is escaped; markup is our own templates' and stays."""
     return visible(value, lines=True) if type(value) is str else value
 
 

@@ -112,8 +112,8 @@ _OLDER = re.compile(r"\b(parent|before|base)\b")
 
 
 def chips(bug: Bug, branch: str) -> list[tuple[str, Evidence]]:
-    """All evidence of a bug by what a person calls it: upstream ``today``, the ``base`` with the bug, its ``fix``; the
-    rest has no name."""
+    """Name all evidence of a bug as a person does: upstream ``today``, the ``base`` with the bug, its ``fix``;
+    the rest has no name."""
     base = sides(bug)[0]
     fix = next((s for s in bug.evidence if s.verdict == "fixed" and not _OLDER.search(bug.note(s.ref))), None)
     names: dict[Evidence, str] = {}
@@ -226,7 +226,7 @@ def mask_of(contract: Contract | None, inputs: Inputs) -> Rows | None:
 
 
 def _varying(key: str, variant: str, inputs: Mapping[str, Inputs]) -> frozenset[tuple[int, int]]:
-    """Where an input is otherwise than in the scenario's first variant."""
+    """Find where an input differs from the scenario's first variant."""
     first = next(iter(inputs))
     if variant == first or key not in inputs[first]:
         return frozenset()
@@ -239,7 +239,7 @@ def _varying(key: str, variant: str, inputs: Mapping[str, Inputs]) -> frozenset[
 def _leaking(
     inputs: Mapping[str, Inputs], contract: Contract | None, about_masks: bool
 ) -> frozenset[tuple[str, str, int, int]]:
-    """The values behind the mask that the right answer does not depend on: (variant, input, row, column).
+    """Give the values behind the mask that the right answer does not depend on: (variant, input, row, column).
 
     Where variants differ behind the mask, those values are what the scenario is about; else all that are not zero.
     """
@@ -261,7 +261,7 @@ def _leaking(
 
 
 def _tells(place: tuple[str, str, int, int], item: Any, inputs: Mapping[str, Inputs]) -> bool:
-    """Whether it is not finite, or another variant has something else in its place."""
+    """Say whether it is not finite, or another variant has something else in its place."""
     _, key, i, j = place
     if isinstance(item, str) and item in TAGGED:
         return True
@@ -310,7 +310,7 @@ def _marking(mark: Mark, places: frozenset[tuple[int, int]]) -> Marker:
 
 
 def _addressed(key: str, inputs: Mapping[str, Inputs]) -> tuple[str, str]:
-    """The variant whose mask covers a value, of a difference the first; and the key of its observation."""
+    """Give the variant whose mask covers a value, of a difference the first; and the key of its observation."""
     try:
         address = parse_address(key, list(inputs))
         return address.variants[0], address.key
