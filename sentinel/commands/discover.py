@@ -16,7 +16,7 @@ from typing import Any
 from sentinel.commands.console import Commands, command, counted, json_option, progress, say, say_json
 from sentinel.commands.options import PATIENCE, catalog_and_settings, settings_options, target_named
 from sentinel.deciding.open_target import OpenTarget
-from sentinel.deciding.runner import Runner, runner_of
+from sentinel.deciding.runner import runner_of
 from sentinel.errors import SentinelError, nearest
 from sentinel.history.held import held_to
 from sentinel.recipes import find_recipes
@@ -156,7 +156,11 @@ def _discover(arguments: argparse.Namespace) -> int:
             for place, item in enumerate(recognised(runner, target, open_target, discoveries, recipes, everywhere)):
                 discoveries[place] = item
                 if arguments.save is not None and item.known_as == ():
-                    saved[place] = _saved(arguments.save, item.finding, open_target, runner, catalog)
+                    try:
+                        document = tried_document(item.finding, open_target, runner, catalog)
+                        saved[place] = save(arguments.save, document)
+                    except Untried as error:
+                        saved[place] = str(error)
         except KeyboardInterrupt:
             done.stopped = True
         except SentinelError as error:  # what could not be saved is shown all the same
@@ -214,14 +218,6 @@ def _broken_json(item: Broken) -> dict[str, Any]:
         "scenario": typed(item.variants),
         "detail": message(item.violation.detail),
     }
-
-
-def _saved(folder: Path, finding: Finding, open_target: OpenTarget, runner: Runner, catalog: Catalog) -> Path | str:
-    """Save a finding: the file, or why there is none."""
-    try:
-        return save(folder, tried_document(finding, open_target, runner, catalog))
-    except Untried as error:
-        return str(error)
 
 
 def _command(arguments: argparse.Namespace, seed: int, tried: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict, replace
-from typing import Any
 
 from sentinel.commands.console import (
     Commands,
@@ -105,7 +104,7 @@ def _list(arguments: argparse.Namespace) -> int:
     store = MirrorStore()
     mirrors = store.list()
     if arguments.json:
-        say_json([_plain(mirror) for mirror in mirrors])
+        say_json([{**asdict(mirror), "path": str(mirror.path), "state": state(mirror)} for mirror in mirrors])
         return 0
     if not mirrors:
         say(f"no mirrors in {store.home.mirrors}; `sentinel mirror add TARGET` makes one")
@@ -132,7 +131,3 @@ def state(mirror: Mirror) -> str:
 def _sentence(mirror: Mirror) -> str:
     left_out = f", {counted(mirror.absent, 'object')} left out" if mirror.absent else ""
     return f"{mirror.target}: {counted(mirror.refs, 'ref')}, {size(mirror.size)}{left_out} in {mirror.path}"
-
-
-def _plain(mirror: Mirror) -> dict[str, Any]:
-    return {**asdict(mirror), "path": str(mirror.path), "origins": list(mirror.origins), "state": state(mirror)}

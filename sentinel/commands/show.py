@@ -15,6 +15,7 @@ from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.affects import settings_in_words
 from sentinel.recipes.grades import reached, realism, root
+from sentinel.reports.escaping import paragraphs
 from sentinel.reports.explain import beside, scenario_lines
 from sentinel.reports.store import files
 from sentinel.settings import Settings
@@ -75,10 +76,8 @@ def _head(recipe: Recipe) -> None:
     for name, value in facts.items():
         if value:
             say(f"  {name:<9} {value}")
-    for paragraph in recipe.story.split("\n\n"):
-        if paragraph.strip():
-            say("")
-            say(textwrap.fill(" ".join(paragraph.split()), _WIDTH, initial_indent="  ", subsequent_indent="  "))
+    for paragraph in paragraphs(recipe.story):
+        say("\n" + textwrap.fill(paragraph, _WIDTH, initial_indent="  ", subsequent_indent="  "))
 
 
 def _upstream(upstream: Mapping[str, Any]) -> str:
@@ -91,11 +90,8 @@ def _scenario(recipe: Recipe) -> None:
     for line in scenario_lines(recipe.document):
         say(f"  {line}")
     if recipe.defaulted:
-        say(
-            textwrap.fill(
-                f"by default: {', '.join(recipe.defaulted)}", _WIDTH, initial_indent="  ", subsequent_indent="  "
-            )
-        )
+        text = f"by default: {', '.join(recipe.defaulted)}"
+        say(textwrap.fill(text, _WIDTH, initial_indent="  ", subsequent_indent="  "))
 
 
 def _expectations(recipe: Recipe) -> None:

@@ -108,15 +108,13 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _files(paths: list[Path]) -> list[Path]:
-    files = [file for path in paths for file in (_below(path) if path.is_dir() else [path])]
+    files: list[Path] = []
+    for path in paths:  # of a folder every JSON file but ``run.json``, whoever laid them out
+        there = below(path) if path.is_dir() else [path]
+        files += [f for f in there if f is path or not (f.name == RUN or f.name.startswith("."))]
     if not files:
         raise SentinelError(f"no evidence in {', '.join(map(str, paths))}")
     return files
-
-
-def _below(folder: Path) -> list[Path]:
-    """List every JSON file of a folder but ``run.json``, whoever laid them out."""
-    return [file for file in below(folder) if file.name != RUN and not file.name.startswith(".")]
 
 
 def _load(file: Path) -> dict[str, Any] | str:

@@ -37,11 +37,11 @@ class HydraMissingError(NotComposedError):
 def named(data: Mapping[Any, Any]) -> list[str]:
     """Say what the ``defaults`` list of a configuration names beside itself, in words."""
     listed = data.get("defaults")
-    return [_in_words(entry) for entry in listed if entry != "_self_"] if isinstance(listed, list) else []
-
-
-def _in_words(entry: Any) -> str:
-    return ", ".join(f"{name}: {value}" for name, value in entry.items()) if isinstance(entry, dict) else str(entry)
+    return [
+        ", ".join(f"{name}: {value}" for name, value in entry.items()) if isinstance(entry, dict) else str(entry)
+        for entry in (listed if isinstance(listed, list) else ())
+        if entry != "_self_"
+    ]
 
 
 def search_path(

@@ -54,7 +54,10 @@ def options_of(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Op
         if place is None:
             continue
         try:
-            options = _read(entry, place, target, checkout)
+            if entry["kind"] == "classes":
+                options = options_of_class(place, entry["class"], lambda module: _module(checkout, module))
+            else:
+                options = options_of_parser(place) if entry["kind"] == "parser" else options_of_tree(place)
         except (SyntaxError, ValueError, OSError, RecursionError, MemoryError, SentinelError):
             continue  # a copy that is broken there says nothing; what is then not known is said to be not known
         except KeyError as error:
@@ -91,12 +94,6 @@ def tree_folders(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[
     trees = [entry["file"] for _, entry in _declarations(catalog, target.name) if entry["kind"] == "tree"]
     folders = [_place(target, checkout, file) for file in trees]
     return tuple(dict.fromkeys(place.parent for place in folders if place is not None))
-
-
-def _read(entry: Mapping[str, Any], place: Path, target: Target, checkout: Checkout) -> dict[str, Option]:
-    if entry["kind"] == "classes":
-        return options_of_class(place, entry["class"], lambda module: _module(checkout, module))
-    return options_of_parser(place) if entry["kind"] == "parser" else options_of_tree(place)
 
 
 def options_of_parser(file: Path) -> dict[str, Option]:

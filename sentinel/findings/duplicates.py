@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.errors import SentinelError, Unavailable
-from sentinel.findings.history import Touch, files_of, named, names_of, touching
+from sentinel.findings.history import files_of, named, names_of, touching
 from sentinel.recipes import Recipe
 from sentinel.reports.escaping import message
 from sentinel.sources.gitbinary import git_dir_of
@@ -159,7 +159,8 @@ def _pulls(recipe: Recipe, others: Sequence[Recipe], target: Target, store: Mirr
         matches[number] = Match(f"#{number}", "a recipe of the same bug names it")
     for item in touches:
         if item.pull is not None:
-            matches.setdefault(item.pull, Match(f"#{item.pull}", f"{_why(item)}: {message(item.subject)}"))
+            why = "changes its lines" if item.why == "lines" else "its message names it"
+            matches.setdefault(item.pull, Match(f"#{item.pull}", f"{why}: {message(item.subject)}"))
     matches.pop(int(recipe.upstream.get("pull") or 0), None)
     note = f"every pull/N/head that changes lines of {names_of(recipe)[0]} or names it{_shallow(git_dir)}"
     return _listed("pull requests of the mirror", note, list(matches.values()))
@@ -167,10 +168,6 @@ def _pulls(recipe: Recipe, others: Sequence[Recipe], target: Target, store: Mirr
 
 def _shallow(git_dir: Path) -> str:
     return "; the mirror has not the whole history" if (git_dir / "shallow").exists() else ""
-
-
-def _why(item: Touch) -> str:
-    return "changes its lines" if item.why == "lines" else "its message names it"
 
 
 def _fork(recipe: Recipe, target: Target, fork: Path | None) -> Source:

@@ -66,7 +66,8 @@ def heads(ledger: Ledger, recipes: Sequence[Recipe], most: int | None = None) ->
                 problem = message(str(error))
                 yield from (Head(recipe.bug_id, number, "", "", "unavailable", False, problem) for recipe in recipes)
                 continue
-            ready = _open(ledger, number)
+            merge = f"refs/pull/{number}/merge"
+            ready = not gitbinary.run(ledger.mirror, "rev-parse", "--quiet", "--verify", merge).status
             for bug, entry in verdicts.items():
                 verdict, reason = verdict_at(entry, before.get(bug))
                 yield Head(bug, number, head.sha, message(head.subject), verdict, ready, reason)
@@ -82,8 +83,3 @@ def verdict_at(entry: ClosureVerdict, before: ClosureVerdict | None) -> tuple[st
     if before.verdict == "fixed" or absent:
         return "absent", ""
     return before.verdict, f"where it began: {message(before.reason)}"
-
-
-def _open(ledger: Ledger, number: int) -> bool:
-    ref = f"refs/pull/{number}/merge"
-    return not gitbinary.run(ledger.mirror, "rev-parse", "--quiet", "--verify", ref).status

@@ -100,7 +100,7 @@ def _table(title: str, groups: Sequence[Sequence[Entry]]) -> str:
     for group in groups:
         first = group[0]
         since = min((entry.finding.since for entry in group if entry.finding.since), default="")
-        about = _ABOUT[_COLUMNS[title]](first)
+        about = _about(_COLUMNS[title], first)
         cells = [_name(group), _text(first), first.severity, first.realism or "not said", about, since]
         text += f"| {' | '.join(cells)} |\n"
     return text
@@ -126,21 +126,13 @@ def _text(entry: Entry) -> str:
     return f"{text} ([{_cell(str(place['verdict']))} at {str(place['commit'])[:7]}]({_url(code)}))"
 
 
-def _takes(entry: Entry) -> str:
-    settings = "; ".join(map(str, entry.recipe.affects))
+def _about(column: str, entry: Entry) -> str:
     upstream = _upstream(entry)
-    return _cell(settings) + (f" ({upstream})" if upstream else "")
-
-
-def _because(entry: Entry) -> str:
-    return " ".join(filter(None, [_cell(entry.finding.steps[-1].because), _upstream(entry)]))
-
-
-def _why_not(entry: Entry) -> str:
+    if column == "it takes":
+        return _cell("; ".join(map(str, entry.recipe.affects))) + (f" ({upstream})" if upstream else "")
+    if column == "because":
+        return " ".join(filter(None, [_cell(entry.finding.steps[-1].because), upstream]))
     return _cell(" ".join(str(entry.recipe.document["reach"]["how"]).split()))
-
-
-_ABOUT = {"it takes": _takes, "because": _because, "why not": _why_not}
 
 
 def _upstream(entry: Entry) -> str:

@@ -99,7 +99,8 @@ def indistinguishable(
     both.
     """
     common = [key for key in unpatched if key in fixed]
-    if any(not _same(unpatched[key], fixed[key], tolerance) for key in common):
+    pairs = [(unpatched[key], fixed[key]) for key in common]
+    if not all(_matches(one.value, two, tolerance) or _matches(two.value, one, tolerance) for one, two in pairs):
         return None
     only_unpatched = [key for key in unpatched if key not in fixed]
     only_fixed = [key for key in fixed if key not in unpatched]
@@ -116,11 +117,6 @@ def indistinguishable(
         return f"{reason}{equal}; where the bug is that small, give a dtype, a tolerance or exact: true"
     missing = "expected_fixed" if only_unpatched else "expected_unpatched"
     return f"{reason}{equal}, and {missing} says nothing of {', '.join(extra)}"
-
-
-def _same(one: Expected, other: Expected, default: Tolerance) -> bool:
-    """Say whether an observation that equals one value also matches the other expectation."""
-    return _matches(one.value, other, default) or _matches(other.value, one, default)
 
 
 def _matches(observed: Any, expected: Expected, default: Tolerance) -> bool:

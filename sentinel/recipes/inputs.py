@@ -21,6 +21,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 import numpy as np
@@ -110,7 +112,7 @@ def make_tensor(value: Any, dtype: Any, requires_grad: Any = False, contiguous: 
     except (ValueError, OverflowError, TypeError) as error:
         place = _misfit(plain, dtype)
         raise LiteralError(
-            f"{describe(_dig(plain, place))} does not fit dtype {dtype}" if place else str(error), place
+            f"{describe(reduce(getitem, place, plain))} does not fit dtype {dtype}" if place else str(error), place
         ) from None
 
 
@@ -130,12 +132,6 @@ def _fits(value: Any, dtype: str) -> bool:
     except (ValueError, OverflowError, TypeError):
         return False
     return True
-
-
-def _dig(value: Any, place: tuple[Any, ...]) -> Any:
-    for step in place:
-        value = value[step]
-    return value
 
 
 def natural_dtype(value: Any) -> str:

@@ -41,19 +41,15 @@ class Brief:
 def brief(document: Mapping[str, Any]) -> Brief:
     """Give what evidence says, in brief."""
     recipe, boundary = document["recipe"]["document"], document["boundary"]
+    rank = None if document["bug_id"] else _ranks().get(str(document["law"]))
     return Brief(
         order(recipe)[0],
         message(document["title"]),
-        message(grade(recipe) or _rank(document)),
+        message(grade(recipe) or (f"rank {rank}" if rank else "")),
         message(f"{boundary['file']}:{boundary['line']}" if boundary["file"] else boundary["written"]),
         in_short(document) if document["verdict"] == "reproduced" else "",
         message(command(document)),
     )
-
-
-def _rank(document: Mapping[str, Any]) -> str:
-    law = "" if document["bug_id"] else str(document["law"])
-    return f"rank {_ranks()[law]}" if law in _ranks() else ""
 
 
 @cache

@@ -65,6 +65,11 @@ def _escape(match: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
+def paragraphs(text: str) -> list[str]:
+    """Split prose into paragraphs, without the line breaks of the file that it stands in."""
+    return [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
+
+
 def shorten(text: str, limit: int = LONGEST) -> str:
     """Give the text, with its middle left out where it is longer than the limit.
 

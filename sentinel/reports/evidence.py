@@ -140,15 +140,12 @@ def places_of(decision: Decision) -> Places:
     """Give the directories of this decision, and what stands for each of them in a report."""
     places = [(str(decision.recipe.path.absolute().parent), "<recipes>")]
     if decision.checkout is not None:
-        places.append((str(decision.checkout.path), "<checkout>"))
-        places += [(str(root), "<checkout>") for root in decision.checkout.import_roots if not _below(root, decision)]
+        top = decision.checkout.path
+        outside = [root for root in decision.checkout.import_roots if top not in (root, *root.parents)]
+        places += [(str(place), "<checkout>") for place in (top, *outside)]
     if decision.ref.kind == "path":
         places += [(str(Path(decision.ref.name).absolute()), "<path>"), (decision.ref.name, "<path>")]
     return tuple(places)
-
-
-def _below(root: Path, decision: Decision) -> bool:
-    return decision.checkout is not None and decision.checkout.path in (root, *root.parents)
 
 
 def _checkout(decision: Decision, places: Places) -> Document | None:

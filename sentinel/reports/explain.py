@@ -32,7 +32,7 @@ def explain(decision: Decision, command: str = "") -> str:
         _where(decision, places),
         _scenario(decision),
         _table(decision),
-        _details(decision),
+        "\n".join(f"{message(c.key)}: {message(c.detail, places)}" for c in decision.comparisons if c.detail),
     ]
     if decision.failure is not None and decision.failure.traceback:
         parts.append("upstream's traceback:\n" + textwrap.indent(passage(decision.failure.traceback, places), "  "))
@@ -111,8 +111,8 @@ def _rows(item: Comparison, alone: bool) -> list[list[str]]:
     long = any(len(_text(value)) > _LONGEST_VALUE for value in values)
     differences = differing(message(item.key), values[0], right, *values[1:]) if long else []
     if not differences or differences[0][0] == item.key:
-        cells = _demanded(item) if alone else [*_values(item), _matches(item)]
-        return [[message(item.key), *cells]]
+        demanded = distinct(item.observed, item.fixed) if item.fixed is not None else [show(item.observed), ""]
+        return [[message(item.key), *(demanded if alone else [*_values(item), _matches(item)])]]
     last = [] if alone else [_matches(item)]
     rows = [
         [key, *(in_digits(value, 9) for value in (observed, *others)), *[""] * len(last)]
@@ -120,10 +120,6 @@ def _rows(item: Comparison, alone: bool) -> list[list[str]]:
     ]
     count = len(list(flat(values[0], "")))
     return [*rows, [f"{len(differences)} of {count} differ", *[""] * len(values), *last]]
-
-
-def _demanded(item: Comparison) -> list[str]:
-    return distinct(item.observed, item.fixed) if item.fixed is not None else [show(item.observed), ""]
 
 
 def _values(item: Comparison) -> list[str]:
@@ -137,13 +133,6 @@ def _values(item: Comparison) -> list[str]:
 def _matches(item: Comparison) -> str:
     names = [name for name, hit in (("unpatched", item.matches_unpatched), ("fixed", item.matches_fixed)) if hit]
     return " and ".join(names) or "neither"
-
-
-def _details(decision: Decision) -> str:
-    places = places_of(decision)
-    return "\n".join(
-        f"{message(item.key)}: {message(item.detail, places)}" for item in decision.comparisons if item.detail
-    )
 
 
 def beside(unpatched: Any, fixed: Any, *observed: Any) -> list[str]:

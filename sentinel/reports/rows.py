@@ -58,26 +58,18 @@ class Row:
 def row(document: Mapping[str, Any], outcome: str = "") -> Row:
     """Give the row of an evidence document."""
     kind, colon, name = str(document["ref"]).partition(":")
+    why = message(document["reason"])
+    if document["title"]:  # the statement of a law is the same in each row about that law
+        why = why.replace(f" ({message(document['title'])})", "", 1)
     return Row(
         message(document["target"]),
         message(document["bug_id"] or f"{document['law']} of {document['boundary']['written']}"),
         message(Ref("git", name).short if kind == "git" else kind + colon + name),
         document["verdict"],
         outcome,
-        _reason(
-            document["verdict"],
-            document["kind"],
-            _without(document["title"], message(document["reason"])),
-            document["expect"],
-            outcome,
-        ),
+        _reason(document["verdict"], document["kind"], why, document["expect"], outcome),
         not document["bug_id"] and bool(document["law"]),
     )
-
-
-def _without(title: str, why: str) -> str:
-    """Remove the statement of the law, which is the same in each row about that law."""
-    return why.replace(f" ({message(title)})", "", 1) if title else why
 
 
 def _reason(verdict: str, kind: str, why: str, expect: str | None, outcome: str) -> str:

@@ -12,9 +12,10 @@ from urllib.parse import quote
 from sentinel.recipes.affects import affected, in_text, settings_in_words
 from sentinel.recipes.grades import reached, realism, root
 from sentinel.reports.brief import command
+from sentinel.reports.escaping import paragraphs
 from sentinel.reports.store import file_name
 from sentinel.site.lifetimes import life_of
-from sentinel.site.material import Bug, Document, Material
+from sentinel.site.material import Bug, Document, Evidence, Material
 from sentinel.site.story import Outcome, Story, chips, story
 
 
@@ -32,16 +33,17 @@ def _about(bug: Bug, material: Material, tale: Story | None) -> dict[str, Any]:
     catalog = material.catalog
     target = catalog.targets.get(bug.target)
     repository = target.repository.removesuffix(".git") if target else ""
+    first = (tale.before or tale.after) if tale else None
     return {
         "chips": chips(bug, material.branch(bug.target)),
-        "paragraphs": _paragraphs(bug),
+        "paragraphs": paragraphs(bug.recipe.story if bug.recipe else str(bug.document.get("story") or "")),
         "laws": [(name, catalog.laws.get(name)) for name in bug.laws],
         "facts": _facts(bug, repository, material.bugs),
         "affects": [str(affected(entry)) for entry in bug.document.get("affects") or ()],
-        "source": _source_of(tale, repository),
+        "source": _source(repository, first.document) if first is not None else "",
         "source_url": partial(_source, repository),
         "commit_url": partial(_commit, repository),
-        "command": _command(bug, tale),
+        "command": _command(bug, first or next(iter(bug.evidence), None)),
         "recipe_name": bug.recipe.path.name if bug.recipe else "recipe.json",
         "recipe": _recipe(bug),
         "runner": material.exports.get(bug.bug_id),
@@ -64,11 +66,6 @@ def _outcome(tale: Story | None) -> dict[str, Any]:
 
 def _scalar(outcome: Outcome) -> bool:
     return not any(side is not None and side.lines for side in (outcome.before, outcome.after))
-
-
-def _paragraphs(bug: Bug) -> list[str]:
-    text = bug.recipe.story if bug.recipe else str(bug.document.get("story") or "")
-    return [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
 
 
 def _facts(bug: Bug, repository: str, bugs: Iterable[Bug]) -> list[tuple[str, str, str]]:
@@ -116,13 +113,7 @@ def _commit(repository: str, document: Document) -> str:
     )
 
 
-def _source_of(tale: Story | None, repository: str) -> str:
-    evidence = (tale.before or tale.after) if tale else None
-    return _source(repository, evidence.document) if evidence is not None else ""
-
-
-def _command(bug: Bug, tale: Story | None) -> str:
-    evidence = ((tale.before or tale.after) if tale else None) or next(iter(bug.evidence), None)
+def _command(bug: Bug, evidence: Evidence | None) -> str:
     ref = evidence.short if evidence is not None else ""
     if not bug.bug_id:
         plain = bug.where == file_name(bug.boundary)  # else one of two bindings of this boundary

@@ -191,18 +191,10 @@ def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Materi
     laws = []
     for (kind, *rest), group in sorted(groups.items()):
         if kind == "laws":
-            first = group[0].document
-            boundary = first["boundary"]["written"]
-            laws.append(
-                Bug(
-                    str(first["target"]),
-                    "",
-                    None,
-                    tuple(group),
-                    law=str(first["law"]),
-                    where=_folder(group[0], boundary),
-                )
-            )
+            first, folders = group[0].document, group[0].place.split("/")
+            # The folder tells apart two bindings of one boundary.
+            where = folders[-3] if len(folders) > 3 else first["boundary"]["written"]
+            laws.append(Bug(str(first["target"]), "", None, tuple(group), law=str(first["law"]), where=where))
             continue
         key = (rest[0], rest[1])
         bug = bugs.get(key) or Bug(*key, None)
@@ -211,12 +203,6 @@ def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Materi
     # A site without these is a site.
     beside = (read_json(reports / f"{name}.json") or {} for name in ("dialects", "changes", "coverage"))
     return Material(catalog, tuple(placed), tuple(laws), _exports(exports, placed), tuple(notes), *beside)
-
-
-def _folder(evidence: Evidence, boundary: str) -> str:
-    """Give a law's subject: its folder, which tells apart two bindings of one boundary."""
-    parts = evidence.place.split("/")
-    return parts[-3] if len(parts) > 3 else boundary
 
 
 def _in_order(group: Sequence[Evidence], recipe: Recipe | None) -> tuple[Evidence, ...]:
