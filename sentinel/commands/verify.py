@@ -49,29 +49,28 @@ _TESTS = ("tests", "regression")
 _OF_THIS_MACHINE = ("ref", "python", "ghost", "timeout", "memory", "harness")
 
 
-class CouldNotError(SentinelError):
-    """The evidence cannot be checked here; says why."""
-
-
 @dataclass(frozen=True)
 class Outcome:
     """What came of one file.
 
     :ivar outcome: ``same``, ``different`` or ``could not``.
-    :ivar reason: why it could not be checked.
     :ivar recipe: where the recipe came from.
     """
 
     evidence: Path
     outcome: str
-    subject: str = ""
+    subject: str
+    conclusion: str
     recipe: str = ""
-    reason: str = ""
     verification: Verification | None = None
 
     @classmethod
-    def of(cls, file: Path, subject: str, same: bool, reason: str) -> Outcome:
-        return cls(file, "same" if same else "different", subject, reason=reason)
+    def of(cls, file: Path, subject: str, same: bool, conclusion: str) -> Outcome:
+        return cls(file, "same" if same else "different", subject, conclusion)
+
+    @classmethod
+    def could_not(cls, file: Path, subject: str, reason: str, recipe: str = "") -> Outcome:
+        return cls(file, "could not", subject, f"could not be verified: {reason}", recipe)
 
 
 def declare(commands: Commands, text: str) -> None:
@@ -100,8 +99,9 @@ def _verify(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json([_plain(outcome) for outcome in outcomes])
     else:
-        for outcome in outcomes:
-            _tell(outcome)
+        for one in outcomes:
+            say(f"{one.evidence}: {one.subject or 'evidence'}" + (f"\n  recipe: {one.recipe}" if one.recipe else ""))
+            say(str(one.verification or one.conclusion))
     # What could not be checked must not hide that something else is different.
     results = {outcome.outcome for outcome in outcomes}
     return 1 if "different" in results else 2 if "could not" in results else 0
@@ -125,31 +125,10 @@ def _load(file: Path) -> dict[str, Any] | str:
         return str(error)
 
 
-def _tell(outcome: Outcome) -> None:
-    say(f"{outcome.evidence}: {outcome.subject or 'evidence'}")
-    if outcome.recipe:
-        say(f"  recipe: {outcome.recipe}")
-    say(_conclusion(outcome))
-
-
-def _conclusion(outcome: Outcome) -> str:
-    if outcome.verification:
-        return str(outcome.verification)
-    return outcome.reason if outcome.outcome != "could not" else f"could not be verified: {outcome.reason}"
-
-
 def _plain(outcome: Outcome) -> dict[str, Any]:
-    verification = outcome.verification
-    return {
-        "evidence": str(outcome.evidence),
-        "outcome": outcome.outcome,
-        "subject": outcome.subject,
-        "recipe": outcome.recipe,
-        "conclusion": verification.conclusion if verification else _conclusion(outcome),
-        "agreements": [asdict(item) for item in verification.agreements] if verification else [],
-        "differences": list(verification.differences) if verification else [],
-        "circumstances": list(verification.circumstances) if verification else [],
-    }
+    details = asdict(outcome.verification or Verification((), (), ()))
+    shown = {name: getattr(outcome, name) for name in ("outcome", "subject", "recipe", "conclusion")}
+    return {"evidence": str(outcome.evidence), **shown, **details}
 
 
 class _Verifier:
@@ -174,7 +153,7 @@ class _Verifier:
     def verify(self, file: Path, recorded: dict[str, Any] | str) -> Outcome:
         """Check one document; what is wrong with it or with this machine is an outcome too."""
         if isinstance(recorded, str):
-            return Outcome(file, "could not", reason=recorded)
+            return Outcome.could_not(file, "", recorded)
         subject, origin = f"{recorded['bug_id'] or recorded['law'] or 'a law'} was {recorded['verdict']}", ""
         try:
             ref = self._patched(recorded) or ref_of(recorded, self._repo)
@@ -182,8 +161,9 @@ class _Verifier:
             recipe, origin = recipe_of(recorded, self._catalog)
             verification = self._again(recorded, recipe, ref)
         except SentinelError as error:
-            return Outcome(file, "could not", subject, origin, str(error))
-        return Outcome(file, "same" if verification.same else "different", subject, origin, "", verification)
+            return Outcome.could_not(file, subject, str(error), origin)
+        outcome = "same" if verification.same else "different"
+        return Outcome(file, outcome, subject, verification.conclusion, origin, verification)
 
     def contribution(self, file: Path, recorded: dict[str, Any], no_tests: bool) -> list[Outcome]:
         """Check what ``contribute`` left: each decision, the trial of the fix, the heads of other pull requests, the
@@ -205,7 +185,7 @@ class _Verifier:
             if beside.is_file() and recorded["runner"]["sides"]:
                 outcomes.append(self._runner_again(beside, made.document))
         except SentinelError as error:
-            outcomes.append(Outcome(file, "could not", "the fix", reason=str(error)))
+            outcomes.append(Outcome.could_not(file, "the fix", str(error)))
         return outcomes
 
     def _tried_again(self, file: Path, fix: Fix, recorded: dict[str, Any], no_tests: bool) -> Outcome:
@@ -246,7 +226,7 @@ class _Verifier:
         contained = all((side["environment"] or {}).get("sandbox") == "strict" for side in sides)
         here = {str(item.metadata["Name"]).lower() for item in metadata.distributions()}
         if lacking := [name for name in recorded["runner"]["packages"] if name.lower() not in here]:
-            return Outcome(file, "could not", "the runner", reason=f"{', '.join(lacking)} not installed here")
+            return Outcome.could_not(file, "the runner", f"{', '.join(lacking)} not installed here")
         with closing(Environment()) as environment:
             texts = {file.name: file.read_text(encoding="utf-8")}
             answers = environment.run(texts, "", checkouts, recorded["runner"]["packages"], contained)
@@ -259,11 +239,11 @@ class _Verifier:
         verdict = decision.verdict
         before = (recorded["verdict"], recorded["kind"])
         if verdict.kind in _OF_THIS_MACHINE and (verdict.name, verdict.kind) != before:
-            raise CouldNotError(f"{verdict.name} here: {verdict.reason}")
+            raise SentinelError(f"{verdict.name} here: {verdict.reason}")
         if ref.kind in ("path", "installed") and decision.checkout and recorded["checkout"]:
             tree = recorded["checkout"]["tree"]
             if decision.checkout.tree != tree:
-                raise CouldNotError(
+                raise SentinelError(
                     f"the evidence is about code with tree hash {tree[:12]}, and the {ref.kind} code here has "
                     f"{decision.checkout.tree[:12]}: other files"
                 )
@@ -276,7 +256,7 @@ class _Verifier:
             return None
         fix = fix_of(self._catalog, recorded["target"], recorded["bug_id"])
         if fix is None or fix.digest != digest:
-            raise CouldNotError(f"the fix that was applied, {digest[:19]}, is not here")
+            raise SentinelError(f"the fix that was applied, {digest[:19]}, is not here")
         return fix.patched
 
     def _runner(self, recorded: dict[str, Any]) -> Any:
@@ -313,7 +293,7 @@ def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:
             return Ref("path", str(Path(repo).absolute()))
         if checkout.get("commit") and not checkout.get("dirty"):
             return Ref("git", checkout["commit"])
-        raise CouldNotError("the evidence is about a working tree with changes of its own; give it with --repo DIR")
+        raise SentinelError("the evidence is about a working tree with changes of its own; give it with --repo DIR")
     ref = Ref.parse(text)
     if ref.kind == "git" and not ref.immutable and checkout.get("commit"):
         return Ref("git", checkout["commit"])
@@ -325,10 +305,10 @@ def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:
 def recipe_of(recorded: dict[str, Any], catalog: Catalog) -> tuple[Recipe, str]:
     """Give the recipe that the evidence was made from, and where it was found.
 
-    :raises CouldNotError: where it is evidence of a law's own scenario, or its recipe does not load here.
+    :raises SentinelError: where it is evidence of a law's own scenario, or its recipe does not load here.
     """
     if recorded["target"] not in catalog.targets:
-        raise CouldNotError(f"no adapter of target {recorded['target']!r} is here")
+        raise SentinelError(f"no adapter of target {recorded['target']!r} is here")
     digest = recorded["recipe"]["digest"]
     if not recorded["bug_id"]:
         return _scenario_of_a_law(recorded, catalog), "the scenario inside the evidence"
@@ -347,11 +327,11 @@ def _scenario_of_a_law(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
     """Make a recipe of a search's scenario, which the law alone decides."""
     law = catalog.laws.get(str(recorded["law"]))
     if law is None:
-        raise CouldNotError(f"it is evidence of a law, and no law {recorded['law']!r} is here")
+        raise SentinelError(f"it is evidence of a law, and no law {recorded['law']!r} is here")
     if "declared dialect" in recorded["reason"]:
-        raise CouldNotError("the law is kept there but for a declared dialect, which one scenario alone does not tell")
+        raise SentinelError("the law is kept there but for a declared dialect, which one scenario alone does not tell")
     if not recorded["recipe"]["document"] or recorded["verdict"] not in ("reproduced", "fixed"):
-        raise CouldNotError("it tells of a search without a scenario to run; `pytest --sentinel-laws` searches again")
+        raise SentinelError("it tells of a search without a scenario to run; `pytest --sentinel-laws` searches again")
     recipe = _embedded(recorded, catalog)
     return replace(
         recipe,
@@ -369,9 +349,9 @@ def _embedded(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
     try:
         recipe = load_copy(recorded["recipe"]["document"], catalog)
     except SentinelError as error:
-        raise CouldNotError(f"the recipe inside the evidence does not load here:\n{error}") from None
+        raise SentinelError(f"the recipe inside the evidence does not load here:\n{error}") from None
     if (recipe.bug_id if recorded["bug_id"] else "", recipe.target) != (recorded["bug_id"], recorded["target"]):
-        raise CouldNotError(
+        raise SentinelError(
             f"the recipe inside the evidence is of {recipe.target} {recipe.bug_id}, not of what it says"
         )
     return recipe
