@@ -67,7 +67,7 @@ def _contribute(arguments: argparse.Namespace) -> int:
     if arguments.into and not all(fixes.get(recipe.bug_id) for recipe in recipes):
         raise SentinelError("--into makes a branch of a fix, and not each of these bugs has one that could be tried")
     left = incomplete = 0
-    with progress() as tell, _Maker(arguments, catalog, settings, MirrorStore(), tell) as maker:
+    with progress() as tell, _Maker(arguments, catalog, settings, tell) as maker:
         for recipe in recipes:
             fix = fixes.get(recipe.bug_id)
             if fix and recipe.bug_id != fix.bugs[0] and any(item.bug_id == fix.bugs[0] for item in recipes):
@@ -94,18 +94,12 @@ class _Maker:
     """Makes contributions with one worker a target."""
 
     def __init__(
-        self,
-        arguments: argparse.Namespace,
-        catalog: Catalog,
-        settings: Settings,
-        store: MirrorStore,
-        tell: Callable[[str], None],
+        self, arguments: argparse.Namespace, catalog: Catalog, settings: Settings, tell: Callable[[str], None]
     ) -> None:
-        self._arguments, self._catalog, self._settings, self._store, self._tell = (
-            arguments, catalog, settings, store, tell,
-        )  # fmt: skip
+        self._arguments, self._catalog, self._settings, self._tell = arguments, catalog, settings, tell
         fixes = [fix for target in catalog.targets for fix in find_fixes(catalog, target)]
-        self._opened = opening(fixes, opener(settings, tell, store), store)
+        self._store = MirrorStore()
+        self._opened = opening(fixes, opener(settings, tell, self._store), self._store)
         self._exporters: dict[str, Exporter] = {}
 
     def __enter__(self) -> _Maker:
@@ -125,7 +119,7 @@ class _Maker:
 
     def of_fix(self, fix: Fix) -> tuple[Contribution, list[Bundle]]:
         """Make that of a root whose fix is tried."""
-        check, options = not self._arguments.no_check, options_of(self._settings, fix.target)
+        check = not self._arguments.no_check
         recipes = {recipe.bug_id: recipe for recipe in find_recipes(self._catalog, [fix.target], fix.bugs)}
         exporter = self._exporter(fix.target)
         bundles = [
@@ -134,7 +128,7 @@ class _Maker:
         tried, others = None, []
         if check:
             how = (not self._arguments.no_tests, self._arguments.tests_python)
-            tried = try_fix(self._catalog, fix, self._opened, options, self._store, self._tell, *how)
+            tried = try_fix(self._catalog, self._settings, fix, self._store, self._tell, *how)
             self._tell(f"{fix.bugs[0]} at the heads of pull requests")
             ledger = Ledger(self._catalog, self._settings, self._catalog.targets[fix.target], self._store)
             others = related(ledger, recipes[fix.bugs[0]], fix)

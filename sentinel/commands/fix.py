@@ -8,7 +8,6 @@ from typing import Any
 
 from sentinel.commands.console import Commands, command, counted, group, json_option, progress, say, say_json
 from sentinel.commands.options import catalog_and_settings, settings_options
-from sentinel.deciding.runner import opener, options_of
 from sentinel.errors import SentinelError
 from sentinel.export.trying import diff_of, elsewhere, try_fix
 from sentinel.recipes import find_recipes
@@ -71,9 +70,8 @@ def _check(arguments: argparse.Namespace) -> int:
     documents = {}
     with progress() as tell:
         for fix in fixes:
-            options, opened = options_of(settings, fix.target), opener(settings, tell, store)
             how = (not arguments.no_tests, arguments.tests_python)
-            documents[fix.bugs[0]] = try_fix(catalog, fix, opened, options, store, tell, *how)
+            documents[fix.bugs[0]] = try_fix(catalog, settings, fix, store, tell, *how)
     if arguments.json:
         say_json(documents)
     else:

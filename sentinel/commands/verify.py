@@ -15,7 +15,7 @@ from sentinel.commands.console import Commands, command, json_option, progress, 
 from sentinel.commands.fix import tests_options
 from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.deciding.outcomes import Decision
-from sentinel.deciding.runner import Job, opener, options_of, runner_of
+from sentinel.deciding.runner import Job, opener, runner_of
 from sentinel.errors import SentinelError
 from sentinel.export.checking import Environment
 from sentinel.export.contribution import contribution, load_contribution, related
@@ -189,9 +189,8 @@ class _Verifier:
         return outcomes
 
     def _tried_again(self, file: Path, fix: Fix, recorded: dict[str, Any], no_tests: bool) -> Outcome:
-        options = options_of(self._settings, fix.target)
         how = (not no_tests, self._tests_python)
-        now = try_fix(self._catalog, fix, self._opened, options, self._store, self._tell, *how)
+        now = try_fix(self._catalog, self._settings, fix, self._store, self._tell, *how)
         # What was learnt to look at since, another recipe or another function, is not in the evidence.
         comparable = {name: {key: now[name].get(key) for key in recorded[name]} for name in ("others", "elsewhere")}
         pairs = {name: (recorded[name], {**now, **comparable}[name]) for name in recorded if name not in _TESTS}

@@ -206,8 +206,9 @@ def checks(made: Contribution) -> Iterator[str]:
     runner = made.document["runner"]
     if runner and runner["sides"]:
         names = {"base": "without the fix", "head": "with it"} if made.fix else {}
-        said = ", ".join(f"{code(status)} {names.get(name, f'at {name}')}" for name, status in runner["sides"].items())
-        yield f"`run_validation.py`, tried in an environment of {_and(runner['packages'])}: {said}."
+        sides = runner["sides"].items()
+        statuses = ", ".join(f"{code(status)} {names.get(name, f'at {name}')}" for name, status in sides)
+        yield f"`run_validation.py`, tried in an environment of {_and(runner['packages'])}: {statuses}."
     if made.document["tried"]:
         yield from _tried(made, made.document["tried"])
     related = made.document["related"]

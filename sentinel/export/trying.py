@@ -11,7 +11,7 @@ import numpy as np
 
 from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, Undecidable
 from sentinel.deciding.outcomes import Decision
-from sentinel.deciding.runner import Job, OpenCheckout, Runner
+from sentinel.deciding.runner import Job, OpenCheckout, Runner, opener, options_of
 from sentinel.errors import SentinelError
 from sentinel.export.upstream_tests import UpstreamTests
 from sentinel.laws.agreement import gap_between
@@ -21,12 +21,12 @@ from sentinel.recipes.fixes import Fix, diff, edited
 from sentinel.reports.numbers import flat
 from sentinel.search.boundary_search import Drawn, drawn_scenarios
 from sentinel.search.checks import subjects
+from sentinel.settings import Settings
 from sentinel.sources import MirrorStore, checkouts, git_objects
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 from sentinel.values.literals import Tensor, plain
-from sentinel.worker.client import Options
 
 #: Scenarios that are drawn for a bug's own boundary, and for any other that the edit may touch.
 OWN, OTHERS = 100, 6
@@ -107,9 +107,8 @@ def elsewhere(tried: Mapping[str, Any]) -> tuple[int, int, float]:
 
 def try_fix(
     catalog: Catalog,
+    settings: Settings,
     fix: Fix,
-    opened: OpenCheckout,
-    options: Options,
     store: MirrorStore,
     tell: Callable[[str], None],
     tests: bool = True,
@@ -121,7 +120,8 @@ def try_fix(
     recipes = find_recipes(catalog, [fix.target])
     if absent := set(fix.bugs) - {recipe.bug_id for recipe in recipes}:
         raise SentinelError(f"{fix.path}: there is no recipe of {', '.join(sorted(absent))}")
-    with closing(Runner(catalog, opening([fix], opened, store), options)) as runner:
+    opened = opening([fix], opener(settings, tell, store), store)
+    with closing(Runner(catalog, opened, options_of(settings, fix.target))) as runner:
         tell(f"{fix.bugs[0]}: {len(recipes)} recipes without the fix and with it")
         decided = _decide(fix, recipes, runner, tried)
         chosen, _ = subjects(catalog, fix.target)

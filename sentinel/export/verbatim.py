@@ -41,7 +41,7 @@ class Verbatim:
     imports: set[str] = field(default_factory=set)
     renamed: dict[str, tuple[str, str]] = field(default_factory=dict)
     stands_for: set[str] = field(default_factory=set)
-    _seen: set[tuple[str, str]] = field(default_factory=set)
+    _names: set[tuple[str, str]] = field(default_factory=set)
     _homes: dict[str, str] = field(default_factory=dict)
 
     def add(self, function: Callable[..., Any]) -> str:
@@ -67,9 +67,9 @@ class Verbatim:
         """Gather what a name of a module of ours means, and whatever that names; the name."""
         if module == "sentinel":
             module = sentinel.home_of(name)
-        if (module, name) in self._seen or module == HEAD:
+        if (module, name) in self._names or module == HEAD:
             return name
-        self._seen.add((module, name))
+        self._names.add((module, name))
         bindings = _bindings(module)
         if _is_run(module):
             for other in bindings:
