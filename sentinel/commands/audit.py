@@ -140,10 +140,7 @@ def _launched(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Bug:
-    """A known bug that the copy has.
-
-    :ivar reach: whether the configuration reaches it; None where none was given.
-    """
+    """A known bug that the copy has; ``reach`` is None without a configuration."""
 
     decision: Decision
     reach: Reach | None

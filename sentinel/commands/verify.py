@@ -54,7 +54,6 @@ class Outcome:
     """What came of one file.
 
     :ivar outcome: ``same``, ``different`` or ``could not``.
-    :ivar recipe: where the recipe came from.
     """
 
     evidence: Path

@@ -105,10 +105,7 @@ def of_script(file: Path) -> CommandLine:
 
 @dataclass
 class _Script:
-    """What is known of a script's variables while its commands are read in order.
-
-    :ivar arrays: variable -> its words; a plain variable has one.
-    """
+    """A script's variables, each with its words, while its commands are read in order."""
 
     file: Path
     arrays: dict[str, list[str]] = field(default_factory=dict)

@@ -18,9 +18,7 @@ from sentinel.sources.gitbinary import GitError, git_dir_of, run, run_checked
 
 @dataclass(frozen=True)
 class Branch:
-    """:ivar base: the commit that it stands on.
-    :ivar ahead: whether that is the clone's own main, or the older commit that the fix was tried at.
-    """
+    """:ivar ahead: whether that is the clone's own main, or the older commit that the fix was tried at."""
 
     name: str
     commit: str

@@ -98,7 +98,6 @@ class Tried:
 
     :ivar status: what a runner prints as its status, ``passed`` or ``failed`` of a test; empty where it broke down or
         could not run.
-    :ivar output: standard output.
     :ivar needs: the packages that it says it needs.
     """
 

@@ -34,7 +34,6 @@ class Contribution:
     """What the pages are made of.
 
     :ivar recipes: those of the root; the first gives the page its name.
-    :ivar fix: None where no patch of ours was tried.
     :ivar document: what ``evidence.json`` holds.
     :ivar diff: the patch but for its tests, with as many lines around it as the page shows.
     :ivar guilty: the lines with the bug: file, first line, last line, text.

@@ -39,12 +39,7 @@ def test_{name}():
 
 @dataclass(frozen=True)
 class Side:
-    """One revision.
-
-    :ivar name: ``base`` or ``head``.
-    :ivar tried: what the runner did there, where it was tried.
-    :ivar tested: what the regression test did there.
-    """
+    """``base`` or ``head``: its decision, and what the runner and the test did there, where they were tried."""
 
     name: str
     decision: Decision
@@ -57,8 +52,6 @@ class Bundle:
     """What is exported of a bug.
 
     :ivar runner: None where there is none: then :attr:`reason` says why.
-    :ivar test: the regression test, or empty.
-    :ivar reason: what is missing or wrong.
     """
 
     recipe: Recipe

@@ -30,9 +30,7 @@ WIDTH = 120
 class Question:
     """What a runner asks: a recipe, and how its boundary is called.
 
-    :ivar import_roots: folders of the checkout that are importable, at any of the revisions.
     :ivar binding: None where the generic contract calls the boundary as the recipe says.
-    :ivar law: what decides, where the recipe has no values.
     :ivar verdicts: ``base`` and ``head`` -> what the evidence says, and of which revision.
     :ivar needs: package that is used -> the distribution that has it.
     """
@@ -49,10 +47,8 @@ class Question:
 
 @dataclass(frozen=True)
 class Script:
-    """:ivar text: the file.
-    :ivar own: what is not the head: the functions and the case, which a reader has to read.
+    """:ivar own: what is not the head: the functions and the case, which a reader has to read.
     :ivar first, last: the lines of that.
-    :ivar packages: the distributions that it needs.
     """
 
     text: str

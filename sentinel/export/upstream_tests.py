@@ -35,7 +35,6 @@ class UpstreamTests:
     """Two scratch trees, removed at the end. Tests are strangers' code: they run strictly contained.
 
     :param changes: path -> (before, after) of what the fix edits.
-    :param python: the interpreter whose packages the tests may use.
     """
 
     def __init__(self, git_dir: Path, fix: Fix, changes: Mapping[str, tuple[bytes, bytes]], python: str | None) -> None:

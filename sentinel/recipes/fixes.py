@@ -54,10 +54,8 @@ class Fix:
     :ivar bugs: the bug ids of one root, that of the file's name first.
     :ivar commit: upstream's commit that has the bug, and that the edits are of.
     :ivar head: upstream's own fix; then there are no edits.
-    :ivar subject: of the commit and of the pull request.
     :ivar wrong, cause, fix, reach, limits, related: what the page says, in prose.
     :ivar guilty: file, first and last line at :attr:`commit`.
-    :ivar regression: pytest ids of the tests that come with it.
     :ivar digest: ``sha256:<hex>`` of what is tried: the prose may be mended without trying it anew.
     """
 

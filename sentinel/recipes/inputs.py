@@ -46,10 +46,7 @@ from sentinel.values.literals import (
 
 
 class LiteralError(ValueError):
-    """A value that is not what its input takes.
-
-    :ivar place: where inside the value, from its top.
-    """
+    """A value that is not what its input takes; ``place`` is where inside the value."""
 
     def __init__(self, message: str, place: tuple[Any, ...] = ()) -> None:
         super().__init__(message)

@@ -30,9 +30,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Pin:
-    """:ivar ref: an immutable ref.
-    :ivar expect: the verdict it must give.
-    """
+    """An immutable ref with the verdict that it must give."""
 
     ref: Ref
     expect: str
@@ -43,18 +41,14 @@ class Pin:
 class Recipe:
     """A recipe after validation.
 
-    :ivar boundary: the dotted path as the recipe writes it.
-    :ivar variants: variant -> canonical input -> literal (see :mod:`sentinel.values.literals`), defaults filled in;
-        the one name ``""`` where the recipe has no variants.
+    :ivar variants: variant -> canonical input -> literal (see :mod:`sentinel.values.literals`), defaults filled in; the
+        one name ``""`` where the recipe has no variants.
     :ivar defaulted: the input names that were filled in from the contract's defaults.
     :ivar requires: dotted paths that a checkout must have for this recipe to be about it.
-    :ivar also_breaks: further laws that are broken for the same reason.
     :ivar affects: what trains wrongly because of it; each entry alone is enough.
     :ivar until: setting -> value that avoids the bug until it is fixed upstream.
     :ivar digest: ``sha256:<hex>`` of the file's bytes.
-    :ivar published: whether the file is a blob as in a published report.
     :ivar document: the file's content as plain data, for readers and for exports.
-    :ivar notes: warnings found while loading, each with file, line and column.
     """
 
     bug_id: str

@@ -45,10 +45,7 @@ _WORDS: dict[str, Any] = {
 
 
 class DocumentError(ValueError):
-    """A document that cannot be read.
-
-    :ivar line, column: where, counted from one.
-    """
+    """A document that cannot be read; line and column count from one."""
 
     def __init__(self, message: str, line: int = 1, column: int = 1) -> None:
         super().__init__(message)
@@ -61,7 +58,6 @@ class Document:
 
     :ivar values: place -> (line, column) of the value.
     :ivar keys: place -> (line, column) of the key that leads to it.
-    :ivar digest: ``sha256:<hex>`` of the file's bytes.
     """
 
     data: Any

@@ -28,10 +28,7 @@ _TYPED = {"dtype", "shape", "tensor"}
 
 @dataclass(frozen=True)
 class Difference:
-    """One element that is not identical.
-
-    :ivar within: whether it agrees within the tolerance.
-    """
+    """One element that is not identical; ``within`` says whether it agrees within the tolerance."""
 
     where: str
     recorded: str
@@ -252,7 +249,6 @@ class Agreement:
     """One observation key of a verification.
 
     :ivar outcome: ``identical``, ``within tolerance`` or ``different``.
-    :ivar detail: the first elements that are not identical.
     """
 
     key: str
@@ -262,11 +258,7 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Verification:
-    """What ``sentinel verify`` found.
-
-    :ivar differences: as :func:`difference` tells them.
-    :ivar circumstances: as :func:`circumstances` tells them.
-    """
+    """Evidence beside a fresh decision, key by key."""
 
     agreements: tuple[Agreement, ...]
     differences: tuple[str, ...]

@@ -21,9 +21,7 @@ class Brief:
 
     :ivar rank: 0 for the highest severity; what has none comes behind.
     :ivar grade: severity and realism, as far as the recipe says them: ``high, default``; of a law, its rank.
-    :ivar where: ``<file>:<line>`` of the boundary.
     :ivar number: one number that is wrong beside the right one; empty where none is.
-    :ivar command: what runs it alone.
     """
 
     rank: int

@@ -44,7 +44,6 @@ class RunItem:
     """One pytest item of a run.
 
     :ivar outcome: ``passed``, ``failed`` or ``skipped``.
-    :ivar duration: seconds.
     :ivar evidence: its evidence, relative to the report folder; empty where it left none.
     """
 

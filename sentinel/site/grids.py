@@ -42,10 +42,8 @@ class Line:
 class Grid:
     """One value.
 
-    :ivar kind: dtype and shape, or empty.
     :ivar lines: its rows; empty where it is no table, then :attr:`plain` has it.
     :ivar upright: whether a row is one number a response, drawn beside the rows of its batch.
-    :ivar left: how many rows or columns were cut off.
     """
 
     name: str

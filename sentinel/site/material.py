@@ -23,7 +23,6 @@ class Evidence:
     """One evidence document.
 
     :ivar place: its file, relative to the report folder, as a site repeats it.
-    :ivar text: its bytes as they are.
     :ivar key: the file's stem, which names the ref: ``git-f7d10f3dcb11``, ``git-main``, ``pypi-0.9.1``.
     """
 

@@ -52,8 +52,6 @@ class Variant:
 class Outcome:
     """One observed value.
 
-    :ivar key: as recipes address it.
-    :ivar meaning: what the contract says of it.
     :ivar before, after: as observed with the bug and without it; None where there is nothing to show.
     :ivar same: whether it is right with the bug, too.
     """
