@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.commands.console import Commands, command, counted, json_option, progress, say, say_json
-from sentinel.commands.known import PATIENCE, known, settings_options, target_named
+from sentinel.commands.options import PATIENCE, catalog_and_settings, settings_options, target_named
 from sentinel.deciding.open_target import OpenTarget
-from sentinel.deciding.runner import Runner, runner_of
+from sentinel.deciding.runner import runner_of
 from sentinel.errors import SentinelError, nearest
 from sentinel.history.held import held_to
 from sentinel.recipes import find_recipes
@@ -24,7 +24,7 @@ from sentinel.recipes.catalog import Catalog
 from sentinel.reports.escaping import message
 from sentinel.reports.explain import scenario_lines
 from sentinel.search.boundary_search import Finding
-from sentinel.search.checks import Omitted, any_of, matches, subjects
+from sentinel.search.checks import any_of, matches, subjects
 from sentinel.search.discovery import Discovered, Discovery, Memory, Progress, grouped, recognised
 from sentinel.search.inferred import Broken
 from sentinel.search.saving import Untried, finding_document, save, tried_document
@@ -103,7 +103,7 @@ def _count(text: str) -> int:
 
 
 def _discover(arguments: argparse.Namespace) -> int:
-    catalog, settings = known(arguments)
+    catalog, settings = catalog_and_settings(arguments)
     target = target_named(catalog, arguments.target)
     ref = Ref.parse(arguments.ref)
     if not {3, 4}.isdisjoint(arguments.rank) and arguments.since is None:
@@ -149,31 +149,35 @@ def _discover(arguments: argparse.Namespace) -> int:
         done.not_searched = [item for item in omitted if not item.law or any_of(item.law, arguments.law)] + (
             done.not_searched
         )
-        found = [Discovered(finding) for finding in done.findings]
+        discoveries = [Discovered(finding) for finding in done.findings]
         try:
-            tell(f"comparing {counted(len(found), 'finding')} with known recipes; Ctrl-C shows them as they are")
-            found = grouped(done.findings, open_target.law_session)
-            for place, item in enumerate(recognised(runner, target, open_target, found, recipes, everywhere)):
-                found[place] = item
+            tell(f"comparing {counted(len(discoveries), 'finding')} with known recipes; Ctrl-C shows them as they are")
+            discoveries = grouped(done.findings, open_target.law_session)
+            for place, item in enumerate(recognised(runner, target, open_target, discoveries, recipes, everywhere)):
+                discoveries[place] = item
                 if arguments.save is not None and item.known_as == ():
-                    saved[place] = _saved(arguments.save, item.finding, open_target, runner, catalog)
+                    try:
+                        document = tried_document(item.finding, open_target, runner, catalog)
+                        saved[place] = save(arguments.save, document)
+                    except Untried as error:
+                        saved[place] = str(error)
         except KeyboardInterrupt:
             done.stopped = True
         except SentinelError as error:  # what could not be saved is shown all the same
             failed = error
     if arguments.json:
-        say_json(_json(found, done, open_target, seed, saved))
+        say_json(_json(discoveries, done, open_target, seed, saved))
     else:
-        _show(found, done, open_target, seed, saved)
+        _show(discoveries, done, open_target, seed, saved)
         say(f"\nagain: {_command(arguments, seed, done.tried)}")
     if failed is not None:
         raise failed
-    status = 2 if not done.searches else 1 if found or done.stale else 0
+    status = 2 if not done.searches else 1 if discoveries or done.stale else 0
     return status if arguments.since is None else max(status, _of_functions(arguments, catalog, settings))
 
 
 def _of_functions(arguments: argparse.Namespace, catalog: Catalog, settings: Settings) -> int:
-    """Ranks 3 and 4: the functions that no adapter names, held to what they did at an earlier revision."""
+    """Hold functions that no adapter names to what they did at an earlier revision: ranks 3 and 4."""
     refs = Ref.parse(arguments.since), Ref.parse(arguments.ref)
     count, seed = arguments.examples or _EACH, arguments.seed or 0
     held, patient = [], replace(settings, timeout=min(settings.timeout, PATIENCE))
@@ -193,8 +197,8 @@ def _of_functions(arguments: argparse.Namespace, catalog: Catalog, settings: Set
         say_json([_broken_json(item) for item in broken])
         return 1 if broken else 0
     for number, item in enumerate(broken, 1):
-        said = f"no longer keeps {item.law.name}" if item.law else "answers otherwise"
-        say(f"\n{number}. rank {item.rank}: {item.subject.boundary} {said} ({item.key})")
+        claim = f"no longer keeps {item.law.name}" if item.law else "answers otherwise"
+        say(f"\n{number}. rank {item.rank}: {item.subject.boundary} {claim} ({item.key})")
         kept = f"   kept at {arguments.since} in {counted(item.kept, 'scenario')}" if item.law else ""
         say("\n".join(filter(None, [kept, f"   {item.violation.detail}"])))
     say(
@@ -216,14 +220,6 @@ def _broken_json(item: Broken) -> dict[str, Any]:
     }
 
 
-def _saved(folder: Path, finding: Finding, open_target: OpenTarget, runner: Runner, catalog: Catalog) -> Path | str:
-    """The file; or why there is none."""
-    try:
-        return save(folder, tried_document(finding, open_target, runner, catalog))
-    except Untried as error:
-        return str(error)
-
-
 def _command(arguments: argparse.Namespace, seed: int, tried: int) -> str:
     parts = ["sentinel", "discover", arguments.target, "--ref", arguments.ref]
     for name in ("boundary", "law"):
@@ -232,22 +228,22 @@ def _command(arguments: argparse.Namespace, seed: int, tried: int) -> str:
 
 
 def _show(
-    found: Sequence[Discovered], done: Progress, open_target: OpenTarget, seed: int, saved: dict[int, Path | str]
+    discoveries: Sequence[Discovered], done: Progress, open_target: OpenTarget, seed: int, saved: dict[int, Path | str]
 ) -> None:
-    for number, item in enumerate(found, 1):
+    for number, item in enumerate(discoveries, 1):
         say(_described(number, item, saved.get(number - 1), open_target))
     for subject, dialect in done.stale:
         say(f"\nno longer so: {subject.boundary} was declared to differ from {dialect.name}: {dialect.reason}")
     commit = open_target.checkout.commit or open_target.checkout.version or open_target.checkout.tree[:12]
-    new = sum(1 for item in found if item.known_as == ())
-    left = sum(1 for item in found if item.known_as is None)
+    new = sum(1 for item in discoveries if item.known_as == ())
+    left = sum(1 for item in discoveries if item.known_as is None)
     uncompared = f", {left} not compared with known recipes" if left else ""
     state = "nothing decided in" if not done.searches else "interrupted after" if done.stopped else "searched"
     places = counted(len(done.searches), "boundary").replace("boundarys", "boundaries")
     say(
         f"\n{open_target.target} at {open_target.ref.short} ({commit[:12]}): {state} "
         f"{counted(done.tried, 'scenario')} at {places}, seed {seed}: "
-        f"{counted(len(found), 'finding')}, {new} of them new{uncompared}"
+        f"{counted(len(discoveries), 'finding')}, {new} of them new{uncompared}"
     )
     rounding = sum(outcome.rounding for search in done.searches for outcome in search.outcomes.values())
     if rounding:
@@ -304,7 +300,7 @@ def _described(number: int, item: Discovered, saved: Path | str | None, open_tar
 
 
 def _json(
-    found: Sequence[Discovered], done: Progress, open_target: OpenTarget, seed: int, saved: dict[int, Path | str]
+    discoveries: Sequence[Discovered], done: Progress, open_target: OpenTarget, seed: int, saved: dict[int, Path | str]
 ) -> dict[str, Any]:
 
     def finding_json(item: Discovered, place: int) -> dict[str, Any]:
@@ -326,9 +322,6 @@ def _json(
             "recipe": str(saved[place]) if isinstance(saved.get(place), Path) else None,
         }
 
-    def omitted_json(item: Omitted) -> dict[str, str]:
-        return {"boundary": item.boundary, "law": item.law, "reason": message(item.reason)}
-
     return {
         "target": open_target.target,
         "ref": str(open_target.ref),
@@ -337,7 +330,7 @@ def _json(
         "seed": seed,
         "examples": done.tried,
         "interrupted": done.stopped,
-        "findings": [finding_json(item, place) for place, item in enumerate(found)],
+        "findings": [finding_json(item, place) for place, item in enumerate(discoveries)],
         "stale_dialects": [
             {"boundary": subject.boundary, "dialect": dialect.name, "reason": dialect.reason, "link": dialect.link}
             for subject, dialect in done.stale
@@ -359,5 +352,7 @@ def _json(
             }
             for search in done.searches
         ],
-        "not_searched": [omitted_json(item) for item in done.not_searched],
+        "not_searched": [
+            {"boundary": item.boundary, "law": item.law, "reason": message(item.reason)} for item in done.not_searched
+        ],
     }

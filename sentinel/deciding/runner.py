@@ -412,7 +412,7 @@ class Runner:
             "contract_file": contract.file,
             "adapter": str(adapter.file),
             "requires": list(recipe.requires),
-            "given": recipe.given(contract, binding.fixed if binding else ()),
+            "given": recipe.scenario_inputs(contract, binding.fixed if binding else ()),
             "variants": {name: dict(inputs) for name, inputs in recipe.variants.items()},
         }
 

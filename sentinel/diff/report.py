@@ -16,7 +16,7 @@ from sentinel.errors import SentinelError
 from sentinel.history.chronicle import plain_commit
 from sentinel.laws.agreement import numbers
 from sentinel.reports.escaping import message
-from sentinel.reports.explain import scenario_lines, told_apart
+from sentinel.reports.explain import distinct, scenario_lines
 from sentinel.reports.markdown import escaped
 from sentinel.reports.store import write_atomically
 from sentinel.sources.home import read_json
@@ -49,7 +49,7 @@ def of_difference(difference: Difference) -> str:
     for key in difference.details:
         one, other = numbers(before.get(key)), numbers(after.get(key))
         if one is None or other is None:
-            was, is_ = told_apart(before.get(key), after.get(key))
+            was, is_ = distinct(before.get(key), after.get(key))
             return f"{message(key)} is {is_}, and was {was}"
         if difference.symptom == "dtype":
             return f"{message(key)} has the same numbers in {other[1]}, and had them in {one[1]}"
@@ -175,7 +175,7 @@ def _difference(difference: Difference, unsaid: Collection[str]) -> Iterator[str
             yield f"{side}: {message(f'raises {answer}') if isinstance(answer, str) else 'answers'}"
         return
     for key, detail in difference.details.items():
-        cells = told_apart(before.get(key), after.get(key))
+        cells = distinct(before.get(key), after.get(key))
         yield f"{key}: {cells[0]} before, {cells[1]} after" if detail == "" else f"{key}: {message(detail)}"
         if cells[0] != cells[1] and isinstance(before.get(key), Tensor):
             yield from (f"  {side:<7}{cell}" for side, cell in zip(SIDES, cells))

@@ -42,10 +42,8 @@ class Line:
 class Grid:
     """One value.
 
-    :ivar kind: dtype and shape, or empty.
     :ivar lines: its rows; empty where it is no table, then :attr:`plain` has it.
     :ivar upright: whether a row is one number a response, drawn beside the rows of its batch.
-    :ivar left: how many rows or columns were cut off.
     """
 
     name: str
@@ -150,7 +148,7 @@ _NAMES = {"NaN": "NaN", "Infinity": "∞", "-Infinity": "-∞"}
 
 
 def _look_alike(value: Any, beside: Any) -> bool:
-    """Whether two numbers that are not the same would look as if they were."""
+    """Say whether two numbers that are not the same would look as if they were."""
     pairs = zip(_leaves(bare(value)), _leaves(bare(beside)))
     return any(one != other and number(one) == number(other) for one, other in pairs)
 

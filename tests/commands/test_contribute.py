@@ -122,12 +122,12 @@ def test_a_conftest_that_waits_for_ever_is_left_out_from_then_on(monkeypatch: py
     """Each of two files once with it, in one run, and without it on both sides."""
     ran: list[bool] = []
 
-    def said_by(command: list[str], *_: Any) -> str | None:
+    def output_of(command: list[str], *_: Any) -> str | None:
         ran.append("--noconftest" in command)
         files = [Path(item).name for item in command if item.endswith(".py")]
         return "\n".join(f"PASSED {file}::test" for file in files) if ran[-1] else None
 
-    monkeypatch.setattr(upstream_tests, "said_by", said_by)
+    monkeypatch.setattr(upstream_tests, "output_of", output_of)
     monkeypatch.setattr(UpstreamTests, "_tree", lambda *_: Path("tree"))
     monkeypatch.setattr(UpstreamTests, "files", ["a.py", "b.py"])
     with UpstreamTests(Path(), cast(Fix, None), {}, None) as upstream:
@@ -139,7 +139,7 @@ def test_a_conftest_that_waits_for_ever_is_left_out_from_then_on(monkeypatch: py
 
 def test_tests_with_spaces_in_their_names_are_counted_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     out = "PASSED a.py::test[two words-1]\nFAILED a.py::test[two words-2] - [0] - no\nPASSED a.py::T::test\n"
-    monkeypatch.setattr(upstream_tests, "said_by", lambda *_: out)
+    monkeypatch.setattr(upstream_tests, "output_of", lambda *_: out)
     monkeypatch.setattr(UpstreamTests, "_tree", lambda *_: Path("tree"))
     monkeypatch.setattr(UpstreamTests, "files", ["a.py"])
     with UpstreamTests(Path(), cast(Fix, None), {}, None) as upstream:

@@ -219,7 +219,7 @@ def load_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         if not module.name.startswith(("sentinel.worker.", "sentinel._bundled", "sentinel.history.ray_executor")):
             importlib.import_module(module.name)
     bundled_catalog()
-    monkeypatch.setattr("sentinel.commands.known._with_plugins", lambda catalog: catalog)
+    monkeypatch.setattr("sentinel.commands.options._with_plugins", lambda catalog: catalog)
 
 
 needs_tracing = pytest.mark.skipif(bool(killing.possible()), reason=killing.possible() or "processes can be traced")

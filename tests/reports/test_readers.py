@@ -13,7 +13,7 @@ import pytest
 from sentinel.deciding.outcomes import Comparison, Failure, Verdict
 from sentinel.reports import summary as table
 from sentinel.reports.evidence import evidence
-from sentinel.reports.explain import beside, explain, told_apart
+from sentinel.reports.explain import beside, distinct, explain
 from sentinel.reports.markdown import LIMIT, markdown
 from sentinel.targets.refs import Ref
 from sentinel.values.literals import tensor
@@ -246,11 +246,11 @@ def test_markdown_stays_under_githubs_limit(decide: Build, recipe: Build, outcom
 
 def test_values_that_differ_late_are_shown_from_there() -> None:
     one, other = ([[0.25] * 30 + [last]] for last in (1.0, 2.0))
-    left, right = told_apart(tensor(one, "float32"), tensor(other, "float32"))
+    left, right = distinct(tensor(one, "float32"), tensor(other, "float32"))
     assert left != right
     assert ("1.0" in left, "2.0" in right) == (True, True)
     assert max(len(left), len(right)) < 60
-    assert told_apart(1.0, 1.0) == ["1.0", "1.0"]  # what is the same may look the same
+    assert distinct(1.0, 1.0) == ["1.0", "1.0"]  # what is the same may look the same
 
 
 def test_a_value_that_is_right_with_the_bug_too_is_no_pair() -> None:

@@ -173,7 +173,7 @@ def test_the_committed_records_make_pages_of_a_size_that_loads_at_once() -> None
     material = read(Path(__file__).resolve().parents[2] / "reports", bundled_catalog())
     pages = Pages()
     assert len(building._index(pages, material).encode()) < START_LIMIT
-    largest = max(material.bugs, key=lambda bug: sum(len(seen.text) for seen in bug.seen))
+    largest = max(material.bugs, key=lambda bug: sum(len(seen.text) for seen in bug.evidence))
     assert len(page_of(pages, material, largest).encode()) < BUG_LIMIT
 
 
@@ -213,7 +213,7 @@ def test_bugs_stand_by_severity_realism_and_whether_they_are_there_today(catalog
 
     shipped = {"producer": "a:1@b", "how": "", "shipped": "a:1@b"}
     bugs = [bug("LOW", "low"), bug("SAID", "high", shipped), bug("HARD", "high", {"producer": "none", "how": ""})]
-    gone = replace(bug("GONE", "high", shipped), seen=tuple(seen for seen in verl.seen if seen.verdict == "fixed"))
+    gone = replace(bug("GONE", "high", shipped), evidence=tuple(e for e in verl.evidence if e.verdict == "fixed"))
     rows = ranked(tables(replace(material, bugs=(*bugs, gone))))
     assert [row.bug.bug_id for row in rows] == ["SAID", "GONE", "HARD", "LOW"]
 
