@@ -119,17 +119,20 @@ ROLL_FIX = "f67f5d31074bf71ff44ef674eaa2ebddfa57783d"
 
 
 def _bound() -> list[Any]:
-    """Every binding that a search can try, as parameters, target by target; in the nightly walks those of code that
-    main does not have."""
-    return [
-        pytest.param(boundary, contract, id=f"{boundary}-{contract}", marks=pytest.mark.nightly if old else ())
-        for target in MAIN
-        for boundary, contract in (
-            (each.boundary, each.contract.name) for each in subjects(bundled_catalog(), target)[0]
-        )
-        if contract not in BY_RECIPES and boundary not in NOWHERE
-        for old in [boundary in ELSEWHERE or boundary.startswith("skyrl_train.") or contract == "rollout_kl"]
-    ]
+    """Every binding that a search can try, as parameters: the first of each contract in every run (the pins call all of
+    them), the others, and those of code that main does not have, in the nightly walks."""
+    seen: set[str] = set()
+    params = []
+    for target in MAIN:
+        for each in subjects(bundled_catalog(), target)[0]:
+            boundary, contract = each.boundary, each.contract.name
+            if contract in BY_RECIPES or boundary in NOWHERE:
+                continue
+            old = boundary in ELSEWHERE or boundary.startswith("skyrl_train.") or contract == "rollout_kl"
+            marks = pytest.mark.nightly if old or contract in seen else ()
+            params.append(pytest.param(boundary, contract, id=f"{boundary}-{contract}", marks=marks))
+            seen |= set() if old else {contract}
+    return params
 
 
 @pytest.fixture(scope="module")

@@ -25,10 +25,6 @@ from sentinel.search.examples import example
 ENOUGH = 1000
 
 
-def law(job: Job) -> object:
-    return job.recipe.laws[:1]
-
-
 def target(job: Job) -> str:
     return job.recipe.target
 
@@ -48,7 +44,7 @@ NO_BUG = {
     ),
 }
 FIRST = {job.recipe.bug_id: job for job in reversed(GIT) if job.expect == "reproduced"}
-BUGGY = first_of(reversed(FIRST.values()), law)
+BUGGY = first_of(reversed(FIRST.values()), target)
 FIXED = first_of((job for job in GIT if job.expect == "fixed"), target)
 REPRODUCED = first_of((job for job in GIT if job.expect == "reproduced"), target)
 
