@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -107,59 +104,6 @@ def test_a_report_folder_that_cannot_be_written(place, demo, broken_tree, here, 
         answer.says(f"cannot write reports to {place}: ", "choose another with --sentinel-report-dir").status == USAGE
     )
     assert snapshot() == before
-
-
-@pytest.fixture
-def tiny_disk(here: Path) -> list[str]:
-    """What runs a shell script that has a disk of 64 kB at ``disk``."""
-    (here / "disk").mkdir()
-    mount = 'mount -t tmpfs -o size=64k none disk && exec sh -c "$0"'
-    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount]
-    try:
-        subprocess.run([*command, "true"], cwd=here, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("this machine lets nobody mount a small disk")
-    return command
-
-
-def _on(disk: list[str], script: str, here: Path) -> tuple[int, str]:
-    done = subprocess.run([*disk, script], cwd=here, capture_output=True, text=True, check=False)
-    assert "Traceback" not in done.stdout + done.stderr
-    return done.returncode, done.stdout + done.stderr
-
-
-#: Not whatever `python` is on PATH: the tests may run in an environment that is not activated.
-PYTHON = shlex.quote(sys.executable)
-FULL = "dd if=/dev/zero of=disk/full bs=1k 2>/dev/null;"
-DEMO = (
-    f"{PYTHON} -m pytest -p no:cacheprovider --sentinel-target=demo --sentinel-recipes=good --sentinel-laws=off "
-    "--sentinel-repo={tree}"
-)
-
-
-def test_no_space_for_reports(tiny_disk, fixed_tree, here):
-    command = f"mkdir disk/r; {FULL} {DEMO.format(tree=fixed_tree)} --sentinel-report-dir=disk/r; c=$?; "
-    status, said = _on(tiny_disk, f"{command} ls -A disk/r/demo/* >&2; exit $c", here)
-    assert status == TESTS_FAILED, said
-    assert "cannot write reports to disk/r" in said
-    assert "No space left on device" in said
-    assert ".json" not in said.splitlines()[-1]
-
-
-def test_no_space_for_checkouts(tiny_disk, fixed_tree, here):
-    command = f"{FULL} SENTINEL_HOME=$PWD/disk/home {DEMO.format(tree=fixed_tree)}; c=$?;"
-    status, said = _on(tiny_disk, f"{command} find disk/home -type f -name '*.json' >&2; exit $c", here)
-    assert status == TESTS_FAILED, said
-    assert "no space left on the disk that holds" in said
-    assert "set SENTINEL_HOME to a folder on another disk" in said
-    assert "checkout.json" not in said
-
-
-def test_no_space_for_a_mirror(tiny_disk, demo_repository, here):
-    command = f"{FULL} export SENTINEL_HOME=$PWD/disk/home; {PYTHON} -m sentinel.cli mirror add demo"
-    status, said = _on(tiny_disk, f"{command} --from {demo_repository.path}", here)
-    assert status == 2, said
-    assert "no space left on the disk that holds" in said.splitlines()[-1]
 
 
 # -- git and links ----------------------------------------------------------------------------------------------------

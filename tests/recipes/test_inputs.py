@@ -136,27 +136,6 @@ def test_an_address_reads_back_as_itself(names, key):
 
 
 @pytest.mark.parametrize(
-    ("text", "variants", "canonical"),
-    [
-        ("loss", ("",), "loss"),
-        ("the_loss", ("",), "loss"),
-        (" loss ", ("",), "loss"),
-        ("baseline.the_loss", ("baseline", "outlier"), "baseline.loss"),
-        ("difference( outlier ,baseline ) . loss", ("baseline", "outlier"), "difference(outlier, baseline).loss"),
-    ],
-)
-def test_addresses_have_one_form(text, variants, canonical):
-    assert str(parse_address(text, variants, ("loss",), {"the_loss": "loss"})) == canonical
-
-
-@pytest.mark.parametrize(
-    "text", ["returned", "returned.0", "returned.advantages", "gradients.logits", "mutated.x", "raised"]
-)
-def test_open_keys_are_dotted(text):
-    assert parse_address(text).key == text
-
-
-@pytest.mark.parametrize(
     ("text", "variants", "words"),
     [
         ("los", ("",), "did you mean 'loss'?"),

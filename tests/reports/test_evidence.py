@@ -4,11 +4,9 @@ import copy
 import getpass
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, get_args
+from typing import get_args
 
-import jsonschema_rs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,8 +16,6 @@ from sentinel.errors import SentinelError
 from sentinel.reports.evidence import dumps, evidence, schema, validate
 from sentinel.targets.refs import Ref
 from sentinel.values.literals import tensor
-
-Build = Callable[..., Any]
 
 
 def test_the_published_shape_where_the_bug_is_there(decide):
@@ -155,16 +151,6 @@ def test_any_plain_value_is_kept(decide, recipe, value):
     assert json.loads(text)["recipe"]["document"]["x"] == value
 
 
-def test_foreign_text_is_neutralised(decide, recipe, hostile):
-    failure = Failure("raised", hostile, hostile)
-    decision = decide("inconclusive", failure=failure, verdict=Verdict("inconclusive", hostile, "raised"))
-    document = evidence(replace(decision, recipe=recipe(title=hostile)))
-    validate(document)
-    for text in (document["title"], document["reason"], document["failure"]["traceback"]):
-        assert not any(character in text for character in "\x1b\x07\u202e\r")
-    assert "\x1b" not in dumps(document)
-
-
 def test_a_value_that_json_cannot_hold_is_named(decide):
     with pytest.raises(SentinelError, match=r"cannot hold a object \(at .*\)"):
         evidence(decide(comparisons=(Comparison("x", object()),)))
@@ -195,10 +181,6 @@ def test_the_schema_rejects_a_broken_document(decide, change, where):
     change(document)
     with pytest.raises(SentinelError, match=f"not valid evidence: at .*{where}"):
         validate(document)
-
-
-def test_the_schema_is_one():
-    jsonschema_rs.meta.validate(schema())
 
 
 def test_the_schema_lists_the_kinds_of_reasons():

@@ -31,13 +31,6 @@ def test_an_annotation_of_the_workspaces_own_tree_stands_on_its_line(decide):
     assert "file=" not in line
 
 
-def test_foreign_text_cannot_end_the_command(decide, recipe, hostile):
-    lines = workflow_commands([(evidence(decide("reproduced", recipe=recipe(title=hostile))), "failed")], {}, ACTIONS)
-    assert len(lines) == 1
-    assert "\n" not in lines[0]
-    assert "\x1b" not in lines[0]
-
-
 def test_the_summary_is_appended(decide, tmp_path):
     file = tmp_path / "summary"
     file.write_text("before\n")

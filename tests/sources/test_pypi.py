@@ -62,13 +62,6 @@ def test_a_release(store, target, index, upstream):
     assert open_checkout(target, Ref.parse("git:main"), store=store).tree == made.tree, "the same files"
 
 
-@pytest.mark.parametrize("scheme", ["purelib", "platlib"])
-def test_a_package_that_an_installer_puts_in_place(store, target, index, scheme):
-    _wheel(index, "1.2.0", {f"fake_dist-1.2.0.data/{scheme}/fake/more.py": b"MORE = 1\n"})
-    made = open_checkout(target, Ref.parse("pypi:1.2.0"), store=store)
-    assert (made.path / "fake" / "more.py").read_text() == "MORE = 1\n"
-
-
 def test_a_second_run_needs_no_index(store, target, index):
     wheel = _wheel(index, "1.2.0")
     made = open_checkout(target, Ref.parse("pypi:1.2.0"), store=store)
