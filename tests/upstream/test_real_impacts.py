@@ -11,6 +11,8 @@ from sentinel.deciding.runner import Runner
 from sentinel.impact import REFERENCE, Impact, Row, impact_of
 from sentinel.recipes.catalog import bundled_catalog
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture(scope="module")
 def warm() -> Iterator[Runner]:

@@ -18,7 +18,10 @@ from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
 
 #: Looked for, and not imported: each process that collects these tests would pay for it.
-pytestmark = pytest.mark.skipif(find_spec("datasets") is None, reason="datasets (extra `trl`) is not installed")
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(find_spec("datasets") is None, reason="datasets (extra `trl`) is not installed"),
+]
 _BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -48,7 +51,6 @@ def test_a_bug_in_a_real_training_is_named(tmp_path: Path, monkeypatch: pytest.M
     assert "1 of 1 named within 20 steps; false alarms: 0" in said
 
 
-@pytest.mark.nightly
 def test_the_checker_is_not_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = _benchmark(tmp_path, monkeypatch, "watch.py", "--memory")
     found = re.search(r"the checker: (\d+) MB of its own", said)
@@ -56,7 +58,6 @@ def test_the_checker_is_not_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert int(found[1]) <= 256
 
 
-@pytest.mark.nightly
 def test_a_look_costs_little_of_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the time that the run's thread was running. Of a hundred steps, two are looked at or have a call copied."""
     said = _benchmark(tmp_path, monkeypatch, "watch.py", "--grpo", "40")
