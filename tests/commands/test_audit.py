@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import venv
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -246,16 +245,3 @@ def test_mistakes_are_told(run_sentinel: Any, mirrored: None, tiny: Any, tmp_pat
     answer = run_sentinel("audit", "tiny", "--repo", tmp_path / "nowhere")
     assert answer.status == 2
     assert "nowhere: no such folder; name a working tree of tiny" in answer.err
-
-
-def test_an_interpreter_without_torch_is_told_with_the_commands_own_option(
-    run_sentinel: Any, mirrored: None, tiny: Any, tmp_path: Path
-) -> None:
-    bare = tmp_path / "bare"
-    venv.create(bare)
-    Path("sentinel.toml").write_text(f'python = "{bare / "bin" / "python"}"')
-    answer = run_sentinel("audit", "tiny", "--repo", str(tiny.upstream))
-    assert answer.status == 2
-    assert "/bare/bin/python has no " in answer.err
-    said = "install torch and numpy there, or name another interpreter with --sentinel-python (of a command: --python)"
-    assert said in answer.err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 import sentinel.recipes.catalog
 from sentinel.errors import INSTALL
-from sentinel.recipes.catalog import Catalog, OnDemand
+from sentinel.recipes.catalog import Catalog
 
 pytestmark = pytest.mark.usefixtures("mirrored", "warm_runs")
 
@@ -147,24 +146,7 @@ def test_defaults_are_those_that_the_code_declares(compare: Compare, tiny: Any, 
     assert value != row["alike"]["other agg_loss"]
 
 
-def test_a_target_that_is_not_asked_for_is_not_imported(
-    run_sentinel: Any, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "unwanted.py").touch()
-
-    def unwanted() -> Any:
-        raise AssertionError("imported")
-
-    adapters = OnDemand(
-        {"tiny": lambda: catalog.adapters["tiny"], "unwanted": unwanted}, {"unwanted": tmp_path / "unwanted.py"}
-    )
-    monkeypatch.setattr(sentinel.recipes.catalog, "bundled_catalog", lambda: replace(catalog, adapters=adapters))
-    assert run_sentinel("compare", "loss_aggregation", "--targets", "tiny").status == 0
-    with pytest.raises(AssertionError, match="imported"):
-        run_sentinel("compare", "loss_aggregation")
-
-
-@pytest.mark.parametrize("preload", ["", "transformers"])
+@pytest.mark.parametrize("preload", ["", pytest.param("transformers", marks=pytest.mark.nightly)])
 def test_a_family_of_packages_is_loaded_for_targets_that_name_it_alone(compare: Compare, preload: str) -> None:
     if preload:
         pytest.importorskip(preload)

@@ -117,6 +117,7 @@ def test_each_head_has_an_answer_and_a_hostile_one_spoils_its_own(run_sentinel, 
     assert [each["number"] for each in only] == [9, 8, 7, 6, 5, 4]
 
 
+@pytest.mark.nightly
 def test_six_hundred_heads_of_which_some_are_hostile_each_have_an_answer(
     run_sentinel, tiny, git, pull, mirror, tmp_path
 ):

@@ -222,17 +222,7 @@ def test_a_law_that_the_framework_means_to_break_is_shown_and_no_finding(open_to
     assert outcome.dialects[0] > 0
 
 
-def shown(search: BoundarySearch) -> list[object]:
-    return [finding.trial.variants for outcome in search.outcomes.values() for finding in outcome.findings]
-
-
-def test_the_same_seed_gives_the_same_finding(open_toys):
-    first, _ = searched(open_toys, "unmasked", 30, seed=5)
-    second, _ = searched(open_toys, "unmasked", 30, seed=5)
-    assert shown(first) == shown(second) != []
-
-
-@pytest.mark.parametrize("parts", [(10, 20), (1, 29), (25, 5)])
+@pytest.mark.parametrize("parts", [(10, 20)])
 def test_a_hunt_in_parts_is_the_hunt_at_once(parts, open_toys):
     open_target, found = open_toys("right")
     seen: list[list[object]] = []

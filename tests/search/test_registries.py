@@ -106,20 +106,9 @@ def test_what_a_member_takes_beside_its_family_is_drawn_where_the_lexicon_knows_
     assert contract.input("loss_mask") is None  # the family has it, under the field's name
 
 
-@pytest.mark.parametrize("command", ["pytest", "discover"])
-def test_what_a_head_adds_is_searched(
-    command: str, pytester: pytest.Pytester, warm_runs: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from sentinel.cli import main
-
+def test_what_a_head_adds_is_searched(pytester: pytest.Pytester, warm_runs: object, tmp_path: Path) -> None:
     tree = copy_demo(tmp_path / "tree", "fixed")
     (tree / "demo_rl" / "more.py").write_text(ADDED)
-    if command == "discover":
-        words = f"discover demo --ref path:{tree} --boundary mean_over_* --examples 30 --seed 1"
-        status = main(words.split())
-        assert status == 1
-        assert "masked_values_have_no_influence" in capsys.readouterr().out
-        return
     options = ["--sentinel-target=demo", f"--sentinel-repo={tree}", "--sentinel-laws=quick", "-p", "no:cacheprovider"]
     result = pytester.runpytest_inprocess(*options, "-k", "mean_over_all_tokens")
     failed = [report.nodeid for report in result.reprec.getreports("pytest_runtest_logreport") if report.failed]  # type: ignore[attr-defined]

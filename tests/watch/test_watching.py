@@ -139,6 +139,7 @@ def test_what_keeps_the_laws_is_not_said(tmp_path: Path) -> None:
     assert "does not hold" not in said
 
 
+@pytest.mark.nightly
 def test_a_checker_that_is_killed_costs_its_checks_alone(tmp_path: Path) -> None:
     (tmp_path / "demo_rl").symlink_to(FRAMEWORK / "fixed" / "demo_rl")
     script = (
@@ -322,6 +323,7 @@ def test_a_wrong_command_says_how_it_is_written(said: Said, words: list[str], wr
     assert wrong in told
 
 
+@pytest.mark.nightly
 def test_a_run_whose_events_have_no_folder_goes_on_and_says_that_nobody_watches(tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", "import demo_rl.advantages"], capture_output=True, text=True, timeout=240, check=True,
@@ -331,6 +333,7 @@ def test_a_run_whose_events_have_no_folder_goes_on_and_says_that_nobody_watches(
     assert "this run is not watched: there is no folder for " in ran.stderr
 
 
+@pytest.mark.nightly
 def test_a_command_that_imports_no_target_is_told_so(tmp_path: Path) -> None:
     ran = _command(tmp_path, "--target", "demo", "--", sys.executable, "-c", "raise SystemExit(3)")
     assert ran.returncode == 3
