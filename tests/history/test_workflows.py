@@ -201,6 +201,7 @@ def with_recipe(runner: Runner, tmp_path: Path) -> Runner:
     return runner
 
 
+@pytest.mark.nightly
 def test_the_action_guards_a_working_tree(with_recipe: Runner, tmp_path: Path) -> None:
     working_tree(with_recipe, "fixed")
     wanted = {"sentinel-target": "demo", "bugs": "DEMO-MASKED-TOKENS"}
