@@ -160,18 +160,14 @@ def test_a_value_that_json_cannot_hold_is_named(decide):
     ("change", "where"),
     [
         (lambda d: d.pop("verdict"), "verdict"),
-        (lambda d: d.update(verdict="broken"), "verdict"),
         (lambda d: d.update(status="fixed"), "status"),
         (lambda d: d.update(schema_version=2), "schema_version"),
         (lambda d: d.update(surprise=1), "surprise"),
         (lambda d: d.update(observation=None), "observation"),
-        (lambda d: d.pop("observed_bad_behavior"), "observed_bad_behavior"),
         (lambda d: d["recipe"].update(digest="sha256:abc"), "digest"),
         (lambda d: d["boundary"].update(file="/abs/x.py"), "file"),
-        (lambda d: d["boundary"].update(blob="zz"), "blob"),
         (lambda d: d["comparison"][0].pop("key"), "key"),
         (lambda d: d["expectation"]["tolerance"].update(relative=-1), "relative"),
-        (lambda d: d["environment"]["flags"].update(x=1), "flags"),
         (lambda d: d.update(verdict="inconclusive", status="inconclusive", reason=""), ""),
     ],
 )
