@@ -257,16 +257,6 @@ def test_a_law_that_was_kept_and_is_no_longer_is_of_rank_three(runner: Runner, t
     assert not any("kept" in item.key for item in outcome.broken)  # nothing has changed there
 
 
-def test_numbers_that_are_others_are_of_rank_four_alone(runner: Runner, tmp_path: Path) -> None:
-    found = held(runner, tmp_path, EARLIER.replace("loss.sum() *", "2 * loss.sum() *"))
-    outcome = found["LossMaskActor.loss_of"].outcome
-    assert outcome is not None
-    assert {item.rank for item in outcome.broken} == {4}
-    outcome = found["reward_statistics"].outcome
-    assert outcome is not None
-    assert not outcome.broken
-
-
 def test_a_function_that_reads_more_now_is_compared_in_one_world(runner: Runner, tmp_path: Path) -> None:
     found = held(runner, tmp_path, EARLIER.replace("self.config.kl_coef", "(self.config.kl_coef + self.config.beta)"))
     outcome = found["LossMaskActor.loss_of"].outcome

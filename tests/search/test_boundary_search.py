@@ -152,18 +152,6 @@ def test_what_a_law_shows_beside_its_first_symptom_need_not_be_shrunk(further, o
     assert len(shrunk) == (2 if further else 1)
 
 
-def test_a_known_scenario_that_shows_nothing_leaves_the_search_as_it_is(open_toys):
-    open_target, found = open_toys("unmasked")
-    values, mask = tensor([[1.0]], "float32"), tensor([[1.0]], "float32")
-    search = BoundarySearch(open_target.law_session, found["unmasked"], 0)
-    search.begin([Example({"": {"values": values, "response_mask": mask, "scale": 1.0, "shifted": False}})])
-    (outcome,) = search.outcomes.values()
-    assert outcome.findings == []
-    search.run(60)
-    _, alone = searched(open_toys, "unmasked")
-    assert [item.trial.variants for item in outcome.findings] == [item.trial.variants for item in alone.findings]
-
-
 def test_what_vanishes_in_float64_is_rounding(open_toys):
     _, outcome = searched(open_toys, "rough")
     assert outcome.findings == []
@@ -202,13 +190,6 @@ def test_a_law_that_says_nothing_once_an_input_is_left_out_has_nothing_to_look_a
     verdict = of_outcome(open_target, found["right"], law, outcome, 13, 0).verdict
     assert (verdict.name, verdict.kind) == ("unavailable", "not-in-this-version")
     assert verdict.reason.endswith("another version")
-
-
-def test_a_refusal_is_loud_and_no_finding(open_toys):
-    _, outcome = searched(open_toys, "refuses")
-    assert outcome.findings == []
-    assert outcome.spoken == 0
-    assert list(outcome.refused) == ["the boundary raised NotImplementedError: not on this machine"]
 
 
 def test_the_oracle_knows_a_declared_dialect(open_toys):
@@ -273,17 +254,3 @@ def test_an_input_that_a_revision_does_not_have_is_left_out(open_toys):
     assert outcome.spoken == 60 - outcome.refused.total()
     offset = search.subject.contract.input("offset")
     assert (offset.choices, offset.knob) == ((), False)
-
-
-def test_what_is_wrong_is_found_without_the_input_and_a_shorter_hunt_is_a_prefix(open_toys):
-    open_target, found = open_toys("plain_wrong")
-    lengths = (20, 60)
-    searches = [BoundarySearch(open_target.law_session, found["plain_wrong"], 0) for _ in lengths]
-    for search, length in zip(searches, lengths):
-        search.run(length)
-    one, other = (next(iter(search.outcomes.values())) for search in searches)
-    (finding,) = one.findings
-    assert finding.trial.variants == other.findings[0].trial.variants
-    (inputs,) = finding.trial.variants.values()
-    assert inputs["offset"] is None
-    assert one.refused == other.refused
