@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,7 +38,7 @@ def checks(answer: Any) -> dict[str, dict[str, str]]:
     return {check["name"]: check for check in answer.json()}
 
 
-def test_all_is_well(run_sentinel: Any, mirrored: None, tmp_path: Path) -> None:
+def test_all_is_well(run_sentinel, mirrored, tmp_path):
     answer = run_sentinel("doctor", "--json")
     found = checks(answer)
     assert answer.status == 0
@@ -58,7 +57,7 @@ def test_all_is_well(run_sentinel: Any, mirrored: None, tmp_path: Path) -> None:
     assert any(line.split()[:3] == ["ok", "torch", "2.99.0"] for line in text.out.splitlines())
 
 
-def test_a_worker_that_does_not_start(run_sentinel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_does_not_start(run_sentinel, monkeypatch):
     monkeypatch.setattr(FakeZygote, "trouble", "it printed nothing")
     answer = run_sentinel("doctor")
     assert answer.status == 1
@@ -66,14 +65,14 @@ def test_a_worker_that_does_not_start(run_sentinel: Any, monkeypatch: pytest.Mon
     assert checks(run_sentinel("doctor", "--json"))["worker"]["found"] == "it printed nothing"
 
 
-def test_another_owner_of_the_import_name(run_sentinel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_owner_of_the_import_name(run_sentinel, monkeypatch):
     monkeypatch.setattr(metadata, "packages_distributions", lambda: {"sentinel": ["RL_Sentinel", "sentinel"]})
     answer = run_sentinel("doctor", "--json")
     assert answer.status == 1
     assert "also belongs to sentinel:" in checks(answer)["import name"]["found"]
 
 
-def test_a_package_of_the_extra_that_is_not_there(run_sentinel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_of_the_extra_that_is_not_there(run_sentinel, monkeypatch):
     needs = [
         'no-such-package>=2; extra == "targets"',
         'pytest>=9999; extra == "targets"',
@@ -87,7 +86,7 @@ def test_a_package_of_the_extra_that_is_not_there(run_sentinel: Any, monkeypatch
     assert check["advice"] == "pip install '.[targets]' in a checkout of Sentinel"
 
 
-def test_a_mirror_that_was_cut_off(run_sentinel: Any, tmp_path: Path) -> None:
+def test_a_mirror_that_was_cut_off(run_sentinel, tmp_path):
     (tmp_path / "home" / "mirrors" / "tiny.git").mkdir(parents=True)
     answer = run_sentinel("doctor", "--json")
     assert answer.status == 0

@@ -21,8 +21,6 @@ from sentinel.search.scenarios import draw
 from sentinel.targets import Binding
 from sentinel.values.literals import Tensor
 
-Grid = list[list[float]]
-
 LN2 = math.log(2)
 
 

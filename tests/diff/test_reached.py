@@ -130,10 +130,7 @@ def names(reached: Reached) -> set[str]:
         ("one", {"one", "EPSILON", "register"}),
         ("two", {"two", "scale", "register"}),
         ("chosen", {"chosen", "FAMILY", "register", "one", "two", "EPSILON", "scale"}),
-        (
-            "over_rows",
-            {"over_rows", "total", "_summed", "Batch", "Batch.rows", "Batch._rows", "Base", "Base.__len__"},
-        ),
+        ("over_rows", {"over_rows", "total", "_summed", "Batch", "Batch.rows", "Batch._rows", "Base", "Base.__len__"}),
     ],
 )
 def test_a_boundary_reaches_what_it_names_and_no_more(reaching, boundary, reached):

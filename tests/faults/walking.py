@@ -92,10 +92,7 @@ def put_up_with(command: Command, folder: Path, *errors: killing.Error) -> int:
 
 
 def _at_each_effect(
-    command: Command,
-    folder: Path,
-    again: Callable[[killing.Run, str], bool],
-    errors: tuple[killing.Error, ...] = (),
+    command: Command, folder: Path, again: Callable[[killing.Run, str], bool], errors: tuple[killing.Error, ...] = ()
 ) -> int:
     """:param again: (what became of it, where) -> whether it is to be done again; fails where it took that badly."""
     # Nothing of this is done in this process itself: it would hold what it uses as long as pytest lives.

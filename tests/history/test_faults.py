@@ -136,11 +136,7 @@ def test_what_is_left_of_a_line_goes_where_the_next_is_written(left, tmp_path):
     store = ClosureVerdictStore(Home(tmp_path))
     for number in range(2):
         store.append(file, {"basis": {}}, {"number": number})
-    assert [json.loads(line) for line in file.read_text().splitlines()] == [
-        {"basis": {}},
-        {"number": 0},
-        {"number": 1},
-    ]
+    assert [json.loads(line) for line in file.read_text().splitlines()] == [{"basis": {}}, {"number": 0}, {"number": 1}]
 
 
 def test_two_sweeps_on_one_store_come_to_the_same_and_spoil_nothing(history, ledger, tiny_catalog, swept):

@@ -338,8 +338,7 @@ AT_CALL = {
 
 
 @pytest.mark.parametrize(
-    "lines",
-    few({**AT_IMPORT, **{name: f"def agg_loss(*_, **__):\n    {body}" for name, body in AT_CALL.items()}}),
+    "lines", few({**AT_IMPORT, **{name: f"def agg_loss(*_, **__):\n    {body}" for name, body in AT_CALL.items()}})
 )
 def test_what_a_head_does(lines, judged):
     decision = judged(lines, timeout=2.0)

@@ -49,12 +49,7 @@ def valid(entry: Any) -> bool:
 
 @pytest.mark.parametrize(
     "entry",
-    [
-        "prose",
-        {"when": {"a.b_c.0": "x"}},
-        {"when": {"a": [1, "x", True]}, "where": "w"},
-        {"when": {"a": ">= 1e-6"}},
-    ],
+    ["prose", {"when": {"a.b_c.0": "x"}}, {"when": {"a": [1, "x", True]}, "where": "w"}, {"when": {"a": ">= 1e-6"}}],
 )
 def test_what_a_recipe_may_say(entry):
     assert valid(json.loads(json.dumps(entry)))

@@ -48,10 +48,7 @@ BEFORE, KL_HEAD = "6ecf87862b8b0694d4c2475a17c1a2ec7a9cc4f5", "fda3c7352e2afe9fb
 #: Contracts whose scenarios are no tensors made by hand: the recipes that pin their boundaries have them.
 BY_RECIPES = ("advantage_step", "batch_surgery", "training_input")
 #: At a commit where they are not: it came in the weeks between, and it has gone since.
-NOWHERE = (
-    "skyrl_train.utils.ppo_utils.sapo_policy_loss",
-    f"{PPO}.normalize_advantages_dict",
-)
+NOWHERE = ("skyrl_train.utils.ppo_utils.sapo_policy_loss", f"{PPO}.normalize_advantages_dict")
 #: Takes the tokens of the largest covariance; in the plain scenario two of them tie.
 TIED = ("kl_cov",)
 #: Settings that a revision refuses, loudly, and a difference that is none.
@@ -80,13 +77,13 @@ DIFFERS: dict[str, set[str]] = {
     "verl.experimental.agent_loop.tool_agent_loop.ToolAgentLoop._handle_processing_tools_state": {"response_length=5"},
     # As #2741 mended in the collate_fn of the datasets: lists of one length in a minibatch become one array of numbers.
     "verl.protocol.DataProto.make_iterator": {
-        *("plain", "epochs=1", "epochs=3", "minibatch_size=1", "minibatch_size=3", "shuffle=True", "seed=1", "seed=7"),
+        *("plain", "epochs=1", "epochs=3", "minibatch_size=1", "minibatch_size=3", "shuffle=True", "seed=1", "seed=7")
     },
     # https://github.com/verl-project/verl/pull/6497: it whitens over tokens, not over responses.
     f"{VERL}.compute_gdpo_outcome_advantage": {"plain", "epsilon=0.5", "norm_by_std=False"},
     # Options that reach no engine: see the recipes whose names end in -IGNORED.
     "verl.experimental.agent_loop.agent_loop.AgentLoopWorker.generate_sequences": {
-        *("repetition_penalty=1.5", "ignore_eos=True", "greedy=True"),
+        *("repetition_penalty=1.5", "ignore_eos=True", "greedy=True")
     },
     "areal.engine.sglang_remote.SGLangBackend.build_generation_request": {"min_new_tokens=3"},
     "areal.engine.vllm_remote.VLLMBackend.build_generation_request": {"min_new_tokens=3"},

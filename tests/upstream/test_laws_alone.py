@@ -33,9 +33,7 @@ def wanted(job: Job) -> str:
 #: What laws can look at: the generic contract has none.
 GIT = [job for job in PINS if job.ref.kind == "git" and bundled_catalog().contracts[job.recipe.contract].laws]
 #: Bugs that no law can see, and why.
-UNSEEN = {
-    "ROLL-LOGPROBS-IN-BFLOAT16": "what is lost in sixteen bits is rounding to a law: it vanishes in float64",
-}
+UNSEEN = {"ROLL-LOGPROBS-IN-BFLOAT16": "what is lost in sixteen bits is rounding to a law: it vanishes in float64"}
 #: What a scenario shows beside its recipe's bug, and why that is none.
 NO_BUG = {
     ("ROLL-PAD-MASK-EOS-IS-PAD", "nothing_else_is_touched"): "the first call imports a module that sets variables",

@@ -88,10 +88,7 @@ TWINS: Twins = {
             ),
         ),
     ),
-    "actions counted": (
-        OPENRLHF,
-        (("openrlhf/trainer/ppo_utils/samples_generator.py", _SPAN, "len(ones_indices)"),),
-    ),
+    "actions counted": (OPENRLHF, (("openrlhf/trainer/ppo_utils/samples_generator.py", _SPAN, "len(ones_indices)"),)),
     "corners in order": (
         NEMORL,
         (("nemo_rl/environments/rewards.py", "    # compute iou function", f"{_IN_ORDER}    # compute iou function"),),

@@ -41,7 +41,7 @@ def _benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *word
     return ran.stdout
 
 
-def test_a_bug_in_a_real_training_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_in_a_real_training_is_named(tmp_path, monkeypatch):
     """One of the benchmark's list."""
     words = ["--only", "grpo-rows-for-tokens", "--steps", "2", "--clean-steps", "4"]
     said = _benchmark(tmp_path, monkeypatch, "injected.py", *words)
@@ -51,14 +51,14 @@ def test_a_bug_in_a_real_training_is_named(tmp_path: Path, monkeypatch: pytest.M
     assert "1 of 1 named within 20 steps; false alarms: 0" in said
 
 
-def test_the_checker_is_not_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checker_is_not_large(tmp_path, monkeypatch):
     said = _benchmark(tmp_path, monkeypatch, "watch.py", "--memory")
     found = re.search(r"the checker: (\d+) MB of its own", said)
     assert found is not None
     assert int(found[1]) <= 256
 
 
-def test_a_look_costs_little_of_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_costs_little_of_a_step(tmp_path, monkeypatch):
     """By the time that the run's thread was running. Of a hundred steps, two are looked at or have a call copied."""
     said = _benchmark(tmp_path, monkeypatch, "watch.py", "--grpo", "40")
     found = re.search(r"a look by its own clocks: ([\d.]+)% of a step", said)

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -51,7 +50,7 @@ ray.shutdown()
 """
 
 
-def test_the_workers_of_a_cluster_are_watched_together(tmp_path: Path) -> None:
+def test_the_workers_of_a_cluster_are_watched_together(tmp_path):
     pytest.importorskip("ray")
     events = tmp_path / "events.jsonl"
     (tmp_path / "driver.py").write_text(_DRIVER, encoding="utf-8")

@@ -72,7 +72,7 @@ def _trained(folder: Path, bug: str = "", watched: bool = True) -> tuple[set[str
     return named, memory.looks, [parameter.detach().clone() for parameter in trainer.model.parameters()]
 
 
-def test_a_training_without_a_bug_is_not_named_and_not_changed(tmp_path: Path) -> None:
+def test_a_training_without_a_bug_is_not_named_and_not_changed(tmp_path):
     named, looks, parameters = _trained(tmp_path)
     _, unwatched, same = _trained(tmp_path, watched=False)
     assert named == set()
@@ -91,5 +91,5 @@ def test_a_training_without_a_bug_is_not_named_and_not_changed(tmp_path: Path) -
         ("constant rate", "the_rate_is_the_schedules"),
     ],
 )
-def test_a_bug_is_named(tmp_path: Path, bug: str, invariant: str) -> None:
+def test_a_bug_is_named(tmp_path, bug, invariant):
     assert invariant in _trained(tmp_path, bug)[0]
