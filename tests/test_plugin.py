@@ -1,7 +1,5 @@
 """The pytest side in-process: selection, ids, outcomes, what a failure shows, what a mistake is told."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

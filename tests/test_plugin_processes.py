@@ -1,7 +1,5 @@
 """The pytest side in processes of its own: what an uninvolved run pays, xdist, two runs at once, Ctrl-C."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -1,7 +1,5 @@
 """Other people's reporters beside Sentinel's items: JUnit, SARIF, GitHub, and four plugins that read reports."""
 
-from __future__ import annotations
-
 import json
 import xml.etree.ElementTree as ElementTree
 from importlib.util import find_spec

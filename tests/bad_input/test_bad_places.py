@@ -1,7 +1,5 @@
 """Names, refs, URLs and paths that lead nowhere, or somewhere else: refused before anything is fetched or run."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

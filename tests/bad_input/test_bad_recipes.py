@@ -1,7 +1,5 @@
 """Recipes that are none: refused with file, line and column in each of the three ways by which one is read."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

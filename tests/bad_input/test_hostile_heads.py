@@ -4,8 +4,6 @@ Each way of misbehaving is in ``tests/worker/test_hazards.py`` and ``tests/hosti
 here is what becomes of a run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

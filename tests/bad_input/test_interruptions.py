@@ -1,7 +1,5 @@
 """Runs that are ended from outside, in processes of their own, as a user starts them; Ctrl-C: test_plugin_processes."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal

@@ -1,7 +1,5 @@
 """``sentinel audit`` on working trees of ``tiny``."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from dataclasses import replace

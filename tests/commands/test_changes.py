@@ -1,7 +1,5 @@
 """``sentinel report changes``: a run beside its baseline, for people, programs and job summaries."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The command line as a whole: help, errors, interruption, a reader that goes away."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """``sentinel compare``: who means the same, what explains it where they do not, and wrong input."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``sentinel fix`` and ``sentinel contribute``, and what ``sentinel verify`` makes of what they leave."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``sentinel coverage`` at a working tree, and over a history."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace

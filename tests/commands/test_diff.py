@@ -1,7 +1,5 @@
 """``sentinel diff``: what it says of two revisions, and to wrong input."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from fnmatch import fnmatch

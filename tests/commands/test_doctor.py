@@ -1,7 +1,5 @@
 """``sentinel doctor``, with a worker and devices that cost nothing."""
 
-from __future__ import annotations
-
 from importlib import metadata
 from typing import Any
 

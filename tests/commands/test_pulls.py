@@ -1,7 +1,5 @@
 """``sentinel pulls``: what each open pull request changes, what is kept of it, and what no head can spoil."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

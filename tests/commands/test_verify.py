@@ -1,7 +1,5 @@
 """``sentinel verify``, ``report``, ``baseline`` and the verdicts in ``show``: on evidence of real runs of ``tiny``."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A configuration as settings, and what a run has for one."""
 
-from __future__ import annotations
-
 import pytest
 
 from sentinel.configuration.effective import Setting, Training, training

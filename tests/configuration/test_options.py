@@ -1,7 +1,5 @@
 """Options read off code and YAML without importing it."""
 
-from __future__ import annotations
-
 from sentinel.configuration.declared import options_of_parser, options_of_tree
 from sentinel.configuration.option_classes import options_of_class
 from sentinel.configuration.options import Option

@@ -1,7 +1,5 @@
 """Oracles of advantages, returns and normalisations: numbers by hand and promises of the papers."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Mapping, Sequence

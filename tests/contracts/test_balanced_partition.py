@@ -1,7 +1,5 @@
 """Balanced partitions: the oracle keeps every promise, and partitions that break one each are seen to."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

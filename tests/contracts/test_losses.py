@@ -1,7 +1,5 @@
 """Oracles of losses against numbers worked out by hand."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Oracles against numbers worked out by hand, and against what the definition promises of any distribution."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The oracle of policy updates against numbers by hand."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

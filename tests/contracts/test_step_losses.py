@@ -1,7 +1,5 @@
 """Losses and advantages of whole steps: the oracles by hand, a second derivation, and broken twins."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a difference is called: one sentence that says what has changed, in numbers."""
 
-from __future__ import annotations
-
 import pytest
 
 from sentinel.diff.comparing import Difference

@@ -1,7 +1,5 @@
 """What is kept of parsed files says what parsing them says; what is not ours is parsed again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What a boundary reaches in the syntax: all that may change its numbers, and nothing of what cannot."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ are counted by ptrace, so git and pip are walked like Python, and nothing in ``s
 kernel stops a process *before* the call; to end it there is to end it between two effects.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

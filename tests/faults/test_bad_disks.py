@@ -1,7 +1,5 @@
 """Disks that are read-only, and those that fill up where few look."""
 
-from __future__ import annotations
-
 import errno
 import tempfile
 

@@ -1,7 +1,5 @@
 """Networks that are slow, truncate or lie: a clear sentence, nothing half-made, and all is well when they are."""
 
-from __future__ import annotations
-
 import hashlib
 import http.server
 import os

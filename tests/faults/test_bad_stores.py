@@ -1,7 +1,5 @@
 """What is there is damaged, empty, from another time, or used by others just now."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Sequence

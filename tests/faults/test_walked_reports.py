@@ -1,7 +1,5 @@
 """Kills and full disks at any effect of what writes evidence, records and pages."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Kills and full disks at any effect of what writes to ``SENTINEL_HOME``: mirrors, checkouts, releases, pruning."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

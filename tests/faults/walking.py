@@ -1,7 +1,5 @@
 """The walk: a command is killed before each of its effects in turn, and done again."""
 
-from __future__ import annotations
-
 import errno
 import importlib
 import os

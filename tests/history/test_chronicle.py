@@ -1,7 +1,5 @@
 """From verdicts to runs, changes and spells, by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

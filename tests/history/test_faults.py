@@ -1,7 +1,5 @@
 """What goes wrong around a sweep: each with a clear result, and nothing lost."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Which functions carry training signal, by their text alone; and what becomes of each over a history."""
 
-from __future__ import annotations
-
 import ast
 import os
 import runpy

@@ -1,7 +1,5 @@
 """Whether code was written in the commit that it is first seen in, or moved there."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

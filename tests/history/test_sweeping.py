@@ -1,7 +1,5 @@
 """A sweep says of every commit what brute force says of it, and probes each distinct closure once."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import Any

@@ -1,8 +1,6 @@
 """The shell of each step of the workflows and of the action, run as a runner would: an empty home, nothing but its
 variables. Only ``pip install`` is not run; what it would install is what runs these tests."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -3,8 +3,6 @@
 Each is one row of a table: what is planted, and what must then still be true.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

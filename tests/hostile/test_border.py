@@ -1,8 +1,6 @@
 # ruff: noqa: E501 (an attack is easier to read on one line)
 """What a head has its worker say, and do: each attack ends in a verdict, and in evidence that can be read."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

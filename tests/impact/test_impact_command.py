@@ -1,7 +1,5 @@
 """``sentinel impact`` from end to end, through the demo framework's real functions."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Numbers on a scenario at base beside head."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The conditions of ``affects``: what holds, how it is said, and what a recipe may not say."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Adapters are files or packages, loaded by their path."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

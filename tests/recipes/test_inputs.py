@@ -1,7 +1,5 @@
 """Values of the recipe language to literals, and addresses."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

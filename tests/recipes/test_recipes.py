@@ -1,8 +1,6 @@
 # ruff: noqa: E501 (a sentence of an error is easier to compare on one line)
 """Recipes: what a file becomes, what is refused and how that is said, folders, published blobs, lint, template."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import importlib.util

@@ -1,7 +1,5 @@
 """YAML and JSON documents: scalars, positions, bounds, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """What GitHub Actions is told, and that nobody else is told it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from sentinel.reports.evidence import evidence

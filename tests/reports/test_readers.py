@@ -1,7 +1,5 @@
 """Summary, failure text, Markdown and HTML: what people look at."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """SARIF: valid by the standard's schema, on the boundary's line, without anything of this machine."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Functions that no adapter names: what the lexicon makes of them, and what they kept at an earlier revision."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import replace

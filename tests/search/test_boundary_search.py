@@ -1,7 +1,5 @@
 """Hunts: what is wrong is found, shrunk and confirmed; what is rounding, meant or loud is not."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

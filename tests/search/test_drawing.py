@@ -1,7 +1,5 @@
 """What is drawn depends on the seed alone: not on which modules happen to be imported."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a revision registers is bound as a member of its family, on the day it appears."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

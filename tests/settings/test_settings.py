@@ -1,7 +1,5 @@
 """Settings: the command line over a file over the defaults; every mistake is named, with the nearest right thing."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

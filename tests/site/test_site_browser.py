@@ -4,8 +4,6 @@ Needs Chromium with its driver (Debian: ``apt-get install chromium chromium-driv
 axe-core`` here or globally, or ``AXE_CORE=/path/to/axe.min.js``); what is missing is said where it is skipped.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The pages: inert, linked, small, the same each time, and about what the evidence says."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

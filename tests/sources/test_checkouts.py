@@ -1,7 +1,5 @@
 """Checkouts of commits: what is in them, how they are made once, and what is left out."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat

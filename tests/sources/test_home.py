@@ -1,7 +1,5 @@
 """Where ``SENTINEL_HOME`` is on each platform, and what is said where it cannot be used."""
 
-from __future__ import annotations
-
 import pytest
 
 from sentinel.errors import SentinelError

@@ -1,7 +1,5 @@
 """The mirror store: every kind of origin, whole or not at all, and no read that touches the network."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Listing and pruning, beside runs that use what is there."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

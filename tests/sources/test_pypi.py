@@ -1,7 +1,5 @@
 """Releases: from a folder of wheels that pip is pointed at, as a user's own index settings would."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 import zipfile

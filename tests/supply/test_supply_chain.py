@@ -1,7 +1,5 @@
 """What Sentinel is made of and built by: workflows, requirements with hashes, a wheel that anybody can build again."""
 
-from __future__ import annotations
-
 import os
 import re
 import runpy

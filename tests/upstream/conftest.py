@@ -1,7 +1,5 @@
 """Tests on real code look only in the mirror store; what is not there is skipped with its reason."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

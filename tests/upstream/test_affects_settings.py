@@ -4,8 +4,6 @@ Each must be in the defaults of a commit that a recipe pins as having the bug, a
 that the option or the code there knows.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from functools import cache

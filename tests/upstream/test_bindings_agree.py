@@ -3,8 +3,6 @@
 What is wrong at a revision is a recipe's business; that a binding would show it, ``test_twins.py`` shows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 So do the pages that lie prepared under findings/.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata

@@ -1,8 +1,6 @@
 """Laws alone, recipes switched off: every buggy base is flagged by a search; at the fix, the recipe's own scenario
 breaks no law."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Real bugs in numbers, on the scenarios of their recipes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

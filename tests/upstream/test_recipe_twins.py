@@ -4,8 +4,6 @@ For recipes of which no pin shows one of the two: the rollout KL option of SkyRL
 defines some losses token by token.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

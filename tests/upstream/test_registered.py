@@ -1,7 +1,5 @@
 """What verl and SkyRL register, bound by its family alone, as what a pull request adds tomorrow will be."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from dataclasses import replace
 

@@ -4,8 +4,6 @@
 committed evidence (``.ci/run``). Here one of each verdict is decided twice.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from functools import cache

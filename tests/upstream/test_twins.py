@@ -3,8 +3,6 @@
 That the laws hold on the code as it is, ``test_bindings_agree.py`` shows.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterator

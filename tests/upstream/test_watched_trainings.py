@@ -1,7 +1,5 @@
 """Real trainings of TRL: nothing is named where nothing is wrong, no parameter changes, and a bug is named."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """How closely values must agree: by dtype, exactly where it is no float, and said so that a reader finds the place."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from typing import Any

@@ -1,7 +1,5 @@
 """Each invariant of a training says how it is broken, and nothing where it is kept."""
 
-from __future__ import annotations
-
 import queue
 import sys
 from types import ModuleType, SimpleNamespace

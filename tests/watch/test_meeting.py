@@ -1,7 +1,5 @@
 """The first process of a run starts its checker, the others find it, and nobody waits at a socket that is closed."""
 
-from __future__ import annotations
-
 import socket
 from multiprocessing.connection import Connection
 from pathlib import Path

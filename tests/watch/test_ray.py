@@ -1,7 +1,5 @@
 """Ray: workers of a cluster are watched as their environment says, by one checker that outlives each of them."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

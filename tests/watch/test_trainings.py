@@ -1,7 +1,5 @@
 """A real trainer of transformers, watched: what is broken in it is named within a step, and no parameter changes."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A run of the demo framework is watched: what breaks a law is said, what keeps it is not, and nothing else changes."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

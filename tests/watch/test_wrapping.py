@@ -1,7 +1,5 @@
 """Watched functions stay what they are: same object, result, exception and signature, for whoever holds them."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import inspect

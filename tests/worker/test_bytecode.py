@@ -1,7 +1,5 @@
 """A checkout's byte code goes beside it, and nobody else's does."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The kit of adapters: what it swaps it puts back, what it reads it reads whole."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from types import SimpleNamespace
