@@ -1,7 +1,5 @@
 """What all tests share: a home of their own, the demo framework as trees and as a git repository, one warm worker."""
 
-from __future__ import annotations
-
 import os
 import signal
 import tempfile

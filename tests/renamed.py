@@ -1,7 +1,5 @@
 """Looks through a history for boundaries under names that their adapter does not know."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass

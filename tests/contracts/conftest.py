@@ -1,7 +1,5 @@
 """The contracts' float64 references, asked in an oracle process as a run asks them."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The processes of a run, asked for from several threads at once."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace

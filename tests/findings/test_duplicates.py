@@ -1,7 +1,5 @@
 """Looking for a bug elsewhere: recipes up to symmetries, history, pull requests, a fork; the unsearched says why."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import threading

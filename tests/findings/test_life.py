@@ -1,7 +1,5 @@
 """The life of a finding: each state from its facts, kept once, and back again where a bug comes back."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

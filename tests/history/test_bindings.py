@@ -1,7 +1,5 @@
 """Where boundaries are in a history: found by any of their names, alike under another, or not there."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

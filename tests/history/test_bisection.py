@@ -1,7 +1,5 @@
 """Bisection finds what brute force finds, skips what cannot be decided."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Attackers' code, run for real, each under the containment level that a test names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

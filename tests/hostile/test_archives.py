@@ -1,7 +1,5 @@
 """Releases and tars made to harm who unpacks them: what leads out, what never ends, what is two things at once."""
 
-from __future__ import annotations
-
 import io
 import stat
 import struct

@@ -1,8 +1,6 @@
 # ruff: noqa: E501 (an attack is easier to read on one line)
 """What a head has its worker say, and do: each attack ends in a verdict, and in evidence that can be read."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -338,8 +336,7 @@ AT_CALL = {
 
 
 @pytest.mark.parametrize(
-    "lines",
-    few({**AT_IMPORT, **{name: f"def agg_loss(*_, **__):\n    {body}" for name, body in AT_CALL.items()}}),
+    "lines", few({**AT_IMPORT, **{name: f"def agg_loss(*_, **__):\n    {body}" for name, body in AT_CALL.items()}})
 )
 def test_what_a_head_does(lines, judged):
     decision = judged(lines, timeout=2.0)

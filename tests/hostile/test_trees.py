@@ -1,7 +1,5 @@
 """Trees, repositories and working trees made to harm who looks into them."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

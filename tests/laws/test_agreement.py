@@ -1,7 +1,5 @@
 """When two observations are the same: the error bound, honest infinities, and which positions count."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

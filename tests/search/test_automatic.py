@@ -1,7 +1,5 @@
 """Functions that no adapter names: what the lexicon makes of them, and what they kept at an earlier revision."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import replace
@@ -54,18 +52,18 @@ def read(text: str, name: str, method: bool = False) -> Understood:
     )
 
 
-def test_what_all_names_say_is_understood() -> None:
+def test_what_all_names_say_is_understood():
     found = read(EARLIER, "reward_statistics")
     assert found.missing == ()
     assert [item.name for item in found.inputs] == ["log_probs", "response_mask", "temperature"]
     assert found.how["parameters"]["log_probs"] == {"input": "log_probs", "form": "tensor"}
 
 
-def test_what_no_name_says_is_refused_and_named() -> None:
+def test_what_no_name_says_is_refused_and_named():
     assert read(EARLIER, "reward_clip").missing == ("nobody_knows_this",)
 
 
-def test_a_method_is_read_with_what_it_calls_on_itself() -> None:
+def test_a_method_is_read_with_what_it_calls_on_itself():
     found = read(EARLIER, "loss_of", method=True)
     assert found.missing == ()
     own = found.how["parameters"]["self"]
@@ -100,7 +98,7 @@ def test_a_method_is_read_with_what_it_calls_on_itself() -> None:
         ("def f(data): return data['meta']['unheard'] * data['rewards']", ("meta[unheard]",)),
     ],
 )
-def test_evidence_is_use_then_annotation_then_name(text: str, missing: tuple[str, ...]) -> None:
+def test_evidence_is_use_then_annotation_then_name(text, missing):
     assert read(text, "f").missing == missing
 
 
@@ -128,7 +126,7 @@ def held(
     return {one.function.name: one for one in found}
 
 
-def test_what_has_not_changed_breaks_nothing_and_is_called(runner: Runner, tmp_path: Path) -> None:
+def test_what_has_not_changed_breaks_nothing_and_is_called(runner, tmp_path):
     found = held(runner, tmp_path, EARLIER + "\n# a comment\n")
     answered = {name: one.outcome.answered for name, one in found.items() if one.outcome}
     assert answered == {
@@ -222,7 +220,7 @@ def log_probs_of_labels(self, input_ids, labels, return_dict: bool = False):
 """
 
 
-def test_objects_are_the_frameworks_own_as_far_as_they_can_be_built(runner: Runner, tmp_path: Path) -> None:
+def test_objects_are_the_frameworks_own_as_far_as_they_can_be_built(runner, tmp_path):
     found = held(runner, tmp_path, OBJECTS, OBJECTS)
     outcomes = {name.rpartition(".")[2]: one.outcome for name, one in found.items() if one.outcome}
     answered = {name: outcome.answered for name, outcome in outcomes.items() if outcome.answered}
@@ -245,7 +243,7 @@ def test_objects_are_the_frameworks_own_as_far_as_they_can_be_built(runner: Runn
     assert not any(outcome.broken for outcome in outcomes.values())  # nor does a clock
 
 
-def test_a_law_that_was_kept_and_is_no_longer_is_of_rank_three(runner: Runner, tmp_path: Path) -> None:
+def test_a_law_that_was_kept_and_is_no_longer_is_of_rank_three(runner, tmp_path):
     changed = EARLIER.replace("(scaled * response_mask).sum(-1)", "scaled.sum(-1)")
     found = held(runner, tmp_path, changed, scenarios=40)
     outcome = found["reward_statistics"].outcome
@@ -257,17 +255,7 @@ def test_a_law_that_was_kept_and_is_no_longer_is_of_rank_three(runner: Runner, t
     assert not any("kept" in item.key for item in outcome.broken)  # nothing has changed there
 
 
-def test_numbers_that_are_others_are_of_rank_four_alone(runner: Runner, tmp_path: Path) -> None:
-    found = held(runner, tmp_path, EARLIER.replace("loss.sum() *", "2 * loss.sum() *"))
-    outcome = found["LossMaskActor.loss_of"].outcome
-    assert outcome is not None
-    assert {item.rank for item in outcome.broken} == {4}
-    outcome = found["reward_statistics"].outcome
-    assert outcome is not None
-    assert not outcome.broken
-
-
-def test_a_function_that_reads_more_now_is_compared_in_one_world(runner: Runner, tmp_path: Path) -> None:
+def test_a_function_that_reads_more_now_is_compared_in_one_world(runner, tmp_path):
     found = held(runner, tmp_path, EARLIER.replace("self.config.kl_coef", "(self.config.kl_coef + self.config.beta)"))
     outcome = found["LossMaskActor.loss_of"].outcome
     assert outcome is not None
@@ -303,7 +291,7 @@ def reward_of_row(one: Row):
 """
 
 
-def test_rows_and_configurations_are_made_as_the_adapter_says(runner: Runner, tmp_path: Path) -> None:
+def test_rows_and_configurations_are_made_as_the_adapter_says(runner, tmp_path):
     adapter = CATALOG.adapters["demo"]
     module, fields = "demo_rl.statistics", {"tokens": "input_ids", "response_length": "response_lengths"}
     target = replace(

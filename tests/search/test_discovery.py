@@ -1,7 +1,5 @@
 """Discoveries: turns, budgets, memory, grouping, and recipes that run at once."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from functools import partial

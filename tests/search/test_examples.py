@@ -1,7 +1,5 @@
 """Scenarios that a search is given, or makes of another one, are as it would have drawn them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

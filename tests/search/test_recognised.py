@@ -1,7 +1,5 @@
 """Which recipe explains a finding: where the code was called something else, and where the recipe cannot be decided."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 from typing import Any

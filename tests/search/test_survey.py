@@ -1,7 +1,5 @@
 """Surveys: law jobs decided as they are asked for, by one hunter or several."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Values as tables: what is masked, what differs, what a person reads."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

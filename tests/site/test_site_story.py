@@ -1,7 +1,5 @@
 """Which values leak, which differ between variants, and what came out before and after."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -1,8 +1,6 @@
 """Laws alone, recipes switched off: every buggy base is flagged by a search; at the fix, the recipe's own scenario
 breaks no law."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
@@ -25,20 +23,15 @@ from sentinel.search.examples import example
 ENOUGH = 1000
 
 
-def law(job: Job) -> object:
-    return job.recipe.laws[:1]
-
-
-def target(job: Job) -> str:
-    return job.recipe.target
+def wanted(job: Job) -> str:
+    """Of which the first is tried in every run: the verdict that a job expects."""
+    return str(job.expect)
 
 
 #: What laws can look at: the generic contract has none.
 GIT = [job for job in PINS if job.ref.kind == "git" and bundled_catalog().contracts[job.recipe.contract].laws]
 #: Bugs that no law can see, and why.
-UNSEEN = {
-    "ROLL-LOGPROBS-IN-BFLOAT16": "what is lost in sixteen bits is rounding to a law: it vanishes in float64",
-}
+UNSEEN = {"ROLL-LOGPROBS-IN-BFLOAT16": "what is lost in sixteen bits is rounding to a law: it vanishes in float64"}
 #: What a scenario shows beside its recipe's bug, and why that is none.
 NO_BUG = {
     ("ROLL-PAD-MASK-EOS-IS-PAD", "nothing_else_is_touched"): "the first call imports a module that sets variables",
@@ -48,9 +41,9 @@ NO_BUG = {
     ),
 }
 FIRST = {job.recipe.bug_id: job for job in reversed(GIT) if job.expect == "reproduced"}
-BUGGY = first_of(reversed(FIRST.values()), law)
-FIXED = first_of((job for job in GIT if job.expect == "fixed"), target)
-REPRODUCED = first_of((job for job in GIT if job.expect == "reproduced"), target)
+BUGGY = first_of(reversed(FIRST.values()), wanted)
+FIXED = first_of((job for job in GIT if job.expect == "fixed"), wanted)
+REPRODUCED = first_of((job for job in GIT if job.expect == "reproduced"), wanted)
 
 
 @pytest.fixture(scope="module")

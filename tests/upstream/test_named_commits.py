@@ -1,7 +1,5 @@
 """Every boundary at older commits of the corpus: bound, and answering; or the adapter says why not."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Each invariant of a training says how it is broken, and nothing where it is kept."""
 
-from __future__ import annotations
-
 import queue
 import sys
 from types import ModuleType, SimpleNamespace
@@ -81,14 +79,14 @@ _BROKEN = {
 }
 
 
-def test_what_is_kept_is_not_said() -> None:
+def test_what_is_kept_is_not_said():
     memory = Memory()
     assert [memory.look(*seen) for seen in _KEPT] == [[]] * len(_KEPT)
     assert set(memory.looks) == {one.name for one in INVARIANTS}
 
 
 @pytest.mark.parametrize("name", [one.name for one in INVARIANTS])
-def test_what_is_broken_is_said_and_can_be_switched_off(name: str) -> None:
+def test_what_is_broken_is_said_and_can_be_switched_off(name):
     memory, without = Memory(), Memory([name])
     said = [one.name for seen in _BROKEN[name] for one, _ in memory.look(*seen)]
     assert name in said
@@ -118,12 +116,12 @@ def test_what_is_broken_is_said_and_can_be_switched_off(name: str) -> None:
         ),
     ],
 )
-def test_how_it_is_broken(seen: list[tuple[str, dict[str, Any]]], how: str) -> None:
+def test_how_it_is_broken(seen, how):
     memory = Memory()
     assert how in "; ".join(said for one in seen for _, said in memory.look(*one))
 
 
-def test_processes_that_keep_step_are_not_said_to_differ() -> None:
+def test_processes_that_keep_step_are_not_said_to_differ():
     together: dict[str, Any] = {}
     ranks = [Memory(together=together), Memory(together=together)]
     for rank, memory in enumerate(ranks):
@@ -134,7 +132,7 @@ def test_processes_that_keep_step_are_not_said_to_differ() -> None:
             assert [one.name for one, _ in said if one.name in ("ranks_agree", "the_loss_is_that_of_the_labels")] == []
 
 
-def test_a_step_of_an_optimiser_is_seen_and_changes_nothing() -> None:
+def test_a_step_of_an_optimiser_is_seen_and_changes_nothing():
     """Whatever trains: the step is counted, and no exception of ours reaches it."""
     watcher = Watcher(Budget(every=1, share=1.0))
     training = Training(watcher)
@@ -155,7 +153,7 @@ def test_a_step_of_an_optimiser_is_seen_and_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("looked_at", [True, False])
-def test_rows_are_copied_where_a_look_is_due(looked_at: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_copied_where_a_look_is_due(looked_at, monkeypatch):
     watcher, memory = Watcher(Budget()), Memory()
     training = Training(watcher)
 
@@ -187,7 +185,7 @@ def test_rows_are_copied_where_a_look_is_due(looked_at: bool, monkeypatch: pytes
     watcher.restore()
 
 
-def test_rows_that_had_no_room_are_not_looked_for() -> None:
+def test_rows_that_had_no_room_are_not_looked_for():
     """Beside those of a batch before, what reaches the loss would seem to come from nowhere."""
     watcher = Watcher(Budget())
     training = Training(watcher)
@@ -204,7 +202,7 @@ def test_rows_that_had_no_room_are_not_looked_for() -> None:
     assert [memory.look(*one) for one in again] == [[], []], "the step between them had no room"
 
 
-def test_a_logger_is_told_as_its_user_configured_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_logger_is_told_as_its_user_configured_it(monkeypatch):
     told: list[Any] = []
     reporter = type("Reporter", (), {"__module__": "transformers.integrations.x"})()
     reporter.on_log = lambda *_, logs, **__: told.append(logs)
@@ -229,7 +227,7 @@ def test_a_logger_is_told_as_its_user_configured_it(monkeypatch: pytest.MonkeyPa
     assert len(told) == 3, "nobody has a run open"
 
 
-def test_log_probs_of_some_tokens_are_those_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_probs_of_some_tokens_are_those_of_all(monkeypatch):
     torch.manual_seed(0)
     head = torch.nn.Linear(4, 5)
     model = SimpleNamespace(get_output_embeddings=lambda: head, config=None)
@@ -245,7 +243,7 @@ def test_log_probs_of_some_tokens_are_those_of_all(monkeypatch: pytest.MonkeyPat
     assert torch.equal(training._log_probs(model, hidden, ids, 0.7, some=False).isnan(), some.isnan())
 
 
-def test_some_tokens_show_one_that_is_off_and_add_up_to_no_loss() -> None:
+def test_some_tokens_show_one_that_is_off_and_add_up_to_no_loss():
     """Nothing is said of a loss of which a part is not known."""
     some = _LOG_PROBS.clone()
     some[0, 2], some[1, 1] = torch.nan, torch.nan

@@ -1,7 +1,5 @@
 """The sandbox of another interpreter: what of its environment is seen; what cannot be put into one."""
 
-from __future__ import annotations
-
 import json
 import sys
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Who is ended by number: the process that was meant, its group, and nobody else."""
 
-from __future__ import annotations
-
 import os
 import select
 import subprocess

@@ -1,7 +1,5 @@
 """What a probe asked of its checkout is told: modules found or not, files, folders; nothing of what it did not need."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Values on both sides: numpy literals in the controller, torch objects in the worker."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
