@@ -212,8 +212,6 @@ class _Bar(list[Any]):
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The trainer's own loop on each rank, from its buffer of rows without padding to DeepSpeed, which divides a loss
     by the microbatches of a step and averages over ranks. A token is known by its id, wherever it ends up."""
-    import torch
-
     mask, count = inputs["response_mask"], inputs["dp_size"]
     rows, width = mask.shape
     share, budget = rows // count, inputs["max_tokens_per_microbatch"]
@@ -541,8 +539,6 @@ _ADVANTAGES = (
 
 def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """It pads to the longest row: one more row, of the length that there is to be, is cut off again."""
-    import torch
-
     values, value = inputs["values"], inputs["pad_value"]
     longest = torch.full((1, inputs["length"]), value, dtype=values.dtype)
     rows = [row[None] for row in values] + [longest]
@@ -566,8 +562,6 @@ _COLUMNS = {"number": "total_length", "tokens": "sequences", "weights": "advanta
 
 
 def _experience(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
-    import torch
-
     named = {theirs: fields[ours] for ours, theirs in _COLUMNS.items()}
     made, whole = boundary.imported[_EXPERIENCE].Experience, torch.ones_like(fields["tokens"])
     return made(**accepted(made, named), attention_mask=whole, action_mask=whole, info={})
@@ -591,8 +585,6 @@ def _of_singles(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
 
 def _replayed(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
     """Appended to a buffer, and collated."""
-    import torch
-
     with swapped(torch.cuda, "current_device", lambda: 0):
         buffer = boundary.owner(len(made.sequences))
     buffer.append(made)
@@ -601,8 +593,6 @@ def _replayed(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
 
 def _balanced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Samples whose labels are their places, and which have nothing but lengths."""
-    import torch
-
     lengths, made = torch.tensor(inputs["lengths"]), boundary.module.Experience
     nodes = {"actor.num_nodes": inputs["parts"], "actor.num_gpus_per_node": 1}
     args = nested({**nodes, "ds.ring_attn_size": 1, "ds.tensor_parallel_size": 1})
@@ -629,8 +619,6 @@ _ROWS = (
 
 def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A mask stands at the position that predicts a token, as the trainer reads it: by the token, one to the right."""
-    import torch
-
     before, rows = inputs["prompts"].shape[1], []
     plain: dict[str, Any] = {"pretrain_mode": False, "multiturn": False, "response_ranges": None}
     for prompt, counts, response, length in zip(
@@ -681,8 +669,6 @@ def _log_sum(trainer: Any, inputs: Mapping[str, Any], name: str, of_prompt: floa
 
     The token that stands there has the scenario's log-prob.
     """
-    import torch
-
     pad = torch.nn.functional.pad
     masks = pad(both_sides(inputs, "mask").long(), (2, 0), value=1)
     table = pad(both_sides(inputs, name, -1.0), (1, 0), value=of_prompt)
@@ -752,16 +738,12 @@ _DATA = (
 
 def _letters(text: str, **_: Any) -> dict[str, Any]:
     """A tokenizer: a letter is a token."""
-    import torch
-
     return {"input_ids": torch.tensor([[ord(letter) for letter in text]])}
 
 
 def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Behind a prompt of two tokens; what comes after the last turn is the environment's, and cut off here."""
     import asyncio
-
-    import torch
 
     said, heard = inputs["said"], iter(inputs["heard"])
     turns, left = iter(said), [len(said)]

@@ -27,6 +27,7 @@ from sentinel.worker.kit import (
     rows_of_groups,
     stand_in,
     swapped,
+    torch,
     two_token_logits,
     unbuilt,
 )
@@ -144,8 +145,6 @@ def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The loss of the spring of 2025: a padded batch, a first token that nobody predicts, and logits of a vocabulary of
     two tokens, of which one stands everywhere."""
-    import torch
-
     log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
     pad = torch.nn.functional.pad
     logits = two_token_logits(log_probs)
@@ -227,8 +226,6 @@ _STD_NORM = {None: None, "group": "local", "batch": "global"}
 
 def _computed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Until June 2026: one function, whose settings have grown and gone."""
-    import torch
-
     rewards = inputs["rewards"]
     rows, size, one_out = len(rewards), group_size(inputs), inputs["leave_one_out"]
     wanted = {"leave_one_out": one_out, "std_norm": _STD_NORM[inputs["std_level"]]}
@@ -272,8 +269,6 @@ def _scored(boundary: Any, group: Any) -> list[float]:
 
 
 def _by_groups(boundary: Any, labels: Sequence[Any], rewards: Any) -> Any:
-    import torch
-
     found = torch.zeros(len(rewards))
     for rows in rows_of_groups(labels):
         found[rows] = torch.tensor(_scored(boundary, rewards[rows]))
@@ -293,8 +288,6 @@ def _likeliest(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _of_requests(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A request with as many completions as a group has; what a rule gives to each is the scenario's reward."""
-    import torch
-
     method = "dr_grpo" if inputs["std_level"] is None else "grpo"
     found = torch.zeros(len(inputs["rewards"]))
     for rows in rows_of_groups(inputs["group"]):

@@ -15,7 +15,7 @@ from sentinel.contracts.aggregation import aggregated
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.worker.drift import AbsentError
 from sentinel.worker.families import masked_statistic, policy_loss
-from sentinel.worker.kit import passed, stand_in, swapped, taken
+from sentinel.worker.kit import passed, stand_in, swapped, taken, torch
 
 from . import containers, objectives, rewards, rollouts, updates
 from .objectives import ALONE, ARGUMENTS, actor_of
@@ -53,7 +53,6 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Position t stands before token t + 1, so that the last one is never a step; every response has its EOS."""
-    import torch
 
     def wide(name: str) -> Any:
         return torch.nn.functional.pad(inputs[name], (0, 1))
@@ -105,7 +104,6 @@ def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The samples of the first epochs, drawn through a loader on torch's own sampler."""
     import itertools
 
-    import torch
     from torch.utils.data import DataLoader, DistributedSampler
 
     samples: Any = range(inputs["size"])
@@ -298,8 +296,6 @@ def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     Its metrics go to the tracker of the process, which is emptied first, as it is after each step.
     """
-    import torch
-
     algorithm = inputs["algorithm"]
     switch = {"sapo": "use_sapo_loss", "cispo": "use_cispo_loss"}.get(algorithm)
     if switch is not None and switch not in boundary.parameters:
@@ -383,8 +379,6 @@ def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Sequences are judged by the mean of their log-ratios, or of a divergence. The weights of their tokens are the
     geometric mean of the ratios, or those of each token. What is clamped is always the ratio. Of an even number of
     rows they are packed, as in training."""
-    import torch
-
     level, statistic, masks = inputs["level"], inputs["statistic"], inputs["mode"] == "mask"
     of_ratio = statistic == "ratio" or not masks
     if of_ratio and level == "largest":

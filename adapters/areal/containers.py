@@ -8,7 +8,7 @@ from typing import Any
 
 from sentinel.targets import Binding
 from sentinel.worker.families import balanced_partition, microbatch_packing
-from sentinel.worker.kit import lengths_of
+from sentinel.worker.kit import lengths_of, torch
 
 _DATA = "areal.utils.data"
 _SEQPACK = "areal.utils.seqpack"
@@ -32,8 +32,6 @@ _WIDE: Mapping[str, Any] = {
 
 def _trajectory(sample: Mapping[str, Any]) -> dict[str, Any]:
     """A batch of one row, without padding."""
-    import torch
-
     rows = {name: value[None] for name, value in sample.items()}
     return {**rows, "attention_mask": torch.ones_like(rows["input_ids"], dtype=torch.bool)}
 
@@ -89,8 +87,6 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _padded_pack(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A packed batch, each sequence filled up to a multiple of four tokens and the whole to a page. Where sequences
     begin is read from the answer; one that reaches into the next has lost tokens."""
-    import torch
-
     samples = inputs["samples"]
     lengths = [len(sample["input_ids"]) for sample in samples]
     packed = {name: torch.cat([sample[name] for sample in samples]) for name in samples[0]}
@@ -126,8 +122,6 @@ def _allocated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Trajectories that know their places; neighbours of one prompt are one unit. What is said of their places must be
     so."""
-    import torch
-
     lengths = inputs["lengths"]
     items = [{"attention_mask": torch.ones(1, length), "place": place} for place, length in enumerate(lengths)]
     size = len(lengths) // len(set(inputs["prompts"])) if inputs["prompts"] else 1
@@ -138,8 +132,6 @@ def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _merged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What each rank answers for its own trajectories, put back into the order of the batch; a row stands for one."""
-    import torch
-
     fields, order = inputs["fields"], iter(inputs["order"])
     dealt = [list(islice(order, size)) for size in inputs["sizes"]]
     rows = [{name: column[place] for name, column in fields.items()} for place in range(len(inputs["order"]))]

@@ -7,7 +7,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import accepted, rates
+from sentinel.worker.kit import accepted, rates, torch
 
 _FUNCTIONAL = "areal.utils.functional"
 ARGUMENTS = "areal.api.cli_args"
@@ -32,8 +32,6 @@ def _critic_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
     The reward of a sequence is earned with its last token, so that a row ends with the last one that counts.
     """
-    import torch
-
     mask = inputs["response_mask"] != 0
     rows, tokens = mask.shape
     plain = {"kl_ctl": 0.0, "reward_scaling": 1.0, "reward_bias": 0.0, "reward_clip": 1e9}
@@ -85,7 +83,6 @@ def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _pairs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Sequences stand one after the other, the chosen one of a pair before the rejected one; position t predicts
     token t + 1, and the last one nothing. Its metrics go to the tracker of the process, which is emptied first."""
-    import torch
 
     def packed(name: str, before: int, behind: int) -> Any:
         sides = [torch.nn.functional.pad(inputs[f"{side}_{name}"], (before, behind)) for side in ("chosen", "rejected")]

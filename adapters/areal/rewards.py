@@ -9,7 +9,7 @@ from typing import Any
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
 from sentinel.worker.families import rule_reward, sampling_request
-from sentinel.worker.kit import fields, swapped
+from sentinel.worker.kit import fields, swapped, torch
 
 _CODE = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
 #: Before January 2026.
@@ -45,8 +45,6 @@ def _measured(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _penalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A batch has a column for the prompt's token. The rewards are changed where they are, as they are meant to be."""
-    import torch
-
     mask = torch.nn.functional.pad(inputs["response_mask"] != 0, (1, 0)).long()
     data = {"rewards": inputs["rewards"].clone(), "input_ids": torch.ones_like(mask), "loss_mask": mask}
     penalised = boundary.invoke(
@@ -61,8 +59,6 @@ def _penalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A batch was a TensorDict at first."""
-    import torch
-
     rows = len(inputs["group"])
     data: Any = {"rewards": inputs["rewards"], "numbers": torch.arange(rows)}
     if getattr(boundary.parameters["data"].annotation, "__name__", "") == "TensorDict":

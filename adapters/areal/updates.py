@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from sentinel.targets import Binding, StandIn
-from sentinel.worker.kit import group_size, named_tokens, on_ranks, stand_in, swapped
+from sentinel.worker.kit import group_size, named_tokens, on_ranks, stand_in, swapped, torch
 
 _ACTOR = "areal.trainer.ppo.actor"
 _ENGINE = "areal.engine.fsdp_engine"
@@ -17,8 +17,6 @@ _ARGUMENTS = "areal.api.cli_args"
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A token is known by its id, wherever it ends up; what stands at a position is about the token after it. The loss
     is averaged over ranks, as FSDP has it."""
-    import torch
-
     mask, count, named = inputs["response_mask"].bool(), inputs["dp_size"], named_tokens(inputs)
     named.pop("rewards")
     rows, width = mask.shape

@@ -17,7 +17,17 @@ from sentinel.contracts.normalisation import MASKED_STATISTICS, REWARD_NORMALISA
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.worker.drift import AbsentError, DriftError, UnknownInputError
 from sentinel.worker.families import masked_statistic
-from sentinel.worker.kit import columns, group_size, named_tokens, on_ranks, own_randomness, passed, stand_in, swapped
+from sentinel.worker.kit import (
+    columns,
+    group_size,
+    named_tokens,
+    on_ranks,
+    own_randomness,
+    passed,
+    stand_in,
+    swapped,
+    torch,
+)
 
 from . import agents, containers, data, rewards
 from .containers import PROTOCOL
@@ -52,8 +62,6 @@ def _batch(boundary: Any, tensors: Mapping[str, Any], labels: Mapping[str, Any] 
 
 def _with_prompt(mask: Any) -> Any:
     """A response mask as the trainer holds it: with a column for the first token, which is part of a prompt."""
-    import torch
-
     return torch.cat([torch.zeros_like(mask[:, :1]), mask], dim=1)
 
 
@@ -151,8 +159,6 @@ _METHODS = {
 
 def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """It computes in single precision whatever it is given, so what is finer is given so: its answer is no finer."""
-    import torch
-
     rewards, levels = inputs["rewards"], (inputs["mean_level"], inputs["std_level"])
     rewards = rewards.float() if rewards.dtype == torch.float64 else rewards
     batch = _batch(boundary, {"scores": rewards}, {"traj_group_id": inputs["group"]})
@@ -169,8 +175,6 @@ def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 def _agentic_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Each step of a trajectory is a row of the batch; a row of the scenario is a trajectory. GiGPO's returns are those
     of step_reinforce, and were there before."""
-    import torch
-
     rewards, valid = inputs["token_level_rewards"], inputs["response_mask"] != 0
     rows, steps = torch.nonzero(valid, as_tuple=True)
     labels = {"traj_id": rows.tolist(), "step": steps.tolist(), "step_scores": rewards[valid].tolist()}
@@ -386,8 +390,6 @@ def _losses(owner: str, kind: str, path: str, lines: Mapping[str, int]) -> tuple
 
 def _actor_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The loss of a microbatch as the strategy asks for it, with no KL and no entropy term."""
-    import torch
-
     level = {"importance_sampling": "seq" if inputs["algorithm"] == "gspo" else "token"}
     if kind == "agentic":
         level = {"ratio_type": inputs["ratio_level"] or "token"}
@@ -447,8 +449,6 @@ def _led(boundary: Any, inputs: Mapping[str, Any], whole: Mapping[str, Any], sta
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The strategy's step on each rank, with the loss of the real worker. A token is known by its id, wherever it ends
     up. FSDP averages gradients over ranks."""
-    import torch
-
     mask, count = inputs["response_mask"], inputs["dp_size"]
     rows, width = mask.shape
     share, reference = rows // count, inputs["ref_log_probs"]
@@ -590,8 +590,6 @@ def _actor(owner: str, kind: str, **more: Any) -> Binding:
 
 
 def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
     values = inputs["vpreds"]
     worker = stand_in(pipeline_config=_configuration(boundary, "rlvr", {"value_clip": inputs["cliprange_value"]}, {}))
     worker.forward_func_values = types.MethodType(boundary.owner.forward_func_values, worker)
@@ -632,8 +630,6 @@ def _token_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The value head speaks at every position of prompt and response; a batch has a column for the prompt's token."""
-    import torch
-
     output = torch.cat([inputs["outputs"], inputs["output_after"][:, None]], dim=1).unsqueeze(-1)
     values, _ = boundary.invoke({}, stand_in(), data=None, output_tensor=output)
     return {"values": values}

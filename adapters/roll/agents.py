@@ -9,7 +9,7 @@ from typing import Any
 from sentinel.contracts.table_engine import TableEngine
 from sentinel.targets import StandIn
 from sentinel.worker.families import rollout
-from sentinel.worker.kit import Named, stand_in, swapped, unbuilt
+from sentinel.worker.kit import Named, stand_in, swapped, torch, unbuilt
 
 from .containers import PROTOCOL
 
@@ -19,8 +19,6 @@ _MANAGER = "roll.pipeline.agentic.env_manager.traj_env_manager.TrajEnvManager"
 def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """One episode from its beginning to what is put into the queue. The prompt's message of the system is the
     template's, and its first message of the user what the environment shows."""
-    import torch
-
     engine, module = TableEngine(inputs), boundary.module
     data, done = boundary.imported[PROTOCOL].DataProto, list[Any]()
     heard = [message["content"] for message in engine.messages if message["role"] == "user"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from sentinel.contracts.conversations import chat
 from sentinel.targets import Binding, Dialect, StandIn
-from sentinel.worker.kit import passed, stand_in, swapped
+from sentinel.worker.kit import passed, stand_in, swapped, torch
 
 MAIN = "https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll"
 
@@ -25,8 +25,6 @@ _TRANSFORMERS = StandIn(
 def _response_mask(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A batch of prompts and what an engine answered, one response a prompt. Rows come back moved to the left, so that
     prompts begin in the first column; here they are moved back. Newer batches are no dataclass."""
-    import torch
-
     mask = inputs["prompt_mask"]
     prompts = {
         "input_ids": inputs["prompts"],
@@ -54,8 +52,6 @@ class _Features(dict[str, Any]):
         super().__init__(data or {}, **more)
 
     def convert_to_tensors(self, tensor_type: str | None = None) -> None:
-        import torch
-
         for name, value in self.items():
             self[name] = torch.tensor(value)
 
@@ -70,8 +66,6 @@ def _process(text: str, images: Any = None, **_: Any) -> _Features:
 
 
 def _pad(_: Any, features: Mapping[str, list[list[int]]], **__: Any) -> dict[str, Any]:
-    import torch
-
     width = max(map(len, features["input_ids"]))
     return {
         name: torch.tensor([row + [0] * (width - len(row)) for row in rows])

@@ -7,7 +7,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.families import rule_reward, sampling_request
-from sentinel.worker.kit import DRAWS, coefficients, fields, group_size, stand_in, swapped
+from sentinel.worker.kit import DRAWS, coefficients, fields, group_size, stand_in, swapped, torch
 
 from .containers import PROTOCOL
 from .data import MAIN
@@ -24,8 +24,6 @@ _SAMPLING = StandIn(
 
 def _batch(boundary: Any, mask: Any, **more: Any) -> Any:
     """A batch of responses behind prompts of one token, with masks as the trainer holds them."""
-    import torch
-
     there = torch.nn.functional.pad(mask != 0, (1, 0), value=True).long()
     tensors = {
         "attention_mask": there,
@@ -44,8 +42,6 @@ def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _landed_in_the_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Without the penalty of a KL, of which no token has any."""
-    import torch
-
     zeros = torch.zeros_like(inputs["response_mask"])
     more = {"response_level_rewards": inputs["rewards"], "old_log_probs": zeros, "ref_log_probs": zeros}
     config = stand_in(kl_penalty="kl", add_token_level_kl=False, reward_clip=None)
@@ -55,8 +51,6 @@ def _landed_in_the_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
 
 
 def _by_difficulty(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
     data = _batch(boundary, torch.ones(len(inputs["group"]), 1), scores=inputs["rewards"])
     bounds = {"low_threshold": inputs["low"], "high_threshold": inputs["high"]}
     found = boundary.function(data, n_sample=group_size(inputs), **bounds)
@@ -71,8 +65,6 @@ def _masked(boundary: Any, mask: Any, scores: Any, **options: Any) -> Any:
 
 
 def _difficult(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
     arguments = stand_in(num_return_sequences=group_size(inputs))
     kept = _masked(
         boundary,
@@ -87,8 +79,6 @@ def _difficult(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _not_cut_off(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
     mask = inputs["response_mask"]
     return {"kept": _masked(boundary, mask, torch.zeros(len(mask)), max_len_mask=True)}
 

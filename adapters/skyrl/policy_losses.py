@@ -10,7 +10,7 @@ from typing import Any
 from sentinel.contracts.aggregation import aggregated
 from sentinel.targets import Binding, Dialect
 from sentinel.worker.families import policy_loss
-from sentinel.worker.kit import taken
+from sentinel.worker.kit import taken, torch
 
 from .shared import AS_SUMS, CODE, CONFIG, PPO, algorithm_of, is_averaged_inside, ppo_line
 
@@ -93,8 +93,6 @@ def _divergence(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _cispo_ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """With bounds that cut nothing but the smallest ratios: what is reported is taken before the cut."""
-    import torch
-
     config = algorithm_of(boundary, {"cispo.cispo_eps_clip_low": 0.0, "cispo.cispo_eps_clip_high": 5.0})
     names = taken(inputs, "log_probs", "old_log_probs", "response_mask")
     _, metrics = boundary.invoke(names, advantages=torch.ones_like(inputs["log_probs"]), config=config)

@@ -7,7 +7,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.families import rule_reward
-from sentinel.worker.kit import group_size, ruled_of_answers, stand_in
+from sentinel.worker.kit import group_size, ruled_of_answers, stand_in, torch
 
 from .shared import CODE
 
@@ -22,8 +22,6 @@ _TAGS = ("<answer>{answer}</answer>", "I see. <answer> {answer} </answer>")
 
 def _laid(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The rewards that the trainer makes of a generator's; a response has as many tokens as there are in its row."""
-    import torch
-
     mask = inputs["response_mask"] != 0
     lengths, rows = mask.sum(-1).tolist(), len(mask)
     generator = stand_in(n_samples_per_prompt=1, step_wise_trajectories=False, merge_stepwise_output=False)
@@ -115,8 +113,6 @@ def _without_variance(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
 
 def _not_cut_off(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """They stop at their end, or at the last column, as the engine says; once it was their last token that said."""
-    import torch
-
     mask = inputs["response_mask"] != 0
     rows = [[1] * int(row.sum()) for row in mask]
     full = [len(row) == mask.shape[1] for row in rows]

@@ -10,7 +10,7 @@ from sentinel.contracts.aggregation import aggregated
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
 from sentinel.worker.families import group_advantage, masked_statistic
-from sentinel.worker.kit import estimated, log_probs_alone, passed, stand_in, taken
+from sentinel.worker.kit import estimated, log_probs_alone, passed, stand_in, taken, torch
 
 from .policy_losses import CALLS, POLICY_LOSSES, SAFELY, SUMMED, _critic_loss
 from .shared import (
@@ -140,8 +140,6 @@ def _of_prompts(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 def _normalised_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The loss reduction that follows divides by the tokens of loss_mask, at least 1: with none it changes nothing."""
-    import torch
-
     advantages, mask = taken(inputs, "advantages", "response_mask").values()
     fields = {"advantages": advantages.clone(), "response_mask": mask, "loss_mask": torch.zeros(mask.shape)}
     options = {"advantage_batch_normalize": True, "loss_reduction": "token_mean"}

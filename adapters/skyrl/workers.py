@@ -12,7 +12,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import stand_in, swapped
+from sentinel.worker.kit import stand_in, swapped, torch
 
 from .shared import (
     BACKEND,
@@ -65,8 +65,6 @@ def rollout_kl_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _fixed_model(log_probs: Any) -> Any:
     """Stand-in model of the FSDP worker: answers log-probs and an entropy of 0."""
-    import torch
-
     model: Any = torch.nn.Module()
     entropy = {"entropy": torch.zeros(log_probs.shape[0], log_probs.shape[1] + 1, device=log_probs.device)}
     model.forward = lambda *_, **__: (log_probs, entropy)
@@ -120,7 +118,6 @@ def _fsdp_device(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     The device is meta, which shows another one on a machine that has only one. The loss up to its backward pass; what
     follows only reads values, which a meta tensor does not have.
     """
-    import torch
     from torch.overrides import TorchFunctionMode
 
     class LossIsMade(Exception):
@@ -199,8 +196,6 @@ class _Table:
         pass
 
     def __call__(self, sequences: Any, *_: Any, **__: Any) -> tuple[Any, dict[str, Any]]:
-        import torch
-
         places = sequences[:, 0]
         entropy = torch.zeros(sequences.shape)
         if self._entropies is not None:
@@ -240,8 +235,6 @@ def _shares(boundary: Any, inputs: Mapping[str, Any], fields: Mapping[str, Any])
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """All microbatches of a step on one rank. The driver has divided the advantages by what the loss is averaged over,
     so that the worker adds up (``apply_loss_reduction_to_advantages_minibatch``)."""
-    import torch
-
     if is_averaged_inside(boundary.imported[PPO]):
         raise AbsentError("not in this version: the worker averages over each microbatch, and optim_step over them all")
     log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
@@ -414,8 +407,6 @@ def _megatron_core() -> dict[str, Any]:
 
 def _megatron_model(logits: Callable[[Any], Any], layers: int) -> Any:
     """Stand-in model of the Megatron worker: ``logits(input_ids)`` is what it computes."""
-    import torch
-
     model: Any = torch.nn.Module()
     model.forward = lambda sequences, *_, **__: logits(sequences)
     model.zero_grad_buffer = lambda: None
@@ -473,8 +464,6 @@ def _megatron_worker(
 
 def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Logits over two tokens whose log-softmax at token 0, the id of every token, is the scenario's log-prob."""
-    import torch
-
     log_probs, schedule = inputs["log_probs"], _Schedule()
     if not (log_probs < 0).all():
         raise ValueError("no logits over two tokens have a log-prob that is not below 0")
@@ -497,8 +486,6 @@ def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
 
 def _router_replay(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A step over microbatches of the target's own iterator; only it knows what a padding microbatch carries."""
-    import torch
-
     routes = inputs["expert_indices"]
     rows, length, layers, _ = routes.shape
     schedule, calls = _Schedule(), []

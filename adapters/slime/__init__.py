@@ -15,7 +15,7 @@ from sentinel.contracts.normalisation import REWARD_NORMALISATION
 from sentinel.targets import Binding, Dialect, PackageRoot, Target
 from sentinel.worker.drift import AbsentError
 from sentinel.worker.families import policy_loss
-from sentinel.worker.kit import passed, stand_in, takes_input
+from sentinel.worker.kit import passed, stand_in, takes_input, torch
 
 from . import balancing, log_probs, rewards, rollouts, steps
 from .shared import (
@@ -78,8 +78,6 @@ def _gspo(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     The loss knows no mask. That an advantage is not finite on a masked token is no matter of the KL, which is what is
     looked at here: the caller's reducer has to do with it, and is bound.
     """
-    import torch
-
     shape = inputs["log_probs"].shape
     advantages = torch.where(inputs["response_mask"] != 0, inputs["advantages"], 0.0)
     samples = as_samples(inputs, "log_probs", "old_log_probs", "response_mask")
@@ -114,8 +112,6 @@ def _policy_loss_function(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
 
 def _value_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The value of a token stands where the token before it is read."""
-    import torch
-
     vpreds = inputs["vpreds"]
     rows, tokens = vpreds.shape
     args = stand_in(value_clip=inputs["cliprange_value"], allgather_cp=False, rollout_temperature=1.0, qkv_format="thd")
@@ -194,8 +190,6 @@ def _importance_weight(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
     The log-probs that it is given carry no gradient: those of the rollout batch, or detached ones.
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/backends/megatron_utils/loss.py#L989
     """
-    import torch
-
     shape, low = inputs["old_log_probs"].shape, inputs["threshold_low"]
     args = stand_in(tis_clip_low=0.0 if low is None else low, tis_clip=inputs["threshold_high"])
     old_log_probs = inputs["old_log_probs"].detach()
@@ -245,8 +239,6 @@ def _gae_of_a_sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 def _outcome_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """One reward a sample: the one that stands on a token that counts."""
-    import torch
-
     rewards = torch.where(inputs["response_mask"] != 0, inputs["token_level_rewards"], 0.0)
     kl = torch.zeros_like(rewards) if inputs["kl"] is None else inputs["kl"]
     given = {"kl": list(kl), "kl_coef": inputs["kl_coef"], "gamma": inputs["gamma"]}
@@ -273,8 +265,6 @@ def _post_process_rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
     A group of one is not scaled: slime's arguments turn that off.
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/utils/arguments.py#L1981
     """
-    import torch
-
     labels = list(inputs["group"])
     groups = list(dict.fromkeys(labels))
     most = max(map(labels.count, groups))

@@ -12,7 +12,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import stand_in, swapped
+from sentinel.worker.kit import stand_in, swapped, torch
 
 from .shared import ARGS, LOSS, MPU, PPO, as_rows, joined, one_rank, shards, valid_counts, valid_lengths
 
@@ -41,16 +41,12 @@ _RANKED = {"context_parallel_size": (1, 2)}
 
 def _packed(outputs: Any, lengths: list[int], after: Any) -> Any:
     """The outputs of all positions ``[1, T, ...]``: of each sample those of its response, and the one after it."""
-    import torch
-
     parts = [torch.cat([row[:n], last[None]]) for row, last, n in zip(outputs, after, lengths)]
     return torch.cat(parts).unsqueeze(0)
 
 
 def _tokens(inputs: Mapping[str, Any], lengths: list[int]) -> list[Any]:
     """Prompt and response of each sample; the prompt is the token 0."""
-    import torch
-
     return [torch.nn.functional.pad(row[:n].long(), (1, 0)) for row, n in zip(inputs["token_ids"], lengths)]
 
 
@@ -61,8 +57,6 @@ def _after(logits: Any) -> Any:
 
 def _of_ranks(inputs: Mapping[str, Any], outputs: Any, after: Any, tokens: list[Any], ask: Any) -> dict[str, Any]:
     """What ``ask(packed, batch)`` gives of each sample, put together from its context-parallel ranks."""
-    import torch
-
     ranks, lengths = inputs.get("context_parallel_size", 1), valid_lengths(inputs)
     packed, batch = _packed(outputs, lengths, after), {"unconcat_tokens": tokens, **valid_counts(inputs)}
     found = []
@@ -90,7 +84,6 @@ def _args(inputs: Mapping[str, Any]) -> Any:
 
 def _responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """It hands out the logits and tokens of each response; the distribution is taken here, as its callers do."""
-    import torch
 
     def ask(packed: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
         return dict(zip(("logits", "tokens"), zip(*boundary.invoke({}, packed, args=_args(inputs), **batch))))
@@ -134,8 +127,6 @@ def _flat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
     tokens = [torch.zeros(n + 1, dtype=torch.long) for n in valid_lengths(inputs)]
 
     def ask(packed: Any, batch: Mapping[str, Any]) -> Any:
@@ -148,8 +139,6 @@ def _values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _context_parallel(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Every rank has its chunk of the packed sequence, padded until the ranks divide it. The answer of rank 0."""
-    import torch
-
     lengths, ranks = valid_lengths(inputs), inputs["context_parallel_size"]
     logits = _packed(inputs["logits"], lengths, _after(inputs["logits"]))[0]
     tokens = torch.cat(_tokens(inputs, lengths))
@@ -198,8 +187,6 @@ class _Model:
 
 def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The reference's log-probs. The policy answers the logits turned round, so that asking it shows."""
-    import torch
-
     if not hasattr(boundary.owner, "_get_model_inputs_args"):
         raise AbsentError("not in this version: there is one model, whose parameters are exchanged on its GPU")
     lengths = valid_lengths(inputs)
@@ -229,8 +216,6 @@ def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _responses_of(packed: Any, lengths: list[int], inputs: Mapping[str, Any]) -> Any:
     """The responses among the answers for all tokens but the first; the token after a response is the next prompt."""
-    import torch
-
     parts = torch.nn.functional.pad(packed, (0, 1))[: sum(lengths) + len(lengths)].split([n + 1 for n in lengths])
     return as_rows([part[:n] for part, n in zip(parts, lengths)], inputs["token_ids"].shape[1])
 

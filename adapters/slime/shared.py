@@ -9,7 +9,7 @@ from typing import Any
 
 from sentinel.targets import StandIn
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import stand_in, swapped
+from sentinel.worker.kit import stand_in, swapped, torch
 
 MAIN = "https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime"
 PPO = "slime.utils.ppo_utils"
@@ -39,8 +39,6 @@ def one_rank(context_parallel_rank: int | None = 0, **sizes: int) -> Iterator[No
     :param context_parallel_rank: None for the one that torch says.
     :param sizes: of an axis that is to have another size than 1, such as ``context_parallel=2``.
     """
-    import torch
-
     axes = ("tensor_model_parallel", "context_parallel", "data_parallel", "pipeline_model_parallel")
     answers: dict[str, Any] = {f"get_{axis}_world_size": sizes.get(axis, 1) for axis in axes}
     answers |= {f"get_{axis}_rank": 0 for axis in axes}
@@ -80,8 +78,6 @@ def kl_name(compute_approx_kl: Any, estimator: str) -> str:
 
     :raises AbsentError: where the revision has no such estimator.
     """
-    import torch
-
     for name in (estimator, *_FORMER_NAMES.get(estimator, ())):
         try:
             compute_approx_kl(torch.zeros(1), torch.zeros(1), kl_loss_type=name)
@@ -120,8 +116,6 @@ def policy_microbatch(
 
     :param more: further fields of the batch.
     """
-    import torch
-
     off = ("use_rollout_logprobs", "use_opsm", "get_mismatch_metrics", "use_tis", "use_unbiased_kl", "use_kl_loss")
     usual = {**dict.fromkeys(off, False), "advantage_estimator": "grpo"}
     args = stand_in(
@@ -159,8 +153,6 @@ def shards(lengths: list[int], ranks: int) -> list[list[list[int]]]:
 
 def joined(parts: list[list[Any]], own: list[list[list[int]]]) -> list[Any]:
     """Samples, from the part that each rank has of each."""
-    import torch
-
     found = []
     for row, own_places in zip(zip(*parts), zip(*own)):
         order = torch.tensor([t for part in own_places for t in part], dtype=torch.long).argsort()
@@ -176,8 +168,6 @@ def _nothing(like: Any, count: int) -> Any:
 
 def as_rows(samples: list[Any], width: int) -> Any:
     """Samples as rows ``[batch, tokens]``, with zeros behind them."""
-    import torch
-
     return torch.stack([torch.nn.functional.pad(row, (0, width - len(row))) for row in samples])
 
 

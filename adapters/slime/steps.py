@@ -9,7 +9,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import itself, on_ranks, stand_in, swapped
+from sentinel.worker.kit import itself, on_ranks, stand_in, swapped, torch
 
 from .shared import (
     ARGS,
@@ -51,8 +51,6 @@ def _microbatch(
     boundary: Any, losses: list[Any], args: Any, batch: Mapping[str, Any], num_microbatches: int
 ) -> tuple[Any, Any]:
     """(loss, what Megatron divides by) of one microbatch with these losses of its tokens."""
-    import torch
-
     answer = Answer(log_probs=[-row for row in losses])
     with swapped(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
         loss, count, _ = boundary.invoke(
@@ -88,8 +86,6 @@ def _step_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _shared_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The loss of one sample whose tokens are spread over context-parallel ranks, as Megatron averages it over them."""
-    import torch
-
     losses, ranks = inputs["losses"], inputs["context_parallel_size"]
     mask, tokens = torch.ones_like(losses), len(losses)
     prompt = inputs["prompt_length"]
@@ -167,8 +163,6 @@ def _stored_step(boundary: Any, args: Any, data: dict[str, Any]) -> None:
 
 def _ppo_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """PPO's advantages, with what the rollout data says of the KL afterwards. Samples of the lengths of the mask."""
-    import torch
-
     width = inputs["response_mask"].shape[1]
     data: dict[str, Any] = {
         **valid_samples(inputs, "log_probs", "ref_log_probs", "values"),
@@ -189,16 +183,12 @@ _PPO_OPTIONS = {"kl_coef": "kl_coef", "gamma": "gamma", "lambd": "lam"}
 
 def _outcomes(inputs: Mapping[str, Any]) -> list[float]:
     """One reward a sample: the one that stands on a token that counts."""
-    import torch
-
     rewards = torch.where(inputs["response_mask"] != 0, inputs["token_level_rewards"], 0.0)
     return [float(reward) for reward in rewards.sum(-1)]
 
 
 def _ppo_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Samples of the lengths that the mask says; no KL penalty."""
-    import torch
-
     (values,) = valid_samples(inputs, "values").values()
     data = {
         **valid_counts(inputs),
@@ -214,8 +204,6 @@ def _ppo_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _reinforce_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
     rewards = inputs["token_level_rewards"]
     kl = torch.zeros_like(rewards) if inputs["kl"] is None else inputs["kl"]
     data = {
@@ -255,8 +243,6 @@ def _policy_args(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 def _policy_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """One step on one microbatch: the gradient of the policy loss, its KL term and its entropy term."""
-    import torch
-
     log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
     reference, current = inputs["ref_log_probs"], list(log_probs)
     args = _policy_args(boundary, inputs)
@@ -286,8 +272,6 @@ def _policy_steps(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A step through the framework's own schedule of ranks and microbatches, iterator, loss, and reduction of what is
     reported. Megatron divides what a microbatch says by their number, and averages over ranks; or adds all up, and
     divides by the tokens that it is told."""
-    import torch
-
     mask, ranks = inputs["response_mask"] != 0, inputs["dp_size"]
     rows, width = mask.shape
     places = torch.arange(1, width + 1)
@@ -348,8 +332,6 @@ _REPORTS = "slime.observability.train_metric_utils"
 
 def _prompt_mean(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A step with as many responses a prompt, after the division by the responses that follows."""
-    import torch
-
     losses, mask, labels = inputs["loss_mat"], inputs["response_mask"], list(inputs["group"])
     sums = {label: sum(row.sum() for row, own in zip(mask, labels) if own == label) for label in labels}
     args = stand_in(

@@ -20,6 +20,7 @@ from sentinel.contracts.contract import (
     per_token,
 )
 from sentinel.contracts.normalisation import LAWS_OF_TOKENS, lay_out_groups, normalised, rows_of
+from sentinel.values.lazy import torch
 from sentinel.values.literals import Tensor, tensor
 
 _KEYS = ("advantages", "returns", "tot_rewards", "kl_rewards", "loss_mask")
@@ -27,8 +28,6 @@ _KEYS = ("advantages", "returns", "tot_rewards", "kl_rewards", "loss_mask")
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Advantages and returns that the loss will mask out are nobody's meaning: they are left out on both sides."""
-    import torch
-
     outputs = call(**{**inputs, "reward_norm": _sized(inputs["reward_norm"], inputs["group"])})
     seen = {key: outputs[key] for key in _KEYS}
     for key in ("advantages", "returns"):
@@ -59,8 +58,6 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     A sequence without a generated token is rejected, and one without EOS earns nothing where that is asked for; the
     reward of neither is in the statistics of the others.
     """
-    import torch
-
     if inputs["kl_ctl"]:
         raise DoesNotApply("the step's KL penalty needs the log-probs of a reference")
     attention, generated = inputs["attention_mask"] != 0, inputs["loss_mask"] != 0

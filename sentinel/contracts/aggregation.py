@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from sentinel.contracts.contract import Choose, DoesNotApply, Input, dialect
+from sentinel.values.lazy import torch
 from sentinel.values.literals import Tensor, tensor
 
 LOSS_AGG_MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
@@ -84,8 +85,6 @@ def aggregate(loss_mat: Any, inputs: Mapping[str, Any], weights: Any = None) -> 
 
     ``R`` undoes that ranks average their gradients. A batch without valid tokens has the loss 0.
     """
-    import torch
-
     valid = inputs["response_mask"] != 0
     per_row = torch.where(valid, loss_mat, 0.0).sum(-1)
     if weights is not None:
@@ -119,8 +118,6 @@ def log_ratio(log_probs: Any, old_log_probs: Any, mask: Any, level: str = "token
     ``geometric``: their mean (GSPO, arXiv:2507.18071, equation 7). ``segment``: the mean over the run of valid tokens
     in which the token stands. Masked tokens carry no gradient, whatever stands there.
     """
-    import torch
-
     valid = mask != 0
     ratio = torch.where(valid, log_probs, 0.0) - torch.where(valid, old_log_probs, 0.0)
     if level in ("sequence", "geometric"):
@@ -138,15 +135,11 @@ def log_ratio(log_probs: Any, old_log_probs: Any, mask: Any, level: str = "token
 
 def exponential(logs: Any, inputs: Mapping[str, Any]) -> Any:
     """``exp`` of log-ratios, by way of single precision where the dialect says so."""
-    import torch
-
     return torch.exp(logs.float()).double() if inputs["ratio_precision"] == "float32" else torch.exp(logs)
 
 
 def row_mean(values: Any, mask: Any) -> Any:
     """The mean over each row's valid tokens, at every token of the row; 0 in a row without any."""
-    import torch
-
     valid = mask != 0
     total = torch.where(valid, values, 0.0).sum(-1, keepdim=True)
     return (total / valid.sum(-1, keepdim=True).clamp(min=1)).expand_as(values)
@@ -157,8 +150,6 @@ def fraction(flags: Any, mask: Any) -> float:
 
     A boundary may report a flag a token: its caller takes the mean.
     """
-    import torch
-
     if not isinstance(flags, torch.Tensor):
         return float(flags)
     if flags.numel() == 1 and flags.shape != mask.shape:
@@ -172,8 +163,6 @@ def fraction(flags: Any, mask: Any) -> float:
 
 def leaf(value: Any) -> Any:
     """A copy to differentiate with respect to, laid out in memory as the original."""
-    import torch
-
     copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
     try:
         copy.copy_(value.detach())
@@ -184,8 +173,6 @@ def leaf(value: Any) -> Any:
 
 def gradient(loss: Any, of: Any) -> Any:
     """``d loss / d of``; zeros where the loss does not depend on it."""
-    import torch
-
     if not isinstance(loss, torch.Tensor) or not loss.requires_grad:
         return torch.zeros_like(of)
     (found,) = torch.autograd.grad(loss, of, allow_unused=True)

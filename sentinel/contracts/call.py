@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from sentinel.contracts.contract import Contract, Input, Observed
+from sentinel.values.lazy import torch
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -25,22 +26,15 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _snapshot(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
     return {
         path: leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for path, leaf in _leaves(arguments)
     }
 
 
 def _same(left: Any, right: Any) -> bool:
-    import torch
-
     if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
-        return (
-            left.dtype == right.dtype
-            and left.shape == right.shape
-            and torch.equal(left.nan_to_num(), right.nan_to_num())
-        )
+        alike = left.dtype == right.dtype and left.shape == right.shape
+        return alike and bool(torch.equal(left.nan_to_num(), right.nan_to_num()))
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
         return False
     return left is right or (type(left) is type(right) and repr(left) == repr(right))
@@ -48,8 +42,6 @@ def _same(left: Any, right: Any) -> bool:
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call once; observe the answer, the gradients of the sum of all differentiable outputs, and what was mutated."""
-    import torch
-
     given = {"self": inputs["self"], "positional": inputs["positional"], **inputs["arguments"]}
     before = _snapshot(given)
     raised = None

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Literal, Protocol
 
+from sentinel.values.lazy import torch
+
 InputKind = Literal["tensor", "number", "integer", "boolean", "string", "labels", "mapping", "any"]
 
 
@@ -168,8 +170,6 @@ def returned(**forms: str) -> Measure:
 def _returned(
     call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any], forms: Mapping[str, str]
 ) -> dict[str, Any]:
-    import torch
-
     of: Mapping[str, Callable[[Any], Any]] = {
         "as_is": lambda value: value,
         "counted": lambda value: torch.where(inputs["response_mask"] != 0, value, 0.0),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sentinel.contracts.contract import AS_DEFINED, Choose, Input, Observed, dialect, knob, rule
+from sentinel.values.lazy import torch
 
 Message = Mapping[str, Any]
 
@@ -130,8 +131,6 @@ class ChatTokenizer:
         given: Any = ids
         ones: Any = [1] * len(ids)
         if return_tensors == "pt":
-            import torch
-
             given, ones = torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.int64)
         return {"input_ids": given, "attention_mask": ones} if as_mapping else given
 
@@ -161,8 +160,6 @@ def _plain(ids: Any) -> list[int]:
 def _measure_trained_tokens(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``call`` returns the ids of the chat, and a mask of those whose probability the loss is about; or nothing of it,
     where there is nothing to train. The new line behind the last message, which some leave out, is left aside."""
-    import torch
-
     found = call(**inputs)
     ids = [] if found.get("token_ids") is None else _plain(found["token_ids"])
     mask = _plain(found["loss_mask"]) if ids else []

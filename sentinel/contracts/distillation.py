@@ -17,6 +17,7 @@ from sentinel.contracts.contract import (
     token_mask,
 )
 from sentinel.contracts.updates import MICRO_BATCH_SIZE, cut_otherwise, fitting
+from sentinel.values.lazy import torch
 
 _LOGITS = ("batch", "tokens", "vocabulary")
 
@@ -32,8 +33,6 @@ def _oracle_distillation_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     their mixture ``M = beta T + (1 - beta) S``, each token's is ``beta KL(T || M) + (1 - beta) KL(S || M)``; at beta 0
     ``KL(T || S)``, at beta 1 ``KL(S || T)``. The loss is their sum over the tokens that count, divided by how many of
     them the whole step has."""
-    import torch
-
     valid, beta = inputs["response_mask"] != 0, inputs["beta"]
     found = []
     for name in ("logits", "teacher_logits"):

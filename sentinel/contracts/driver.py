@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sentinel.contracts.contract import TOKENS, Choose, Contract, Input, Observed
+from sentinel.values.lazy import torch
 from sentinel.values.literals import from_array
 
 # -- from rollouts to the training batch -------------------------------------------------------------------------------
@@ -40,8 +41,6 @@ def _arrange_training_input(inputs: dict[str, Any], choose: Choose) -> dict[str,
 
 def _oracle_training_input(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Without log-probs, what needs them is refused; else they stand where the responses stand, aligned right."""
-    import torch
-
     given = inputs["rollout_log_probs"]
     if not given:
         missed = {"type": "", "message": inputs["option"]} if inputs["needing"] else None

@@ -24,6 +24,7 @@ from sentinel.contracts.contract import (
     token_mask,
 )
 from sentinel.contracts.normalisation import lay_out_groups, rows_of
+from sentinel.values.lazy import torch
 from sentinel.values.literals import tensor
 
 # -- dynamic sampling --------------------------------------------------------------------------------------------------
@@ -35,8 +36,6 @@ _ROUNDED = (0.1, 0.9)
 
 def _measure_group_filter(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``call`` returns the ``numbers`` of the rows that come out, and the ``rewards`` that come out beside them."""
-    import torch
-
     outputs = call(**inputs)
     numbers = list(outputs["numbers"])
     intact = numbers == sorted(set(numbers)) and list(outputs["rewards"]) == inputs["rewards"][numbers].tolist()
@@ -102,8 +101,6 @@ GROUP_FILTER = rule(
 
 def _oracle_difficulty_filter(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """1 for each row of a group with ``low < mean reward < high``."""
-    import torch
-
     kept = torch.zeros(len(inputs["group"]), dtype=torch.float64)
     for rows in rows_of(inputs["group"]).values():
         unfiltered = len(rows) == 1 and inputs["group_of_one"] == "kept"
@@ -187,8 +184,6 @@ def _oracle_second_moment_mask(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     :raises DoesNotApply: where the last token that is left out is as far off as the first that is kept.
     """
-    import torch
-
     valid = inputs["response_mask"] != 0
     moments = (inputs["behaviour_log_probs"] - inputs["proximal_log_probs"]).square()
     rising = moments[valid].sort().values

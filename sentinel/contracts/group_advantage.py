@@ -31,6 +31,7 @@ from sentinel.contracts.normalisation import (
     squares,
     whitened,
 )
+from sentinel.values.lazy import torch
 from sentinel.values.literals import tensor
 
 #: Estimators of one score a response; remax and optimal_token_baseline are those of token rewards.
@@ -63,8 +64,6 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     Only responses with a token that counts are in a group: a rejected row is an absent row. The return is the
     advantage, but for remax and optimal_token_baseline the reward to go.
     """
-    import torch
-
     valid = inputs["response_mask"] != 0
     rewards = inputs["token_level_rewards"]
     if inputs["masked_rewards"] == "ignored":
@@ -86,8 +85,6 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _token_baselines(returns: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
     """The baseline of each token, [batch, tokens]: the mean of the group's returns at the same step, weighted."""
-    import torch
-
     if inputs["old_log_probs"] is None or inputs["sum_squared_probs"] is None:
         raise DoesNotApply("the optimal token baseline weighs tokens by their probabilities, which are not given")
     squared_norms = 1 - 2 * torch.exp(inputs["old_log_probs"]) + inputs["sum_squared_probs"]
@@ -112,8 +109,6 @@ def _chosen(inputs: Mapping[str, Any], name: str, by_paper: Sequence[str]) -> bo
 
 def _of_responses(scores: Any, lengths: Any, inputs: Mapping[str, Any]) -> Any:
     """The advantage of each response, [batch]."""
-    import torch
-
     advantages = torch.zeros_like(scores)
     counted = [row for row in range(len(scores)) if inputs["rejected"] == "counted" or lengths[row] > 0]
     useful = 0
@@ -130,8 +125,6 @@ def _of_responses(scores: Any, lengths: Any, inputs: Mapping[str, Any]) -> Any:
 
 def _of_group(scores: Any, lengths: Any, inputs: Mapping[str, Any]) -> Any:
     """The advantages of the responses to one prompt, [n]."""
-    import torch
-
     estimator, count = inputs["estimator"], len(scores)
     if estimator not in _ESTIMATORS:
         raise DoesNotApply(f"no definition of the estimator {estimator!r}")

@@ -29,12 +29,11 @@ from sentinel.contracts.contract import (
     per_token,
     token_mask,
 )
+from sentinel.values.lazy import torch
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``call`` returns ``weights``, ``kept``, or both, [batch, tokens] or [batch, 1]; and ``clip_fraction``."""
-    import torch
-
     mask = inputs["response_mask"]
     valid = mask != 0
     old_log_probs = leaf(inputs["old_log_probs"])
@@ -61,8 +60,6 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     summed (sequence) or averaged (geometric) over the sequence, or the largest of them. Weights change the measure and
     not the objective, so they stop gradients.
     """
-    import torch
-
     valid, level = inputs["response_mask"] != 0, inputs["level"]
     of_tokens = level in ("token", "every_token", "largest")
     logs = log_ratio(inputs["old_log_probs"], inputs["rollout_log_probs"], valid, "token" if of_tokens else level)
@@ -102,8 +99,6 @@ def _cut(logs: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _divergence(inputs: Mapping[str, Any]) -> Any:
-    import torch
-
     valid = inputs["response_mask"] != 0
     logs = _cut(log_ratio(inputs["old_log_probs"], inputs["rollout_log_probs"], valid), inputs)
     logs = -logs if inputs["statistic_of"] == "inverse" else logs

@@ -26,6 +26,7 @@ from sentinel.contracts.contract import (
     rule,
     token_mask,
 )
+from sentinel.values.lazy import torch
 
 #: How rewards or advantages are normalised: ``(x - mean) / (std + epsilon)``.
 NORMALISATION_INPUTS = (
@@ -97,8 +98,6 @@ def mean(values: Any, count_epsilon: float = 0.0) -> Any:
     The count is a sum over the mask: it has single precision, whatever the values have, so that an epsilon below half
     its unit in the last place is not seen.
     """
-    import torch
-
     count = torch.tensor(float(len(values) or 1), dtype=torch.float32) + count_epsilon
     return values.sum() / count.double()
 
@@ -117,8 +116,6 @@ def squares(deviations: Any, unbiased: bool) -> Any:
 
 def root(var: Any, epsilon: float, placement: str) -> Any:
     """What a normalisation divides by: see ``epsilon_placement``."""
-    import torch
-
     if placement == "inside":
         return torch.sqrt(var + epsilon)
     if placement == "outside":
@@ -130,8 +127,6 @@ def root(var: Any, epsilon: float, placement: str) -> Any:
 
 def whitened(values: Any, valid: Any, count_epsilon: float = 0.0) -> Any:
     """``(x - mean) / sqrt(variance + 1e-8)`` over all tokens that count, the variance with n - 1; 0 elsewhere."""
-    import torch
-
     tokens = values[valid]
     scale = root(variance(tokens, count_epsilon=count_epsilon), 1e-8, "inside")
     return torch.where(valid, (values - mean(tokens, count_epsilon)) / scale, 0.0)
@@ -145,8 +140,6 @@ def normalised(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
     mean of the others, ``(sum_j x_j - x_i) / (n - 1)``. A value without others is its own mean. A standard deviation
     of one value with n - 1 is no number; nothing is divided by it but ``1 + epsilon``.
     """
-    import torch
-
     centre, scale = torch.zeros_like(values), torch.ones_like(values)
     for part in _parts(inputs["mean_level"], valid, inputs):
         x = values[part]
@@ -239,8 +232,6 @@ REWARD_LAYOUT = Input(
 
 def _oracle_reward_normalisation(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``clip((r_i - mean) / (std + epsilon))``: see :func:`sentinel.contracts.normalisation.normalised`."""
-    import torch
-
     rewards = inputs["rewards"]
     result = normalised(rewards, torch.ones_like(rewards, dtype=torch.bool), inputs)
     clip = inputs["clip"]
@@ -276,8 +267,6 @@ def _measure_advantage_normalisation(
     call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
     """A token that does not count has no advantage; where a boundary means to leave something there, it is left out."""
-    import torch
-
     found = call(**inputs)["normalised"]
     valid = inputs["response_mask"] != 0
     left = 0.0 if inputs["masked_output"] == "any" else float(torch.where(valid, 0.0, found).abs().sum())
@@ -322,8 +311,6 @@ def _measure_masked_statistics(call: Callable[..., Mapping[str, Any]], inputs: M
 
     What stands at tokens that do not count is nobody's meaning: it is left out on both sides.
     """
-    import torch
-
     (result,) = call(**inputs).values()
     mask = inputs["response_mask"]
     whitened = row_statistic = statistic = None
@@ -340,8 +327,6 @@ def _oracle_masked_statistics(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Over the tokens that count of the batch, or of each row: ``sum x``, ``mean = sum x / n``, ``var = sum (x -
     mean)^2 / (n - 1)`` (or ``/ n``), and ``whiten = (x - mean) / sqrt(var + epsilon)``, plus ``mean`` without
     ``shift_mean``. Of no token, all of them are 0; so is the variance of one token."""
-    import torch
-
     values, valid, statistic = inputs["values"], inputs["response_mask"] != 0, inputs["statistic"]
     if statistic == "segment_mean":
         return {"result": _segment_means(values, valid, inputs)}
@@ -351,8 +336,6 @@ def _oracle_masked_statistics(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _statistic(statistic: str, values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
-    import torch
-
     x = values[valid]
     centre = mean(x, inputs["count_epsilon"])
     var = variance(x, inputs["unbiased"], inputs["count_epsilon"])
@@ -369,8 +352,6 @@ def _statistic(statistic: str, values: Any, valid: Any, inputs: Mapping[str, Any
 
 
 def _segment_means(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
-    import torch
-
     means = torch.zeros_like(values)
     for x, counts, result in zip(values, valid, means):
         for run in runs(counts.tolist()):

@@ -7,14 +7,13 @@ from typing import Any
 
 from sentinel.contracts.aggregation import with_a_token
 from sentinel.contracts.contract import Choose, Contract, Input, Observed, per_token, rule
+from sentinel.values.lazy import torch
 
 # -- balanced partition ------------------------------------------------------------------------------------------------
 
 
 def _measure_balanced_partition(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``call`` returns ``parts``: for each part the places of its sequences in the batch, in their order."""
-    import torch
-
     lengths, count = inputs["lengths"], len(inputs["lengths"])
     parts = [[int(place) for place in part] for part in call(**inputs)["parts"]]
     places = [place for part in parts for place in part if 0 <= place < count]
@@ -119,8 +118,6 @@ BALANCED_PARTITION = rule(
 
 def _measure_microbatch_packing(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``call`` returns ``parts``: for each microbatch the places of its rows in the batch."""
-    import torch
-
     parts = [list(part) for part in call(**inputs)["parts"]]
     lengths = (inputs["attention_mask"] != 0).sum(-1)
     places = torch.tensor([row for part in parts for row in part], dtype=torch.int64)

@@ -34,6 +34,7 @@ from sentinel.contracts.contract import (
     token_mask,
 )
 from sentinel.contracts.policy_objectives import policy_loss
+from sentinel.values.lazy import torch
 
 _METRICS = ("clip_fraction", "dual_clip_fraction", "approx_kl")
 
@@ -53,8 +54,6 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
     ``call`` returns ``loss``; or only ``per_token_loss``, of which the loss is then the sum over the valid tokens. Each
     metric is a number, or one number a token, of which the mean over the valid tokens is taken.
     """
-    import torch
-
     log_probs, mask = leaf(inputs["log_probs"]), inputs["response_mask"]
     outputs = call(**{**inputs, "log_probs": log_probs})
     per_token, loss = outputs.get("per_token_loss"), outputs.get("loss")
@@ -71,8 +70,6 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
 
 def _at_valid(per_token: Any, mask: Any) -> Any:
     """What stands at tokens that do not count is nobody's meaning: it is left out on both sides."""
-    import torch
-
     return torch.where(mask != 0, per_token.reshape(mask.shape), 0.0)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from sentinel.contracts.aggregation import aggregate, exponential, fraction, log_ratio, row_mean
 from sentinel.contracts.contract import DoesNotApply
+from sentinel.values.lazy import torch
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,6 @@ def _clipped_surrogate(step: Step) -> Losses:
     """PPO, equation 7: ``-min(r A, clip(r, 1 - e_low, 1 + e_high) A)``, with two bounds as in DAPO's
     Clip-Higher. Dual clip (arXiv:1912.09729), for ``A < 0``: ``-max(min(...), c A)``.
     """
-    import torch
-
     plain, bounded = -step.ratio * step.advantages, -step.ratio.clamp(*step.band) * step.advantages
     losses, c = torch.maximum(plain, bounded), step.inputs["dual_clip"]
     if c is None:
@@ -86,8 +85,6 @@ def _outside(step: Step) -> Any:
 def _sapo(step: Step) -> Losses:
     """SAPO, section 3: ``-f(r) A`` with the gate ``f(r) = 4 / tau * sigmoid(tau (r - 1))``, ``tau`` being
     tau_pos for ``A > 0`` and tau_neg otherwise."""
-    import torch
-
     # Of two plain numbers torch.where makes single precision.
     positive, other = (step.advantages.new_tensor(step.inputs[name]) for name in ("tau_pos", "tau_neg"))
     tau = torch.where(step.advantages > 0, positive, other)
@@ -112,8 +109,6 @@ def _cross_entropy(step: Step) -> Losses:
 def _gmpo(step: Step) -> Losses:
     """GMPO, section 3: ``-A (prod_t min(r_t^s, clip(r_t, e^-e_low, e^e_high)^s)^s)^(1/|y|)`` with ``s = sign A``; the
     loss of the response stands at each of its tokens."""
-    import torch
-
     logs, sign = step.log_ratio, torch.sign(step.advantages)
     bounded = logs.clamp(-step.inputs["eps_clip_low"], step.inputs["eps_clip_high"])
     least = sign * torch.minimum(sign * logs, sign * bounded)
@@ -125,8 +120,6 @@ def _dppo(divergence: Callable[[Step], Any]) -> Callable[[Step], Losses]:
     def losses(step: Step) -> Losses:
         """DPPO, section 4: ``-M r A`` with ``M = 0`` where ``r`` has moved the way that ``A`` pushes and the
         divergence of the token's probability exceeds the threshold, else 1; section 5.4: ``r`` capped from above."""
-        import torch
-
         rises, distance = step.log_probs > step.old_log_probs, divergence(step).detach()
         too_high = (step.advantages > 0) & rises & (distance > step.inputs["eps_clip_high"])
         falls = step.log_probs < step.old_log_probs
@@ -151,8 +144,6 @@ def _total_variation(step: Step) -> Any:
 
 def _binary_kl(step: Step) -> Any:
     """DPPO, equation 14: ``q log(q / p) + (1 - q) log((1 - q) / (1 - p))`` with ``q = p_old``."""
-    import torch
-
     q, epsilon = step.old_log_probs.exp(), step.inputs["epsilon"]
     rest = -torch.expm1(step.old_log_probs)  # 1 - q, exact for q near 1
     other = torch.log((rest + epsilon) / (-torch.expm1(step.log_probs) + epsilon))
@@ -175,8 +166,6 @@ def _squared_log_ratio(step: Step) -> Losses:
 
 def _topr(step: Step) -> Losses:
     """TOPR, equation 8: ``-w+ A log p`` for positive responses, ``-w- sg(clip(r, 0, 1)) A log p`` for the others."""
-    import torch
-
     scores = step.inputs["scores"]
     positive = step.advantages > 0 if scores is None else (scores[:, None] > 0).expand_as(step.advantages)
     tapered = step.inputs["negative_weight"] * step.ratio.clamp(0, 1).detach()
@@ -201,8 +190,6 @@ def _clip_cov(step: Step) -> Losses:
 def _kl_cov(step: Step) -> Losses:
     """KL-Cov (arXiv:2505.22617, section 4.2): ``-r A``, with ``coefficient * |log r|`` added at the tokens whose
     covariance is largest: ``cov_share`` of those that count, and at least one."""
-    import torch
-
     covariance, count = _covariance(step), _chosen(step)
     chosen = torch.zeros_like(step.valid)
     if count < len(covariance):
@@ -266,8 +253,6 @@ def policy_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     :raises DoesNotApply: for an algorithm without a definition here, and where chance or rounding decides.
     """
-    import torch
-
     algorithm = inputs["algorithm"]
     if algorithm not in ALGORITHMS:
         raise DoesNotApply(f"{algorithm} has no reference")
@@ -287,8 +272,6 @@ def policy_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _step(inputs: Mapping[str, Any]) -> Step:
-    import torch
-
     valid = inputs["response_mask"] != 0
     log_probs, old, advantages = (
         torch.where(valid, inputs[name], 0.0) for name in ("log_probs", "old_log_probs", "advantages")
@@ -313,8 +296,6 @@ def _weights(step: Step) -> Any:
 
     Decoupled PPO (arXiv:2110.00641): the weight is ``p_old / p_rollout``.
     """
-    import torch
-
     weights = torch.ones_like(step.advantages)
     if step.inputs["importance_weights"] is not None:
         weights = weights * step.inputs["importance_weights"].detach()

@@ -20,6 +20,7 @@ from sentinel.contracts.contract import (
     returned,
     token_mask,
 )
+from sentinel.values.lazy import torch
 
 # -- batch reports -----------------------------------------------------------------------------------------------------
 
@@ -129,8 +130,6 @@ RATIO_REPORT = Contract(
 
 def _oracle_weight_report(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Weights are cut at the threshold; what is above it is counted before they are."""
-    import torch
-
     valid, threshold = inputs["response_mask"] != 0, inputs["threshold"]
     if not valid.any():
         raise DoesNotApply("no token counts")

@@ -22,6 +22,7 @@ from sentinel.contracts.contract import (
     rule,
     token_mask,
 )
+from sentinel.values.lazy import torch
 from sentinel.values.literals import Array, Tensor, tensor
 
 # -- response masks ----------------------------------------------------------------------------------------------------
@@ -34,8 +35,6 @@ _WORDS = 10
 def _measure_response_masks(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``call`` gets the batch padded as frameworks have it (``prompts`` on the left, ``responses`` on the right) and
     returns ``response_mask`` of the response columns, and of the prompt columns if it has them."""
-    import torch
-
     pad = inputs["pad_token_id"]
     prompts, responses = inputs["prompt_token_ids"], inputs["response_token_ids"]
     before = max(map(len, prompts))
@@ -57,8 +56,6 @@ def _measure_response_masks(call: Callable[..., Mapping[str, Any]], inputs: Mapp
 
 def _oracle_response_masks(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Every token that the policy chose, its EOS too, and nothing behind it."""
-    import torch
-
     places = torch.arange(inputs["response_length"])
     return {"response_mask": (places[None, :] < inputs["lengths"][:, None]).to(torch.int64)}
 
@@ -108,8 +105,6 @@ def _measure_token_log_probs(call: Callable[..., Mapping[str, Any]], inputs: Map
     ``call`` returns ``log_probs`` [batch, tokens], and ``entropy`` [batch, tokens] where the boundary has it. Where it
     takes no gradients there are none to observe.
     """
-    import torch
-
     valid = inputs["response_mask"] != 0
     logits = leaf(inputs["logits"])
     outputs = call(**{**inputs, "logits": logits})
@@ -127,8 +122,6 @@ def _oracle_token_log_probs(inputs: Mapping[str, Any]) -> dict[str, Any]:
     At the temperature 0 all of the probability is on the likeliest token, which leaves no log-probs to train with;
     those of a greedy rollout are of the distribution itself, ``T = 1``.
     """
-    import torch
-
     logits = inputs["logits"] / (inputs["temperature"] or 1.0)
     distribution = torch.log_softmax(logits, dim=-1)
     log_probs = distribution.gather(-1, inputs["token_ids"].long().unsqueeze(-1)).squeeze(-1)
@@ -209,8 +202,6 @@ TOKEN_LOG_PROBS = Contract(
 
 def _measure_critic_values(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``call`` returns ``values`` [batch, tokens]. Where it takes no gradients there are none to observe."""
-    import torch
-
     valid = inputs["response_mask"] != 0
     outputs, after = leaf(inputs["outputs"]), leaf(inputs["output_after"])
     values = call(**{**inputs, "outputs": outputs, "output_after": after})["values"]
@@ -231,8 +222,6 @@ def _oracle_critic_values(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``V(s_t)`` of the state in which token t is chosen (PPO, arXiv:1707.06347, equation 11): what the head says at
     the token before it. What it says of the state after the last token is no baseline of any token: it has seen them
     all."""
-    import torch
-
     return {"values": torch.where(inputs["response_mask"] != 0, inputs["outputs"], 0.0)}
 
 
@@ -302,8 +291,6 @@ def _measure_group_numbers(call: Callable[..., Mapping[str, Any]], inputs: Mappi
 
 def _oracle_group_numbers(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Numbers in the order of the first row of each group; which group has which number is nobody's meaning."""
-    import torch
-
     known: dict[Any, int] = {}
     return {"numbers": torch.tensor([known.setdefault(label, len(known)) for label in inputs["labels"].tolist()])}
 

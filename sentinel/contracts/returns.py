@@ -22,6 +22,7 @@ from sentinel.contracts.contract import (
     token_mask,
 )
 from sentinel.contracts.normalisation import COUNT_EPSILON, LAWS_OF_TOKENS, REWARD_LAYOUT, place_rewards, runs, whitened
+from sentinel.values.lazy import torch
 
 # -- generalised advantage estimation ----------------------------------------------------------------------------------
 
@@ -29,8 +30,6 @@ from sentinel.contracts.normalisation import COUNT_EPSILON, LAWS_OF_TOKENS, REWA
 def _oracle_generalised_advantage(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Equation 16, over the tokens that count: ``A_t = sum_l (gamma lam)^l delta_{t+l}`` with
     ``delta_t = r_t + gamma V_{t+1} - V_t`` and 0 for the value after the last; the return is ``A_t + V_t``."""
-    import torch
-
     rewards, values, gamma = inputs["token_level_rewards"], inputs["values"], inputs["gamma"]
     valid = inputs["response_mask"] != 0
     if inputs["masked_steps"] not in ("skipped", "counted"):
@@ -96,8 +95,6 @@ def _measure_discounted_return(call: Callable[..., Mapping[str, Any]], inputs: M
 
     ``call`` returns ``returns``, and ``advantages`` where these are not the returns.
     """
-    import torch
-
     outputs = {**call(**inputs)}
     outputs.setdefault("advantages", outputs["returns"])
     valid = inputs["response_mask"] != 0
@@ -108,8 +105,6 @@ def _oracle_discounted_return(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """With the KL in the rewards (arXiv:2203.02155, equation 2), ``r_t - kl_coef * kl_t`` at each token that counts:
     the return ``G_t = sum_{k >= t} gamma^(k - t) (r_k - kl_coef * kl_k)`` (REINFORCE++, arXiv:2501.03262, whose
     advantage is the return, normalised over the global batch)."""
-    import torch
-
     valid = inputs["response_mask"] != 0
     penalty = inputs["kl_coef"] * inputs["kl"] if inputs["kl"] is not None and inputs["kl_coef"] else None
     returns = torch.zeros_like(inputs["token_level_rewards"])
@@ -125,8 +120,6 @@ def _oracle_discounted_return(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _returns(rewards: Any, penalty: Any, counts: Any, inputs: Mapping[str, Any]) -> Any:
     """The returns of one response, [tokens]; only those at tokens that count mean anything."""
-    import torch
-
     credit, gamma = inputs["credit"], inputs["gamma"]
     earned = torch.where(counts, rewards, 0.0)
     if credit == "response":
@@ -154,8 +147,6 @@ def _returns(rewards: Any, penalty: Any, counts: Any, inputs: Mapping[str, Any])
 
 def _discounted(rewards: Any, gamma: float) -> Any:
     """``sum_{k >= t} gamma^(k - t) r_k`` for each step t of ``rewards`` [steps]."""
-    import torch
-
     steps = torch.arange(len(rewards), dtype=torch.float64)
     ahead = steps[None, :] - steps[:, None]
     return torch.where(ahead >= 0, gamma ** ahead.clamp(min=0), 0.0).to(rewards) @ rewards
@@ -215,8 +206,6 @@ DISCOUNTED_RETURN = Contract(
 
 def _oracle_penalised_advantage(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Token rewards are ``-kl_coef k1``, and the outcome on the last token (arXiv:2203.02155, equation 2)."""
-    import torch
-
     valid = inputs["response_mask"] != 0
     kl = torch.where(valid, inputs["log_probs"] - inputs["ref_log_probs"], 0.0)
     rewards = -inputs["kl_coef"] * kl

@@ -21,6 +21,7 @@ from sentinel.contracts.contract import (
     returned,
     token_mask,
 )
+from sentinel.values.lazy import torch
 
 # -- rule-based rewards ------------------------------------------------------------------------------------------------
 
@@ -204,8 +205,6 @@ def _measure_token_reward(call: Callable[..., Mapping[str, Any]], inputs: Mappin
 
 def _oracle_token_reward(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``r_t = score`` at the last token that counts, else 0: the return of every token is then the score."""
-    import torch
-
     valid = inputs["response_mask"] != 0
     rewards = torch.zeros(valid.shape, dtype=torch.float64)
     last = valid.shape[1] - 1 - valid.flip(-1).int().argmax(-1)

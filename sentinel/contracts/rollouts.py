@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.contracts.contract import AS_DEFINED, REQUIRED, Choose, Input, Observed, knob, returned, rule
+from sentinel.values.lazy import torch
 
 # -- a turn of a rollout -----------------------------------------------------------------------------------------------
 
@@ -98,8 +99,6 @@ ROLLOUT_EPISODE = rule(
 
 def _measure_rollout_collection(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``call`` returns ``taken`` and ``left``: rollouts by their number, which is the order that they end in."""
-    import torch
-
     outputs = call(**inputs)
     taken, left = ([int(number) for number in outputs[name]] for name in ("taken", "left"))
     places = torch.tensor([*taken, *left], dtype=torch.int64)
@@ -149,8 +148,6 @@ ROLLOUT_COLLECTION = rule(
 def _measure_truncation(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``call`` returns ``token_ids``, those that are left, in their order and without padding or a note that something
     is missing, and the ``loss_mask`` beside them."""
-    import torch
-
     outputs = call(**inputs)
     mask = outputs.get("loss_mask")
     return {
@@ -266,8 +263,6 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def _number(name: str, value: Any) -> Any:
-    import torch
-
     value = _plain(name, value)
     if name not in _LISTS:
         return -1 if value is None else value

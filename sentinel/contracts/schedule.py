@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.contracts.contract import AS_DEFINED, REQUIRED, Choose, Input, Observed, dialect, knob, returned, rule
+from sentinel.values.lazy import torch
 
 # -- KL coefficient ----------------------------------------------------------------------------------------------------
 
@@ -110,8 +111,6 @@ LEARNING_RATE = rule(
 def _measure_epoch_order(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``call`` goes through a loader on torch's DistributedSampler (one rank, with this seed) and returns ``drawn``:
     the samples of all epochs, one after the other."""
-    import torch
-
     drawn = torch.tensor([int(index) for index in call(**inputs)["drawn"]])
     orders = drawn.reshape(inputs["epochs"], inputs["size"])
     return {"orders": orders, "distinct_orders": len({tuple(order) for order in orders.tolist()})}

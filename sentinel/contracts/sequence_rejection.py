@@ -21,6 +21,7 @@ from sentinel.contracts.contract import (
     per_token,
     token_mask,
 )
+from sentinel.values.lazy import torch
 from sentinel.values.literals import tensor
 
 
@@ -29,8 +30,6 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
 
     A leaked position is a valid token of a sequence that lost another of its tokens and yet has a non-zero loss.
     """
-    import torch
-
     outputs = call(**inputs)
     valid = inputs["response_mask"].to(torch.bool)
     kept = outputs["opsm_mask"]
@@ -55,8 +54,6 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     :raises DoesNotApply: where advantages of one sequence differ in sign; the paper has one advantage a sequence.
     """
-    import torch
-
     valid, advantages = inputs["response_mask"] != 0, inputs["advantages"]
     negative = (advantages < 0) & valid
     if (negative.any(-1) & ((advantages >= 0) & valid).any(-1)).any():

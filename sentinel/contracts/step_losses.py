@@ -29,6 +29,7 @@ from sentinel.contracts.contract import (
 from sentinel.contracts.kl_estimate import KL_ESTIMATE
 from sentinel.contracts.normalisation import rows_of
 from sentinel.contracts.updates import MICRO_BATCH_SIZE, cut_otherwise, fitting
+from sentinel.values.lazy import torch
 from sentinel.values.literals import tensor
 
 # -- context-parallel losses -------------------------------------------------------------------------------------------
@@ -74,8 +75,6 @@ def _measure_prompt_loss(call: Callable[..., Mapping[str, Any]], inputs: Mapping
 
 def _oracle_prompt_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``mean_p sum_{i in p, t} m_it l_it / sum_{i in p, t} m_it``."""
-    import torch
-
     losses, valid = inputs["loss_mat"], inputs["response_mask"] != 0
     prompts = [torch.tensor(rows) for rows in rows_of(inputs["group"]).values()]
     if not all(valid[rows].any() for rows in prompts):
@@ -128,8 +127,6 @@ def _oracle_rollout_kl(inputs: Mapping[str, Any]) -> dict[str, Any]:
     Where tokens are samples of the trained policy, the gradient of the expectation has that of their probability, too
     (arXiv:2506.09477, equation 5): the estimate times ``exp(log_probs - sg(log_probs))``, which is 1.
     """
-    import torch
-
     valid, log_probs = inputs["response_mask"] != 0, inputs["log_probs"]
     kl = KL_ESTIMATE.reference({**inputs, "clamp": None, "ref_log_probs": inputs["rollout_log_probs"]})["kl"]
     if inputs["of_the_samples"] == "differentiated":
@@ -188,8 +185,6 @@ _SIDES = ("chosen", "rejected")
 
 
 def _measure_preference_loss(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
     given = {f"{side}_log_probs": leaf(inputs[f"{side}_log_probs"]) for side in _SIDES}
     loss = call(**{**inputs, **given})["loss"]
     slopes = torch.autograd.grad(loss, list(given.values()))
@@ -202,8 +197,6 @@ def _oracle_preference_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     LD-DPO, section 3: tokens beyond the length of the shorter response of the pair weigh ld_alpha. KTO, equation 7:
     the mean over responses of ``sigmoid(beta (z - h))``, and of ``sigmoid(beta (h - z))`` where one is rejected; APO,
     the same with ``z`` = 0. ORPO, equation 7: ``-beta log sigmoid(log odds)``, of the likelihood of a token."""
-    import torch
-
     found = []
     shared = torch.minimum(*((inputs[f"{side}_mask"] != 0).sum(-1) for side in _SIDES))
     for side in _SIDES:
@@ -229,8 +222,6 @@ def _oracle_preference_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _of_microbatches(ratios: Any, inputs: Mapping[str, Any]) -> Any:
     """KTO's estimate of how far the policy is from its reference: of each microbatch its mean, if that is above 0."""
-    import torch
-
     parts = ratios.detach().split(inputs["micro_batch_size"] or len(ratios))
     return torch.cat([part.mean().clamp(min=0).expand(len(part)) for part in parts])
 
@@ -314,8 +305,6 @@ PREFERENCE_UPDATE = replace(
 
 
 def _measure_decoupled_loss(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
     given = {name: leaf(inputs[name]) for name in ("log_probs", "proximal_log_probs")}
     outputs = call(**{**inputs, **given})
     loss = outputs["loss"]
@@ -332,8 +321,6 @@ def _measure_decoupled_loss(call: Callable[..., Mapping[str, Any]], inputs: Mapp
 def _oracle_decoupled_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``-min(r A, clip(r) A) w`` with ``r = pi / pi_prox`` and the constant ``w = pi_prox / pi_behaviour``, of the
     tokens whose ``w`` lies within its bounds. The ratio that is reported is that of every token, dropped or not."""
-    import torch
-
     valid, eps = inputs["response_mask"] != 0, inputs["eps_clip"]
     ratio = (inputs["log_probs"] - inputs["proximal_log_probs"]).exp()
     weight = (inputs["proximal_log_probs"].detach() - inputs["behaviour_log_probs"]).exp()

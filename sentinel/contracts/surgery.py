@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sentinel.contracts.contract import Choose, Contract, Input, Observed, dialect, rule
+from sentinel.values.lazy import torch
 from sentinel.values.literals import Tensor, from_array
 
 # -- row surgery -------------------------------------------------------------------------------------------------------
@@ -34,8 +35,6 @@ def _measure_row_surgery(call: Callable[..., Mapping[str, Any]], inputs: Mapping
 
 def rows_of(given: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Which rows the parts hold, by the field ``number``, and whether everything else of each row stands beside it."""
-    import torch
-
     places = {int(number): place for place, number in enumerate(given["number"])}
     rows, dropped, intact = [], set(), 0
     dtype_changed, shape_changed = set(), set()
@@ -62,8 +61,6 @@ def rows_of(given: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> dic
 
 
 def _same_entry(one: Any, other: Any) -> bool:
-    import torch
-
     if isinstance(one, torch.Tensor):
         return isinstance(other, torch.Tensor) and one.shape == other.shape and torch.equal(one, other)
     return isinstance(one, list) == isinstance(other, list) and bool(np.array_equal(one, other))
@@ -71,8 +68,6 @@ def _same_entry(one: Any, other: Any) -> bool:
 
 def taken(fields: Mapping[str, Any], places: Sequence[int]) -> dict[str, Any]:
     """These rows of a container, in this order."""
-    import torch
-
     return {
         name: column[list(places)] if isinstance(column, torch.Tensor) else [column[place] for place in places]
         for name, column in fields.items()
@@ -194,8 +189,6 @@ ROW_SURGERY = rule(
 
 def _measure_minibatch_iteration(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``call`` returns ``parts``: the minibatches of all epochs, each a mapping from a field to its column."""
-    import torch
-
     seen = rows_of(inputs["fields"], list(call(**inputs)["parts"]))
     rows, size, epochs = seen.pop("rows"), len(inputs["fields"]["number"]), inputs["epochs"]
     every = torch.arange(size).repeat(epochs)
@@ -274,8 +267,6 @@ def _measure_batch_surgery(call: Callable[..., Mapping[str, Any]], inputs: Mappi
 
 def _oracle_batch_surgery(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """One made-up row: every field of the real rows, of their dtype and shape; zeros, so that it counts for nothing."""
-    import torch
-
     real = {**inputs["fields"], **inputs["optional_fields"]}
     made = {name: torch.zeros_like(value[:1]) for name, value in _present(real).items()}
     return {"real_rows": real, "made_rows": made, "loss_mask": torch.zeros(1)}
@@ -357,8 +348,6 @@ def _measure_column_padding(call: Callable[..., Mapping[str, Any]], inputs: Mapp
 def _oracle_column_padding(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The values, and beside them as many columns of the padding value as they lack; of one dtype. What is cut off is
     at the side where padding would stand."""
-    import torch
-
     values = inputs["values"]
     missing = max(inputs["length"] - values.shape[1], 0)
     beside = (missing, 0) if inputs["side"] == "left" else (0, missing)
@@ -426,11 +415,9 @@ def _measure_collation(call: Callable[..., Mapping[str, Any]], inputs: Mapping[s
 
 
 def _same_value(one: Any, other: Any) -> bool:
-    import torch
-
     if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
         one, other = torch.as_tensor(one), torch.as_tensor(other)
-        return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
+        return bool(one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other))
     return bool(one == other)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from sentinel.contracts.contract import AS_DEFINED, Choose, Input, Observed, knob, rule
 from sentinel.contracts.conversations import chat
+from sentinel.values.lazy import torch
 
 #: What engines call the most tokens of an answer.
 _LIMITS = ("max_new_tokens", "max_tokens")
@@ -135,8 +136,6 @@ def _measure_rollout(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str
 
     What stands behind the last token that is trained on is left aside: nothing is said of it, nor after it.
     """
-    import torch
-
     outputs = call(**inputs)
     prompt, ids, mask = (_listed(outputs[name]) for name in ("prompt_ids", "response_ids", "loss_mask"))
     trained = [place for place, counts in enumerate(mask) if counts]

@@ -50,6 +50,7 @@ from sentinel.contracts.contract import (
 )
 from sentinel.contracts.kl_estimate import KL_ESTIMATE
 from sentinel.contracts.policy_loss import POLICY_LOSS
+from sentinel.values.lazy import torch
 
 #: How a worker may cut its rows: (rows per microbatch, tokens per microbatch).
 CUTS: tuple[tuple[int | None, int | None], ...] = ((None, None), (1, None), (2, None), (1, 8), (None, 8))
@@ -74,8 +75,6 @@ def _oracle_policy_update(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """PPO (arXiv:1707.06347, algorithm 1) takes one step a mini-batch ``M`` of the loss ``L(M) = L_clip(M) + beta
     KL(M) - c H(M)``, each term aggregated over all of ``M`` as ``loss_agg_mode`` says. How ``M`` is spread over ranks
     and microbatches is not in it. Reported is the mean over the mini-batches."""
-    import torch
-
     log_probs, entropies = inputs["log_probs"], inputs["entropies"]
     rows = len(log_probs)
     size = inputs["mini_batch_size"] or rows
@@ -308,8 +307,6 @@ def _measure_supervised_update(call: Callable[..., Mapping[str, Any]], inputs: M
 
 def _oracle_supervised_update(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Maximum likelihood: ``- sum_it m_it log p_it / sum_it m_it``, over the tokens of all rows that count."""
-    import torch
-
     valid = inputs["response_mask"] != 0
     count = int(valid.sum())
     if inputs["first_counts"] and inputs["first_token"] == "counted":
@@ -427,8 +424,6 @@ def _equal(one: Any, other: Any) -> bool:
 def _oracle_training_step(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A response's advantage is its reward above the mean of its prompt's (Dr. GRPO, arXiv:2503.20783, section 3.2),
     and the step is that of an update of the policy with these advantages."""
-    import torch
-
     rewards, labels = inputs["rewards"], inputs["group"]
     groups = torch.tensor([[one == other for other in labels] for one in labels]).to(rewards)
     above = rewards - groups @ rewards / groups.sum(-1)

@@ -26,6 +26,7 @@ from sentinel.contracts.contract import (
     per_token,
     token_mask,
 )
+from sentinel.values.lazy import torch
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,8 +46,6 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
 def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``l(v) = (v - R)^2`` (PPO, equation 9); with a clip range ``c`` and the old value ``o`` a token has the loss
     ``max(l(v), l(o + clip(v - o, -c, c)))`` (Engstrom et al., section 3, value function clipping)."""
-    import torch
-
     valid = inputs["response_mask"] != 0
     v, old, returns = (torch.where(valid, inputs[key], 0.0) for key in ("vpreds", "values", "returns"))
     losses, moved = _distance(v - returns, inputs), (v - old).detach()
@@ -61,8 +60,6 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _distance(error: Any, inputs: Mapping[str, Any]) -> Any:
     """``d^2``, or twice Huber's loss: ``d^2`` for ``|d| < delta``, else ``2 delta |d| - delta^2``."""
-    import torch
-
     if inputs["kind"] == "mse":
         return error.square()
     delta = inputs["huber_delta"]

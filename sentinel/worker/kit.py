@@ -16,17 +16,8 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
+from sentinel.values.lazy import torch as torch
 from sentinel.worker.drift import AbsentError, DriftError, StandInNamespace
-
-
-class _Torch:
-    """torch, once it is asked for something: who reads an adapter does without it."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(importlib.import_module("torch"), name)
-
-
-torch: Any = _Torch()
 
 
 def stand_in(**attributes: Any) -> Any:
