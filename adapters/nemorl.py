@@ -20,6 +20,7 @@ from sentinel.contracts.returns import DISCOUNTED_RETURN
 from sentinel.targets import Alias, Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.worker.drift import AbsentError
 from sentinel.worker.families import (
+    WORDS,
     Container,
     group_advantage,
     masked_statistic,
@@ -30,6 +31,7 @@ from sentinel.worker.families import (
 from sentinel.worker.kit import (
     Named,
     accepted,
+    behind_a_prompt,
     both_sides,
     counted,
     cut,
@@ -74,10 +76,6 @@ def _configured(kind: Any, options: Mapping[str, Any], defaults: Mapping[str, An
     :raises AbsentError: for an option that came later, where the scenario wants what it does.
     """
     return kind(**accepted(kind, {**defaults, **options}, defaults))
-
-
-def _behind_a_prompt(values: Any) -> Any:
-    return torch.nn.functional.pad(values, (1, 0))
 
 
 def _rows(mask: Any) -> Any:
@@ -128,9 +126,9 @@ def _losses(boundary: Any) -> Any:
 def _clipped(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], more: Any = None) -> Any:
     """The clipped policy loss of a batch: the loss, and what it reports."""
     names = {"advantages": "advantages", "old_log_probs": "prev_logprobs", "response_mask": "token_mask"}
-    data = {upstream: _behind_a_prompt(inputs[name]) for name, upstream in names.items()}
+    data = {upstream: behind_a_prompt(inputs[name]) for name, upstream in names.items()}
     rollout = inputs.get("rollout_log_probs")
-    data["generation_logprobs"] = data["prev_logprobs"] if rollout is None else _behind_a_prompt(rollout)
+    data["generation_logprobs"] = data["prev_logprobs"] if rollout is None else behind_a_prompt(rollout)
     data = {**data, "reference_policy_logprobs": data["prev_logprobs"], "sample_mask": _rows(inputs["response_mask"])}
     module = _losses(boundary)
     kind = boundary.owner if module is boundary.module else module.ClippedPGLossFn
@@ -214,7 +212,7 @@ def _kl_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if inputs["kl_estimator"] == "k3" and "reference_policy_kl_type" not in _fields(boundary):
         del options["reference_policy_kl_type"]
     ours = {"old_log_probs": log_probs.detach(), "rollout_log_probs": None, "global_batch_size": len(log_probs)}
-    reference = _behind_a_prompt(inputs["rollout_log_probs"])
+    reference = behind_a_prompt(inputs["rollout_log_probs"])
     more = {"reference_policy_logprobs": reference, "sample_mask": torch.ones(len(log_probs))}
     loss, told = _clipped(boundary, {**inputs, **ours, "advantages": torch.zeros_like(log_probs)}, options, more)
     loss.backward()
@@ -223,7 +221,7 @@ def _kl_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     mask = inputs["response_mask"]
-    data = {"token_mask": _behind_a_prompt(mask), "sample_mask": _rows(mask)}
+    data = {"token_mask": behind_a_prompt(mask), "sample_mask": _rows(mask)}
     return {"loss": _called(boundary, boundary.owner(), inputs["log_probs"], data, inputs)[0]}
 
 
@@ -258,7 +256,7 @@ def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     mask = _in_turn(inputs, "mask")
     log_probs = torch.where(mask != 0, _in_turn(inputs, "log_probs"), -1.0)
     reference = torch.nn.functional.pad(_in_turn(inputs, "ref_log_probs"), (0, 1))
-    data = {"token_mask": _behind_a_prompt(mask), "sample_mask": torch.ones(len(mask)),
+    data = {"token_mask": behind_a_prompt(mask), "sample_mask": torch.ones(len(mask)),
             "reference_policy_logprobs": reference}  # fmt: skip
     options = {"reference_policy_kl_penalty": inputs["beta"]}
     loss = boundary.owner(_configured(boundary.module.DPOLossConfig, options, _DPO))
@@ -286,7 +284,7 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     options, kind = {"zero_outside_topk": False, "mixed_kl_weight": 0.5}, "reverse" if inputs["beta"] else "forward"
     loss = boundary.owner(boundary.module.DistillationLossConfig(kl_type=kind, **options))
     said = [torch.log_softmax(inputs[name], -1) for name in ("logits", "teacher_logits")]
-    data = {"token_mask": _behind_a_prompt(mask), "sample_mask": _rows(mask), "input_ids": mask}
+    data = {"token_mask": behind_a_prompt(mask), "sample_mask": _rows(mask), "input_ids": mask}
     return {"loss": boundary.function(loss, *said, None, data, _rows(mask).sum(), _count(inputs))[0]}
 
 
@@ -630,7 +628,7 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _BEHIND = "the new line behind an answer's end is a part of the message"
 _CHATS: dict[str, Any] = {
-    "stand_ins": (StandIn("tokenizer", "a word is a token, in a template of ChatML's form"),),
+    "stand_ins": (WORDS,),
     "imports": (_MESSAGES_OF, _PROCESSORS),
     "dialects": (Dialect("after_the_end", "counted", _BEHIND, f"{_MAIN}/data/llm_message_utils.py#L560"),),
 }
@@ -768,8 +766,8 @@ def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     ones = torch.ones(given["token_ids"].shape)
     data = {
         "input_ids": given["token_ids"], "token_mask": ones, "sample_mask": torch.ones(1), "advantages": ones,
-        "prev_logprobs": _behind_a_prompt(given["old_log_probs"]),
-        "generation_logprobs": _behind_a_prompt(given["rollout_log_probs"]),
+        "prev_logprobs": behind_a_prompt(given["old_log_probs"]),
+        "generation_logprobs": behind_a_prompt(given["rollout_log_probs"]),
     }  # fmt: skip
     losses, names = (
         boundary.imported[_LOSSES], ("sequence_level_importance_ratios", "use_importance_sampling_correction"),

@@ -6,6 +6,7 @@ imports become ghosts, and the methods run on instances of the real classes that
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +18,8 @@ from sentinel.contracts.surgery import LAYOUTS
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.worker.drift import AbsentError
 from sentinel.worker.families import (
+    RANKS,
+    WORDS,
     Container,
     balanced_partition,
     masked_statistic,
@@ -28,17 +31,21 @@ from sentinel.worker.kit import (
     Named,
     Rows,
     accepted,
+    all_swapped,
     both_sides,
     coefficients,
     entropy_beside,
     estimated,
+    gradients_of,
     group_size,
+    named_tokens,
     nested,
     on_ranks,
     own_randomness,
     passed,
     stand_in,
     swapped,
+    tables_of,
     taken,
     torch,
     two_token_logits,
@@ -217,10 +224,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     share, budget = rows // count, inputs["max_tokens_per_microbatch"]
     size = share if budget is not None else inputs["micro_batch_size"] or share
     steps = 1 if budget is not None else share // size
-    tables = [inputs[name] for name in ("log_probs", "entropies") if inputs[name] is not None]
-    flat = [torch.nn.functional.pad(table, (1, 0)).flatten() for table in tables]
-    ids = torch.arange(rows * (width + 1)).reshape(rows, width + 1)
-    args = _update_options(inputs, rows)
+    tables, ids, args = tables_of(inputs), named_tokens(inputs)["input_ids"], _update_options(inputs, rows)
     last = (mask * torch.arange(1, width + 1)).amax(-1, keepdim=True).clamp(min=1)
     whole = {
         "sequences": ids, "attention_mask": (torch.arange(width + 1)[None] <= last).long(), "action_mask": mask.bool(),
@@ -231,7 +235,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     class Table:
         def __call__(self, sequences: Any, *_: Any, **__: Any) -> Any:
-            said = [table[sequences[:, 1:]] for table in flat]
+            said = [table[sequences[:, 1:]] for table in tables.values()]
             return said[0], Named(entropy=said[1] if len(said) > 1 else torch.zeros_like(said[0]))
 
         def backward(self, loss: Any) -> None:
@@ -255,21 +259,12 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         with swapped(torch.cuda, "current_device", lambda: "cpu"):
             return boundary.function(trainer, inputs["kl_coef"])
 
-    with (
-        own_randomness(),
-        swapped(torch.cuda, "current_device", lambda: 0),
-        swapped(boundary.module, "torch_dist_barrier_and_cuda_sync", lambda: None),
-        swapped(boundary.module, "tqdm", lambda items, **_: _Bar(items)),
-    ):
+    quiet = {"torch_dist_barrier_and_cuda_sync": lambda: None, "tqdm": lambda items, **_: _Bar(items)}
+    with own_randomness(), swapped(torch.cuda, "current_device", lambda: 0), all_swapped(boundary.module, **quiet):
         told = on_ranks(count, rank)[0]
     (sum(losses) / count).backward()
     named = {"pg_loss": "policy_loss", "kl_loss": "kl", "entropy": "entropy_loss"}
-    entropies = inputs["entropies"]
-    return {
-        "gradient": inputs["log_probs"].grad,
-        "entropy_gradient": None if entropies is None else entropies.grad,
-        **{name: told.get(theirs) for name, theirs in named.items()},
-    }
+    return {**gradients_of(inputs), **{name: told.get(theirs) for name, theirs in named.items()}}
 
 
 _UNCORRECTED = (("type", "tis"), ("level", "off"), ("mode", "mask"), ("gating", "ratio"), ("threshold", None))
@@ -303,7 +298,7 @@ _UPDATES = (
         stand_ins=(
             StandIn("actor", "a table of log-probs: the forward pass answers those of the tokens that it is given"),
             StandIn("DeepSpeed", "its engine divides a loss by the microbatches of a step, and averages over ranks"),
-            StandIn("ranks", "threads of one process, by functions in the place of torch.distributed's"),
+            RANKS,
         ),
         fixed={"loss_agg_mode": "token-mean", "loss_scale_factor": None},
         accepts={"kl_estimator": ("k1", "k2", "k3")},
@@ -708,7 +703,6 @@ def _pairs(boundary: str, loss_type: str) -> Binding:
 
 
 _OF_FILES = StandIn("self", "a dataset reads files; the mask reads the length of a prompt")
-_WORDS = StandIn("tokenizer", "a word is a token, in a template of ChatML's form")
 _NEW_LINE = "the new line behind an answer's end is trained with it"
 _DATA = (
     Binding(f"{_SFT}.get_loss_mask", "response_masks", call=_trained_tokens, stand_ins=(_OF_FILES,)),
@@ -716,7 +710,7 @@ _DATA = (
         f"{_SFT}.__getitem__",
         "trained_tokens",
         call=_of_a_chat,
-        stand_ins=(_WORDS,),
+        stand_ins=(WORDS,),
         fixed={"max_tokens": None},
         dialects=(Dialect("after_the_end", "counted", _NEW_LINE, f"{_MAIN}/datasets/sft_dataset.py#L107"),),
     ),
@@ -725,7 +719,7 @@ _DATA = (
         "trained_tokens",
         call=_of_a_pair,
         requires=("openrlhf.datasets.reward_dataset.preprocess_data(apply_chat_template)",),  # none before June 2024
-        stand_ins=(_WORDS,),
+        stand_ins=(WORDS,),
         fixed={"max_tokens": None, "trains": "last"},
     ),
     _pairs(f"{_DPO}.concatenated_forward", "sigmoid"),
@@ -743,8 +737,6 @@ def _letters(text: str, **_: Any) -> dict[str, Any]:
 
 def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Behind a prompt of two tokens; what comes after the last turn is the environment's, and cut off here."""
-    import asyncio
-
     said, heard = inputs["said"], iter(inputs["heard"])
     turns, left = iter(said), [len(said)]
 

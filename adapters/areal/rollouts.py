@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 from sentinel.contracts.table_engine import ROW, TableEngine, experts_beside, in_sglangs_words
 from sentinel.targets import StandIn
 from sentinel.worker.families import BASE64, rollout
-from sentinel.worker.kit import awaited, kept, stand_in, swapped, unbuilt, with_base64
+from sentinel.worker.kit import all_swapped, awaited, kept, stand_in, swapped, unbuilt, with_base64
 
 _RECORDS, _ARGUMENTS, _SGLANG = "areal.api.io_struct", "areal.api.cli_args", "areal.engine.sglang_remote"
 
@@ -44,29 +44,17 @@ def _generated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     client = unbuilt(
         boundary.owner,
         config=stand_in(
-            return_routed_experts=inputs["routed"],
-            use_lora=False,
-            request_retries=1,
-            request_timeout=1,
-            setup_timeout=1,
+            return_routed_experts=inputs["routed"], use_lora=False,
+            **dict.fromkeys(("request_retries", "request_timeout", "setup_timeout"), 1),
         ),
-        backend=boundary.imported[_SGLANG].SGLangBackend(),
-        rid_to_address={},
-        rid_queue=[],
-        lora_initialized=False,
-        choose_server=lambda: "server",
-        get_version=lambda: engine.version,
-        workflow_executor=running,
-        _workflow_executor=running,
-    )
-    with ExitStack() as alone:
-        alone.enter_context(swapped(module, "arequest_with_retry", post))
-        alone.enter_context(with_base64(boundary.imported[_SGLANG]))
-        own = stand_in(ClientTimeout=lambda **_: None, ClientSession=lambda **_: _Session())
-        alone.enter_context(swapped(module, "aiohttp", own))
-        alone.enter_context(swapped(module, "get_default_connector", lambda: None))
-        if hasattr(module, "workflow_context"):
-            alone.enter_context(swapped(module.workflow_context, "get_aiohttp_session", session))
+        backend=boundary.imported[_SGLANG].SGLangBackend(), rid_to_address={}, rid_queue=[], lora_initialized=False,
+        choose_server=lambda: "server", get_version=lambda: engine.version,
+        **dict.fromkeys(("workflow_executor", "_workflow_executor"), running),
+    )  # fmt: skip
+    sessions = stand_in(ClientTimeout=lambda **_: None, ClientSession=lambda **_: _Session())
+    own = {"arequest_with_retry": post, "aiohttp": sessions, "get_default_connector": lambda: None}
+    of_sessions = swapped(getattr(module, "workflow_context", None), "get_aiohttp_session", session)
+    with all_swapped(module, **own), with_base64(boundary.imported[_SGLANG]), of_sessions:
         made = awaited(boundary.function(client, _request(boundary, engine, inputs)))
     return {
         "prompt_ids": made.input_tokens,

@@ -16,17 +16,23 @@ from sentinel.contracts.aggregation import aggregated
 from sentinel.contracts.normalisation import MASKED_STATISTICS, REWARD_NORMALISATION
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.worker.drift import AbsentError, DriftError, UnknownInputError
-from sentinel.worker.families import masked_statistic
+from sentinel.worker.families import RANKS, masked_statistic, normalised_rewards
 from sentinel.worker.kit import (
+    behind_a_prompt,
     columns,
+    gradients_of,
     group_size,
     named_tokens,
     on_ranks,
     own_randomness,
     passed,
+    silent,
     stand_in,
     swapped,
+    tables_of,
+    takes_input,
     torch,
+    unbuilt,
 )
 
 from . import agents, containers, data, rewards
@@ -60,11 +66,6 @@ def _batch(boundary: Any, tensors: Mapping[str, Any], labels: Mapping[str, Any] 
     return boundary.imported[PROTOCOL].DataProto.from_dict(tensors=dict(tensors), non_tensors=arrays)
 
 
-def _with_prompt(mask: Any) -> Any:
-    """A response mask as the trainer holds it: with a column for the first token, which is part of a prompt."""
-    return torch.cat([torch.zeros_like(mask[:, :1]), mask], dim=1)
-
-
 #: Options that older configurations do not have -> what those do without.
 _BEFORE: Mapping[str, Any] = {
     "ratio_type": "token",
@@ -95,12 +96,9 @@ def _configuration(boundary: Any, kind: str, options: Mapping[str, Any], worker_
     The losses read the options of their variants from the actor's configuration, which declares few of them.
     """
     module, name = _CONFIG_OF[kind]
-    made = object.__new__(getattr(boundary.imported[module], name))
+    made = unbuilt(getattr(boundary.imported[module], name))
     _settings(made, options)
-    worker = boundary.imported[_WORKER_CONFIG].WorkerConfig
-    made.actor_train = object.__new__(worker)
-    for option, value in worker_options.items():
-        setattr(made.actor_train, option, value)
+    made.actor_train = unbuilt(boundary.imported[_WORKER_CONFIG].WorkerConfig, **worker_options)
     return made
 
 
@@ -189,7 +187,7 @@ def _advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The driver's whole step, without whitening, a reference or a clip."""
     critic = "values" in inputs
     tensors = {name: inputs[name] for name in ("token_level_rewards", "values") if name in inputs}
-    batch = _batch(boundary, {**tensors, "response_mask": _with_prompt(inputs["response_mask"])})
+    batch = _batch(boundary, {**tensors, "response_mask": behind_a_prompt(inputs["response_mask"])})
     estimator = "gae" if critic else "reinforce"
     found = boundary.invoke({}, batch, gamma=inputs["gamma"], lambd=inputs.get("lam", 1.0), adv_estimator=estimator)
     return {"advantages": found.batch["advantages"], "returns": found.batch["returns"]}
@@ -246,14 +244,15 @@ _STRATEGY = StandIn(
 
 
 def _worker(boundary: Any, kind: str, options: Mapping[str, Any], worker_options: Mapping[str, Any]) -> Any:
+    configuration = _configuration(boundary, kind, options, worker_options)
     worker = stand_in(
-        pipeline_config=_configuration(boundary, kind, options, worker_options),
-        logger=stand_in(info=lambda *_: None, warning=lambda *_: None),
+        pipeline_config=configuration,
+        worker_config=configuration.actor_train,
+        logger=silent(),
         _cached_metrics={},
         _pg_config_cache={},
         **dict.fromkeys(("_topr_sample_logged", "_cispo_config_logged", "_kimi15_config_logged"), False),
     )
-    worker.worker_config = worker.pipeline_config.actor_train
     for name in ("_get_or_cache_config", "get_old_log_probs_with_cache", "compute_sample_weights"):
         if hasattr(boundary.owner, name):
             setattr(worker, name, types.MethodType(getattr(boundary.owner, name), worker))
@@ -311,19 +310,13 @@ def _policy_loss(kind: str, metric: str, boundary: Any, inputs: Mapping[str, Any
         trajectories = [f"trajectory {row}" for row in range(len(scores))]
         data = _batch(boundary, {"scores": scores}, {"traj_id": trajectories, "episode_scores": scores.tolist()})
     losses = boundary.invoke(
-        {name: inputs[name] for name in names if name in _taken(boundary, name)},
+        {name: inputs[name] for name in names if takes_input(boundary, name)},
         worker,
         ratio=ratio,
         data=data,
         **_counts(inputs),
     )
     return {"per_token_loss": losses, "clip_fraction": worker._cached_metrics.get(metric)}
-
-
-def _taken(boundary: Any, name: str) -> tuple[str, ...]:
-    """The input, where the function has a parameter for it: the losses differ in what they read."""
-    candidates = boundary.binding.arguments.get(name, (name,))
-    return (name,) if any(candidate in boundary.parameters for candidate in candidates) else ()
 
 
 #: The loss of a batch is the sum of its tokens' here: these functions do not aggregate.
@@ -413,7 +406,7 @@ def _actor_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str
         op_compute_log_probs=lambda **_: inputs["log_probs"],
         op_compute_entropy=lambda **_: torch.zeros_like(inputs["log_probs"]),
     )
-    mask = _with_prompt(inputs["response_mask"])
+    mask = behind_a_prompt(inputs["response_mask"])
     tensors = {
         "response_mask": mask,
         "input_ids": torch.zeros_like(mask, dtype=torch.long),
@@ -450,16 +443,14 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The strategy's step on each rank, with the loss of the real worker. A token is known by its id, wherever it ends
     up. FSDP averages gradients over ranks."""
     mask, count = inputs["response_mask"], inputs["dp_size"]
-    rows, width = mask.shape
+    rows = len(mask)
     share, reference = rows // count, inputs["ref_log_probs"]
     size = inputs["micro_batch_size"] or share
-    tables = {name: inputs[name] for name in ("log_probs", "entropies") if inputs[name] is not None}
-    said = {name: torch.nn.functional.pad(table, (1, 0)).flatten() for name, table in tables.items()}
-    ids = torch.arange(rows * (width + 1)).reshape(rows, width + 1)
+    said, ids = tables_of(inputs), named_tokens(inputs)["input_ids"]
     stages: list[Any] = []
     whole = {
         "input_ids": ids,
-        "response_mask": _with_prompt(mask),
+        "response_mask": behind_a_prompt(mask),
         **dict.fromkeys(("attention_mask", "position_ids"), torch.ones_like(ids)),
         "ref_log_probs": inputs["old_log_probs"] if reference is None else reference,
         "old_log_probs": inputs["old_log_probs"],
@@ -544,10 +535,8 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if stages:
         named = {"number": torch.arange(rows), "input_ids": ids, "old_log_probs": inputs["old_log_probs"]}
         return {"gradient": inputs["log_probs"].grad, "stages": stages, "rows": named}
-    entropies = inputs["entropies"]
     return {
-        "gradient": inputs["log_probs"].grad,
-        "entropy_gradient": None if entropies is None else entropies.grad,
+        **gradients_of(inputs),
         "pg_loss": reported["pg_loss"],
         "kl_loss": None if reference is None else reported["kl_loss"],
     }
@@ -594,7 +583,7 @@ def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     worker = stand_in(pipeline_config=_configuration(boundary, "rlvr", {"value_clip": inputs["cliprange_value"]}, {}))
     worker.forward_func_values = types.MethodType(boundary.owner.forward_func_values, worker)
     tensors = {name: inputs[name] for name in ("values", "returns")}
-    data = _batch(boundary, {**tensors, "response_mask": _with_prompt(inputs["response_mask"])})
+    data = _batch(boundary, {**tensors, "response_mask": behind_a_prompt(inputs["response_mask"])})
     output = torch.cat([values, torch.zeros_like(values[:, :1])], dim=1).unsqueeze(-1)
     loss, metrics = boundary.invoke({}, worker, data, output)
     return {"loss": loss, "clip_fraction": metrics["critic/clipfrac"]}
@@ -684,7 +673,7 @@ _UPDATE = Binding(
         _CONFIG,
         _STRATEGY,
         _ADDRESS,
-        StandIn("ranks", "threads of one process, by functions in the place of torch.distributed's"),
+        RANKS,
     ),
     fixed={"kl_estimator": "k3", "max_tokens_per_microbatch": None, "loss_scale_factor": None},
     accepts={"loss_agg_mode": _MODES},
@@ -815,12 +804,12 @@ TARGET = Target(
             call=_reward_norm,
             fixed={"group_layout": "equal", **REWARD_NORMALISATION.lacking("mean_level", "std_level")},
         ),
-        Binding(
+        normalised_rewards(
             f"{_FUNCTIONALS}.group_reward_norm",
-            "reward_normalisation",
-            call=_group_reward_norm,
+            _group_reward_norm,
+            "std_level",
             imports=(PROTOCOL,),
-            fixed={"group_layout": "equal", **REWARD_NORMALISATION.lacking("std_level")},
+            fixed={"group_layout": "equal"},
             dialects=(
                 Dialect(
                     "std_about",
@@ -831,16 +820,16 @@ TARGET = Target(
             ),
         ),
         # Until reward_norm in August 2025.
-        Binding(
+        normalised_rewards(
             f"{_FUNCTIONALS}.batch_reward_norm",
-            "reward_normalisation",
-            arguments={"std_level": ("div_std",)},
-            outputs=("normalised",),
-            call=partial(
+            partial(
                 passed, leading=("rewards",), takes=("std_level",), says={"std_level": {None: False, "batch": True}}
             ),
+            "std_level",
+            arguments={"std_level": ("div_std",)},
+            outputs=("normalised",),
             requires=(f"{_FUNCTIONALS}.batch_reward_norm",),
-            fixed={**REWARD_NORMALISATION.lacking("std_level"), "mean_level": "batch"},
+            fixed={"mean_level": "batch"},
             accepts={"std_level": ("batch", None)},
         ),
         Binding(

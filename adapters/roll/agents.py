@@ -9,7 +9,7 @@ from typing import Any
 from sentinel.contracts.table_engine import TableEngine
 from sentinel.targets import StandIn
 from sentinel.worker.families import rollout
-from sentinel.worker.kit import Named, stand_in, swapped, torch, unbuilt
+from sentinel.worker.kit import Named, all_swapped, silent, stand_in, torch, unbuilt
 
 from .containers import PROTOCOL
 
@@ -19,7 +19,7 @@ _MANAGER = "roll.pipeline.agentic.env_manager.traj_env_manager.TrajEnvManager"
 def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """One episode from its beginning to what is put into the queue. The prompt's message of the system is the
     template's, and its first message of the user what the environment shows."""
-    engine, module = TableEngine(inputs), boundary.module
+    engine = TableEngine(inputs)
     data, done = boundary.imported[PROTOCOL].DataProto, list[Any]()
     heard = [message["content"] for message in engine.messages if message["role"] == "user"]
 
@@ -44,7 +44,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     limits = {"max_new_tokens": 1000}
     made = unbuilt(
         boundary.owner,
-        logger=stand_in(debug=lambda *_: None, warning=lambda *_: None, info=lambda *_: None),
+        logger=silent(),
         worker_config=stand_in(
             generating_args=stand_in(max_new_tokens=1000, to_dict=lambda: {**inputs["options"], **limits})
         ),
@@ -56,8 +56,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         mode="train",
         trace_meta=None,
         running=False,
-        thread_lock=contextlib.nullcontext(),
-        env_step_limiter=contextlib.nullcontext(),
+        **dict.fromkeys(("thread_lock", "env_step_limiter"), contextlib.nullcontext()),
         env=stand_in(reset=lambda **_: (heard.pop(0), {}), step=step),
         agent_system_template=engine.messages[0]["content"],
         agent_template="{observation}",
@@ -69,9 +68,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "attach_trace_context": lambda *_: contextlib.nullcontext(),
         "get_tracer": lambda *_: stand_in(start_as_current_span=lambda *_, **__: contextlib.nullcontext()),
     }
-    with contextlib.ExitStack() as alone:
-        for name, stands_in in stands.items():
-            alone.enter_context(swapped(module, name, stands_in))
+    with all_swapped(boundary.module, **stands):
         boundary.function(made, data(meta_info={"seed": 0}))
     batch = done[0].batch
     mask, there = batch["response_mask"][0].long().tolist(), int(batch["attention_mask"][0].sum())

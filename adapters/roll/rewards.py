@@ -7,7 +7,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.families import rule_reward, sampling_request
-from sentinel.worker.kit import DRAWS, coefficients, fields, group_size, stand_in, swapped, torch
+from sentinel.worker.kit import DRAWS, behind_a_prompt, coefficients, fields, group_size, stand_in, swapped, torch
 
 from .containers import PROTOCOL
 from .data import MAIN
@@ -28,7 +28,7 @@ def _batch(boundary: Any, mask: Any, **more: Any) -> Any:
     tensors = {
         "attention_mask": there,
         "position_ids": (there.cumsum(-1) - 1).clamp(min=0) * there,
-        "response_mask": torch.nn.functional.pad(mask, (1, 0)),
+        "response_mask": behind_a_prompt(mask),
         "responses": torch.ones_like(mask, dtype=torch.long),
         **more,
     }
@@ -184,15 +184,12 @@ _REWARDS = (
             ),
         ),
     ),
-    *(
-        sampling_request(
-            f"roll.distributed.strategy.{engine}_strategy.create_sampling_params_for_{engine}",
-            "roll.configs.generating_args.GeneratingArguments",
-            _request,
-            _OPTIONS,
-            _SAMPLING,
-        )
-        for engine in ("vllm",)
+    sampling_request(
+        "roll.distributed.strategy.vllm_strategy.create_sampling_params_for_vllm",
+        "roll.configs.generating_args.GeneratingArguments",
+        _request,
+        _OPTIONS,
+        _SAMPLING,
     ),
 )
 

@@ -12,7 +12,17 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import stand_in, swapped, torch
+from sentinel.worker.families import MPU
+from sentinel.worker.kit import (
+    all_swapped,
+    gradients_of,
+    itself,
+    megatron_alone,
+    stand_in,
+    swapped,
+    torch,
+    unbuilt,
+)
 
 from .shared import (
     BACKEND,
@@ -263,14 +273,8 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     outputs = getattr(answer, "loss_fn_outputs", None) or told.get("loss_fn_outputs")
     rows_told = [torch.tensor(output["logprobs"], dtype=log_probs.dtype) for output in outputs or ()]
     said = [torch.nn.functional.pad(row, (tokens - len(row), 0)) for row in rows_told]
-    return {
-        "gradient": torch.zeros_like(log_probs) if log_probs.grad is None else log_probs.grad,
-        "pg_loss": told["policy_loss"],
-        "kl_loss": told.get("policy_kl"),
-        "entropy": told["policy_entropy"],
-        "entropy_gradient": None if inputs["entropies"] is None else inputs["entropies"].grad,
-        "told_log_probs": torch.stack(said) if said else None,
-    }
+    reported = {"pg_loss": told["policy_loss"], "kl_loss": told.get("policy_kl"), "entropy": told["policy_entropy"]}
+    return {**gradients_of(inputs), **reported, "told_log_probs": torch.stack(said) if said else None}
 
 
 _UPDATES = (
@@ -361,19 +365,10 @@ class _Schedule:
         self.microbatch = -1
         self.losses: list[Any] = []
 
-    def __call__(
-        self,
-        *,
-        forward_step_func: Any,
-        data_iterator: Any,
-        model: Any,
-        num_microbatches: int,
-        forward_only: bool,
-        **_: Any,
-    ) -> list[Any]:
+    def __call__(self, *, num_microbatches: int, forward_only: bool, **given: Any) -> list[Any]:
         collected = []
         for self.microbatch in range(num_microbatches):
-            output, loss_function = forward_step_func(data_iterator, model[0])
+            output, loss_function = given["forward_step_func"](given["data_iterator"], given["model"][0])
             loss, data = loss_function(output)
             self.losses.append(loss)
             collected.append(data)
@@ -382,19 +377,9 @@ class _Schedule:
         return collected
 
 
-def _parallel_state() -> Any:
-    """Megatron's mpu for one process: every axis of size 1, rank 0, no group, first and last stage."""
-    axes = ("tensor_model_parallel", "context_parallel", "data_parallel", "pipeline_model_parallel")
-    kinds = {"world_size": 1, "rank": 0, "group": None}
-    answers = {f"get_{axis}_{kind}": answer for axis in axes for kind, answer in kinds.items()}
-    answers |= {"get_pipeline_model_parallel_last_rank": 0}
-    answers |= dict.fromkeys(("is_pipeline_first_stage", "is_pipeline_last_stage"), True)
-    return stand_in(**{name: (lambda *_, _answer=answer, **__: _answer) for name, answer in answers.items()})
-
-
 def _megatron_core() -> dict[str, Any]:
     """The modules of megatron.core that SkyRL imports inside functions, with what it takes from them."""
-    state, inside = _parallel_state(), "megatron.core.transformer"
+    state, inside = megatron_alone(get_pipeline_model_parallel_last_rank=0), "megatron.core.transformer"
     action = stand_in(REPLAY_FORWARD="replay_forward", REPLAY_BACKWARD="replay_backward")
     return {
         "megatron": stand_in(core=stand_in(parallel_state=state)),
@@ -435,22 +420,18 @@ def _megatron_worker(
     utils, workers = boundary.imported[MEGATRON_UTILS], boundary.imported[MEGATRON_WORKER]
     users = (boundary.module, workers, utils, boundary.imported[MEGATRON_MODELS])
     settings = configuration_of(boundary, {"trainer.remove_microbatch_padding": False, **options}).trainer
-    swaps = (
-        *(swapped(module, "mpu", core["megatron.core.parallel_state"]) for module in users if hasattr(module, "mpu")),
-        swapped(utils, "get_attr_wrapped_model", lambda model, name, **_: getattr(model, name)),
-        swapped(utils, "unwrap_model", lambda model, *_: model),
-        swapped(boundary.module, "finalize_model_grads", lambda *_, **__: None),
-        swapped(boundary.module, "get_forward_backward_func", lambda: schedule),
-        no_ray(boundary),
-        current_device(boundary.device),
-    )
+    unwrapped = {"get_attr_wrapped_model": lambda model, name, **_: getattr(model, name), "unwrap_model": itself}
+    scheduled = {"finalize_model_grads": lambda *_, **__: None, "get_forward_backward_func": lambda: schedule}
     with contextlib.ExitStack() as alone:
-        for swap in swaps:
-            alone.enter_context(swap)
+        for module in users:
+            alone.enter_context(swapped(module, "mpu", core["megatron.core.parallel_state"]))
+        for swaps in (all_swapped(utils, **unwrapped), all_swapped(boundary.module, **scheduled), no_ray(boundary)):
+            alone.enter_context(swaps)
+        alone.enter_context(current_device(boundary.device))
         model = _megatron_model(logits, layers)
         policy_loss = boundary.imported[PPO].PolicyLossRegistry.get(settings.algorithm.policy_loss_type)
-        worker = object.__new__(workers.MegatronPolicyWorkerBase)
-        vars(worker).update(
+        yield unbuilt(
+            workers.MegatronPolicyWorkerBase,
             cfg=settings,
             actor_module=[model],
             model=boundary.owner(settings, [model], None, policy_loss),
@@ -459,7 +440,6 @@ def _megatron_worker(
             **dict.fromkeys(("optimizer", "scheduler")),
             **dict.fromkeys(("empty_cuda_cache", "is_vlm"), False),
         )
-        yield worker
 
 
 def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -513,7 +493,7 @@ _MEGATRON = (
     StandIn(
         "self", "the real worker is made without its constructor, which starts Ray and GPUs, and given its attributes"
     ),
-    StandIn("mpu", "Megatron's parallel state for one process: every axis of size 1, rank 0, first and last stage"),
+    MPU,
     StandIn(
         "schedule", "get_forward_backward_func: Megatron's schedule without a pipeline, one microbatch after the other"
     ),

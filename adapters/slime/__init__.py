@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from sentinel.contracts.normalisation import REWARD_NORMALISATION
 from sentinel.targets import Binding, Dialect, PackageRoot, Target
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.families import policy_loss
+from sentinel.worker.families import MPU, normalised_rewards, policy_loss
 from sentinel.worker.kit import passed, stand_in, takes_input, torch
 
 from . import balancing, log_probs, rewards, rollouts, steps
@@ -24,7 +23,6 @@ from .shared import (
     LOG_PROBS,
     LOSS,
     MAIN,
-    MPU,
     PPO,
     SELF,
     TYPES,
@@ -192,12 +190,11 @@ def _importance_weight(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
     """
     shape, low = inputs["old_log_probs"].shape, inputs["threshold_low"]
     args = stand_in(tis_clip_low=0.0 if low is None else low, tis_clip=inputs["threshold_high"])
-    old_log_probs = inputs["old_log_probs"].detach()
-    samples = as_samples(
-        {**inputs, "old_log_probs": old_log_probs}, "old_log_probs", "rollout_log_probs", "response_mask"
+    constant = {**inputs, "old_log_probs": inputs["old_log_probs"].detach()}
+    samples = as_samples(constant, "old_log_probs", "rollout_log_probs", "response_mask")
+    weights, _, metrics = boundary.invoke(
+        samples, args, pg_loss=torch.ones(shape.numel()).to(constant["old_log_probs"])
     )
-    ones = torch.ones_like(old_log_probs).reshape(-1)
-    weights, _, metrics = boundary.invoke(samples, args, pg_loss=ones)
     return {"weights": weights.reshape(shape), "clip_fraction": metrics["tis_clipfrac"].reshape(shape)}
 
 
@@ -477,14 +474,14 @@ TARGET = Target(
                 ),
             ),
         ),
-        Binding(
+        normalised_rewards(
             "slime.ray.rollout.RolloutManager._post_process_rewards",
-            "reward_normalisation",
+            _post_process_rewards,
+            "std_level",
             formerly=("slime.ray.buffer.RolloutController.post_process_rewards",),
-            call=_post_process_rewards,
             imports=(TYPES,),
             stand_ins=(SELF, ARGS),
-            fixed={"group_layout": "consecutive", **REWARD_NORMALISATION.lacking("std_level")},
+            fixed={"group_layout": "consecutive"},
             accepts={"std_level": (None, "group")},
         ),
         *log_probs.BINDINGS,

@@ -12,9 +12,10 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import stand_in, swapped, torch
+from sentinel.worker.families import MPU
+from sentinel.worker.kit import lengths_of, stand_in, swapped, torch
 
-from .shared import ARGS, LOSS, MPU, PPO, as_rows, joined, one_rank, shards, valid_counts, valid_lengths
+from .shared import ARGS, LOSS, PPO, as_rows, joined, one_rank, shards, valid_counts
 
 #: The last revisions with an FSDP backend are not on main.
 _FIX = "https://github.com/THUDM/slime/blob/2a3969205ce37785b0a9f428a3c3ab1ea6422169/slime"
@@ -55,9 +56,15 @@ def _after(logits: Any) -> Any:
     return -logits[:, 0].detach()
 
 
+def _of_logits(inputs: Mapping[str, Any], ask: Any) -> dict[str, Any]:
+    """As :func:`_of_ranks`, of logits and their tokens."""
+    tokens = _tokens(inputs, lengths_of(inputs, "response_mask"))
+    return _of_ranks(inputs, inputs["logits"], _after(inputs["logits"]), tokens, ask)
+
+
 def _of_ranks(inputs: Mapping[str, Any], outputs: Any, after: Any, tokens: list[Any], ask: Any) -> dict[str, Any]:
     """What ``ask(packed, batch)`` gives of each sample, put together from its context-parallel ranks."""
-    ranks, lengths = inputs.get("context_parallel_size", 1), valid_lengths(inputs)
+    ranks, lengths = inputs.get("context_parallel_size", 1), lengths_of(inputs, "response_mask")
     packed, batch = _packed(outputs, lengths, after), {"unconcat_tokens": tokens, **valid_counts(inputs)}
     found = []
     for rank in range(ranks):
@@ -88,8 +95,7 @@ def _responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     def ask(packed: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
         return dict(zip(("logits", "tokens"), zip(*boundary.invoke({}, packed, args=_args(inputs), **batch))))
 
-    tokens = _tokens(inputs, valid_lengths(inputs))
-    found = _of_ranks(inputs, inputs["logits"], _after(inputs["logits"]), tokens, ask)
+    found = _of_logits(inputs, ask)
     logs = [torch.log_softmax(logits, dim=-1) for logits in found["logits"]]
     width = inputs["token_ids"].shape[1]
     chosen = [x.gather(-1, t[:, None])[:, 0] for x, t in zip(logs, found["tokens"])]
@@ -111,8 +117,7 @@ def _log_probs_and_entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str
         found = boundary.invoke({}, packed, args=_args(inputs), with_entropy=inputs["with_entropy"], **batch)
         return found[1] if isinstance(found, tuple) else found
 
-    tokens = _tokens(inputs, valid_lengths(inputs))
-    found = _of_ranks(inputs, inputs["logits"], _after(inputs["logits"]), tokens, ask)
+    found = _of_logits(inputs, ask)
     width = inputs["token_ids"].shape[1]
     return {key: as_rows(found[key], width) if key in found else None for key in ("log_probs", "entropy")}
 
@@ -127,7 +132,7 @@ def _flat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    tokens = [torch.zeros(n + 1, dtype=torch.long) for n in valid_lengths(inputs)]
+    tokens = [torch.zeros(n + 1, dtype=torch.long) for n in lengths_of(inputs, "response_mask")]
 
     def ask(packed: Any, batch: Mapping[str, Any]) -> Any:
         found = boundary.invoke({}, packed.unsqueeze(-1), args=_args({"temperature": 0.5}), **batch)
@@ -139,7 +144,7 @@ def _values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _context_parallel(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Every rank has its chunk of the packed sequence, padded until the ranks divide it. The answer of rank 0."""
-    lengths, ranks = valid_lengths(inputs), inputs["context_parallel_size"]
+    lengths, ranks = lengths_of(inputs, "response_mask"), inputs["context_parallel_size"]
     logits = _packed(inputs["logits"], lengths, _after(inputs["logits"]))[0]
     tokens = torch.cat(_tokens(inputs, lengths))
     surplus = -len(tokens) % ranks
@@ -189,7 +194,7 @@ def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The reference's log-probs. The policy answers the logits turned round, so that asking it shows."""
     if not hasattr(boundary.owner, "_get_model_inputs_args"):
         raise AbsentError("not in this version: there is one model, whose parameters are exchanged on its GPU")
-    lengths = valid_lengths(inputs)
+    lengths = lengths_of(inputs, "response_mask")
     logits = _packed(inputs["logits"], lengths, _after(inputs["logits"]))
     tokens = torch.cat(_tokens(inputs, lengths))
     batch = {"tokens": tokens, "position_ids": torch.arange(len(tokens))}

@@ -8,6 +8,7 @@ import queue
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from sentinel.contracts.conversations import chat
@@ -15,8 +16,19 @@ from sentinel.contracts.rollouts import SAMPLING_REQUEST
 from sentinel.contracts.table_engine import ROW, TableEngine, experts_beside, in_sglangs_words
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.families import BASE64, rollout, sampling_request
-from sentinel.worker.kit import Asked, asked, awaited, itself, kept, of_parser, stand_in, swapped, with_base64
+from sentinel.worker.families import BASE64, WORDS, rollout, sampling_request
+from sentinel.worker.kit import (
+    Asked,
+    all_swapped,
+    asked,
+    awaited,
+    itself,
+    kept,
+    of_parser,
+    stand_in,
+    swapped,
+    with_base64,
+)
 
 from .shared import ARGS, MAIN, TYPES
 
@@ -86,6 +98,13 @@ def _refuse_groups(module: Any) -> None:
         raise AbsentError("not in this version: a group is a record, which counts the tokens that are left")
 
 
+def _alone(tokenizer: Any) -> dict[str, Any]:
+    """What the module of rollouts makes its state of: a tokenizer, in both of the ways in which it has been loaded."""
+    answers = {"load_tokenizer": tokenizer, "load_processor": None, "get_rollout_num_engines": 1}
+    tokenizers = stand_in(from_pretrained=partial(itself, tokenizer))  # until December 2025
+    return {**{name: partial(itself, answer) for name, answer in answers.items()}, "AutoTokenizer": tokenizers}
+
+
 def _asked(boundary: Any, args: Any) -> Any:
     """Of the state that all requests share, and the function that makes one."""
     _refuse_groups(boundary.module)
@@ -95,18 +114,8 @@ def _asked(boundary: Any, args: Any) -> Any:
     async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
         raise Asked({name: value for name, value in payload["sampling_params"].items() if name != told})
 
-    tokenizer = _OneToken()
-    answers = {
-        "load_tokenizer": tokenizer,
-        "load_processor": None,
-        "_prepare_prompt_ids": [5],
-        "get_rollout_num_engines": 1,
-    }
-    sample = boundary.imported[TYPES].Sample(prompt="a", tokens=[5])
-    tokenizers = stand_in(from_pretrained=lambda *_, **__: tokenizer)  # until December 2025
-    with contextlib.ExitStack() as alone, swapped(module, "post", post), swapped(module, "AutoTokenizer", tokenizers):
-        for name, said in answers.items():
-            alone.enter_context(swapped(module, name, lambda *_, _said=said, **__: _said))
+    tokenizer, sample = _OneToken(), boundary.imported[TYPES].Sample(prompt="a", tokens=[5])
+    with all_swapped(module, **_alone(tokenizer), post=post, _prepare_prompt_ids=partial(itself, [5])):
         if "tokenizer" in boundary.parameters:  # for a day in August 2025
             return asked(boundary.function(args, tokenizer, sample, rollouts.compute_sampling_params(args)))
         type(module.GenerateState)._instances.clear()
@@ -144,17 +153,10 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         told.append(sample.label)
         return 1.0
 
-    answers = {"load_tokenizer": engine.tokenizer, "load_processor": None, "get_rollout_num_engines": 1}
     row = made(prompt=engine.tokenizer.written(engine.prompt, add_generation_prompt=True), label=ROW)
     shared = {**inputs["options"], "max_new_tokens": room}
-    with contextlib.ExitStack() as alone:
-        for name, said in answers.items():
-            alone.enter_context(swapped(module, name, lambda *_, _said=said, **__: _said))
-        tokenizers = stand_in(from_pretrained=lambda *_, **__: engine.tokenizer)
-        for name, stands in (("post", post), ("async_rm", graded), ("AutoTokenizer", tokenizers)):
-            alone.enter_context(swapped(module, name, stands))
-        alone.enter_context(with_base64(module))
-        alone.enter_context(swapped(sys.modules.get(_GENERATOR), "post", post))
+    of_generator = swapped(sys.modules.get(_GENERATOR), "post", post)
+    with all_swapped(module, **_alone(engine.tokenizer), post=post, async_rm=graded), with_base64(module), of_generator:
         getattr(type(module.GenerateState), "_instances", {}).clear()
         state = (module.GenerateState(args),) if "state" in boundary.parameters else ()  # for a day in August 2025
         for _ in range(1 + sum(map(len, inputs["pieces"]))):
@@ -243,7 +245,6 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
     return {"token_ids": ids, "loss_mask": mask}
 
 
-_WORDS = StandIn("tokenizer", "a word is a token, in a template of ChatML's form")
 _SGLANG, _ARGUMENTS = "slime.backends.sglang_utils.arguments", "slime.utils.arguments"
 _MASKS = "slime.utils.mask_utils.MultiTurnLossMaskGenerator"
 
@@ -283,7 +284,7 @@ BINDINGS = (
             "trained_tokens",
             call=_trained_of_a_chat,
             requires=(f"{_MASKS}.gen_multi_turn_loss_mask_{kind}",),
-            stand_ins=(_WORDS,),
+            stand_ins=(WORDS,),
             fixed={"trains": "all", "max_tokens": None, **without},
             dialects=(
                 Dialect(

@@ -9,15 +9,16 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import itself, on_ranks, stand_in, swapped, torch
+from sentinel.worker.families import MPU
+from sentinel.worker.kit import gradients_of, itself, on_ranks, stand_in, swapped, torch
 
+from .balancing import schedule_of
 from .shared import (
     ARGS,
     CP,
     LOG_PROBS,
     LOSS,
     MAIN,
-    MPU,
     PPO,
     Answer,
     as_rows,
@@ -27,6 +28,8 @@ from .shared import (
     mask_sums,
     one_rank,
     parallel_state,
+    policy_args,
+    policy_batch,
     shards,
     valid_counts,
     valid_samples,
@@ -73,12 +76,7 @@ def _step_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     masks = list(inputs["response_mask"])
     rows = inputs["global_batch_size"]
     args = _loss_args(per_token, len(masks) if rows is None else rows)
-    batch = {
-        "loss_masks": masks,
-        **mask_sums(masks),
-        "unconcat_tokens": None,
-        **full_lengths(inputs),
-    }
+    batch = {"loss_masks": masks, **mask_sums(masks), "unconcat_tokens": None, **full_lengths(inputs)}
     with one_rank():
         loss, count = _microbatch(boundary, list(inputs["loss_mat"]), args, batch, 1)
     return {"loss": loss / count}
@@ -221,23 +219,14 @@ def _reinforce_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
 
 def _policy_args(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """What the policy loss reads of the command line."""
-    return _loss_args(
-        inputs["loss_agg_mode"] == "token-mean",
-        len(inputs["response_mask"]),
-        "policy_loss",
-        advantage_estimator="grpo",
-        eps_clip=inputs["eps_clip_low"],
-        eps_clip_high=inputs["eps_clip_high"],
-        eps_clip_c=inputs["dual_clip"],
+    per_token, rows = inputs["loss_agg_mode"] == "token-mean", len(inputs["response_mask"])
+    return policy_args(
+        inputs,
+        **vars(_loss_args(per_token, rows, "policy_loss")),
         entropy_coef=inputs["entropy_coef"],
         kl_loss_type=kl_name(boundary.module.compute_approx_kl, inputs["kl_estimator"]),
         kl_loss_coef=inputs["kl_coef"],
         use_kl_loss=inputs["ref_log_probs"] is not None,
-        custom_pg_loss_reducer_function_path=None,
-        loss_aggregation="sample_mean",  # of #2090, which was not merged
-        **dict.fromkeys(
-            ("use_rollout_logprobs", "use_opsm", "get_mismatch_metrics", "use_tis", "use_unbiased_kl"), False
-        ),
     )
 
 
@@ -246,13 +235,7 @@ def _policy_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
     reference, current = inputs["ref_log_probs"], list(log_probs)
     args = _policy_args(boundary, inputs)
-    batch = {
-        "advantages": list(inputs["advantages"]),
-        "log_probs": list(inputs["old_log_probs"]),
-        "loss_masks": list(mask.to(log_probs.dtype)),
-        "unconcat_tokens": None,
-        **full_lengths(inputs),
-    }
+    batch = policy_batch(inputs, mask.to(log_probs.dtype))
     if reference is not None:
         batch["ref_log_probs"] = list(reference)
     entropies = inputs["entropies"]
@@ -264,8 +247,11 @@ def _policy_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     with one_rank(), swapped(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
         loss, told = boundary.function(args, *parallel_state(boundary), batch, torch.zeros(()), token_mean)
     loss.backward()
-    found = {} if entropies is None else {"entropy_gradient": entropies.grad, "entropy": told["entropy_loss"]}
-    return {"gradient": log_probs.grad, "pg_loss": told["pg_loss"], "kl_loss": told.get("kl_loss"), **found}
+    return {**gradients_of(inputs), **_reported(told)}
+
+
+def _reported(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    return {"pg_loss": metrics["pg_loss"], "kl_loss": metrics.get("kl_loss"), "entropy": metrics.get("entropy_loss")}
 
 
 def _policy_steps(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -276,19 +262,11 @@ def _policy_steps(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     rows, width = mask.shape
     places = torch.arange(1, width + 1)
     lengths = [max(int(last), 1) for last in (mask * places).amax(-1)]  # what follows the last that counts is padding
-    budget = inputs["max_tokens_per_microbatch"]
-    cutting = stand_in(
-        use_dynamic_batch_size=budget is not None,
-        max_tokens_per_gpu=budget,
-        micro_batch_size=inputs["micro_batch_size"] or rows // ranks,
-        balance_data=False,
-        balance_by_flops=False,
-    )
-    parallel = {"dp_size": ranks, "cp_size": 1, "vpp_size": 1, "microbatch_group_size_per_vp_stage": 1}
     whole = {"response_lengths": lengths, "total_lengths": [length + 1 for length in lengths]}
-    order, cuts, (count,), (size,) = boundary.imported[_SCHEDULE].build_dp_schedule(
-        cutting, parallel, whole["total_lengths"], global_batch_size=rows, rollout_indices=list(range(rows))
-    )
+    cutting = {"budget": inputs["max_tokens_per_microbatch"], "micro_batch_size": inputs["micro_batch_size"]}
+    cutting["micro_batch_size"] = cutting["micro_batch_size"] or rows // ranks
+    asked = schedule_of(whole["total_lengths"], ranks, **cutting)
+    order, cuts, (count,), (size,) = boundary.imported[_SCHEDULE].build_dp_schedule(**asked)
     tables = {"current": "log_probs", "entropy": "entropies", "log_probs": "old_log_probs"}
     tables |= {"ref_log_probs": "ref_log_probs", "advantages": "advantages"}
     for name, given in tables.items():
@@ -320,9 +298,7 @@ def _policy_steps(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         said = reports.reduce_train_step_metrics(
             told, calculate_per_token_loss=per_token, step_global_batch_size=size, cp_size=1, dp_with_cp_group=None
         )
-    log_probs, entropies = inputs["log_probs"], inputs["entropies"]
-    found = {} if entropies is None else {"entropy_gradient": entropies.grad, "entropy": said["entropy_loss"]}
-    return {"gradient": log_probs.grad, "pg_loss": said["pg_loss"], "kl_loss": said.get("kl_loss"), **found}
+    return {**gradients_of(inputs), **_reported(said)}
 
 
 _SCHEDULE = "slime.utils.dp_schedule"
