@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sentinel.contracts.contract import Choose, DoesNotApply, Input, dialect
+from sentinel.contracts.contract import Choose, DoesNotApply, Input, dialect, drawn
 from sentinel.values.lazy import torch
 from sentinel.values.literals import Tensor, tensor
 
@@ -21,16 +21,15 @@ LOSS_AGG_MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-tok
 #: A search draws ``batch_num_tokens`` and ``global_batch_size`` as the tokens and sequences of *other* microbatches
 #: and ranks; :func:`count_globally` adds the batch's own.
 AGGREGATION_INPUTS = (
-    Input("loss_agg_mode", "string", "how per-token losses become one", default="token-mean", choices=LOSS_AGG_MODES),
-    Input("batch_num_tokens", "number", "valid tokens of the global batch", default=None, choices=(None, 0, 3)),
-    Input("global_batch_size", "number", "valid sequences of the global batch", default=None, choices=(None, 0, 2)),
-    Input("dp_size", "number", "data-parallel ranks whose losses are averaged", default=None, choices=(None, 1, 2)),
-    Input(
+    drawn("loss_agg_mode", "how per-token losses become one", LOSS_AGG_MODES, "token-mean", kind="string"),
+    drawn("batch_num_tokens", "valid tokens of the global batch", (None, 0, 3), kind="number"),
+    drawn("global_batch_size", "valid sequences of the global batch", (None, 0, 2), kind="number"),
+    drawn("dp_size", "data-parallel ranks whose losses are averaged", (None, 1, 2), kind="number"),
+    drawn(
         "loss_scale_factor",
-        "number",
         "constant divisor of seq-mean-token-sum-norm; left out, the number of columns",
-        default=None,
-        choices=(None, 8),
+        (None, 8),
+        kind="number",
     ),
     dialect(
         "empty_rows",

@@ -7,7 +7,7 @@ import torch inside themselves.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Literal, Protocol
 
@@ -118,13 +118,20 @@ _FIRST = object()
 _KINDS: Mapping[type, InputKind] = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
 
+def drawn(
+    name: str, meaning: str, choices: tuple[Any, ...], default: Any = _FIRST, kind: InputKind | None = None
+) -> Input:
+    """Declare a setting of which a search draws one of these; what a scenario leaves out is the first of them."""
+    first = next(choice for choice in choices if choice is not None)
+    default = choices[0] if default is _FIRST else default
+    return Input(name, kind or _KINDS[type(first)], meaning, default=default, choices=choices)
+
+
 def knob(
     name: str, meaning: str, choices: tuple[Any, ...], default: Any = _FIRST, kind: InputKind | None = None
 ) -> Input:
-    """Declare a setting each choice of which must count; what a scenario leaves out is the first of them."""
-    first = next(choice for choice in choices if choice is not None)
-    default = choices[0] if default is _FIRST else default
-    return Input(name, kind or _KINDS[type(first)], meaning, default=default, choices=choices, knob=True)
+    """Declare one each choice of which must count."""
+    return replace(drawn(name, meaning, choices, default, kind), knob=True)
 
 
 def dialect(name: str, default: Any, meaning: str, kind: InputKind | None = None) -> Input:

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sentinel.contracts.contract import AS_DEFINED, Choose, Input, Observed, dialect, knob, rule
+from sentinel.contracts.contract import AS_DEFINED, Choose, Input, Observed, dialect, drawn, knob, rule
 from sentinel.values.lazy import torch
 
 Message = Mapping[str, Any]
@@ -209,28 +209,18 @@ CONVERSATION = rule(
             default=("tool",),
             choices=(("tool",),),
         ),
-        Input(
+        drawn(
             "default_system",
-            "boolean",
             "whether the template begins with a message of the system where a chat has none",
-            default=False,
-            choices=(False, True),
+            (False, True),
         ),
-        Input(
+        drawn(
             "tools_share_a_turn",
-            "boolean",
             "whether the template makes what tools say one after the other one turn of the user's",
-            default=False,
-            choices=(False, True),
+            (False, True),
         ),
         knob("trains", "all that the policy said, or its last answer", ("all", "last")),
-        Input(
-            "max_tokens",
-            "integer",
-            "tokens that a chat may have; the others are cut off",
-            default=None,
-            choices=(None, 12, 20),
-        ),
+        drawn("max_tokens", "tokens that a chat may have; the others are cut off", (None, 12, 20)),
         dialect("after_the_end", "absent", "whether the new line behind the end of an answer is trained: or counted"),
         dialect("untrained", "left out", "a chat of which no trained token is left: left out, or kept"),
     ),

@@ -7,15 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from sentinel.contracts.aggregation import cut_rows, detached, gradient, leaf
-from sentinel.contracts.contract import (
-    Choose,
-    Contract,
-    Input,
-    Observed,
-    knob,
-    laws_of_tokens,
-    token_mask,
-)
+from sentinel.contracts.contract import Choose, Contract, Input, Observed, drawn, knob, laws_of_tokens, token_mask
 from sentinel.contracts.updates import MICRO_BATCH_SIZE, cut_otherwise, fitting
 from sentinel.values.lazy import torch
 
@@ -85,12 +77,11 @@ DISTILLATION_LOSS = Contract(
         token_mask(dtype="int64", dtypes=()),
         knob("beta", "0 is the forward KL (teacher || student), 1 the reverse", (0.5, 0.0, 1.0, 0.1)),
         knob("temperature", "what both logits are divided by", (1.0, 2.0)),
-        Input(
+        drawn(
             "batch_num_tokens",
-            "number",
             "tokens that count of the whole step; left out, those of the batch",
-            default=None,
-            choices=(None, 0, 3),
+            (None, 0, 3),
+            kind="number",
         ),
     ),
     observes=(

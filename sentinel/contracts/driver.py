@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sentinel.contracts.contract import TOKENS, Choose, Contract, Input, Observed
+from sentinel.contracts.contract import REQUIRED, TOKENS, Choose, Contract, Input, Observed, drawn
 from sentinel.values.lazy import torch
 from sentinel.values.literals import from_array
 
@@ -144,12 +144,12 @@ ROUTER_REPLAY = Contract(
             shape=("batch", "tokens", "layers", "top-k"),
             choices=(None,),  # a search makes them in arrange: no domain holds expert numbers
         ),
-        Input("max_tokens_per_microbatch", "integer", "token budget of one microbatch", choices=(4, 8, 100)),
-        Input(
+        drawn("max_tokens_per_microbatch", "token budget of one microbatch", (4, 8, 100), REQUIRED),
+        drawn(
             "padding_microbatches",
-            "integer",
             "microbatches that the slowest data-parallel rank has more than this one",
-            choices=(0, 1, 2),
+            (0, 1, 2),
+            REQUIRED,
         ),
     ),
     observes=(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sentinel.contracts.aggregation import with_a_token
-from sentinel.contracts.contract import Choose, Contract, Input, Observed, per_token, rule
+from sentinel.contracts.contract import REQUIRED, Choose, Contract, Input, Observed, drawn, per_token, rule
 from sentinel.values.lazy import torch
 
 # -- balanced partition ------------------------------------------------------------------------------------------------
@@ -88,8 +88,8 @@ BALANCED_PARTITION = rule(
         "in one part, and merging the largest with the smallest keeps parts no further apart than the longest item"
     ),
     inputs=(
-        Input("parts", "integer", "how many parts there are to be", choices=(2, 1, 3, 4)),
-        Input("equal_size", "boolean", "whether each part gets as many sequences", default=True, choices=(True, False)),
+        drawn("parts", "how many parts there are to be", (2, 1, 3, 4), REQUIRED),
+        drawn("equal_size", "whether each part gets as many sequences", (True, False)),
         Input("grouped", "boolean", "whether sequences of one prompt go to one part", default=False),
         Input("keep_minibatches", "boolean", "whether each is to stay in its minibatch", default=False),
         Input("lengths", "any", "tokens of each sequence", choices=((),)),
@@ -147,12 +147,7 @@ MICROBATCH_PACKING = Contract(
     source="bin packing (Johnson et al., 1974): every item in one bin, and no bin above its capacity",
     inputs=(
         per_token("attention_mask", "1 where a token is no padding", "mask", dtype="int64"),
-        Input(
-            "max_tokens_per_microbatch",
-            "integer",
-            "most tokens of a microbatch; no row has more",
-            choices=(100, 5, 6, 8),
-        ),
+        drawn("max_tokens_per_microbatch", "most tokens of a microbatch; no row has more", (100, 5, 6, 8), REQUIRED),
     ),
     observes=(
         Observed("times", "in how many microbatches each row is", ("batch",)),

@@ -9,12 +9,14 @@ import numpy as np
 
 from sentinel.contracts.aggregation import CONTEXT_PARALLEL, gradient, leaf
 from sentinel.contracts.contract import (
+    REQUIRED,
     TOKENS,
     Choose,
     Contract,
     Input,
     Observed,
     dialect,
+    drawn,
     knob,
     laws_of_tokens,
     per_row,
@@ -80,11 +82,9 @@ RESPONSE_MASKS = rule(
         Input(
             "response_token_ids", "any", "token ids of each response, ragged, with the EOS that ends it", choices=([],)
         ),
-        Input("response_length", "integer", "columns that responses have", choices=(4, 2, 6)),
-        Input("eos_token_id", "integer", "id of the end of a response", default=1, choices=(1, 0)),
-        Input(
-            "pad_token_id", "integer", "id of padding; many tokenizers have one id for both", default=0, choices=(0,)
-        ),
+        drawn("response_length", "columns that responses have", (4, 2, 6), REQUIRED),
+        drawn("eos_token_id", "id of the end of a response", (1, 0)),
+        drawn("pad_token_id", "id of padding; many tokenizers have one id for both", (0,)),
     ),
     observes=(
         Observed("response_mask", "1 where the policy chose a token, its EOS among them", ("batch", "columns")),
@@ -176,7 +176,7 @@ TOKEN_LOG_PROBS = Contract(
             "sampled",
             "which distribution's entropy it is: sampled (with the temperature), or model (without)",
         ),
-        Input("with_entropy", "boolean", "whether the entropy is asked for", default=True, choices=(True, False)),
+        drawn("with_entropy", "whether the entropy is asked for", (True, False)),
     ),
     observes=(
         Observed("log_probs", "of each response token; 0 elsewhere", TOKENS),

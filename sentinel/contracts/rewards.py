@@ -16,6 +16,7 @@ from sentinel.contracts.contract import (
     Input,
     Observed,
     dialect,
+    drawn,
     knob,
     per_row,
     returned,
@@ -155,8 +156,8 @@ RULE_REWARD = Contract(
     summary="the score of a response, by a rule that compares its answer with the ground truth",
     source="the definition of a verifiable reward (arXiv:2411.15124, section 6): positive exactly where it is verified",
     inputs=(
-        Input("ground_truth", "string", "the answer that is right", choices=("42", "7", "-3", "100")),
-        Input("wrong_answer", "string", "another answer", default="43", choices=("43", "8", "0")),
+        drawn("ground_truth", "the answer that is right", ("42", "7", "-3", "100"), REQUIRED),
+        drawn("wrong_answer", "another answer", ("43", "8", "0")),
         Input(
             "right_answer",
             "string",
@@ -164,20 +165,18 @@ RULE_REWARD = Contract(
             "ground truth itself",
             default=None,
         ),
-        Input(
+        drawn(
             "wording",
-            "string",
             "how a response says its answer: boxed (in a sentence, in a \\boxed), bare (nothing else), or the response "
             "itself with {answer} in its place",
-            default="boxed",
-            choices=tuple(WORDINGS),
+            tuple(WORDINGS),
+            "boxed",
+            kind="string",
         ),
-        Input(
+        drawn(
             "notation",
-            "string",
             "in which way the right answer is written otherwise than the ground truth; as_is: as the other inputs say",
-            default="as_is",
-            choices=("as_is",),
+            ("as_is",),
         ),
         Input("rule", "string", "the name of the rule, where a boundary has several", default=None),
     ),
@@ -219,13 +218,11 @@ TOKEN_REWARD = Contract(
     inputs=(
         per_row("rewards", "score of each response", "reward"),
         token_mask(dtypes=()),
-        Input(
+        drawn(
             "score_as",
-            "string",
             "what a rule says of a response: number, or record (the score, with what else it found); null where no "
             "rule is asked",
-            default="number",
-            choices=("number", "record"),
+            ("number", "record"),
         ),
     ),
     observes=(

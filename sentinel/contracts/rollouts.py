@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import AS_DEFINED, REQUIRED, Choose, Input, Observed, knob, returned, rule
+from sentinel.contracts.contract import AS_DEFINED, REQUIRED, Choose, Input, Observed, drawn, knob, returned, rule
 from sentinel.values.lazy import torch
 
 # -- a turn of a rollout -----------------------------------------------------------------------------------------------
@@ -29,9 +29,9 @@ ROLLOUT_TURN = rule(
     summary="an observation that follows what the policy said, in the room that a response has",
     source="a limit of n tokens is kept by n tokens: what fits exactly fits",
     inputs=(
-        Input("generated_tokens", "integer", "tokens that the policy said so far", choices=(3, 1, 2)),
-        Input("observation_tokens", "integer", "tokens that the environment answers", choices=(2, 1, 3)),
-        Input("response_length", "integer", "most tokens of a response, observations among them", choices=(8, 5, 4, 3)),
+        drawn("generated_tokens", "tokens that the policy said so far", (3, 1, 2), REQUIRED),
+        drawn("observation_tokens", "tokens that the environment answers", (2, 1, 3), REQUIRED),
+        drawn("response_length", "most tokens of a response, observations among them", (8, 5, 4, 3), REQUIRED),
     ),
     observes=(
         Observed(
@@ -81,8 +81,8 @@ ROLLOUT_EPISODE = rule(
     inputs=(
         Input("said", "any", "tokens that the policy says in each turn, EOS among them", choices=([],)),
         Input("heard", "any", "tokens that the environment answers to each turn, the last one included", choices=([],)),
-        Input("turns", "integer", "how many turns there may be", choices=(1, 2, 3)),
-        Input("max_tokens", "integer", "most tokens of a response", choices=(100, 2, 4)),
+        drawn("turns", "how many turns there may be", (1, 2, 3), REQUIRED),
+        drawn("max_tokens", "most tokens of a response", (100, 2, 4), REQUIRED),
     ),
     observes=(
         Observed("loss_mask", "for each token of the response: 1 the policy's, 0 the environment's", ("response",)),
@@ -127,8 +127,8 @@ ROLLOUT_COLLECTION = rule(
     summary="a batch that is taken of the rollouts that are done, and what is left for the next",
     source="a queue: what is put in is taken out once",
     inputs=(
-        Input("completed", "integer", "rollouts that are done", choices=(0,)),
-        Input("needed", "integer", "rollouts of a batch", choices=(2, 1, 3)),
+        drawn("completed", "rollouts that are done", (0,), REQUIRED),
+        drawn("needed", "rollouts of a batch", (2, 1, 3), REQUIRED),
     ),
     observes=(
         Observed("times", "how often each rollout is in the batch or among what is left", ("rollouts",)),
@@ -182,14 +182,12 @@ TRUNCATION = rule(
     inputs=(
         Input("token_ids", "any", "the sequence; of a text, the code points of its letters", choices=([],)),
         Input("loss_mask", "any", "1 where a token is trained on; null where the boundary has none", default=None),
-        Input("max_length", "integer", "how many of them there is room for", choices=(3, 1, 2, 5)),
+        drawn("max_length", "how many of them there is room for", (3, 1, 2, 5), REQUIRED),
         knob("side", "the end that loses tokens: left or right", ("right", "left"), REQUIRED),
-        Input(
+        drawn(
             "padded",
-            "boolean",
             "whether what is shorter than max_length is filled up to it; the padding is no part of the answer",
-            default=False,
-            choices=(False, True),
+            (False, True),
         ),
     ),
     observes=(

@@ -19,6 +19,7 @@ from sentinel.contracts.contract import (
     Input,
     Observed,
     dialect,
+    drawn,
     knob,
     laws_of_tokens,
     per_token,
@@ -53,9 +54,9 @@ CONTEXT_PARALLEL_LOSS = rule(
     source="data and context parallelism are implementations of one sum (Megatron-LM, arXiv:2104.04473)",
     inputs=(
         Input("losses", "any", "loss of each response token: tensor [tokens]", choices=((),)),
-        Input("prompt_length", "integer", "tokens of the prompt, which the ranks share too", choices=(4,)),
-        Input("context_parallel_size", "integer", "ranks", choices=(1, 2, 4)),
-        Input("per_token", "boolean", "whether losses are summed and divided by all tokens", choices=(True, False)),
+        drawn("prompt_length", "tokens of the prompt, which the ranks share too", (4,), REQUIRED),
+        drawn("context_parallel_size", "ranks", (1, 2, 4), REQUIRED),
+        drawn("per_token", "whether losses are summed and divided by all tokens", (True, False), REQUIRED),
     ),
     observes=(Observed("loss", "the loss of the sequence"),),
     measure=returned(loss="number"),
@@ -357,11 +358,8 @@ DECOUPLED_LOSS = Contract(
         per_token("advantages", "advantage of each token", "advantage"),
         token_mask(dtype="bool", dtypes=()),
         knob("eps_clip", "bound of |ratio - 1|", (0.2, 0.6)),
-        Input(
-            "correction",
-            "string",
-            "what drops tokens, as the framework calls it: icepop or mask",
-            choices=("mask", "icepop"),
+        drawn(
+            "correction", "what drops tokens, as the framework calls it: icepop or mask", ("mask", "icepop"), REQUIRED
         ),
         knob("weight_low", "smallest weight of a token that is kept", (None, 0.5)),
         knob("weight_high", "largest weight of a token that is kept", (2.0, 5.0)),

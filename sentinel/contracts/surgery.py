@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sentinel.contracts.contract import Choose, Contract, Input, Observed, dialect, rule
+from sentinel.contracts.contract import REQUIRED, Choose, Contract, Input, Observed, dialect, drawn, rule
 from sentinel.values.lazy import torch
 from sentinel.values.literals import Tensor, from_array
 
@@ -143,17 +143,17 @@ ROW_SURGERY = rule(
         "a row is one thing in all fields, and what belongs to the whole container goes with each part"
     ),
     inputs=(
-        Input(
+        drawn(
             "surgery",
-            "string",
             "cut (into count parts, the first ones longer where it does not come out even), split (into parts of count "
             "rows), join (containers of sizes rows), reorder (to order), fill (up to a multiple of count rows, with "
             "the rows again from the first), shorten (by the last count rows), repeat (each row count times), tile "
             "(all rows count times), repeat_each (row n sizes[n] times)",
-            choices=("split", "cut", "join", "reorder", "fill", "shorten", "repeat", "tile", "repeat_each"),
+            ("split", "cut", "join", "reorder", "fill", "shorten", "repeat", "tile", "repeat_each"),
+            REQUIRED,
         ),
-        Input("count", "integer", "what the surgery counts", default=2, choices=(2, 1, 3, 4)),
-        Input("remainder", "integer", "1 where a cut need not come out even", default=0, choices=(0, 1)),
+        drawn("count", "what the surgery counts", (2, 1, 3, 4)),
+        drawn("remainder", "1 where a cut need not come out even", (0, 1)),
         Input(
             "meta", "mapping", "what belongs to the whole container", default={"temperature": 0.5, "split": ["train"]}
         ),
@@ -220,10 +220,10 @@ MINIBATCH_ITERATION = rule(
         "each row once an epoch; an order that is drawn is drawn from the seed alone"
     ),
     inputs=(
-        Input("minibatch_size", "integer", "rows of a minibatch", choices=(2, 1, 3)),
-        Input("epochs", "integer", "how often the batch is gone through", choices=(2, 1, 3)),
-        Input("shuffle", "boolean", "whether each epoch has an order of its own", default=False, choices=(False, True)),
-        Input("seed", "integer", "of the order", default=0, choices=(0, 1, 7)),
+        drawn("minibatch_size", "rows of a minibatch", (2, 1, 3), REQUIRED),
+        drawn("epochs", "how often the batch is gone through", (2, 1, 3), REQUIRED),
+        drawn("shuffle", "whether each epoch has an order of its own", (False, True)),
+        drawn("seed", "of the order", (0, 1, 7)),
         Input("layouts", "mapping", "what a search makes fields of, as in row_surgery", default=LAYOUTS),
         Input("fields", "any", "field -> column: a tensor [rows, ...], or a list of one entry a row", choices=({},)),
     ),
@@ -313,7 +313,7 @@ BATCH_SURGERY = Contract(
             default={},
         ),
         Input("optional_layouts", "mapping", "the same, of the fields that a batch may lack", default={}),
-        Input("max_tokens_per_microbatch", "integer", "token budget of one microbatch", choices=(8, 4, 100)),
+        drawn("max_tokens_per_microbatch", "token budget of one microbatch", (8, 4, 100), REQUIRED),
     ),
     observes=(
         Observed("fields", "the fields that the made-up rows carry"),
@@ -375,9 +375,9 @@ COLUMN_PADDING = rule(
     source="padding adds columns and nothing else: values, order and dtype stay",
     inputs=(
         Input("values", "any", "tensor [rows, columns] of any dtype", choices=((),)),
-        Input("length", "integer", "columns that there are to be at least", choices=(4, 2, 6)),
-        Input("pad_value", "number", "what the new columns hold", choices=(0, 7)),
-        Input("side", "string", "where they stand: right or left", default="right", choices=("right", "left")),
+        drawn("length", "columns that there are to be at least", (4, 2, 6), REQUIRED),
+        drawn("pad_value", "what the new columns hold", (0, 7), REQUIRED, kind="number"),
+        drawn("side", "where they stand: right or left", ("right", "left")),
         dialect("longer", "kept", "rows that are longer: kept, or cut to the length"),
     ),
     observes=(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sentinel.contracts.contract import AS_DEFINED, Choose, Input, Observed, knob, rule
+from sentinel.contracts.contract import AS_DEFINED, REQUIRED, Choose, Input, Observed, drawn, knob, rule
 from sentinel.contracts.conversations import chat
 from sentinel.values.lazy import torch
 
@@ -293,37 +293,25 @@ ROLLOUT = rule(
         Input(
             "pieces", "any", "for each answer the words said in one go; all but the last are cut short", choices=((),)
         ),
-        Input("turns", "integer", "how many answers there may be", choices=(1, 2, 3)),
-        Input("heard", "integer", "most messages between two of them", default=2, choices=(1, 2)),
-        Input("system", "boolean", "whether a message of the system comes first", default=False, choices=(False, True)),
+        drawn("turns", "how many answers there may be", (1, 2, 3), REQUIRED),
+        drawn("heard", "most messages between two of them", (1, 2), 2),
+        drawn("system", "whether a message of the system comes first", (False, True)),
         Input("after_an_answer", "any", "roles that speak between two answers", choices=(("user",), ("tool",))),
-        Input(
+        drawn(
             "heard_as",
-            "string",
             "how what an environment says stands behind an answer: chat, as messages; text, as such, in one answer; "
             "again, as messages of a chat that is written anew from its beginning",
-            default="chat",
-            choices=("chat", "text", "again"),
+            ("chat", "text", "again"),
         ),
-        Input(
-            "routed", "boolean", "whether the engine is to say its experts", default=False, choices=(False, True, True)
-        ),
-        Input(
-            "interrupted",
-            "boolean",
-            "whether an engine stops for new weights",
-            default=False,
-            choices=(False, True, True),
-        ),
-        Input(
+        drawn("routed", "whether the engine is to say its experts", (False, True, True)),
+        drawn("interrupted", "whether an engine stops for new weights", (False, True, True)),
+        drawn(
             "end",
-            "string",
             "how the last answer ends: eos; length, its limit; text, that stops every one without a token of its own",
-            default="eos",
-            choices=("eos", "length", "text"),
+            ("eos", "length", "text"),
         ),
         knob("resumed", "whether an answer that was interrupted is to go on", (True, True, False)),
-        Input("max_tokens", "integer", "most tokens of a response", default=None, choices=(None, None, 6, 2)),
+        drawn("max_tokens", "most tokens of a response", (None, None, 6, 2)),
         Input(
             "options",
             "mapping",
@@ -331,8 +319,8 @@ ROLLOUT = rule(
             default={},
             choices=({}, {"temperature": 0.5}, {"top_p": 0.75, "top_k": 7}),
         ),
-        Input("default_system", "boolean", "see trained_tokens", default=False, choices=(False, True)),
-        Input("tools_share_a_turn", "boolean", "see trained_tokens", default=False, choices=(False, True)),
+        drawn("default_system", "see trained_tokens", (False, True)),
+        drawn("tools_share_a_turn", "see trained_tokens", (False, True)),
     ),
     observes=(
         Observed("token_ids", "prompt and response, to the last token that is trained on", ("tokens",)),

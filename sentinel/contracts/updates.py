@@ -42,6 +42,7 @@ from sentinel.contracts.contract import (
     Input,
     Observed,
     dialect,
+    drawn,
     knob,
     laws_of_tokens,
     per_row,
@@ -167,30 +168,22 @@ def _as_in(contract: Contract, *names: str) -> tuple[Input, ...]:
     return tuple(item for item in contract.inputs if item.name in names)
 
 
-MICRO_BATCH_SIZE = Input(
-    "micro_batch_size",
-    "integer",
-    "rows of one forward pass, on a rank; left out, all that the rank has",
-    default=None,
-    choices=(None, 1, 2),
+MICRO_BATCH_SIZE = drawn(
+    "micro_batch_size", "rows of one forward pass, on a rank; left out, all that the rank has", (None, 1, 2)
 )
 
 #: How a batch is cut: inputs that must not matter.
 CUTTING = (
-    Input(
+    drawn(
         "dp_size",
-        "integer",
         "data-parallel ranks: each has an equal run of the rows of a step, and their gradients are averaged",
-        default=1,
-        choices=(1, 2),
+        (1, 2),
     ),
     MICRO_BATCH_SIZE,
-    Input(
+    drawn(
         "max_tokens_per_microbatch",
-        "integer",
         "microbatches are packed up to so many tokens, whatever micro_batch_size says; left out, they are not",
-        default=None,
-        choices=(None, 8),
+        (None, 8),
     ),
 )
 
@@ -344,12 +337,10 @@ SUPERVISED_UPDATE = Contract(
             differentiable=True,
         ),
         token_mask("1 where a token after the first is to be learned", dtype="int64", dtypes=()),
-        Input(
+        drawn(
             "first_counts",
-            "boolean",
             "whether the mask marks the first token of each row too, which nothing predicts",
-            default=False,
-            choices=(False, True),
+            (False, True),
         ),
         *CUTTING,
         dialect(
