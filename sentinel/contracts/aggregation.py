@@ -6,11 +6,12 @@ Formulas are in float64 torch, from the papers named; what frameworks honestly c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from sentinel.contracts.contract import Choose, DoesNotApply, Input, dialect, drawn
+from sentinel.contracts.contract import Choose, DoesNotApply, Input, Measure, dialect, drawn
 from sentinel.values.lazy import torch
 from sentinel.values.literals import Tensor, tensor
 
@@ -185,6 +186,34 @@ def detached(value: Any) -> Any:
 def metric(value: Any, mask: Any) -> float | None:
     """A reported metric as a number; None where the boundary reports none; the mean where it reports one a token."""
     return None if value is None else fraction(detached(value), mask)
+
+
+def differentiated(*metrics: str, **gradients: str) -> Measure:
+    """Measure one loss and its backward pass, by these inputs: ``call`` returns ``loss``.
+
+    :param metrics: what it reports beside that, as a number or one number a token.
+    :param gradients: input -> what its gradient is called.
+    """
+    return partial(_differentiated, metrics=metrics, gradients=gradients)
+
+
+def _differentiated(
+    call: Callable[..., Mapping[str, Any]],
+    inputs: Mapping[str, Any],
+    metrics: Sequence[str],
+    gradients: Mapping[str, str],
+) -> dict[str, Any]:
+    leaves = {name: leaf(inputs[name]) for name in gradients}
+    outputs = call(**{**inputs, **leaves})
+    loss = outputs["loss"]
+    slopes: Sequence[Any] = [torch.zeros_like(value) for value in leaves.values()]
+    if isinstance(loss, torch.Tensor) and loss.requires_grad:
+        slopes = torch.autograd.grad(loss, [*leaves.values()], allow_unused=True, materialize_grads=True)
+    return {
+        "loss": detached(loss),
+        **dict(zip(gradients.values(), slopes)),
+        **{name: metric(outputs.get(name), inputs["response_mask"]) for name in metrics},
+    }
 
 
 # -- scenarios ---------------------------------------------------------------------------------------------------------

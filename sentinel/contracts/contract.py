@@ -114,6 +114,16 @@ def token_mask(
     return per_token("response_mask", meaning, "mask", dtypes=dtypes, **more)
 
 
+#: Which rows belong together.
+GROUP = Input("group", "labels", "the prompt that each row answers", shape=("batch",))
+GROUP_LAYOUT = Input(
+    "group_layout",
+    "string",
+    "which labels the boundary can be given: any, consecutive (the rows of a group stand together), equal "
+    "(consecutive, and every group has the same number of rows)",
+    default="any",
+)
+
 _FIRST = object()
 _KINDS: Mapping[type, InputKind] = {bool: "boolean", int: "integer", float: "number", str: "string"}
 

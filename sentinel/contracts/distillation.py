@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sentinel.contracts.aggregation import cut_rows, detached, gradient, leaf
+from sentinel.contracts.aggregation import cut_rows, differentiated
 from sentinel.contracts.contract import Choose, Contract, Input, Observed, drawn, knob, laws_of_tokens, token_mask
 from sentinel.contracts.updates import MICRO_BATCH_SIZE, cut_otherwise, fitting
 from sentinel.values.lazy import torch
 
 _LOGITS = ("batch", "tokens", "vocabulary")
-
-
-def _measure_distillation_loss(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    logits = leaf(inputs["logits"])
-    loss = call(**{**inputs, "logits": logits})["loss"]
-    return {"loss": detached(loss), "logits_gradient": gradient(loss, logits)}
 
 
 def _oracle_distillation_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,7 +82,7 @@ DISTILLATION_LOSS = Contract(
         Observed("loss", "the loss"),
         Observed("logits_gradient", "d loss / d logits", _LOGITS, "gradient"),
     ),
-    measure=_measure_distillation_loss,
+    measure=differentiated(logits="logits_gradient"),
     oracle=_oracle_distillation_loss,
     laws=laws_of_tokens(
         "a_sequence_decision_is_one_decision",
@@ -102,10 +96,6 @@ DISTILLATION_LOSS = Contract(
 )
 
 
-def _arrange_distillation_update(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    return fitting(inputs)
-
-
 DISTILLATION_UPDATE = replace(
     DISTILLATION_LOSS,
     name="distillation_update",
@@ -115,6 +105,6 @@ DISTILLATION_UPDATE = replace(
         knob("generated", "whether the student says the completions, or the data set has them", (True, False)),
         MICRO_BATCH_SIZE,
     ),
-    arrange=_arrange_distillation_update,
+    arrange=fitting,
     parts=cut_otherwise,
 )

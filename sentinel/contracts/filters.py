@@ -8,12 +8,13 @@ from typing import Any
 from sentinel.contracts.aggregation import spreading, with_a_token
 from sentinel.contracts.contract import (
     AS_DEFINED,
+    GROUP,
+    GROUP_LAYOUT,
     REQUIRED,
     TOKENS,
     Choose,
     Contract,
     DoesNotApply,
-    Input,
     Observed,
     dialect,
     knob,
@@ -74,13 +75,8 @@ GROUP_FILTER = rule(
     source="DAPO (arXiv:2503.14476), section 3.2, equation 11: dynamic sampling leaves out what has no advantage",
     inputs=(
         per_row("rewards", "reward of each response", "reward", dtype="float64"),
-        Input("group", "labels", "the prompt that each response answers", shape=("batch",)),
-        Input(
-            "group_layout",
-            "string",
-            "which labels the boundary can be given: any, consecutive, equal (consecutive, and of one size)",
-            default="any",
-        ),
+        GROUP,
+        GROUP_LAYOUT,
         dialect("group_of_one", "dropped", "a response without others to differ from: dropped, or kept"),
         dialect("none_left", "none", "what comes out where no group is kept: none, or all"),
     ),
@@ -114,8 +110,8 @@ DIFFICULTY_FILTER = rule(
     source="PRIME (arXiv:2502.01456), online prompt filtering: prompts whose accuracy is within a range",
     inputs=(
         per_row("rewards", "reward of each response", "reward"),
-        Input("group", "labels", "the prompt that each response answers", shape=("batch",)),
-        Input("group_layout", "string", "any, consecutive, or equal (and of one size)", default="any"),
+        GROUP,
+        GROUP_LAYOUT,
         knob("low", "a prompt whose mean is not above is too hard", (0.125, 0.375), REQUIRED),
         knob("high", "one whose mean is not below is too easy", (0.875, 0.625), REQUIRED),
         dialect("group_of_one", "filtered", "a response without others to the same prompt: filtered, or kept"),

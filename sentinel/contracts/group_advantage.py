@@ -8,6 +8,7 @@ from typing import Any
 
 from sentinel.contracts.aggregation import replaced
 from sentinel.contracts.contract import (
+    GROUP,
     TOKENS,
     Choose,
     Contract,
@@ -22,7 +23,6 @@ from sentinel.contracts.contract import (
     token_mask,
 )
 from sentinel.contracts.normalisation import (
-    COUNT_EPSILON,
     LAWS_OF_TOKENS,
     REWARD_LAYOUT,
     place_rewards,
@@ -76,10 +76,10 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     of_responses, lengths = _of_responses(rewards.sum(-1), valid.sum(-1), inputs), valid.sum(-1)
     white = _chosen(inputs, "whiten", _WHITENED)
     if white and inputs["estimator"] == "gdpo":
-        of_responses = whitened(of_responses, lengths > 0, inputs["count_epsilon"])
+        of_responses = whitened(of_responses, lengths > 0)
     advantages = torch.where(valid, of_responses[:, None], 0.0)
     if white and inputs["estimator"] != "gdpo":
-        advantages = whitened(advantages, valid, inputs["count_epsilon"])
+        advantages = whitened(advantages, valid)
     return {"advantages": advantages, "returns": advantages}
 
 
@@ -200,7 +200,7 @@ GROUP_ADVANTAGE = Contract(
         per_token("token_level_rewards", "reward of each token; an outcome reward stands on one", "reward"),
         token_mask("1 where a token counts; a rejected row is all 0"),
         REWARD_LAYOUT,
-        Input("group", "labels", "the prompt that each row answers", shape=("batch",)),
+        GROUP,
         knob("epsilon", "added to the standard deviation; left out, the boundary's own (1e-6)", (1e-6, 0.5), None),
         knob(
             "norm_by_std",
@@ -251,7 +251,6 @@ GROUP_ADVANTAGE = Contract(
             "1e-8), the variance with n - 1; left out, as the estimator's paper does",
             kind="boolean",
         ),
-        COUNT_EPSILON,
     ),
     observes=(
         Observed("advantages", "advantage of each token", TOKENS),

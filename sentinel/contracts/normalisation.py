@@ -12,6 +12,8 @@ import numpy as np
 
 from sentinel.contracts.aggregation import replaced
 from sentinel.contracts.contract import (
+    GROUP,
+    GROUP_LAYOUT,
     TOKENS,
     Choose,
     Contract,
@@ -30,14 +32,8 @@ from sentinel.values.lazy import torch
 
 #: How rewards or advantages are normalised: ``(x - mean) / (std + epsilon)``.
 NORMALISATION_INPUTS = (
-    Input("group", "labels", "the prompt that each row answers", shape=("batch",)),
-    Input(
-        "group_layout",
-        "string",
-        "which labels the boundary can be given: any, consecutive (the rows of a group stand together), equal "
-        "(consecutive, and every group has the same number of rows)",
-        default="any",
-    ),
+    GROUP,
+    GROUP_LAYOUT,
     knob("mean_level", "over what the subtracted mean is: group, batch, or None for no mean", ("group", "batch", None)),
     knob(
         "std_level",
@@ -125,11 +121,10 @@ def root(var: Any, epsilon: float, placement: str) -> Any:
     raise DoesNotApply(f"no definition of the epsilon placement {placement!r}")
 
 
-def whitened(values: Any, valid: Any, count_epsilon: float = 0.0) -> Any:
+def whitened(values: Any, valid: Any) -> Any:
     """``(x - mean) / sqrt(variance + 1e-8)`` over all tokens that count, the variance with n - 1; 0 elsewhere."""
     tokens = values[valid]
-    scale = root(variance(tokens, count_epsilon=count_epsilon), 1e-8, "inside")
-    return torch.where(valid, (values - mean(tokens, count_epsilon)) / scale, 0.0)
+    return torch.where(valid, (values - mean(tokens)) / root(variance(tokens), 1e-8, "inside"), 0.0)
 
 
 def normalised(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
@@ -213,9 +208,6 @@ def place_rewards(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     inputs["token_level_rewards"] = replaced(rewards, np.where(kept, rewards.array().astype(np.float64), 0.0))
     return inputs
 
-
-#: An input of contracts whose results may be whitened.
-COUNT_EPSILON = dialect("count_epsilon", 0.0, "added to the number of tokens that a mean divides by")
 
 #: An input of contracts whose scenarios :func:`place_rewards` arranges.
 REWARD_LAYOUT = Input(
@@ -382,7 +374,7 @@ MASKED_STATISTICS = Contract(
             "inside (sqrt(variance + epsilon)), outside (sqrt(variance) + epsilon), floor (sqrt(max(variance, "
             "epsilon)))",
         ),
-        COUNT_EPSILON,
+        dialect("count_epsilon", 0.0, "added to the number of tokens that a mean divides by"),
     ),
     observes=(
         Observed("statistic", "mean, sum or var over the batch; else None"),

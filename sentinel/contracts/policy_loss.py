@@ -195,11 +195,6 @@ POLICY_LOSS = Contract(
             "token",
             "token (each token's own advantage) or sequence (their mean over the valid tokens of the response)",
         ),
-        dialect(
-            "reduction",
-            "loss_agg_mode",
-            "loss_agg_mode (as it says), or sum (over the valid tokens, whatever loss_agg_mode says)",
-        ),
     ),
     observes=(
         Observed("loss", "the scalar loss"),

@@ -260,10 +260,9 @@ def policy_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     step = _step(inputs)
     losses = ALGORITHMS[algorithm](step)
     per_token = losses.per_token * _weights(step)
-    total = inputs["reduction"] == "sum"
     zeros = torch.zeros_like(step.valid)
     return {
-        "loss": per_token[step.valid].sum() if total else aggregate(per_token, inputs),
+        "loss": aggregate(per_token, inputs),
         "per_token_loss": per_token,
         "clip_fraction": fraction(zeros if losses.clipped is None else losses.clipped, step.valid),
         "dual_clip_fraction": fraction(zeros if losses.second is None else losses.second, step.valid),

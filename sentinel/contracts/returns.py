@@ -21,7 +21,7 @@ from sentinel.contracts.contract import (
     returned,
     token_mask,
 )
-from sentinel.contracts.normalisation import COUNT_EPSILON, LAWS_OF_TOKENS, REWARD_LAYOUT, place_rewards, runs, whitened
+from sentinel.contracts.normalisation import LAWS_OF_TOKENS, REWARD_LAYOUT, place_rewards, runs, whitened
 from sentinel.values.lazy import torch
 
 # -- generalised advantage estimation ----------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ def _oracle_generalised_advantage(inputs: Mapping[str, Any]) -> dict[str, Any]:
         advantages[row, step] = weights @ deltas
         returns[row, step] = weights @ deltas + v
     if inputs["whiten"]:
-        advantages = whitened(advantages, valid, inputs["count_epsilon"])
+        advantages = whitened(advantages, valid)
     return {"advantages": advantages, "returns": returns}
 
 
@@ -73,7 +73,6 @@ GENERALISED_ADVANTAGE = Contract(
             "what a token that does not count is: skipped (no step), or counted (a step with the reward and the value "
             "that stand there)",
         ),
-        COUNT_EPSILON,
     ),
     observes=(
         Observed("advantages", "advantage of each token that counts; 0 elsewhere", TOKENS),
@@ -114,7 +113,7 @@ def _oracle_discounted_return(inputs: Mapping[str, Any]) -> dict[str, Any]:
         returns[row] = torch.where(counts, _returns(rewards, own, counts, inputs), 0.0)
     return {
         "returns": returns,
-        "advantages": whitened(returns, valid, inputs["count_epsilon"]) if inputs["whiten"] else returns,
+        "advantages": whitened(returns, valid) if inputs["whiten"] else returns,
     }
 
 
@@ -187,7 +186,6 @@ DISCOUNTED_RETURN = Contract(
             "advantages are the returns, centred and divided by sqrt(variance + 1e-8) over all tokens that count, the "
             "variance with n - 1; false: advantages are the returns",
         ),
-        COUNT_EPSILON,
     ),
     observes=(
         Observed("returns", "return of each token that counts; 0 elsewhere", TOKENS),

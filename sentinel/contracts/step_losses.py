@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from sentinel.contracts.aggregation import detached, gradient, leaf, replaced, spread, spreading, with_a_token
+from sentinel.contracts.aggregation import detached, differentiated, leaf, replaced, spread, spreading, with_a_token
 from sentinel.contracts.contract import (
     AS_DEFINED,
+    GROUP,
     REQUIRED,
     TOKENS,
     Choose,
@@ -68,12 +69,6 @@ CONTEXT_PARALLEL_LOSS = rule(
 # -- prompt losses -----------------------------------------------------------------------------------------------------
 
 
-def _measure_prompt_loss(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    losses = leaf(inputs["loss_mat"])
-    loss = call(**{**inputs, "loss_mat": losses})["loss"]
-    return {"loss": detached(loss), "per_token_gradient": gradient(loss, losses)}
-
-
 def _oracle_prompt_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``mean_p sum_{i in p, t} m_it l_it / sum_{i in p, t} m_it``."""
     losses, valid = inputs["loss_mat"], inputs["response_mask"] != 0
@@ -98,13 +93,13 @@ PROMPT_LOSS = Contract(
     inputs=(
         per_token("loss_mat", "per-token losses", "loss", differentiable=True),
         token_mask(dtypes=()),
-        Input("group", "labels", "the prompt that each row answers", shape=("batch",)),
+        GROUP,
     ),
     observes=(
         Observed("loss", "the loss of the batch"),
         Observed("per_token_gradient", "d loss / d loss_mat", TOKENS, "gradient"),
     ),
-    measure=_measure_prompt_loss,
+    measure=differentiated(loss_mat="per_token_gradient"),
     oracle=_oracle_prompt_loss,
     laws=("masked_values_have_no_influence", "the_oracle_agrees", "nothing_else_is_touched", "finite_in_finite_out"),
     group="group",
@@ -185,13 +180,6 @@ ROLLOUT_KL = Contract(
 _SIDES = ("chosen", "rejected")
 
 
-def _measure_preference_loss(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    given = {f"{side}_log_probs": leaf(inputs[f"{side}_log_probs"]) for side in _SIDES}
-    loss = call(**{**inputs, **given})["loss"]
-    slopes = torch.autograd.grad(loss, list(given.values()))
-    return {"loss": detached(loss), **{f"{side}_gradient": slope for side, slope in zip(_SIDES, slopes)}}
-
-
 def _oracle_preference_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """DPO, equation 7: ``-log sigmoid(beta h)``, ``h`` the log-ratio of the chosen response minus that of the rejected
     one, each a sum over its tokens. IPO, equation 17: ``(h - 1 / (2 beta))^2``, each an average over its tokens.
@@ -263,7 +251,7 @@ PREFERENCE_LOSS = Contract(
         Observed("chosen_gradient", "d loss / d chosen_log_probs", TOKENS, "other"),
         Observed("rejected_gradient", "d loss / d rejected_log_probs", TOKENS, "other"),
     ),
-    measure=_measure_preference_loss,
+    measure=differentiated(chosen_log_probs="chosen_gradient", rejected_log_probs="rejected_gradient"),
     oracle=_oracle_preference_loss,
     laws=("order_does_not_matter", "the_oracle_agrees", "nothing_else_is_touched", "every_knob_counts"),
     mask="chosen_mask",
@@ -272,7 +260,7 @@ PREFERENCE_LOSS = Contract(
 
 
 def _arrange_preference_update(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    return fitting(_arrange_preference_loss(inputs, choose), "chosen_mask")
+    return fitting(_arrange_preference_loss(inputs, choose), choose, "chosen_mask")
 
 
 def _pairs_cut_otherwise(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:

@@ -34,6 +34,7 @@ from sentinel.contracts.aggregation import (
 )
 from sentinel.contracts.contract import (
     AS_DEFINED,
+    GROUP,
     REQUIRED,
     TOKENS,
     Choose,
@@ -114,8 +115,7 @@ _WHOLE = dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size"))
 
 
 def _policy_loss(batch: Mapping[str, Any]) -> Any:
-    old = batch["old_log_probs"] if batch["old_policy"] == "given" else batch["log_probs"].detach()
-    return POLICY_LOSS.reference({**batch, **_WHOLE, "old_log_probs": old, "algorithm": "ppo"})["loss"]
+    return POLICY_LOSS.reference({**batch, **_WHOLE, "algorithm": "ppo"})["loss"]
 
 
 def _kl_loss(batch: Mapping[str, Any]) -> Any:
@@ -139,10 +139,10 @@ def _arrange_policy_update(inputs: dict[str, Any], choose: Choose) -> dict[str, 
         inputs["kl_coef"] = 0.0
     if inputs["entropies"] is None:
         inputs["entropy_coef"] = 0.0
-    return fitting(inputs)
+    return fitting(inputs, choose)
 
 
-def fitting(inputs: dict[str, Any], mask: str = "response_mask") -> dict[str, Any]:
+def fitting(inputs: dict[str, Any], choose: Choose, mask: str = "response_mask") -> dict[str, Any]:
     """The scenario with ranks and microbatches that its rows divide into."""
     rows, ranks = inputs[mask].shape[0], inputs.get("dp_size", 1)
     if rows % ranks:
@@ -238,11 +238,6 @@ POLICY_UPDATE = Contract(
         Input("mini_batch_size", "integer", "rows of one optimiser step, of all ranks; left out, all", default=None),
         *CUTTING,
         dialect(
-            "old_policy",
-            "given",
-            "given: what old_log_probs say; current: the first and only step on a batch takes the ratio to be 1",
-        ),
-        dialect(
             "empty_rows",
             "absent",
             "whether rows without a valid token count among the sequences of a mini-batch: absent or counted",
@@ -312,10 +307,6 @@ def _oracle_supervised_update(inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _arrange_supervised_update(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    return fitting(inputs)
-
-
 SUPERVISED_UPDATE = Contract(
     name="supervised_update",
     summary="an update towards given tokens: from a batch, through ranks and microbatches, to the optimiser",
@@ -366,7 +357,7 @@ SUPERVISED_UPDATE = Contract(
         "finite_in_finite_out",
         *AS_DEFINED,
     ),
-    arrange=_arrange_supervised_update,
+    arrange=fitting,
     parts=cut_otherwise,
 )
 
@@ -437,12 +428,12 @@ def _arrange_training_step(inputs: dict[str, Any], choose: Choose) -> dict[str, 
     else:
         prompts = choose.integer(1, rows // 2)
         inputs["group"] = [f"prompt {order[row] % prompts}" for row in range(rows)]
-    return fitting(inputs)
+    return fitting(inputs, choose)
 
 
 _OF_A_STEP = """
     log_probs old_log_probs response_mask loss_agg_mode eps_clip_low eps_clip_high dual_clip dp_size micro_batch_size
-    max_tokens_per_microbatch empty_rows sequence_norm log_ratio_clamp old_policy
+    max_tokens_per_microbatch empty_rows sequence_norm log_ratio_clamp
 """
 
 TRAINING_STEP = replace(
@@ -452,7 +443,7 @@ TRAINING_STEP = replace(
     inputs=(
         *_as_in(POLICY_UPDATE, *_OF_A_STEP.split()),
         per_row("rewards", "score of each response", "reward"),
-        Input("group", "labels", "the prompt that each row answers", shape=("batch",)),
+        GROUP,
         Input(
             "group_layout", "string", "any, or equal: as many rows in each group, which stand together", default="any"
         ),
