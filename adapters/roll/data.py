@@ -107,10 +107,6 @@ def _read(batch: Mapping[str, Any], row: int) -> dict[str, Any]:
     return {**found, "ground_truth": batch["ground_truth"][row]} if "ground_truth" in batch else found
 
 
-def _compared(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    return boundary.function(stand_in(**inputs["first"]), stand_in(**inputs["second"]))
-
-
 _SAMPLE = {"prompt": {"kind": "text"}, "ground_truth": {"kind": "text"}}
 
 
@@ -157,14 +153,6 @@ BINDINGS = (
         dialects=(
             Dialect("longer", "cut", "it makes rows of exactly that length", f"{MAIN}/utils/functionals.py#L457"),
         ),
-    ),
-    Binding(
-        "roll.distributed.strategy.vllm_strategy.compare_sampling_params",
-        "request_comparison",
-        outputs=("alike",),
-        call=_compared,
-        requires=("roll.distributed.strategy.vllm_strategy.compare_sampling_params",),
-        stand_ins=(StandIn("SamplingParams", "the engine's record of parameters, of which attributes are read"),),
     ),
     Binding(
         "roll.datasets.collator.DataCollatorWithPaddingForMM.__call__",
