@@ -404,8 +404,6 @@ def _concatenated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     What fills a row up is no token that counts.
     """
-    if not hasattr(boundary.module, "cat_collate"):
-        raise AbsentError("not in this version: rows are collated in another way")
     lengths, budget = lengths_of(inputs), inputs["max_tokens_per_microbatch"]
     samples = [
         {name: [row] * length for name in ("input_ids", "target_ids")}
@@ -439,6 +437,7 @@ _ROWS = (
         "prime_rl.trainer.sft.data.CatDataset.__iter__",
         "microbatch_packing",
         formerly=("prime_rl.trainer.sft.data.PackingDataset.__iter__",),
+        requires=("prime_rl.trainer.sft.data.cat_collate",),
         call=_concatenated,
     ),
     balanced_partition(f"{_BATCH}.balanced_partition", call=_dealt, fixed={"equal_size": True}),

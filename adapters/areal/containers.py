@@ -144,19 +144,17 @@ def _merged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 #: Until August 2025 a batch was a TensorDict, and what packs and reports stood in another package, realhf.
 OWN = ("areal.utils.stats_tracker",)
 BINDINGS = (
-    Binding(f"{_DATA}.concat_padded_tensors", "collation", call=_concatenated, fixed=_WIDE, requires=OWN),
-    Binding(f"{_DATA}.split_and_unpad_tensor", "collation", call=_split, fixed=_WIDE),
-    Binding(f"{_DATA}.pack_tensor_dict", "collation", call=_packed, fixed=_WIDE),
-    Binding(f"{_DATA}.pad_sequences_to_tensors", "collation", call=_collated, fixed=_LAYOUTS, requires=OWN),
-    Binding(f"{_DATA}.collate_samples_to_list", "collation", call=_collated, fixed=_LAYOUTS, requires=OWN),
-    Binding(f"{_DATA}.pad_packed_tensor_dict", "collation", call=_padded_pack, fixed=_LAYOUTS, requires=OWN),
-    Binding(
-        f"{_DATA}.split_padded_tensor_dict_into_mb_list",
-        "collation",
-        call=_microbatches,
-        imports=(_ARGUMENTS,),
-        requires=OWN,
-        fixed=_LAYOUTS,
+    *(
+        Binding(f"{_DATA}.{name}", "collation", call=call, fixed=layouts, requires=requires, imports=(_ARGUMENTS,))
+        for name, call, layouts, requires in (
+            ("concat_padded_tensors", _concatenated, _WIDE, OWN),
+            ("split_and_unpad_tensor", _split, _WIDE, ()),
+            ("pack_tensor_dict", _packed, _WIDE, ()),
+            ("pad_sequences_to_tensors", _collated, _LAYOUTS, OWN),
+            ("collate_samples_to_list", _collated, _LAYOUTS, OWN),
+            ("pad_packed_tensor_dict", _padded_pack, _LAYOUTS, OWN),
+            ("split_padded_tensor_dict_into_mb_list", _microbatches, _LAYOUTS, OWN),
+        )
     ),
     microbatch_packing(f"{_DATA}.allocate_balanced_mbs", _allocated, imports=(_ARGUMENTS,), requires=OWN),
     microbatch_packing(f"{_SEQPACK}.ffd_allocate", formerly=("areal.utils.datapack.ffd_allocate",), min_groups=1),

@@ -7,7 +7,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import accepted, rates, torch
+from sentinel.worker.kit import accepted, rates, taken, torch
 
 _FUNCTIONAL = "areal.utils.functional"
 ARGUMENTS = "areal.api.cli_args"
@@ -54,7 +54,6 @@ def _critic_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Tokens are dropped by IcePop, where the version has it, or by rejection sampling, which was once a cap alone."""
-
     low, high = inputs["weight_low"], inputs["weight_high"]
     if inputs["correction"] == "icepop":
         if "enable_icepop" not in boundary.parameters:
@@ -67,17 +66,10 @@ def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     else:
         made = boundary.imported[ARGUMENTS].RejectionSamplingConfig
         drop = {"rejection_sampling": made(level="token", action="mask", metric="ratio", lower=low, upper=high)}
-    loss, told = boundary.invoke(
-        {},
-        logprobs=inputs["log_probs"],
-        proximal_logprobs=inputs["proximal_log_probs"],
-        old_logprobs=inputs["behaviour_log_probs"],
-        advantages=inputs["advantages"],
-        eps_clip=inputs["eps_clip"],
-        loss_mask=inputs["response_mask"].bool(),
-        **drop,
-    )
-    return {"loss": loss, "ratio": told["importance_weight"]}
+    names = ("log_probs", "proximal_log_probs", "behaviour_log_probs", "advantages", "eps_clip")
+    masked = {**taken(inputs, *names), "response_mask": inputs["response_mask"].bool()}
+    loss, metrics = boundary.invoke(masked, **drop)
+    return {"loss": loss, "ratio": metrics["importance_weight"]}
 
 
 def _pairs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,6 +111,11 @@ _OBJECTIVES = (
     Binding(
         f"{_FUNCTIONAL}.ppo_actor_loss_fn",
         "decoupled_loss",
+        arguments={
+            "log_probs": ("logprobs",),
+            "proximal_log_probs": ("proximal_logprobs",),
+            "behaviour_log_probs": ("old_logprobs",),
+        },
         call=_decoupled,
         imports=(ARGUMENTS,),
         dtypes=("float32",),  # log-probs are brought to single precision before the subtraction
@@ -132,12 +129,7 @@ _OBJECTIVES = (
             ),
         ),
     ),
-    Binding(
-        "areal.trainer.dpo.dpo_engine.compute_dpo_loss",
-        "preference_loss",
-        call=_pairs,
-        fixed={"ld_alpha": None},
-    ),
+    Binding("areal.trainer.dpo.dpo_engine.compute_dpo_loss", "preference_loss", call=_pairs, fixed={"ld_alpha": None}),
 )
 
 

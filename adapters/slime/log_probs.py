@@ -8,12 +8,13 @@ token, that predicts nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
 from sentinel.worker.families import MPU
-from sentinel.worker.kit import lengths_of, stand_in, swapped, torch
+from sentinel.worker.kit import all_swapped, itself, lengths_of, stand_in, swapped, taken, torch
 
 from .shared import ARGS, LOSS, PPO, as_rows, joined, one_rank, shards, valid_counts
 
@@ -105,7 +106,6 @@ def _responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _own_kernel(module: Any) -> None:
     """:raises AbsentError: until June 2026 the log-prob itself was Megatron-LM's fused kernel, and not slime's code;
     get_responses, which hands it its logits and tokens, is bound."""
-
     if hasattr(module, "compute_log_probs"):
         raise AbsentError(f"not in this version: {module.__name__} asks a kernel of Megatron-LM for log-probs")
 
@@ -153,17 +153,10 @@ def _context_parallel(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
     sent: list[Any] = []
 
     def rank(number: int, all_gather: Any) -> Any:
+        own = {"logits": logits.chunk(ranks)[number], "model_input_ids": tokens.chunk(ranks)[number].unsqueeze(0)}
+        where = {"cp_rank": number, "cp_size": ranks, "cp_group": None, "allow_compile": False}
         with swapped(torch.distributed.nn.functional, "all_gather", all_gather):
-            return boundary.invoke(
-                {"temperature": inputs["temperature"]},
-                logits=logits.chunk(ranks)[number],
-                target_tokens=tokens,
-                cp_rank=number,
-                cp_size=ranks,
-                cp_group=None,
-                model_input_ids=tokens.chunk(ranks)[number].unsqueeze(0),
-                allow_compile=False,
-            )
+            return boundary.invoke(taken(inputs, "temperature"), target_tokens=tokens, **own, **where)
 
     def recorded(part: Any, group: Any = None) -> list[Any]:
         sent.append(part)
@@ -175,32 +168,23 @@ def _context_parallel(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
     return dict(zip(("log_probs", "entropy"), (_responses_of(part, lengths, inputs) for part in found)))
 
 
-class _Model:
-    """A model that answers these logits ``[1, T, V]``, wherever it is."""
-
-    def __init__(self, logits: Any) -> None:
-        self._answer = stand_in(logits=logits)
-
-    def __call__(self, **_: Any) -> Any:
-        return self._answer
-
-    def nothing(self) -> None:
-        """There is one device."""
-
-    cpu = cuda = eval = nothing
+def _model(logits: Any) -> Any:
+    """A model that answers these logits ``[1, T, V]``, on the one device that there is."""
+    model: Any = torch.nn.Module()
+    model.forward = lambda **_: stand_in(logits=logits)
+    model.cuda = lambda: model
+    return model
 
 
 def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The reference's log-probs. The policy answers the logits turned round, so that asking it shows."""
-    if not hasattr(boundary.owner, "_get_model_inputs_args"):
-        raise AbsentError("not in this version: there is one model, whose parameters are exchanged on its GPU")
     lengths = lengths_of(inputs, "response_mask")
     logits = _packed(inputs["logits"], lengths, _after(inputs["logits"]))
     tokens = torch.cat(_tokens(inputs, lengths))
     batch = {"tokens": tokens, "position_ids": torch.arange(len(tokens))}
     actor = stand_in(
-        model=_Model(-logits),
-        ref_model=_Model(logits),
+        model=_model(-logits),
+        ref_model=_model(logits),
         args=stand_in(rollout_temperature=inputs["temperature"], true_on_policy_mode=True),
         prof=stand_in(iterate_train_log_probs=iter),
         fsdp_cpu_offload=True,  # models stay where they are
@@ -209,12 +193,8 @@ def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         cp_group=None,
     )
     actor._get_model_inputs_args = boundary.owner._get_model_inputs_args.__get__(actor)
-    with (
-        swapped(torch.distributed, "get_rank", lambda *_: 0),
-        swapped(torch.distributed, "barrier", lambda **_: None),
-        swapped(boundary.module, "tqdm", lambda batches, **_: batches),
-        swapped(boundary.module, "get_gloo_group", lambda: None),
-    ):
+    ranks = all_swapped(torch.distributed, get_rank=partial(itself, 0), barrier=partial(itself, None))
+    with ranks, all_swapped(boundary.module, tqdm=itself, get_gloo_group=partial(itself, None)):
         boundary.function(actor, "ref", [batch], store_prefix="ref_")
     return {"log_probs": _responses_of(batch["ref_log_probs"], lengths, inputs)}
 
@@ -288,7 +268,8 @@ BINDINGS = (
         formerly=(f"{_FSDP}.FSDPTrainRayActor._compute_log_prob",),
         call=_reference,
         stand_ins=(_ACTOR, _MODELS, _FIRST),
-        requires=(_FSDP,),
+        # Before, there was one model, whose parameters were exchanged on its GPU.
+        requires=(f"{_FSDP}.FSDPTrainRayActor._get_model_inputs_args",),
         fixed={"with_entropy": False},
         accepts=_LENGTHS,
     ),

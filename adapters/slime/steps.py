@@ -86,22 +86,15 @@ def _shared_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The loss of one sample whose tokens are spread over context-parallel ranks, as Megatron averages it over them."""
     losses, ranks = inputs["losses"], inputs["context_parallel_size"]
     mask, tokens = torch.ones_like(losses), len(losses)
-    prompt = inputs["prompt_length"]
-    batch = {
-        "loss_masks": [mask],
-        **mask_sums([mask]),
-        "unconcat_tokens": None,
-        "response_lengths": [tokens],
-        "total_lengths": [tokens + prompt],
-    }
+    whole = tokens + inputs["prompt_length"]
+    lengths = {"response_lengths": [tokens], "total_lengths": [whole]}
+    batch = {"loss_masks": [mask], **mask_sums([mask]), "unconcat_tokens": None, **lengths}
     args = _loss_args(inputs["per_token"], 1)
-    if not hasattr(boundary.imported[CP], "slice_log_prob_with_cp"):
-        raise AbsentError("not in this version: nothing there gives a rank its part of a response's tokens")
     own = boundary.imported[CP].slice_log_prob_with_cp
     total = 0.0
     for rank in range(ranks):
         with one_rank(rank, context_parallel=ranks, data_parallel=ranks):
-            part = own(losses, tokens + prompt, tokens) if ranks > 1 else losses
+            part = own(losses, whole, tokens) if ranks > 1 else losses
             loss, count = _microbatch(boundary, [part], args, batch, 1)
         total += loss / count / ranks
     return {"loss": total}
@@ -340,6 +333,7 @@ BINDINGS = (
         "context_parallel_loss",
         call=_shared_loss,
         imports=(CP,),
+        requires=(f"{CP}.slice_log_prob_with_cp",),
         stand_ins=(ARGS, MPU, LOG_PROBS),
     ),
     Binding(
