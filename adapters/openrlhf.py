@@ -94,8 +94,8 @@ def _of_a_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     aggregate = boundary.imported[_LOSS].aggregate_loss
     losses, mask = inputs["loss_mat"], inputs["response_mask"].to(inputs["loss_mat"].dtype)
     rows, level = len(losses), _MODES[inputs["loss_agg_mode"]]
-    found = boundary.function(range(rows), stand_in(), rows, lambda row: mask[row : row + 1])
-    parts = [aggregate(losses[row : row + 1], mask[row : row + 1], level, **info) for row, info in found]
+    counts = boundary.function(range(rows), stand_in(), rows, lambda row: mask[row : row + 1])
+    parts = [aggregate(losses[row : row + 1], mask[row : row + 1], level, **info) for row, info in counts]
     return {"loss": sum(parts) / rows}
 
 
@@ -152,9 +152,9 @@ def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     loss = _made(boundary, **options, **_range(boundary, inputs), dual_clip=inputs["dual_clip"], **correction)
     names = taken(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
     rollout = {"rollout_log_probs": inputs["rollout_log_probs"]} if correction else {}
-    found = boundary.invoke({**names, **_counts(inputs), **rollout}, loss)
-    told = (*(found if isinstance(found, tuple) else (found,)), None, None)
-    return {"loss": told[0], "clip_fraction": told[1], "approx_kl": told[2]}
+    answer = boundary.invoke({**names, **_counts(inputs), **rollout}, loss)
+    values = (*(answer if isinstance(answer, tuple) else (answer,)), None, None)
+    return {"loss": values[0], "clip_fraction": values[1], "approx_kl": values[2]}
 
 
 def _of_model(names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -235,8 +235,8 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     class Table:
         def __call__(self, sequences: Any, *_: Any, **__: Any) -> Any:
-            said = [table[sequences[:, 1:]] for table in tables.values()]
-            return said[0], Named(entropy=said[1] if len(said) > 1 else torch.zeros_like(said[0]))
+            outputs = [table[sequences[:, 1:]] for table in tables.values()]
+            return outputs[0], Named(entropy=outputs[1] if len(outputs) > 1 else torch.zeros_like(outputs[0]))
 
         def backward(self, loss: Any) -> None:
             losses.append(loss / steps)
@@ -254,17 +254,17 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             strategy, Table(), None, None, schedule, micro_train_batch_size=size, dataloader_pin_memory=False
         )
         part = slice(number * share, (number + 1) * share)
-        given = {name: None if column is None else column[part] for name, column in whole.items()}
-        trainer.replay_buffer.append(boundary.imported[_EXPERIENCE].Experience(**given, info={}))
+        columns = {name: None if column is None else column[part] for name, column in whole.items()}
+        trainer.replay_buffer.append(boundary.imported[_EXPERIENCE].Experience(**columns, info={}))
         with swapped(torch.cuda, "current_device", lambda: "cpu"):
             return boundary.function(trainer, inputs["kl_coef"])
 
     quiet = {"torch_dist_barrier_and_cuda_sync": lambda: None, "tqdm": lambda items, **_: _Bar(items)}
     with own_randomness(), swapped(torch.cuda, "current_device", lambda: 0), all_swapped(boundary.module, **quiet):
-        told = on_ranks(count, rank)[0]
+        metrics = on_ranks(count, rank)[0]
     (sum(losses) / count).backward()
     named = {"pg_loss": "policy_loss", "kl_loss": "kl", "entropy": "entropy_loss"}
-    return {**gradients_of(inputs), **{name: told.get(theirs) for name, theirs in named.items()}}
+    return {**gradients_of(inputs), **{name: metrics.get(theirs) for name, theirs in named.items()}}
 
 
 _UNCORRECTED = (("type", "tis"), ("level", "off"), ("mode", "mask"), ("gating", "ratio"), ("threshold", None))
@@ -275,7 +275,7 @@ def _update_options(inputs: Mapping[str, Any], rows: int) -> Any:
     reference, budget = inputs["ref_log_probs"], inputs["max_tokens_per_microbatch"]
     off = ("train.colocate_all", "train.async_enable", "algo.advantage.is_correction_enable", "ds.packing_samples")
     one = ("train.max_epochs", "rollout.n_samples_per_prompt", "ds.ring_attn_size", "ds.tensor_parallel_size")
-    given = {
+    values = {
         "train.dynamic_batch_enable": budget is not None, "train.max_tokens_per_gpu": budget,
         **dict.fromkeys(("train.batch_size", "rollout.batch_size"), rows), "vllm.sync_backend": "nccl",
         "actor.eps_clip_low_high": (inputs["eps_clip_low"], inputs["eps_clip_high"]), "actor.aux_loss_coef": 0.0,
@@ -285,7 +285,7 @@ def _update_options(inputs: Mapping[str, Any], rows: int) -> Any:
         "algo.kl.estimator": inputs["kl_estimator"],
         **{f"algo.advantage.is_correction_{name}": option for name, option in _UNCORRECTED},
     }  # fmt: skip
-    return nested({**dict.fromkeys(off, False), **dict.fromkeys(one, 1), **given})
+    return nested({**dict.fromkeys(off, False), **dict.fromkeys(one, 1), **values})
 
 
 _UPDATES = (
@@ -317,9 +317,9 @@ def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Without a penalty; it adds the KL that it is given, or has computed, times 0."""
     mask = inputs["response_mask"]
     nothing = torch.zeros(mask.shape)
-    given = {"log_probs": nothing, "log_probs_base": nothing} if "log_probs" in boundary.parameters else {"kl": nothing}
-    found = boundary.invoke({"rewards": inputs["rewards"], "response_mask": mask}, kl_coef=0.0, **given)
-    return {"token_level_rewards": found[0] if isinstance(found, tuple) else found}
+    kl = {"log_probs": nothing, "log_probs_base": nothing} if "log_probs" in boundary.parameters else {"kl": nothing}
+    answer = boundary.invoke({"rewards": inputs["rewards"], "response_mask": mask}, kl_coef=0.0, **kl)
+    return {"token_level_rewards": answer[0] if isinstance(answer, tuple) else answer}
 
 
 def _estimate(boundary: Any, inputs: Mapping[str, Any]) -> Any:
@@ -364,11 +364,11 @@ _NUMBERS = (
 
 def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """On a copy: it divides the model's logits in place, which nobody reads again."""
-    given = {"logits": inputs["logits"].clone(), "labels": inputs["token_ids"]}
+    arguments = {"logits": inputs["logits"].clone(), "labels": inputs["token_ids"]}
     if "temperature" not in boundary.parameters and inputs["temperature"] != 1.0:
         raise AbsentError("not in this version: there is no sampling temperature")
-    found = boundary.invoke({}, temperature=inputs["temperature"], **given)
-    return {"log_probs": found, "entropy": None}
+    log_probs = boundary.invoke({}, temperature=inputs["temperature"], **arguments)
+    return {"log_probs": log_probs, "entropy": None}
 
 
 def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -387,8 +387,8 @@ def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     actor.packing_samples = False
     sequences = torch.cat([torch.zeros_like(ids[:, :1]), ids], 1)
     of_response = {"num_actions": ids.shape[1], "action_mask": mask}  # the former until May 2025
-    found = boundary.invoke({}, actor, sequences=sequences, attention_mask=torch.ones_like(sequences), **of_response)
-    return {"log_probs": found, "entropy": None}
+    answer = boundary.invoke({}, actor, sequences=sequences, attention_mask=torch.ones_like(sequences), **of_response)
+    return {"log_probs": answer, "entropy": None}
 
 
 _MODEL = StandIn("model", "a table of the scenario's logits; what a network computes is not what is looked at")
@@ -438,13 +438,13 @@ def _advantages(
     options = _options(estimator, samples, 1.0 if coefficient == 0.0 else 0.0)
     lengths = (mask != 0).sum(-1)
     columns = {"kl": kl, "action_mask": mask, "values": torch.zeros(mask.shape), "response_length": lengths}
-    told = {"reward": rewards.clone(), "response_length": lengths}
+    info = {"reward": rewards.clone(), "response_length": lengths}
     numbered = {"index": [*range(len(rewards))], "to_device": lambda *_: None}
-    experience = stand_in(rewards=rewards.clone(), truncated=None, info=told, **columns, **numbered)
+    experience = stand_in(rewards=rewards.clone(), truncated=None, info=info, **columns, **numbered)
     settings = {"strategy": stand_in(args=options), "args": options, "kl_ctl": stand_in(value=coefficient)}
     maker = unbuilt(boundary.owner, advantage_estimator=estimator, **settings)
-    (found,) = boundary.function(maker, [experience])
-    return found.advantages
+    (answer,) = boundary.function(maker, [experience])
+    return answer.advantages
 
 
 def _relative(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -539,8 +539,8 @@ def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     rows = [row[None] for row in values] + [longest]
     if value != 0 and "value" not in boundary.parameters:
         raise AbsentError("not in this version: rows are padded with 0")
-    found = boundary.invoke({}, rows, side=inputs["side"], value=value, stack=False)
-    return {"padded": found.reshape(len(rows), -1)[:-1]}
+    padded = boundary.invoke({}, rows, side=inputs["side"], value=value, stack=False)
+    return {"padded": padded.reshape(len(rows), -1)[:-1]}
 
 
 def _drawn(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -564,10 +564,10 @@ def _experience(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any
 
 def _read(made: Any, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """An experience of one sample has no axis of rows."""
-    found = {ours: getattr(made, theirs) for ours, theirs in _COLUMNS.items()}
-    if not found["number"].ndim:
-        found = {name: column if name == "label" else column[None] for name, column in found.items()}
-    return found, inputs["meta"]
+    columns = {ours: getattr(made, theirs) for ours, theirs in _COLUMNS.items()}
+    if not columns["number"].ndim:
+        columns = {name: column if name == "label" else column[None] for name, column in columns.items()}
+    return columns, inputs["meta"]
 
 
 def _singles(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
@@ -634,10 +634,10 @@ def _data(boundary: Any, tokenizer: Any, row: Mapping[str, Any], **options: Any)
     read = {"input_key": "messages", "chosen_key": "chosen", "rejected_key": "rejected", "apply_chat_template": True}
     args = nested({**read, **{f"data.{name}": value for name, value in read.items()}})
     parameters = inspect.signature(boundary.owner.__init__).parameters
-    known = {name: value for name, value in options.items() if name in parameters}
-    if any(value and name not in known for name, value in options.items()):
+    taken_options = {name: value for name, value in options.items() if name in parameters}
+    if any(value and name not in taken_options for name, value in options.items()):
         raise AbsentError(f"not in this version: {boundary.owner.__name__} has none of {sorted(options)}")
-    return boundary.owner(Rows([dict(row)]), tokenizer, 1000, stand_in(args=args), **known)
+    return boundary.owner(Rows([dict(row)]), tokenizer, 1000, stand_in(args=args), **taken_options)
 
 
 def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -737,8 +737,8 @@ def _letters(text: str, **_: Any) -> dict[str, Any]:
 
 def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Behind a prompt of two tokens; what comes after the last turn is the environment's, and cut off here."""
-    said, heard = inputs["said"], iter(inputs["heard"])
-    turns, left = iter(said), [len(said)]
+    lengths, observed = inputs["said"], iter(inputs["heard"])
+    turns, left = iter(lengths), [len(lengths)]
 
     async def generate(_: Any, params: Any, **__: Any) -> Any:
         """So many tokens in each turn, or as many of them as it may say."""
@@ -749,24 +749,24 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     async def answer(_: Any, __: Any) -> dict[str, Any]:
         left[0] -= 1
-        return {"rewards": torch.tensor(0.0), "environment_feedback": "y" * next(heard), "done": not left[0]}
+        return {"rewards": torch.tensor(0.0), "environment_feedback": "y" * next(observed), "done": not left[0]}
 
     if hasattr(boundary.module, "AgentInstanceBase") and boundary.owner.__name__ == "MultiTurnAgentExecutor":
         bases = (boundary.module.AgentInstanceBase,)
         agent = type("Agent", bases, {"__init__": lambda self: None, "step": answer})
         executor = boundary.owner(agent)
-    elif len(said) > 1 or inputs["heard"][-1]:
+    elif len(lengths) > 1 or inputs["heard"][-1]:
         raise AbsentError("it has one turn, and no environment")
     else:
         executor = boundary.owner()
     params = stand_in(max_tokens=None, logprobs=None)
     engine = {"llm_engine": stand_in(generate=generate), "hf_tokenizer": _letters, "sampling_params": params}
     room = 2 + inputs["max_tokens"]
-    found = asyncio.run(boundary.invoke({}, executor, prompt="pp", label="", max_length=room, **engine))
-    spans = found["action_ranges"]
+    record = asyncio.run(boundary.invoke({}, executor, prompt="pp", label="", max_length=room, **engine))
+    spans = record["action_ranges"]
     spoken = {token for start, end in spans for token in range(start, end)}
     mask = [int(token in spoken) for token in range(2, spans[-1][1])]
-    return {"loss_mask": mask, "cut": found.get("truncated", False)}
+    return {"loss_mask": mask, "cut": record.get("truncated", False)}
 
 
 _AGENT = "openrlhf.utils.agent"

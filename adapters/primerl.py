@@ -130,8 +130,8 @@ def _one_by_one(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     rows = range(len(inputs["log_probs"]))
-    given = {"old_log_probs": inputs["log_probs"], "advantages": inputs["log_probs"], **inputs}
-    return {"loss": sum(boundary.function(_sample_inputs(boundary, given, row)).loss for row in rows)}
+    scenario = {"old_log_probs": inputs["log_probs"], "advantages": inputs["log_probs"], **inputs}
+    return {"loss": sum(boundary.function(_sample_inputs(boundary, scenario, row)).loss for row in rows)}
 
 
 def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
     pad = torch.nn.functional.pad
     logits = two_token_logits(log_probs)
-    given = {
+    arguments = {
         "logits": torch.cat([logits, torch.zeros_like(logits[:, :1])], 1),
         "input_ids": torch.ones(mask.shape[0], mask.shape[1] + 1, dtype=torch.int64),
         "advantages": pad(inputs["advantages"], (1, 0)),
@@ -152,12 +152,12 @@ def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "epsilon" in boundary.parameters:
         if low != high:
             raise AbsentError("not in this version: the clip range is symmetric")
-        given["epsilon"] = low
+        arguments["epsilon"] = low
     elif "epsilon_low" in boundary.parameters:
-        given |= {"epsilon_low": low, "epsilon_high": high}
+        arguments |= {"epsilon_low": low, "epsilon_high": high}
     else:
         raise AbsentError("not in this version: the loss is clipped in another way")
-    loss, clipped = boundary.invoke({}, **given)[:2]
+    loss, clipped = boundary.invoke({}, **arguments)[:2]
     return {"loss": loss, "clip_fraction": clipped if not isinstance(clipped, Mapping) else None}
 
 
@@ -235,8 +235,8 @@ def _computed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         raise AbsentError("not in this version: rollouts are scored")
     if one_out and size == 1:
         raise AbsentError("there is nothing to leave one out of")
-    given = {"rewards": rewards.tolist(), "completion_lengths": [4] * rows, "samples_per_problem": size}
-    return {"normalised": torch.tensor(boundary.invoke({}, **given, **options))}
+    arguments = {"rewards": rewards.tolist(), "completion_lengths": [4] * rows, "samples_per_problem": size}
+    return {"normalised": torch.tensor(boundary.invoke({}, **arguments, **options))}
 
 
 def _episodes(rewards: Sequence[float]) -> list[Any]:
@@ -258,10 +258,10 @@ def _scored(boundary: Any, group: Any) -> list[float]:
 
 
 def _by_groups(boundary: Any, labels: Sequence[Any], rewards: Any) -> Any:
-    found = torch.zeros(len(rewards))
+    scores = torch.zeros(len(rewards))
     for rows in rows_of_groups(labels):
-        found[rows] = torch.tensor(_scored(boundary, rewards[rows]))
-    return found
+        scores[rows] = torch.tensor(_scored(boundary, rewards[rows]))
+    return scores
 
 
 def _centred(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -277,7 +277,7 @@ def _likeliest(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _of_requests(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A request with as many completions as a group has; what a rule gives to each is the scenario's reward."""
     method = "dr_grpo" if inputs["std_level"] is None else "grpo"
-    found = torch.zeros(len(inputs["rewards"]))
+    advantages = torch.zeros(len(inputs["rewards"]))
     for rows in rows_of_groups(inputs["group"]):
         if len(rows) == 1 and method == "grpo":
             raise AbsentError("a request of one completion has no standard deviation")
@@ -288,8 +288,8 @@ def _of_requests(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         scored = {"_compute_completion_reward": lambda *_, _answers=answers: next(_answers), "RequestRewards": stand_in}
         with all_swapped(boundary.module, **scored):
             boundary.function(request, {}, "task", config)
-        found[rows] = torch.tensor([reward.advantage for reward in rewards])
-    return {"normalised": found}
+        advantages[rows] = torch.tensor([reward.advantage for reward in rewards])
+    return {"normalised": advantages}
 
 
 def _admitted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -380,8 +380,8 @@ def _micro_batches(boundary: Any, lengths: Sequence[int], budget: int, workers: 
     samples = [module.prepare_sample(_fields(boundary, length, row), budget) for row, length in enumerate(lengths)]
     if "num_loras" in boundary.parameters:
         samples = [(0, sample) for sample in samples]
-    given = {"samples": samples, "max_seq_len": budget, "num_train_workers": workers}
-    return list(boundary.invoke({}, **given, **_beside(boundary, len(samples))))
+    arguments = {"samples": samples, "max_seq_len": budget, "num_train_workers": workers}
+    return list(boundary.invoke({}, **arguments, **_beside(boundary, len(samples))))
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -393,8 +393,8 @@ def _prepared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """For two workers; what is added lest one has less to do has no token that counts."""
     samples = [_fields(boundary, length, row) for row, length in enumerate(lengths_of(inputs))]
     budget = inputs["max_tokens_per_microbatch"]
-    given = {"rollouts": samples, "seq_len": budget, "num_train_workers": 2}
-    made = boundary.invoke({}, **given, **_beside(boundary, len(samples)))
+    arguments = {"rollouts": samples, "seq_len": budget, "num_train_workers": 2}
+    made = boundary.invoke({}, **arguments, **_beside(boundary, len(samples)))
     parts = [one for worker in made for one in worker if any(one.loss_mask)]
     return {"parts": [list(dict.fromkeys(one.input_ids)) for one in parts]}
 
@@ -447,9 +447,9 @@ _ROWS = (
 
 def _rates(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     lowest = inputs["peak"] * inputs["min_ratio"]
-    given = {"max_steps": inputs["training_steps"], "lr": inputs["peak"], "min_lr": lowest}
-    asked = {**given, "warmup_steps": inputs["warmup_steps"]} if inputs["schedule"] == "cosine" else {}
-    return rates(inputs, lambda optimizer: boundary.invoke({}, optimizer=optimizer, **asked))
+    options = {"max_steps": inputs["training_steps"], "lr": inputs["peak"], "min_lr": lowest}
+    chosen = {**options, "warmup_steps": inputs["warmup_steps"]} if inputs["schedule"] == "cosine" else {}
+    return rates(inputs, lambda optimizer: boundary.invoke({}, optimizer=optimizer, **chosen))
 
 
 _SCHEDULER = "prime_rl.trainer.scheduler"
@@ -548,15 +548,15 @@ def _taken(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _referenced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Log-probs that a service has said of the tokens of a branch, of which the first is a message of its own."""
-    found = []
+    samples = []
     for sample in inputs["samples"]:
-        ids, said = (sample[name].tolist() for name in ("token_ids", "reference_logprobs"))
+        ids, log_probs = (sample[name].tolist() for name in ("token_ids", "reference_logprobs"))
         parts = (ids[:1], ids[1:])
         nodes = [stand_in(token_ids=part, mask=[True] * len(part), reference_logprobs=None) for part in parts]
-        boundary.function(stand_in(token_ids=ids, nodes=nodes), said)
+        boundary.function(stand_in(token_ids=ids, nodes=nodes), log_probs)
         read = {name: [value for node in nodes for value in getattr(node, name) or ()] for name in sample}
-        found.append({name: sample[name].new_tensor(values) for name, values in read.items()})
-    return {"samples": found}
+        samples.append({name: sample[name].new_tensor(values) for name, values in read.items()})
+    return {"samples": samples}
 
 
 _ROLLOUTS = (

@@ -117,16 +117,16 @@ def _normalisation(boundary: Any, inputs: Mapping[str, Any], values: Any, *mask:
         raise ValueError("groups are of one size here")
     made = boundary.imported[ARGUMENTS].NormConfig
     options = {"mean_leave1out": inputs["leave_one_out"], "std_unbiased": inputs["std"] == "unbiased"}
-    given: dict[str, Any] = {"group_sizes": sizes} if by_size else {}
+    arguments: dict[str, Any] = {"group_sizes": sizes} if by_size else {}
     if "mean_leave1out" in made.__dataclass_fields__:
         options["eps"] = inputs["epsilon"]
     elif options.pop("mean_leave1out"):
         raise AbsentError("not in this version: a mean leaves out no row")
     else:  # until October 2025 the others were arguments of the call
-        given |= {"unbiased": options.pop("std_unbiased"), "eps": inputs["epsilon"]}
+        arguments |= {"unbiased": options.pop("std_unbiased"), "eps": inputs["epsilon"]}
     levels = {name: inputs[name] for name in ("mean_level", "std_level")}
     norm = boundary.owner(made(group_size=max(sizes), **levels, **options))
-    return boundary.function(norm, values, *mask, **given)
+    return boundary.function(norm, values, *mask, **arguments)
 
 
 def _rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,13 +197,13 @@ def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     level = _level(boundary, inputs)
     if "eps_clip" in has:
         _has_bounds(boundary, inputs)
-    loss, found = boundary.invoke(
+    loss, metrics = boundary.invoke(
         {**taken(inputs, *names), "response_mask": inputs["response_mask"].bool()},
         old_logprobs=inputs["old_log_probs"] if rollout is None else rollout,
         importance_sampling_level=level,
         **decoupled,
     )
-    return {"loss": loss, "clip_fraction": found["clip_mask"], "dual_clip_fraction": found["dual_clip_mask"]}
+    return {"loss": loss, "clip_fraction": metrics["clip_mask"], "dual_clip_fraction": metrics["dual_clip_mask"]}
 
 
 def _policy(function: str, *more: Any, **fields: Any) -> Any:
@@ -277,8 +277,8 @@ def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "input_ids": torch.zeros_like(old, dtype=torch.long),
         "cu_seqlens": torch.arange(0, rows * tokens + 1, tokens, dtype=torch.int32),
     }
-    told = boundary.module.stats_tracker.DEFAULT_TRACKER.stats
-    told.clear()
+    metrics = boundary.module.stats_tracker.DEFAULT_TRACKER.stats
+    metrics.clear()
     entropy = torch.zeros_like(old)
     with swapped(boundary.module, "gather_logprobs_entropy", lambda *_, **__: (log_probs, entropy)):
         loss = boundary.invoke(
@@ -298,14 +298,14 @@ def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             **({} if switch is None else {switch: True}),
         )
     names = {"clip_fraction": "clip_ratio", "dual_clip_fraction": "dual_clip_ratio"}
-    return {"loss": loss, **{name: told[key][-1].reshape(rows, tokens) for name, key in names.items()}}
+    return {"loss": loss, **{name: metrics[key][-1].reshape(rows, tokens) for name, key in names.items()}}
 
 
 def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     names = ("vpreds", "values", "returns", "cliprange_value")
     mask = inputs["response_mask"].bool()
-    loss, found = boundary.invoke({**taken(inputs, *names), "response_mask": mask}, loss_fn_type=inputs["kind"])
-    return {"loss": loss, "clip_fraction": found["clip_mask"]}
+    loss, metrics = boundary.invoke({**taken(inputs, *names), "response_mask": mask}, loss_fn_type=inputs["kind"])
+    return {"loss": loss, "clip_fraction": metrics["clip_mask"]}
 
 
 # -- log-probs ---------------------------------------------------------------------------------------------------------
@@ -316,8 +316,8 @@ def _gathered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     shape = inputs["token_ids"].shape
     logits, labels = inputs["logits"].flatten(0, 1), inputs["token_ids"].flatten()
     with swapped(boundary.module, "mpu", stand_in(is_initialized=lambda: False)):
-        found = boundary.invoke({"temperature": inputs["temperature"]}, logits, labels, chunk_size=2)
-    log_probs, entropy = found if isinstance(found, tuple) else (found, None)
+        answer = boundary.invoke({"temperature": inputs["temperature"]}, logits, labels, chunk_size=2)
+    log_probs, entropy = answer if isinstance(answer, tuple) else (answer, None)
     return {"log_probs": log_probs.reshape(shape), "entropy": None if entropy is None else entropy.reshape(shape)}
 
 
@@ -358,12 +358,12 @@ def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if not shape[0] % 2:
         ends = torch.arange(shape[0] + 1) * shape[1]
         rows = {name: value.flatten() for name, value in rows.items()}
-    found = boundary.invoke(rows, cu_seqlens=ends, config=config)
-    weights, kept = found.behave_imp_weight.reshape(shape), found.loss_mask.reshape(shape)
+    answer = boundary.invoke(rows, cu_seqlens=ends, config=config)
+    weights, kept = answer.behave_imp_weight.reshape(shape), answer.loss_mask.reshape(shape)
     return {
         "weights": weights if of_ratio or level == "token" else None,
         "kept": kept if masks else None,
-        "clip_fraction": found.filtered_fraction,
+        "clip_fraction": answer.filtered_fraction,
     }
 
 

@@ -46,14 +46,14 @@ def _padded(samples: Samples) -> dict[str, Any]:
 
 def _rows(batch: Mapping[str, Any], names: Sequence[str]) -> list[dict[str, Any]]:
     """The samples of a padded batch."""
-    mask, found = batch["attention_mask"].bool(), [name for name in names if name in batch]
-    return [{name: batch[name][row][there] for name in found} for row, there in enumerate(mask)]
+    mask, present = batch["attention_mask"].bool(), [name for name in names if name in batch]
+    return [{name: batch[name][row][there] for name in present} for row, there in enumerate(mask)]
 
 
 def _packed_rows(packed: Mapping[str, Any], names: Sequence[str], starts: Any, lengths: Sequence[int]) -> list[Any]:
     """The samples of a packed batch: as long as they were, from where each is said to begin."""
-    found = [name for name in names if name in packed]
-    return [{name: packed[name][at : at + length] for name in found} for at, length in zip(starts.tolist(), lengths)]
+    there = [name for name in names if name in packed]
+    return [{name: packed[name][at : at + length] for name in there} for at, length in zip(starts.tolist(), lengths)]
 
 
 def _concatenated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,9 +125,9 @@ def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     lengths = inputs["lengths"]
     items = [{"attention_mask": torch.ones(1, length), "place": place} for place, length in enumerate(lengths)]
     size = len(lengths) // len(set(inputs["prompts"])) if inputs["prompts"] else 1
-    dealt, said = boundary.invoke({}, items, inputs["parts"], group_size=size)
+    dealt, places = boundary.invoke({}, items, inputs["parts"], group_size=size)
     parts = [[item["place"] for item in part] for part in dealt]
-    return {"parts": parts if parts == said else []}
+    return {"parts": parts if parts == places else []}
 
 
 def _merged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,8 +135,8 @@ def _merged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     fields, order = inputs["fields"], iter(inputs["order"])
     dealt = [list(islice(order, size)) for size in inputs["sizes"]]
     rows = [{name: column[place] for name, column in fields.items()} for place in range(len(inputs["order"]))]
-    found = boundary.function([[rows[place] for place in part] for part in dealt], dealt)
-    part: dict[str, Any] = {name: [row[name] for row in found] for name in fields}
+    answers = boundary.function([[rows[place] for place in part] for part in dealt], dealt)
+    part: dict[str, Any] = {name: [row[name] for row in answers] for name in fields}
     stacked = {name: torch.stack(part[name]) for name, column in fields.items() if isinstance(column, torch.Tensor)}
     return {"parts": [{**part, **stacked}], "metas": [inputs["meta"]]}
 

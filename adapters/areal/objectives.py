@@ -23,8 +23,8 @@ def actor_of(boundary: Any, engine: Any, **options: Any) -> Any:
     """An actor by its own constructor, from the target's own configuration class."""
     names = dict.fromkeys(("experiment_name", "trial_name", "path"), "sentinel")
     kind = boundary.imported[ARGUMENTS].PPOActorConfig
-    given = accepted(kind, {**names, **options}, {"reward_norm": None, "adv_norm": None})
-    return boundary.owner(kind(**given), engine)
+    arguments = accepted(kind, {**names, **options}, {"reward_norm": None, "adv_norm": None})
+    return boundary.owner(kind(**arguments), engine)
 
 
 def _critic_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,8 +47,8 @@ def _critic_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
         "values": torch.nn.functional.pad(inputs["values"].float(), (0, 2)),
     }
     answer = boundary.function(actor, data)
-    found = data if answer is None else answer
-    cut = {name: found[name][:, :tokens] for name in ("advantages", "returns") if name in found}
+    columns = data if answer is None else answer
+    cut = {name: columns[name][:, :tokens] for name in ("advantages", "returns") if name in columns}
     return {"returns": None, **cut}  # older ones keep the returns to themselves
 
 
@@ -141,8 +141,8 @@ _ARCHON = "areal.experimental.engine.archon_utils"
 
 
 def _scheduled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    given = {name: inputs[name] for name in boundary.binding.arguments if name in inputs}
-    return rates(inputs, lambda optimizer: boundary.invoke(given, optimizer=optimizer))
+    arguments = {name: inputs[name] for name in boundary.binding.arguments if name in inputs}
+    return rates(inputs, lambda optimizer: boundary.invoke(arguments, optimizer=optimizer))
 
 
 def _configured(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

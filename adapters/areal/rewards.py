@@ -29,7 +29,7 @@ _GRADER = StandIn(
 
 
 def _ruled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    grader = types.SimpleNamespace(verify=lambda said, truth: float(said == truth))
+    grader = types.SimpleNamespace(verify=lambda answer, truth: float(answer == truth))
     with swapped(boundary.module, "get_math_verify_worker", lambda: grader):
         return {"score": boundary.function(None, inputs["response"], None, None, inputs["ground_truth"])}
 
@@ -51,9 +51,9 @@ def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         import tensordict
 
         data = tensordict.TensorDict(data, batch_size=[rows])
-    found = boundary.function(data, rows // len(set(inputs["group"])))
-    found = found[0] if isinstance(found, tuple) else found
-    return {name: found[name].tolist() for name in ("numbers", "rewards")}
+    batch = boundary.function(data, rows // len(set(inputs["group"])))
+    batch = batch[0] if isinstance(batch, tuple) else batch
+    return {name: batch[name].tolist() for name in ("numbers", "rewards")}
 
 
 def _moments(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -69,16 +69,16 @@ def _generated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    engine, told = TableEngine(inputs), list[Any]()
+    engine, labels = TableEngine(inputs), list[Any]()
     request = _request(boundary, engine, inputs)
 
-    async def generate(asked: Any) -> Any:
-        limits = {"max_new_tokens": asked.gconfig.max_new_tokens}
+    async def generate(request_made: Any) -> Any:
+        limits = {"max_new_tokens": request_made.gconfig.max_new_tokens}
         answer = engine.answer(
-            asked.input_ids, {name: getattr(asked.gconfig, name) for name in inputs["options"]} | limits
+            request_made.input_ids, {name: getattr(request_made.gconfig, name) for name in inputs["options"]} | limits
         )
         return boundary.imported[_RECORDS].ModelResponse(
-            input_tokens=asked.input_ids,
+            input_tokens=request_made.input_ids,
             output_tokens=answer.ids,
             output_logprobs=answer.log_probs,
             output_versions=[answer.version] * len(answer.ids),
@@ -86,7 +86,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         )
 
     async def graded(*_: Any, **row: Any) -> float:
-        told.append(row.get("ground_truth"))
+        labels.append(row.get("ground_truth"))
         return 1.0
 
     workflow = unbuilt(
@@ -103,15 +103,15 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     )
     row = {"messages": engine.prompt, "ground_truth": ROW}
     made = awaited(boundary.function(workflow, stand_in(agenerate=generate, get_version=lambda: engine.version), row))
-    found = {name: column[0].tolist() for name, column in made.items() if column.dim() == 2}
+    columns = {name: column[0].tolist() for name, column in made.items() if column.dim() == 2}
     start = len(request.input_ids)
     return {
-        "prompt_ids": found["input_ids"][:start],
-        "response_ids": found["input_ids"][start:],
-        "loss_mask": found["loss_mask"][start:],
-        "log_probs": found["logprobs"],
-        "versions": found["versions"],
-        "row": told,
+        "prompt_ids": columns["input_ids"][:start],
+        "response_ids": columns["input_ids"][start:],
+        "loss_mask": columns["loss_mask"][start:],
+        "log_probs": columns["logprobs"],
+        "versions": columns["versions"],
+        "row": labels,
         "engine": engine,
     }
 

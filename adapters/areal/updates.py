@@ -70,8 +70,8 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         def _get_vocab_min_max_logits(self, logits: Any, *_: Any) -> Any:
             return logits.detach(), logits.detach()
 
-        def _compute_logprobs_and_loss(self, *given: Any, **options: Any) -> Any:
-            loss = super()._compute_logprobs_and_loss(*given, **options)
+        def _compute_logprobs_and_loss(self, *batch: Any, **options: Any) -> Any:
+            loss = super()._compute_logprobs_and_loss(*batch, **options)
             losses.append(loss)
             return loss.detach().requires_grad_()
 
@@ -93,8 +93,8 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     with all_swapped(boundary.module.stats_tracker, scalar=lambda **_: None, stat=lambda **_: None):
         on_ranks(count, rank)
     (sum(losses) / count).backward()
-    found = {"stages": stages, "rows": named} if scored else {"pg_loss": None, "kl_loss": None}
-    return {"gradient": inputs["log_probs"].grad, **found}
+    rest = {"stages": stages, "rows": named} if scored else {"pg_loss": None, "kl_loss": None}
+    return {"gradient": inputs["log_probs"].grad, **rest}
 
 
 _UPDATE = Binding(

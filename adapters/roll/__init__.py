@@ -130,19 +130,19 @@ def _group_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
     """Until June 2025 it took the rewards and not their batch."""
     level, rewards = inputs["std_level"], inputs["rewards"]
     bare = "response_level_rewards" in boundary.parameters
-    found = boundary.invoke(
+    answer = boundary.invoke(
         {},
         rewards if bare else _batch(boundary, {"response_level_rewards": rewards}),
         n_sample=group_size(inputs),
         div_std=level is not None,
         div_std_global=level == "batch",
     )
-    return {"normalised": found if bare else found.batch["response_level_rewards"]}
+    return {"normalised": answer if bare else answer.batch["response_level_rewards"]}
 
 
 def _reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    given = {name: inputs[name] for name in ("rewards", "mean_level", "std_level")}
-    return boundary.invoke(given, n_sample=group_size(inputs))
+    names = {name: inputs[name] for name in ("rewards", "mean_level", "std_level")}
+    return boundary.invoke(names, n_sample=group_size(inputs))
 
 
 #: (level of the mean, level of the deviation) -> what the configuration called that before it had both.
@@ -177,9 +177,9 @@ def _agentic_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
     rows, steps = torch.nonzero(valid, as_tuple=True)
     labels = {"traj_id": rows.tolist(), "step": steps.tolist(), "step_scores": rewards[valid].tolist()}
     batch = _batch(boundary, {"row": rows}, labels)
-    found = boundary.invoke({"gamma": inputs["gamma"]}, batch, "gigpo").batch["step_rewards"]
-    returns = torch.zeros(rewards.shape, dtype=found.dtype, device=found.device)
-    returns[valid] = found
+    of_steps = boundary.invoke({"gamma": inputs["gamma"]}, batch, "gigpo").batch["step_rewards"]
+    returns = torch.zeros(rewards.shape, dtype=of_steps.dtype, device=of_steps.device)
+    returns[valid] = of_steps
     return {"returns": returns}
 
 
@@ -189,8 +189,8 @@ def _advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     tensors = {name: inputs[name] for name in ("token_level_rewards", "values") if name in inputs}
     batch = _batch(boundary, {**tensors, "response_mask": behind_a_prompt(inputs["response_mask"])})
     estimator = "gae" if critic else "reinforce"
-    found = boundary.invoke({}, batch, gamma=inputs["gamma"], lambd=inputs.get("lam", 1.0), adv_estimator=estimator)
-    return {"advantages": found.batch["advantages"], "returns": found.batch["returns"]}
+    answer = boundary.invoke({}, batch, gamma=inputs["gamma"], lambd=inputs.get("lam", 1.0), adv_estimator=estimator)
+    return {"advantages": answer.batch["advantages"], "returns": answer.batch["returns"]}
 
 
 _NO_SPREAD = Dialect(
@@ -446,7 +446,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     rows = len(mask)
     share, reference = rows // count, inputs["ref_log_probs"]
     size = inputs["micro_batch_size"] or share
-    said, ids = tables_of(inputs), named_tokens(inputs)["input_ids"]
+    tables, ids = tables_of(inputs), named_tokens(inputs)["input_ids"]
     stages: list[Any] = []
     whole = {
         "input_ids": ids,
@@ -496,10 +496,10 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             return torch.zeros(())
 
         def op_compute_log_probs(self, logits: Any, **_: Any) -> Any:
-            return said["log_probs"][logits[:, 1:]]
+            return tables["log_probs"][logits[:, 1:]]
 
         def op_compute_entropy(self, logits: Any, **_: Any) -> Any:
-            return said["entropies"][logits[:, 1:]]
+            return tables["entropies"][logits[:, 1:]]
 
     class Loss:
         """The loss of a microbatch: its backward pass is the sum's, when all ranks have ended."""
@@ -522,16 +522,16 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         data.meta_info["loss_mask_keys"] = ["response_mask"]
 
         def loss(batch: Any, output: Any) -> Any:
-            found, metrics = owner.loss_func(strategy.worker, batch, output)
-            return Loss(found), metrics
+            answer, metrics = owner.loss_func(strategy.worker, batch, output)
+            return Loss(answer), metrics
 
-        found: dict[str, Any] = boundary.function(strategy, data, loss)
-        return found
+        answer: dict[str, Any] = boundary.function(strategy, data, loss)
+        return answer
 
     with own_randomness(), swapped(boundary.module, "current_platform", stand_in(device_type="cpu")):
-        told = on_ranks(count, rank)
+        metrics_of_ranks = on_ranks(count, rank)
     (sum(losses) / count).backward()
-    reported = {name: sum(sum(one[f"actor/{name}@sum"]) for one in told) for name in ("pg_loss", "kl_loss")}
+    reported = {name: sum(sum(one[f"actor/{name}@sum"]) for one in metrics_of_ranks) for name in ("pg_loss", "kl_loss")}
     if stages:
         named = {"number": torch.arange(rows), "input_ids": ids, "old_log_probs": inputs["old_log_probs"]}
         return {"gradient": inputs["log_probs"].grad, "stages": stages, "rows": named}
@@ -612,9 +612,9 @@ def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _token_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The entropy is its neighbour's, of the same logits."""
-    given = {name: inputs[name] for name in ("logits", "token_ids")}
+    names = {name: inputs[name] for name in ("logits", "token_ids")}
     entropy = boundary.module.entropy_from_logits(inputs["logits"]) if inputs["with_entropy"] else None
-    return {"log_probs": boundary.invoke(given), "entropy": entropy}
+    return {"log_probs": boundary.invoke(names), "entropy": entropy}
 
 
 def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

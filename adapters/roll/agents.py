@@ -9,7 +9,7 @@ from typing import Any
 from sentinel.contracts.table_engine import TableEngine
 from sentinel.targets import StandIn
 from sentinel.worker.families import rollout
-from sentinel.worker.kit import Named, all_swapped, silent, stand_in, torch, unbuilt
+from sentinel.worker.kit import Named, all_swapped, itself, silent, stand_in, torch, unbuilt
 
 from .containers import PROTOCOL
 
@@ -32,9 +32,9 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         ended = not heard
         return "" if ended else heard.pop(0), 1.0, ended, False, {}
 
-    def put(*given: Any) -> None:
+    def put(*arguments: Any) -> None:
         made.running = False
-        done.extend(each for each in given if hasattr(each, "batch"))
+        done.extend(each for each in arguments if hasattr(each, "batch"))
 
     def remote(answers: Any) -> Any:
         return stand_in(remote=answers)
@@ -63,7 +63,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         llm_proxy=stand_in(generate=generate),
     )
     stands = {
-        "ray": stand_in(get=lambda found: found),
+        "ray": stand_in(get=itself),
         "Timer": lambda **_: contextlib.nullcontext(stand_in(last=0.0)),
         "attach_trace_context": lambda *_: contextlib.nullcontext(),
         "get_tracer": lambda *_: stand_in(start_as_current_span=lambda *_, **__: contextlib.nullcontext()),

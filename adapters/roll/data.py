@@ -103,8 +103,8 @@ def _multimodal_collator(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
 def _read(batch: Mapping[str, Any], row: int) -> dict[str, Any]:
     """One sample of the batch, as it was before."""
     letters = (int(n) for n, there in zip(batch["input_ids"][row], batch["attention_mask"][row]) if there)
-    found = {"prompt": "".join(map(chr, letters))}
-    return {**found, "ground_truth": batch["ground_truth"][row]} if "ground_truth" in batch else found
+    sample = {"prompt": "".join(map(chr, letters))}
+    return {**sample, "ground_truth": batch["ground_truth"][row]} if "ground_truth" in batch else sample
 
 
 _SAMPLE = {"prompt": {"kind": "text"}, "ground_truth": {"kind": "text"}}

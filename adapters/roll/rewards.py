@@ -53,8 +53,8 @@ def _landed_in_the_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
 def _by_difficulty(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     data = _batch(boundary, torch.ones(len(inputs["group"]), 1), scores=inputs["rewards"])
     bounds = {"low_threshold": inputs["low"], "high_threshold": inputs["high"]}
-    found = boundary.function(data, n_sample=group_size(inputs), **bounds)
-    return {"kept": found.batch["difficulty_mask"]}
+    answer = boundary.function(data, n_sample=group_size(inputs), **bounds)
+    return {"kept": answer.batch["difficulty_mask"]}
 
 
 def _masked(boundary: Any, mask: Any, scores: Any, **options: Any) -> Any:
@@ -90,8 +90,8 @@ _OPTIONS = fields("temperature top_p top_k max_new_tokens repetition_penalty", s
 def _request(boundary: Any, config: Any) -> Mapping[str, Any]:
     """The pipeline hands the configuration on as a mapping; the worker adds what ends a text."""
     with swapped(boundary.module, "SamplingParams", dict):
-        asked = boundary.function({**config.to_dict(), "eos_token_id": []})
-    return dict(asked)
+        params = boundary.function({**config.to_dict(), "eos_token_id": []})
+    return dict(params)
 
 
 def _seen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,8 +100,8 @@ def _seen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _chosen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The second of what a rule of multiple choices tells; what prices the wording too is asked for the loose price."""
-    told = boundary.invoke({}, inputs["response"], inputs["ground_truth"], reward_type="loose")
-    return {"score": told[1]}
+    scores = boundary.invoke({}, inputs["response"], inputs["ground_truth"], reward_type="loose")
+    return {"score": scores[1]}
 
 
 _AS_NUMBERS = "bare_point true_bare_point zeros plus"

@@ -40,11 +40,9 @@ def _laid(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "rollout_logprobs": None,
     }
     answer = boundary.function(trainer, output, [str(row) for row in range(rows)])
-    found = (
-        answer[0] if isinstance(answer, tuple) else answer
-    )  # since April 2026 rows may be merged, and uids with them
+    kept = answer[0] if isinstance(answer, tuple) else answer  # since April 2026 rows may be merged, and uids with them
     width = mask.shape[1]
-    rewards = [row + [0.0] * (width - len(row)) for row in found["rewards"]]
+    rewards = [row + [0.0] * (width - len(row)) for row in kept["rewards"]]
     return {"token_level_rewards": torch.tensor(rewards, dtype=inputs["rewards"].dtype)}
 
 
@@ -100,8 +98,8 @@ def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
     state: dict[str, Any] = {"sample_batch_count": 1}
     boundary.function(batch, labels, {"train_batch_size": 1_000_000, "n_samples_per_prompt": group_size(inputs)}, state)
-    found = state.get("collected_generator_output", {"response_ids": [], "rewards": []})  # nothing was collected
-    return {"numbers": [row for (row,) in found["response_ids"]], "rewards": found["rewards"]}
+    collected = state.get("collected_generator_output", {"response_ids": [], "rewards": []})  # nothing was collected
+    return {"numbers": [row for (row,) in collected["response_ids"]], "rewards": collected["rewards"]}
 
 
 def _without_variance(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

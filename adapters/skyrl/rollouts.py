@@ -68,8 +68,8 @@ class _Sampling(dict[str, Any]):
 class _Engine:
     """A stand-in engine: it answers as many tokens as the scenario says, the last of them EOS, a request at a time."""
 
-    def __init__(self, said: list[list[int]]) -> None:
-        self._said = list(said)
+    def __init__(self, lengths: list[list[int]]) -> None:
+        self._said = list(lengths)
 
     async def finish_session(self, *_: Any) -> None:
         pass
@@ -109,16 +109,16 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
     tokenizer, messages = chat(inputs)
     kinds = boundary.module.TrainOnWhat
     which = {"all": kinds.ALL_ASSISTANT_MESSAGES, "last": kinds.LAST_ASSISTANT_MESSAGE}[inputs["trains"]]
-    found = boundary.invoke(
+    example = boundary.invoke(
         {},
         example={"messages": messages},
         tokenizer=tokenizer,
         max_length=inputs["max_tokens"],
         train_on_what=which,
     )
-    if found is None:
+    if example is None:
         return {"token_ids": None}
-    batch = boundary.module.collate_sft_batch([found], tokenizer)
+    batch = boundary.module.collate_sft_batch([example], tokenizer)
     ids, mask = batch["sequences"][0], batch["loss_mask"][0]
     return {"token_ids": ids, "loss_mask": [0] * (len(ids) - len(mask)) + mask.tolist()}
 
@@ -194,9 +194,9 @@ def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
                 *((1000,) if "max_input_length" in boundary.parameters else ()),
             )
         )
-    told = answer["rollout_metrics"]
+    metrics = answer["rollout_metrics"]
     names = {"mean": "avg", "max": "max", "min": "min"}
-    reported = {name: told[f"generate/{key}_num_tokens"] for name, key in names.items()}
+    reported = {name: metrics[f"generate/{key}_num_tokens"] for name, key in names.items()}
     return {"returned": {"lengths": [len(row) for row in answer["response_ids"]], **reported}}
 
 
@@ -243,10 +243,10 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     made = boundary.owner(settings, Named(max_env_workers=0), engine, engine.table.tokenizer, *policy)
     if inputs["heard_as"] == "again":  # by a template of the user's; the tokenizer's own is another
         made.custom_chat_template, made.tokenizer = "of words", ChatTokenizer(default_system=True)
-    asked = {**inputs["options"], "logprobs": 1, "stop": [word["content"] for word in engine.table.messages] * text}
+    sampling = {**inputs["options"], "logprobs": 1, "stop": [word["content"] for word in engine.table.messages] * text}
     with swapped(boundary.module.skyrl_gym, "make", engine.make):
         row = {"ground_truth": ROW}
-        answer = awaited(boundary.function(made, list(engine.prompt), "env", row, 100, 1000, sampling_params=asked))
+        answer = awaited(boundary.function(made, list(engine.prompt), "env", row, 100, 1000, sampling_params=sampling))
     if isinstance(answer, tuple):  # older loops: response, reward, stop reason, loss mask, prompt
         names = ("response_ids", "reward", "stop_reason", "loss_mask", "prompt_ids", "rollout_logprobs")
         answer = stand_in(**{**dict.fromkeys(names), **dict(zip(names, answer))})

@@ -360,8 +360,8 @@ def _entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """With the log-probs of the function beside it, so that a gradient has something to come from."""
     log_probs = boundary.module.logprobs_from_logits_v2(inputs["logits"], inputs["token_ids"])
     masked = "attention_mask" in boundary.parameters
-    given = {"attention_mask": inputs["response_mask"]} if masked else {}
-    return {"log_probs": log_probs, "entropy": boundary.invoke({}, inputs["logits"].detach(), **given)}
+    masks = {"attention_mask": inputs["response_mask"]} if masked else {}
+    return {"log_probs": log_probs, "entropy": boundary.invoke({}, inputs["logits"].detach(), **masks)}
 
 
 def _bound(function: str, call: Any, fixed: Mapping[str, Any]) -> Binding:

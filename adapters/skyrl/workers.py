@@ -248,7 +248,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if is_averaged_inside(boundary.imported[PPO]):
         raise AbsentError("not in this version: the worker averages over each microbatch, and optim_step over them all")
     log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
-    rows, tokens = log_probs.shape
+    count, tokens = log_probs.shape
     fields = batch_fields(
         log_probs,
         mask.to(log_probs.dtype),
@@ -256,7 +256,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         advantages=inputs["advantages"],
         attention_mask=torch.nn.functional.pad(mask, (1, 0), value=True).long(),
         response_mask=mask.long(),
-        sequences=torch.arange(rows)[:, None].expand(rows, tokens + 1).clone(),
+        sequences=torch.arange(count)[:, None].expand(count, tokens + 1).clone(),
     )
     fields["advantages"] = _shares(boundary, inputs, fields)
     if inputs["ref_log_probs"] is not None:
@@ -265,16 +265,17 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if inputs["max_tokens_per_microbatch"] is not None and not by_tokens:
         raise AbsentError("not in this version: a microbatch has a number of rows, and none of tokens")
     model = _Table(log_probs, inputs["entropies"])
-    with _fsdp_worker(boundary, _options(inputs, rows), log_probs, model, OneProcess()) as worker:
+    with _fsdp_worker(boundary, _options(inputs, count), log_probs, model, OneProcess()) as worker:
         worker._forward_backward_micro = types.MethodType(boundary.owner._forward_backward_micro, worker)
         answer = boundary.function(worker, training_batch(boundary, fields))
     # Newer workers return a record of metrics and outputs, older ones put the outputs among the metrics.
-    told = getattr(answer, "metrics", answer)
-    outputs = getattr(answer, "loss_fn_outputs", None) or told.get("loss_fn_outputs")
-    rows_told = [torch.tensor(output["logprobs"], dtype=log_probs.dtype) for output in outputs or ()]
-    said = [torch.nn.functional.pad(row, (tokens - len(row), 0)) for row in rows_told]
-    reported = {"pg_loss": told["policy_loss"], "kl_loss": told.get("policy_kl"), "entropy": told["policy_entropy"]}
-    return {**gradients_of(inputs), **reported, "told_log_probs": torch.stack(said) if said else None}
+    metrics = getattr(answer, "metrics", answer)
+    outputs = getattr(answer, "loss_fn_outputs", None) or metrics.get("loss_fn_outputs")
+    rows = [torch.tensor(output["logprobs"], dtype=log_probs.dtype) for output in outputs or ()]
+    rows = [torch.nn.functional.pad(row, (tokens - len(row), 0)) for row in rows]
+    names = {"pg_loss": "policy_loss", "kl_loss": "policy_kl", "entropy": "policy_entropy"}
+    reported = {ours: metrics.get(theirs) for ours, theirs in names.items()}
+    return {**gradients_of(inputs), **reported, "told_log_probs": torch.stack(rows) if rows else None}
 
 
 _UPDATES = (
@@ -365,10 +366,10 @@ class _Schedule:
         self.microbatch = -1
         self.losses: list[Any] = []
 
-    def __call__(self, *, num_microbatches: int, forward_only: bool, **given: Any) -> list[Any]:
+    def __call__(self, *, num_microbatches: int, forward_only: bool, **parts: Any) -> list[Any]:
         collected = []
         for self.microbatch in range(num_microbatches):
-            output, loss_function = given["forward_step_func"](given["data_iterator"], given["model"][0])
+            output, loss_function = parts["forward_step_func"](parts["data_iterator"], parts["model"][0])
             loss, data = loss_function(output)
             self.losses.append(loss)
             collected.append(data)

@@ -65,9 +65,9 @@ def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/backends/megatron_utils/loss.py#L1033
     """
     names = ("log_probs", "old_log_probs", "advantages", "eps_clip_low", "eps_clip_high", "dual_clip")
-    given = {name: inputs[name] for name in names if takes_input(boundary, name)}
-    found = boundary.invoke(given, ppo_kl=inputs["old_log_probs"] - inputs["log_probs"])
-    return {"per_token_loss": found[0], "clip_fraction": found[1]}
+    arguments = {name: inputs[name] for name in names if takes_input(boundary, name)}
+    answer = boundary.invoke(arguments, ppo_kl=inputs["old_log_probs"] - inputs["log_probs"])
+    return {"per_token_loss": answer[0], "clip_fraction": answer[1]}
 
 
 def _gspo(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -216,31 +216,31 @@ def _weights(path: str, mode: str, **more: Any) -> Binding:
 def _batched_gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Padded by the function itself."""
     samples, counts = valid_samples(inputs, "values", "token_level_rewards"), valid_counts(inputs)
-    given = {"gamma": inputs["gamma"], "lam": inputs["lam"]}
+    discounts = {"gamma": inputs["gamma"], "lam": inputs["lam"]}
     with one_rank():
-        found = boundary.invoke(given, counts["total_lengths"], counts["response_lengths"], *samples.values())
+        answer = boundary.invoke(discounts, counts["total_lengths"], counts["response_lengths"], *samples.values())
     width = inputs["values"].shape[-1]
-    return {name: as_rows(list(rows), width) for name, rows in zip(("advantages", "returns"), found)}
+    return {name: as_rows(list(rows), width) for name, rows in zip(("advantages", "returns"), answer)}
 
 
 def _gae_of_a_sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     width = inputs["values"].shape[-1]
-    given = {"gamma": inputs["gamma"], "lam": inputs["lam"]}
-    found = []
+    discounts = {"gamma": inputs["gamma"], "lam": inputs["lam"]}
+    answers = []
     with one_rank():
         for values, rewards in zip(*valid_samples(inputs, "values", "token_level_rewards").values()):
-            sample = {**given, "values": values, "rewards": rewards}
-            found.append(boundary.invoke(sample, total_len=len(values) + 1, response_len=len(values)))
-    return {name: as_rows(list(rows), width) for name, rows in zip(("advantages", "returns"), zip(*found))}
+            sample = {**discounts, "values": values, "rewards": rewards}
+            answers.append(boundary.invoke(sample, total_len=len(values) + 1, response_len=len(values)))
+    return {name: as_rows(list(rows), width) for name, rows in zip(("advantages", "returns"), zip(*answers))}
 
 
 def _outcome_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """One reward a sample: the one that stands on a token that counts."""
     rewards = torch.where(inputs["response_mask"] != 0, inputs["token_level_rewards"], 0.0)
     kl = torch.zeros_like(rewards) if inputs["kl"] is None else inputs["kl"]
-    given = {"kl": list(kl), "kl_coef": inputs["kl_coef"], "gamma": inputs["gamma"]}
-    given["response_mask"] = list(inputs["response_mask"])
-    taken = {name: value for name, value in given.items() if takes_input(boundary, name)}
+    columns = {"kl": list(kl), "kl_coef": inputs["kl_coef"], "gamma": inputs["gamma"]}
+    columns["response_mask"] = list(inputs["response_mask"])
+    taken = {name: value for name, value in columns.items() if takes_input(boundary, name)}
     with one_rank():
         returns = boundary.invoke(taken, rewards.sum(-1), **full_lengths(inputs))
     return {"returns": torch.stack(list(returns))}

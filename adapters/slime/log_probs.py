@@ -67,7 +67,7 @@ def _of_ranks(inputs: Mapping[str, Any], outputs: Any, after: Any, tokens: list[
     """What ``ask(packed, batch)`` gives of each sample, put together from its context-parallel ranks."""
     ranks, lengths = inputs.get("context_parallel_size", 1), lengths_of(inputs, "response_mask")
     packed, batch = _packed(outputs, lengths, after), {"unconcat_tokens": tokens, **valid_counts(inputs)}
-    found = []
+    answers = []
     for rank in range(ranks):
         own = []
         for part in packed[0].split(batch["total_lengths"]):
@@ -76,8 +76,8 @@ def _of_ranks(inputs: Mapping[str, Any], outputs: Any, after: Any, tokens: list[
             chunks = torch.cat([part, padding]).split(size)
             own += [chunks[rank], chunks[-1 - rank]]
         with one_rank(rank, context_parallel=ranks):
-            found.append(ask(packed if ranks == 1 else torch.cat(own)[None], batch))
-    return {key: joined([each[key] for each in found], shards(lengths, ranks)) for key in found[0]}
+            answers.append(ask(packed if ranks == 1 else torch.cat(own)[None], batch))
+    return {key: joined([each[key] for each in answers], shards(lengths, ranks)) for key in answers[0]}
 
 
 def _args(inputs: Mapping[str, Any]) -> Any:
@@ -96,10 +96,10 @@ def _responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     def ask(packed: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
         return dict(zip(("logits", "tokens"), zip(*boundary.invoke({}, packed, args=_args(inputs), **batch))))
 
-    found = _of_logits(inputs, ask)
-    logs = [torch.log_softmax(logits, dim=-1) for logits in found["logits"]]
+    samples = _of_logits(inputs, ask)
+    logs = [torch.log_softmax(logits, dim=-1) for logits in samples["logits"]]
     width = inputs["token_ids"].shape[1]
-    chosen = [x.gather(-1, t[:, None])[:, 0] for x, t in zip(logs, found["tokens"])]
+    chosen = [x.gather(-1, t[:, None])[:, 0] for x, t in zip(logs, samples["tokens"])]
     return {"log_probs": as_rows(chosen, width), "entropy": as_rows([-(x.exp() * x).sum(-1) for x in logs], width)}
 
 
@@ -114,12 +114,12 @@ def _log_probs_and_entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str
     _own_kernel(boundary.imported[PPO])
 
     def ask(packed: Any, batch: Mapping[str, Any]) -> Any:
-        found = boundary.invoke({}, packed, args=_args(inputs), with_entropy=inputs["with_entropy"], **batch)
-        return found[1] if isinstance(found, tuple) else found
+        answer = boundary.invoke({}, packed, args=_args(inputs), with_entropy=inputs["with_entropy"], **batch)
+        return answer[1] if isinstance(answer, tuple) else answer
 
-    found = _of_logits(inputs, ask)
+    answer = _of_logits(inputs, ask)
     width = inputs["token_ids"].shape[1]
-    return {key: as_rows(found[key], width) if key in found else None for key in ("log_probs", "entropy")}
+    return {key: as_rows(answer[key], width) if key in answer else None for key in ("log_probs", "entropy")}
 
 
 def _flat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,11 +135,11 @@ def _values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     tokens = [torch.zeros(n + 1, dtype=torch.long) for n in lengths_of(inputs, "response_mask")]
 
     def ask(packed: Any, batch: Mapping[str, Any]) -> Any:
-        found = boundary.invoke({}, packed.unsqueeze(-1), args=_args({"temperature": 0.5}), **batch)
-        return found[1] if isinstance(found, tuple) else found
+        answer = boundary.invoke({}, packed.unsqueeze(-1), args=_args({"temperature": 0.5}), **batch)
+        return answer[1] if isinstance(answer, tuple) else answer
 
-    found = _of_ranks(inputs, inputs["outputs"], inputs["output_after"], tokens, ask)
-    return {"values": as_rows(found["values"], inputs["outputs"].shape[1])}
+    answer = _of_ranks(inputs, inputs["outputs"], inputs["output_after"], tokens, ask)
+    return {"values": as_rows(answer["values"], inputs["outputs"].shape[1])}
 
 
 def _context_parallel(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -164,8 +164,8 @@ def _context_parallel(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
 
     for number in range(ranks):
         rank(number, recorded)
-    found = rank(0, lambda part, group=None: list(sent))
-    return dict(zip(("log_probs", "entropy"), (_responses_of(part, lengths, inputs) for part in found)))
+    answer = rank(0, lambda part, group=None: list(sent))
+    return dict(zip(("log_probs", "entropy"), (_responses_of(part, lengths, inputs) for part in answer)))
 
 
 def _model(logits: Any) -> Any:

@@ -109,10 +109,10 @@ def _asked(boundary: Any, args: Any) -> Any:
     """Of the state that all requests share, and the function that makes one."""
     _refuse_groups(boundary.module)
     module, rollouts = boundary.module, boundary.imported[_ROLLOUTS]
-    told = "custom_params"  # what a top_p asks to be told of changes no sample
+    left_out = "custom_params"  # what a top_p asks to be told of changes no sample
 
     async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
-        raise Asked({name: value for name, value in payload["sampling_params"].items() if name != told})
+        raise Asked({name: value for name, value in payload["sampling_params"].items() if name != left_out})
 
     tokenizer, sample = _OneToken(), boundary.imported[TYPES].Sample(prompt="a", tokens=[5])
     with all_swapped(module, **_alone(tokenizer), post=post, _prepare_prompt_ids=partial(itself, [5])):
@@ -134,7 +134,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     samples share. An engine says nothing of where the last token goes."""
     module, made = boundary.module, boundary.imported[TYPES].Sample
     _refuse_groups(module)
-    engine, told = TableEngine(inputs), list[Any]()
+    engine, labels = TableEngine(inputs), list[Any]()
     room = 1000 if inputs["max_tokens"] is None else inputs["max_tokens"]
     options = {"partial_rollout": True, "use_token_output": True, "use_rollout_routing_replay": inputs["routed"]}
     sizes = dict.fromkeys(("num_layers", "moe_router_topk", "rollout_num_gpus", "rollout_num_gpus_per_engine"), 1)
@@ -150,7 +150,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return in_sglangs_words(engine.answer(payload["input_ids"], payload["sampling_params"]), inputs["routed"])
 
     async def graded(_: Any, sample: Any, **__: Any) -> float:
-        told.append(sample.label)
+        labels.append(sample.label)
         return 1.0
 
     row = made(prompt=engine.tokenizer.written(engine.prompt, add_generation_prompt=True), label=ROW)
@@ -171,7 +171,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "log_probs": kept(row, "rollout_log_probs"),
         "experts": experts_beside(kept(row, "rollout_routed_experts")),
         "cut": row.status is made.Status.TRUNCATED,
-        "row": told,
+        "row": labels,
         "counts": [row.prefix_cache_info.cached_tokens] if hasattr(row, "prefix_cache_info") else None,
         "engine": engine,
     }
@@ -179,12 +179,12 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _teacher_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """It leaves them in the samples. The engine says nothing of the first token, which nothing predicts."""
-    given, made = inputs["arguments"], boundary.imported[TYPES].Sample
+    arguments, made = inputs["arguments"], boundary.imported[TYPES].Sample
     samples = [
         made(
             response_length=length, reward={"meta_info": {"input_token_logprobs": [(None, 5), *((n, 6) for n in row)]}}
         )
-        for row, length in zip(given["values"], given["response_lengths"])
+        for row, length in zip(arguments["values"], arguments["response_lengths"])
     ]
     boundary.function(stand_in(reward_key=None), samples)
     return {"returned": [sample.teacher_log_probs for sample in samples]}
@@ -192,23 +192,23 @@ def _teacher_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """How many samples are kept, and the batch size that was chosen; as many as fill whole batches of it should be."""
-    given = inputs["arguments"]
+    arguments = inputs["arguments"]
     if hasattr(boundary.module, "build_dp_schedule"):
         raise AbsentError(f"{boundary.path} trims nothing here: build_dp_schedule leaves out what fills no step")
     sample = boundary.imported[TYPES].Sample
-    answer = stand_in(samples=[sample(index=n) for n in range(given["samples"])], metrics=None)
+    answer = stand_in(samples=[sample(index=n) for n in range(arguments["samples"])], metrics=None)
     args = stand_in(
         load_debug_rollout_data=None,
         disable_rollout_trim_samples=False,
         debug_rollout_only=False,
-        use_dynamic_global_batch_size=given["dynamic"],
-        global_batch_size=given["global_batch_size"],
+        use_dynamic_global_batch_size=arguments["dynamic"],
+        global_batch_size=arguments["global_batch_size"],
     )
-    manager = stand_in(args=args, train_parallel_config={"dp_size": given["dp_size"]})
+    manager = stand_in(args=args, train_parallel_config={"dp_size": arguments["dp_size"]})
     manager.rollout_id, manager.data_source = 0, None
     manager.generate_rollout = lambda *_, **__: answer.samples
-    manager._dynamic_global_batch_size = given["global_batch_size"]
-    if given["dynamic"]:
+    manager._dynamic_global_batch_size = arguments["global_batch_size"]
+    if arguments["dynamic"]:
         size = getattr(boundary.owner, "_compute_dynamic_global_batch_size", None)
         if size is None:
             raise AbsentError("not in this version: there is no dynamic batch size")

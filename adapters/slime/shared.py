@@ -145,13 +145,13 @@ def shards(lengths: list[int], ranks: int) -> list[list[list[int]]]:
 
 def joined(parts: list[list[Any]], own: list[list[list[int]]]) -> list[Any]:
     """Samples, from the part that each rank has of each."""
-    found = []
+    samples = []
     for row, own_places in zip(zip(*parts), zip(*own)):
         order = torch.tensor([t for part in own_places for t in part], dtype=torch.long).argsort()
-        known = [len(part) for part in row] == [len(part) for part in own_places]
+        whole = [len(part) for part in row] == [len(part) for part in own_places]
         # A rank that answers for other tokens than it has has answered for none.
-        found.append(torch.cat(row)[order] if known else _nothing(row[0], len(order)))
-    return found
+        samples.append(torch.cat(row)[order] if whole else _nothing(row[0], len(order)))
+    return samples
 
 
 def _nothing(like: Any, count: int) -> Any:

@@ -134,8 +134,8 @@ def _advantage_step(boundary: Any, args: Any, data: dict[str, Any], ranks: int =
         return mine
 
     with one_rank(None, context_parallel=ranks):
-        found = on_ranks(ranks, work)
-    data.update((name, joined([each[name] for each in found], own)) for name in ("advantages", "returns"))
+        of_ranks = on_ranks(ranks, work)
+    data.update((name, joined([each[name] for each in of_ranks], own)) for name in ("advantages", "returns"))
 
 
 def _stored_step(boundary: Any, args: Any, data: dict[str, Any]) -> None:
@@ -238,9 +238,9 @@ def _policy_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return torch.where(mask.reshape(-1), values, 0.0).sum() / mask.sum().clamp(min=1)
 
     with one_rank(), swapped(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
-        loss, told = boundary.function(args, *parallel_state(boundary), batch, torch.zeros(()), token_mean)
+        loss, metrics = boundary.function(args, *parallel_state(boundary), batch, torch.zeros(()), token_mean)
     loss.backward()
-    return {**gradients_of(inputs), **_reported(told)}
+    return {**gradients_of(inputs), **_reported(metrics)}
 
 
 def _reported(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -258,17 +258,17 @@ def _policy_steps(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     whole = {"response_lengths": lengths, "total_lengths": [length + 1 for length in lengths]}
     cutting = {"budget": inputs["max_tokens_per_microbatch"], "micro_batch_size": inputs["micro_batch_size"]}
     cutting["micro_batch_size"] = cutting["micro_batch_size"] or rows // ranks
-    asked = schedule_of(whole["total_lengths"], ranks, **cutting)
-    order, cuts, (count,), (size,) = boundary.imported[_SCHEDULE].build_dp_schedule(**asked)
+    schedule = schedule_of(whole["total_lengths"], ranks, **cutting)
+    order, cuts, (count,), (size,) = boundary.imported[_SCHEDULE].build_dp_schedule(**schedule)
     tables = {"current": "log_probs", "entropy": "entropies", "log_probs": "old_log_probs"}
     tables |= {"ref_log_probs": "ref_log_probs", "advantages": "advantages"}
-    for name, given in tables.items():
-        if inputs[given] is not None:
-            whole[name] = [row[:length] for row, length in zip(inputs[given], lengths)]
+    for name, ours in tables.items():
+        if inputs[ours] is not None:
+            whole[name] = [row[:length] for row, length in zip(inputs[ours], lengths)]
     whole["loss_masks"] = [row[:length].to(inputs["log_probs"].dtype) for row, length in zip(mask, lengths)]
     whole |= mask_sums(whole["loss_masks"])
     args = _policy_args(boundary, inputs)
-    losses, tokens, told = [], 0, []
+    losses, tokens, logs = [], 0, []
     for rank in range(ranks):
         own = {name: [values[row] for row in order[rank]] for name, values in whole.items()}
         iterator = boundary.imported[_DATA].DataIterator(own, cuts[rank])
@@ -283,15 +283,15 @@ def _policy_steps(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
                 loss, counted, log = boundary.function(args, batch, count, size, torch.zeros(()))
             losses.append(loss)
             tokens = tokens + counted
-            told.append(log)
+            logs.append(log)
     per_token = args.calculate_per_token_loss
     (sum(losses) / (tokens if per_token else count * ranks)).backward()
     reports = boundary.imported[_REPORTS]
     with swapped(reports.dist, "all_reduce", lambda *_, **__: None):
-        said = reports.reduce_train_step_metrics(
-            told, calculate_per_token_loss=per_token, step_global_batch_size=size, cp_size=1, dp_with_cp_group=None
+        metrics = reports.reduce_train_step_metrics(
+            logs, calculate_per_token_loss=per_token, step_global_batch_size=size, cp_size=1, dp_with_cp_group=None
         )
-    return {**gradients_of(inputs), **_reported(said)}
+    return {**gradients_of(inputs), **_reported(metrics)}
 
 
 _SCHEDULE = "slime.utils.dp_schedule"

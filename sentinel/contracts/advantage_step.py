@@ -29,10 +29,10 @@ _KEYS = ("advantages", "returns", "tot_rewards", "kl_rewards", "loss_mask")
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Advantages and returns that the loss will mask out are nobody's meaning: they are left out on both sides."""
     outputs = call(**{**inputs, "reward_norm": _sized(inputs["reward_norm"], inputs["group"])})
-    seen = {key: outputs[key] for key in _KEYS}
+    observation = {key: outputs[key] for key in _KEYS}
     for key in ("advantages", "returns"):
-        seen[key] = torch.where(seen["loss_mask"] != 0, seen[key], 0.0)
-    return seen
+        observation[key] = torch.where(observation["loss_mask"] != 0, observation[key], 0.0)
+    return observation
 
 
 def _sized(norm: Mapping[str, Any] | None, group: Any) -> Mapping[str, Any] | None:

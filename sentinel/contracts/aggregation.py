@@ -107,8 +107,8 @@ def aggregate(loss_mat: Any, inputs: Mapping[str, Any], weights: Any = None) -> 
     raise DoesNotApply(f"no definition of the loss aggregation mode {mode!r}")
 
 
-def _count(given: float | None, counted: int) -> float:
-    return max(counted if given is None else given, 1)
+def _count(whole: float | None, counted: int) -> float:
+    return max(counted if whole is None else whole, 1)
 
 
 def log_ratio(log_probs: Any, old_log_probs: Any, mask: Any, level: str = "token") -> Any:
@@ -175,8 +175,8 @@ def gradient(loss: Any, of: Any) -> Any:
     """``d loss / d of``; zeros where the loss does not depend on it."""
     if not isinstance(loss, torch.Tensor) or not loss.requires_grad:
         return torch.zeros_like(of)
-    (found,) = torch.autograd.grad(loss, of, allow_unused=True)
-    return torch.zeros_like(of) if found is None else found
+    (slope,) = torch.autograd.grad(loss, of, allow_unused=True)
+    return torch.zeros_like(of) if slope is None else slope
 
 
 def detached(value: Any) -> Any:

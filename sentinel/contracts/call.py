@@ -42,8 +42,8 @@ def _same(left: Any, right: Any) -> bool:
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call once; observe the answer, the gradients of the sum of all differentiable outputs, and what was mutated."""
-    given = {"self": inputs["self"], "positional": inputs["positional"], **inputs["arguments"]}
-    before = _snapshot(given)
+    arguments = {"self": inputs["self"], "positional": inputs["positional"], **inputs["arguments"]}
+    before = _snapshot(arguments)
     raised = None
     returned = None
     try:
@@ -56,8 +56,8 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
     live = [leaf for leaf in outputs if leaf.requires_grad and leaf.grad_fn is not None]
     if live:
         torch.autograd.backward(torch.stack([leaf.sum() for leaf in live]).sum())
-    after = _snapshot(given)
-    tensors = {path: leaf for path, leaf in _leaves(given) if isinstance(leaf, torch.Tensor)}
+    after = _snapshot(arguments)
+    tensors = {path: leaf for path, leaf in _leaves(arguments) if isinstance(leaf, torch.Tensor)}
     return {
         "returned": returned,
         "raised": raised,

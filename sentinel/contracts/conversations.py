@@ -113,26 +113,26 @@ class ChatTokenizer:
             ids = ids[: options["max_length"]]
         handed = self._handed(ids, return_dict, **options)
         if options.get("return_assistant_tokens_mask"):
-            said = writer.said(conversation)
-            handed["assistant_masks"] = [int(place in said) for place in range(len(ids))]
+            places = writer.spoken(conversation)
+            handed["assistant_masks"] = [int(place in places) for place in range(len(ids))]
         return handed
 
-    def said(self, messages: Sequence[Message], last: bool = False, after_the_end: bool = False) -> list[int]:
+    def spoken(self, messages: Sequence[Message], last: bool = False, after_the_end: bool = False) -> list[int]:
         """The places of what the assistant said: its words, and the end of each of its turns."""
         turns = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
-        found: list[int] = []
+        places: list[int] = []
         for turn in turns[-1:] if last else turns:
             start = len(self.encode(self.written(messages[:turn], add_generation_prompt=True)))
             end = len(self.encode(self.written(messages[: turn + 1])))
-            found += range(start, end if after_the_end else end - 1)
-        return found
+            places += range(start, end if after_the_end else end - 1)
+        return places
 
     def _handed(self, ids: list[int], as_mapping: bool, return_tensors: str | None = None, **_: Any) -> Any:
-        given: Any = ids
+        tokens: Any = ids
         ones: Any = [1] * len(ids)
         if return_tensors == "pt":
-            given, ones = torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.int64)
-        return {"input_ids": given, "attention_mask": ones} if as_mapping else given
+            tokens, ones = torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.int64)
+        return {"input_ids": tokens, "attention_mask": ones} if as_mapping else tokens
 
 
 def chat(inputs: Mapping[str, Any]) -> tuple[ChatTokenizer, list[dict[str, str]]]:
@@ -153,16 +153,16 @@ def _number(token: str) -> int:
 
 
 def _plain(ids: Any) -> list[int]:
-    found: list[int] = ids.tolist() if hasattr(ids, "tolist") else list(ids)
-    return found
+    plain: list[int] = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+    return plain
 
 
 def _measure_trained_tokens(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``call`` returns the ids of the chat, and a mask of those whose probability the loss is about; or nothing of it,
     where there is nothing to train. The new line behind the last message, which some leave out, is left aside."""
-    found = call(**inputs)
-    ids = [] if found.get("token_ids") is None else _plain(found["token_ids"])
-    mask = _plain(found["loss_mask"]) if ids else []
+    outputs = call(**inputs)
+    ids = [] if outputs.get("token_ids") is None else _plain(outputs["token_ids"])
+    mask = _plain(outputs["loss_mask"]) if ids else []
     if ids[-1:] == [_number("\n")]:
         ids, mask = ids[:-1], mask[: len(ids) - 1]
     return {"token_ids": torch.tensor(ids), "trained": torch.tensor([int(counts != 0) for counts in mask])}
@@ -173,7 +173,7 @@ def _oracle_trained_tokens(inputs: Mapping[str, Any]) -> dict[str, Any]:
     template writes around them is not."""
     tokenizer, messages = chat(inputs)
     ids = tokenizer.encode(tokenizer.written(messages))
-    trained = tokenizer.said(messages, inputs["trains"] == "last", inputs["after_the_end"] == "counted")
+    trained = tokenizer.spoken(messages, inputs["trains"] == "last", inputs["after_the_end"] == "counted")
     room = inputs["max_tokens"]
     ids = ids if room is None else ids[:room]
     mask = [int(place in trained) for place in range(len(ids))]

@@ -20,11 +20,11 @@ def _oracle_distillation_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     ``KL(T || S)``, at beta 1 ``KL(S || T)``. The loss is their sum over the tokens that count, divided by how many of
     them the whole step has."""
     valid, beta = inputs["response_mask"] != 0, inputs["beta"]
-    found = []
+    distributions = []
     for name in ("logits", "teacher_logits"):
         kept = torch.where(valid[..., None], inputs[name], 0.0)
-        found.append(torch.log_softmax(kept / inputs["temperature"], -1))
-    student, teacher = found
+        distributions.append(torch.log_softmax(kept / inputs["temperature"], -1))
+    student, teacher = distributions
     if beta == 0:
         divergences = _divergence(teacher, student)
     elif beta == 1:

@@ -41,12 +41,12 @@ def _arrange_training_input(inputs: dict[str, Any], choose: Choose) -> dict[str,
 
 def _oracle_training_input(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Without log-probs, what needs them is refused; else they stand where the responses stand, aligned right."""
-    given = inputs["rollout_log_probs"]
-    if not given:
+    log_probs = inputs["rollout_log_probs"]
+    if not log_probs:
         missed = {"type": "", "message": inputs["option"]} if inputs["needing"] else None
         return {"refusal": missed, "rollout_log_probs": None}
-    tokens = max(map(len, given))
-    rows = [[0.0] * (tokens - len(row)) + list(row) for row in given]
+    tokens = max(map(len, log_probs))
+    rows = [[0.0] * (tokens - len(row)) + list(row) for row in log_probs]
     return {"refusal": None, "rollout_log_probs": torch.tensor(rows, dtype=torch.float64)}
 
 

@@ -281,5 +281,5 @@ def of_rewards(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def as_rewards(observation: Mapping[str, Any]) -> dict[str, Any]:
     """What was answered to such a scenario, as ``reward_normalisation`` has it."""
-    found = observation["advantages"]
-    return {"normalised": tensor(found.array()[:, 0].tolist(), found.dtype)}
+    advantages = observation["advantages"]
+    return {"normalised": tensor(advantages.array()[:, 0].tolist(), advantages.dtype)}

@@ -76,10 +76,10 @@ LAWS_OF_TOKENS = (
 
 def rows_of(labels: Iterable[Hashable]) -> dict[Hashable, list[int]]:
     """The rows of each group, in the order of their first row."""
-    found: dict[Hashable, list[int]] = {}
+    groups: dict[Hashable, list[int]] = {}
     for row, label in enumerate(labels):
-        found.setdefault(label, []).append(row)
-    return found
+        groups.setdefault(label, []).append(row)
+    return groups
 
 
 def runs(flags: Sequence[bool]) -> list[slice]:
@@ -259,10 +259,10 @@ def _measure_advantage_normalisation(
     call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
     """A token that does not count has no advantage; where a boundary means to leave something there, it is left out."""
-    found = call(**inputs)["normalised"]
+    output = call(**inputs)["normalised"]
     valid = inputs["response_mask"] != 0
-    left = 0.0 if inputs["masked_output"] == "any" else float(torch.where(valid, 0.0, found).abs().sum())
-    return {"normalised": torch.where(valid, found, 0.0), "left_on_masked": left}
+    left = 0.0 if inputs["masked_output"] == "any" else float(torch.where(valid, 0.0, output).abs().sum())
+    return {"normalised": torch.where(valid, output, 0.0), "left_on_masked": left}
 
 
 def _oracle_advantage_normalisation(inputs: Mapping[str, Any]) -> dict[str, Any]:

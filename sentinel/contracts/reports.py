@@ -40,11 +40,11 @@ def _oracle_batch_report(inputs: Mapping[str, Any]) -> dict[str, Any]:
     valid = inputs["response_mask"] != 0
     if not valid.any():
         raise DoesNotApply("no token counts")
-    seen = {name: inputs[name][valid] for name in _QUANTITIES if inputs[name] is not None}
-    seen["response_length"] = valid.sum(-1).double()
+    quantities = {name: inputs[name][valid] for name in _QUANTITIES if inputs[name] is not None}
+    quantities["response_length"] = valid.sum(-1).double()
     return {
         f"{name}_{statistic}": float(getattr(values, statistic)())
-        for name, values in seen.items()
+        for name, values in quantities.items()
         for statistic in _STATISTICS
     }
 

@@ -291,8 +291,8 @@ def _measure_group_numbers(call: Callable[..., Mapping[str, Any]], inputs: Mappi
 
 def _oracle_group_numbers(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Numbers in the order of the first row of each group; which group has which number is nobody's meaning."""
-    known: dict[Any, int] = {}
-    return {"numbers": torch.tensor([known.setdefault(label, len(known)) for label in inputs["labels"].tolist()])}
+    numbers: dict[Any, int] = {}
+    return {"numbers": torch.tensor([numbers.setdefault(label, len(numbers)) for label in inputs["labels"].tolist()])}
 
 
 def _arrange_group_numbers(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:

@@ -105,16 +105,16 @@ NOTATIONS = {
     "bracketed_text_letter": ("B", "\\text{(B)}", "\\text{(C)}"),
 }
 
-_MEAN_THE_SAME = {(true, said) for true, said, _ in NOTATIONS.values()}
+_MEAN_THE_SAME = {(true, written) for true, written, _ in NOTATIONS.values()}
 
 
 def _measure_rule_reward(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The scores of two responses that differ in their answer. ``call`` returns ``score``, a number or a boolean."""
 
-    given = {name: inputs[name] for name in ("ground_truth", "rule", "wording")}
+    question = {name: inputs[name] for name in ("ground_truth", "rule", "wording")}
 
     def score(answer: str) -> float:
-        return float(call(response=worded(answer, inputs["wording"]), **given)["score"])
+        return float(call(response=worded(answer, inputs["wording"]), **question)["score"])
 
     right, wrong = score(inputs["right_answer"] or inputs["ground_truth"]), score(inputs["wrong_answer"])
     return {"right": right, "wrong": wrong, "right_above_wrong": int(right > wrong)}
@@ -123,11 +123,11 @@ def _measure_rule_reward(call: Callable[..., Mapping[str, Any]], inputs: Mapping
 def _oracle_rule_reward(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """1 for a response that says what the ground truth says, else 0. Of answers that are written differently this
     knows numbers, and the ways of :data:`NOTATIONS`."""
-    said, true = _said(inputs["response"], inputs.get("wording") or "boxed"), inputs["ground_truth"]
-    return {"score": float(_value(said) == _value(true) or (true, said) in _MEAN_THE_SAME)}
+    answer, true = _answer_in(inputs["response"], inputs.get("wording") or "boxed"), inputs["ground_truth"]
+    return {"score": float(_value(answer) == _value(true) or (true, answer) in _MEAN_THE_SAME)}
 
 
-def _said(response: str, wording: str) -> str:
+def _answer_in(response: str, wording: str) -> str:
     """The answer in a response: the last one in a box, or what stands where the wording has ``{answer}``."""
     if wording in WORDINGS:
         last = response.split("\\boxed{")[-1]

@@ -13,9 +13,9 @@ from sentinel.values.lazy import torch
 
 def _oracle_rollout_turn(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What fits is there, and is not trained on; a response without room for another token has ended."""
-    said, heard, room = (inputs[name] for name in ("generated_tokens", "observation_tokens", "response_length"))
-    there = heard if said + heard <= room else 0
-    return {"response_mask": [1] * said + [0] * there, "ended": said + heard >= room}
+    generated, observed, room = (inputs[name] for name in ("generated_tokens", "observation_tokens", "response_length"))
+    there = observed if generated + observed <= room else 0
+    return {"response_mask": [1] * generated + [0] * there, "ended": generated + observed >= room}
 
 
 def _arrange_rollout_turn(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
@@ -55,8 +55,8 @@ def _oracle_rollout_episode(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What the policy said, with what it heard between two turns; what comes after its last turn, it never answers.
     A response has no more tokens than there is room for, and says so where it had to be cut."""
     mask: list[int] = []
-    for said, heard in zip(inputs["said"], inputs["heard"]):
-        mask += [1] * said + [0] * heard
+    for generated, observed in zip(inputs["said"], inputs["heard"]):
+        mask += [1] * generated + [0] * observed
     whole = mask[: len(mask) - inputs["heard"][-1]]
     room = inputs["max_tokens"]
     return {"loss_mask": whole[:room], "cut": len(whole) > room}
@@ -228,14 +228,14 @@ def _measure_sampling_request(call: Callable[..., Mapping[str, Any]], inputs: Ma
     """``call`` returns the ``request``, in an engine's words, and what the framework's configuration says of each
     option (``configured``). It is called twice: an option that is turned turns nothing else."""
     outputs, untouched = call(**inputs), call(**dict.fromkeys(inputs))
-    found, configured = _understood(outputs["request"]), outputs["configured"]
-    told = {"greedy", *(("temperature",) if configured.get("greedy") else ())}
-    alone = [name for name in configured if inputs[name] is None and name not in told]
-    unlike = [name for name in alone if _plain(name, configured[name]) != _plain(name, found[name])]
+    request, configured = _understood(outputs["request"]), outputs["configured"]
+    implied = {"greedy", *(("temperature",) if configured.get("greedy") else ())}
+    alone = [name for name in configured if inputs[name] is None and name not in implied]
+    unlike = [name for name in alone if _plain(name, configured[name]) != _plain(name, request[name])]
     beside = [_beside(answer["request"]) for answer in (outputs, untouched)]
     changed = [name for name in {**beside[0], **beside[1]} if beside[0].get(name) != beside[1].get(name)]
     return {
-        **{name: None if inputs[name] is None else _number(name, found[name]) for name in _PARAMETERS},
+        **{name: None if inputs[name] is None else _number(name, request[name]) for name in _PARAMETERS},
         "unlike_configured": len(unlike),
         "changed_beside": len(changed),
         "which": sorted([*unlike, *changed]),
@@ -244,12 +244,12 @@ def _measure_sampling_request(call: Callable[..., Mapping[str, Any]], inputs: Ma
 
 def _understood(request: Mapping[str, Any]) -> dict[str, Any]:
     """Each option as an engine understands the request."""
-    found = {}
+    options = {}
     for name, (_, _, without, words) in _PARAMETERS.items():
-        said = [request[word] for word in (name, *words) if request.get(word) is not None]
-        found[name] = said[0] if said else without
-    found["greedy"] = found["temperature"] == 0 or found["top_k"] == 1 or request.get("do_sample") is False
-    return {**found, "temperature": 0.0} if found["greedy"] else found
+        values = [request[word] for word in (name, *words) if request.get(word) is not None]
+        options[name] = values[0] if values else without
+    options["greedy"] = options["temperature"] == 0 or options["top_k"] == 1 or request.get("do_sample") is False
+    return {**options, "temperature": 0.0} if options["greedy"] else options
 
 
 def _plain(name: str, value: Any) -> Any:
@@ -268,8 +268,8 @@ def _number(name: str, value: Any) -> Any:
 
 
 def _beside(request: Mapping[str, Any]) -> dict[str, str]:
-    known = {"do_sample", *(word for name, (*_, words) in _PARAMETERS.items() for word in (name, *words))}
-    return {name: repr(value) for name, value in request.items() if name not in known}
+    words_of_options = {"do_sample", *(word for name, (*_, words) in _PARAMETERS.items() for word in (name, *words))}
+    return {name: repr(value) for name, value in request.items() if name not in words_of_options}
 
 
 def _oracle_sampling_request(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -282,9 +282,9 @@ def _oracle_sampling_request(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _arrange_sampling_request(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     """One option that is given, or two; the others are what the framework's configuration has by default."""
-    given = [name for name in _PARAMETERS if inputs[name] is not None]
-    given.sort(key=lambda name: bool(inputs[name] == _PARAMETERS[name][1][0]))  # the least plain come first
-    kept = [choose.one_of(given) for _ in range(choose.integer(1, 2))]
+    chosen = [name for name in _PARAMETERS if inputs[name] is not None]
+    chosen.sort(key=lambda name: bool(inputs[name] == _PARAMETERS[name][1][0]))  # the least plain come first
+    kept = [choose.one_of(chosen) for _ in range(choose.integer(1, 2))]
     return {name: value if name in kept else None for name, value in inputs.items()}
 
 

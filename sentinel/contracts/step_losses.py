@@ -186,17 +186,17 @@ def _oracle_preference_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     LD-DPO, section 3: tokens beyond the length of the shorter response of the pair weigh ld_alpha. KTO, equation 7:
     the mean over responses of ``sigmoid(beta (z - h))``, and of ``sigmoid(beta (h - z))`` where one is rejected; APO,
     the same with ``z`` = 0. ORPO, equation 7: ``-beta log sigmoid(log odds)``, of the likelihood of a token."""
-    found = []
+    scores = []
     shared = torch.minimum(*((inputs[f"{side}_mask"] != 0).sum(-1) for side in _SIDES))
     for side in _SIDES:
         valid = inputs[f"{side}_mask"] != 0
-        given = inputs[f"{side}_ref_log_probs"] if inputs["reference"] == "given" else 0.0
-        ratios = torch.where(valid, inputs[f"{side}_log_probs"] - given, 0.0)
+        reference = inputs[f"{side}_ref_log_probs"] if inputs["reference"] == "given" else 0.0
+        ratios = torch.where(valid, inputs[f"{side}_log_probs"] - reference, 0.0)
         if inputs["ld_alpha"] is not None:
             ratios = torch.where(valid.cumsum(-1) <= shared[:, None], ratios, inputs["ld_alpha"] * ratios)
         tokens = valid.sum(-1) if inputs["loss_type"] in ("ipo", "orpo") else 1
-        found.append(ratios.sum(-1) / tokens)
-    chosen, rejected = found
+        scores.append(ratios.sum(-1) / tokens)
+    chosen, rejected = scores
     beta = inputs["beta"]
     if inputs["loss_type"] == "ipo":
         return {"loss": (chosen - rejected - 1 / (2 * beta)).square().mean()}
@@ -204,7 +204,7 @@ def _oracle_preference_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
         beside = _of_microbatches(chosen + rejected, inputs) / 2 if inputs["loss_type"] == "kto" else 0.0
         return {"loss": torch.cat([beside - chosen, rejected - beside]).mul(beta).sigmoid().mean()}
     if inputs["loss_type"] == "orpo":
-        chosen, rejected = (logs - torch.log(-torch.expm1(logs)) for logs in found)
+        chosen, rejected = (logs - torch.log(-torch.expm1(logs)) for logs in scores)
         return {"loss": -beta * torch.nn.functional.logsigmoid(chosen - rejected).mean()}
     return {"loss": -torch.nn.functional.logsigmoid(beta * (chosen - rejected)).mean()}
 
@@ -294,11 +294,11 @@ PREFERENCE_UPDATE = replace(
 
 
 def _measure_decoupled_loss(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    given = {name: leaf(inputs[name]) for name in ("log_probs", "proximal_log_probs")}
-    outputs = call(**{**inputs, **given})
+    leaves = {name: leaf(inputs[name]) for name in ("log_probs", "proximal_log_probs")}
+    outputs = call(**{**inputs, **leaves})
     loss = outputs["loss"]
-    found = torch.autograd.grad(loss, list(given.values()), allow_unused=True) if loss.requires_grad else (None, None)
-    gradients = [torch.zeros_like(value) if slope is None else slope for value, slope in zip(given.values(), found)]
+    slopes = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True) if loss.requires_grad else (None, None)
+    gradients = [torch.zeros_like(value) if slope is None else slope for value, slope in zip(leaves.values(), slopes)]
     return {
         "loss": detached(loss),
         "gradient": gradients[0],

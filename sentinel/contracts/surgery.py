@@ -33,23 +33,23 @@ def _measure_row_surgery(call: Callable[..., Mapping[str, Any]], inputs: Mapping
     return {**rows_of(inputs["fields"], parts), "meta_kept": all(dict(meta) == dict(inputs["meta"]) for meta in metas)}
 
 
-def rows_of(given: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def rows_of(fields: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Which rows the parts hold, by the field ``number``, and whether everything else of each row stands beside it."""
-    places = {int(number): place for place, number in enumerate(given["number"])}
+    places = {int(number): place for place, number in enumerate(fields["number"])}
     rows, dropped, intact = [], set(), 0
     dtype_changed, shape_changed = set(), set()
     for part in parts:
         numbers = [places.get(int(number), -1) for number in part["number"]]
         rows += numbers
-        for name, column in given.items():
+        for name, column in fields.items():
             if name not in part:
                 dropped.add(name)
                 continue
-            found = part[name]
+            output = part[name]
             if isinstance(column, torch.Tensor):
-                dtype_changed |= {name} if found.dtype != column.dtype else set()
-                shape_changed |= {name} if found.shape[1:] != column.shape[1:] else set()
-            intact += sum(place >= 0 and _same_entry(column[place], entry) for place, entry in zip(numbers, found))
+                dtype_changed |= {name} if output.dtype != column.dtype else set()
+                shape_changed |= {name} if output.shape[1:] != column.shape[1:] else set()
+            intact += sum(place >= 0 and _same_entry(column[place], entry) for place, entry in zip(numbers, output))
     return {
         "rows": torch.tensor(rows, dtype=torch.int64),
         "sizes": torch.tensor([len(part["number"]) for part in parts], dtype=torch.int64),
@@ -189,13 +189,13 @@ ROW_SURGERY = rule(
 
 def _measure_minibatch_iteration(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``call`` returns ``parts``: the minibatches of all epochs, each a mapping from a field to its column."""
-    seen = rows_of(inputs["fields"], list(call(**inputs)["parts"]))
-    rows, size, epochs = seen.pop("rows"), len(inputs["fields"]["number"]), inputs["epochs"]
+    observation = rows_of(inputs["fields"], list(call(**inputs)["parts"]))
+    rows, size, epochs = observation.pop("rows"), len(inputs["fields"]["number"]), inputs["epochs"]
     every = torch.arange(size).repeat(epochs)
     times = torch.zeros(epochs, size, dtype=torch.int64)
     if len(rows) == len(every) and bool((rows >= 0).all()):
         times = torch.stack([torch.bincount(order, minlength=size) for order in rows.reshape(epochs, size)])
-    return {**seen, "times": times, "in_order": inputs["shuffle"] or torch.equal(rows, every)}
+    return {**observation, "times": times, "in_order": inputs["shuffle"] or torch.equal(rows, every)}
 
 
 def _oracle_minibatch_iteration(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -396,12 +396,12 @@ COLUMN_PADDING = rule(
 
 def _measure_collation(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``call`` returns ``samples``: each as it is read out of the batch, field by field."""
-    given = inputs["samples"]
-    found = list(call(**inputs)["samples"])
-    fields = sorted(given[0])
-    pairs = list(zip(given, found))
+    samples = inputs["samples"]
+    outputs = list(call(**inputs)["samples"])
+    fields = sorted(samples[0])
+    pairs = list(zip(samples, outputs))
     return {
-        "count": len(found),
+        "count": len(outputs),
         "dropped": [name for name in fields if any(name not in after for _, after in pairs)],
         "altered": [
             name

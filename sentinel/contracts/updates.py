@@ -82,7 +82,7 @@ def _oracle_policy_update(inputs: Mapping[str, Any]) -> dict[str, Any]:
     size = inputs["mini_batch_size"] or rows
     tables = ("log_probs",) if entropies is None else ("log_probs", "entropies")
     gradients = {name: torch.zeros_like(inputs[name]) for name in tables}
-    told: dict[str, list[float]] = {name: [] for name in ("pg_loss", "kl_loss", "entropy")[: 1 + len(tables)]}
+    reports: dict[str, list[float]] = {name: [] for name in ("pg_loss", "kl_loss", "entropy")[: 1 + len(tables)]}
     for start in range(0, rows, size):
         batch = _rows_of_an_update(inputs, slice(start, start + size))
         losses = {"pg_loss": _policy_loss(batch)}
@@ -93,14 +93,14 @@ def _oracle_policy_update(inputs: Mapping[str, Any]) -> dict[str, Any]:
         total = losses["pg_loss"] + inputs["kl_coef"] * losses.get("kl_loss", 0.0)
         total = total - inputs["entropy_coef"] * losses.get("entropy", 0.0)
         for name, gradient in gradients.items() if total.requires_grad else ():
-            (found,) = torch.autograd.grad(total, inputs[name], retain_graph=True, allow_unused=True)
-            gradient += 0.0 if found is None else found
+            (slope,) = torch.autograd.grad(total, inputs[name], retain_graph=True, allow_unused=True)
+            gradient += 0.0 if slope is None else slope
         for name, loss in losses.items():
-            told[name].append(float(loss))
-    reported = {name: sum(found) / len(found) if found else None for name, found in told.items()}
-    said = torch.where(inputs["response_mask"] != 0, log_probs, 0)
+            reports[name].append(float(loss.detach()))
+    reported = {name: sum(slope) / len(slope) if slope else None for name, slope in reports.items()}
+    log_probs_back = torch.where(inputs["response_mask"] != 0, log_probs, 0)
     of_entropy = {"entropy_gradient": gradients["entropies"]} if entropies is not None else {}
-    return {"gradient": gradients["log_probs"], **of_entropy, **reported, "told_log_probs": said}
+    return {"gradient": gradients["log_probs"], **of_entropy, **reported, "told_log_probs": log_probs_back}
 
 
 _TENSORS = ("log_probs", "old_log_probs", "ref_log_probs", "entropies", "advantages", "response_mask")
@@ -410,8 +410,8 @@ def _oracle_training_step(inputs: Mapping[str, Any]) -> dict[str, Any]:
     groups = torch.tensor([[one == other for other in labels] for one in labels]).to(rewards)
     above = rewards - groups @ rewards / groups.sum(-1)
     advantages = above[:, None] * (inputs["response_mask"] != 0)
-    found = _oracle_policy_update({**_of_an_update(), **inputs, "advantages": advantages})
-    return {"gradient": found["gradient"], "stages": [], "rows": {}}
+    update = _oracle_policy_update({**_of_an_update(), **inputs, "advantages": advantages})
+    return {"gradient": update["gradient"], "stages": [], "rows": {}}
 
 
 def _arrange_training_step(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
