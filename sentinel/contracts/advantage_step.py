@@ -27,7 +27,7 @@ _KEYS = ("advantages", "returns", "tot_rewards", "kl_rewards", "loss_mask")
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Advantages and returns that the loss will mask out are nobody's meaning: they are left out on both sides."""
+    """Measure one step; advantages and returns that the loss will mask out mean nothing, and are left out."""
     outputs = call(**{**inputs, "reward_norm": _sized(inputs["reward_norm"], inputs["group"])})
     observation = {key: outputs[key] for key in _KEYS}
     for key in ("advantages", "returns"):
@@ -36,7 +36,7 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
 
 
 def _sized(norm: Mapping[str, Any] | None, group: Any) -> Mapping[str, Any] | None:
-    """The normalisation with the size of the groups, where it needs it and does not say it."""
+    """Add the size of the groups to a normalisation that needs it and does not say it."""
     if (
         norm is None
         or group is None
@@ -89,7 +89,7 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _normalisation(norm: Mapping[str, Any], group: Any) -> dict[str, Any]:
-    """A configuration's normalisation in the terms of :func:`sentinel.contracts.normalisation.normalised`."""
+    """Write a configuration's normalisation in the terms of :func:`sentinel.contracts.normalisation.normalised`."""
     return {
         "group": group,
         "mean_level": norm.get("mean_level"),

@@ -46,7 +46,7 @@ AGGREGATION_INPUTS = (
 
 
 def aggregated(mode: str) -> dict[str, Any]:
-    """What a binding fixes whose boundary aggregates in one way, and counts nothing but the batch that it has."""
+    """Name what a binding fixes whose boundary aggregates in one way, and counts nothing but the batch that it has."""
     counts = ("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor")
     return {"loss_agg_mode": mode, **dict.fromkeys(counts)}
 
@@ -71,7 +71,7 @@ CONTEXT_PARALLEL = Input(
 
 
 def aggregate(loss_mat: Any, inputs: Mapping[str, Any], weights: Any = None) -> Any:
-    """One scalar from per-token losses ``l`` [batch, tokens] with mask ``m``.
+    """Reduce per-token losses ``l`` [batch, tokens] with mask ``m`` to one scalar.
 
     With ``T = sum_it m_it``, ``B`` = sequences with a valid token, ``R`` = data-parallel ranks, ``w_i`` a sequence's
     weight, and ``batch_num_tokens`` and ``global_batch_size`` in the places of ``T`` and ``B`` where they are given:
@@ -112,7 +112,7 @@ def _count(whole: float | None, counted: int) -> float:
 
 
 def log_ratio(log_probs: Any, old_log_probs: Any, mask: Any, level: str = "token") -> Any:
-    """``log (p / p_old)`` of each token, at the level at which the ratio is taken, as [batch, tokens].
+    """Compute ``log (p / p_old)`` of each token, at the level at which the ratio is taken, as [batch, tokens].
 
     ``token``: its own. ``sequence``: the sum over the sequence's valid tokens, that is, the ratio of whole responses.
     ``geometric``: their mean (GSPO, arXiv:2507.18071, equation 7). ``segment``: the mean over the run of valid tokens
@@ -134,19 +134,19 @@ def log_ratio(log_probs: Any, old_log_probs: Any, mask: Any, level: str = "token
 
 
 def exponential(logs: Any, inputs: Mapping[str, Any]) -> Any:
-    """``exp`` of log-ratios, by way of single precision where the dialect says so."""
+    """Take ``exp`` of log-ratios, by way of single precision where the dialect says so."""
     return torch.exp(logs.float()).double() if inputs["ratio_precision"] == "float32" else torch.exp(logs)
 
 
 def row_mean(values: Any, mask: Any) -> Any:
-    """The mean over each row's valid tokens, at every token of the row; 0 in a row without any."""
+    """Average each row's valid tokens, at every token of the row; 0 in a row without any."""
     valid = mask != 0
     total = torch.where(valid, values, 0.0).sum(-1, keepdim=True)
     return (total / valid.sum(-1, keepdim=True).clamp(min=1)).expand_as(values)
 
 
 def fraction(flags: Any, mask: Any) -> float:
-    """The share of the valid tokens that are flagged, as a float; flags that are one number already are that number.
+    """Compute the share of the valid tokens that are flagged; flags that are one number already are that number.
 
     A boundary may report a flag a token: its caller takes the mean.
     """
@@ -162,7 +162,7 @@ def fraction(flags: Any, mask: Any) -> float:
 
 
 def leaf(value: Any) -> Any:
-    """A copy to differentiate with respect to, laid out in memory as the original."""
+    """Copy a tensor to differentiate with respect to, laid out in memory as the original."""
     copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
     try:
         copy.copy_(value.detach())
@@ -172,7 +172,7 @@ def leaf(value: Any) -> Any:
 
 
 def gradient(loss: Any, of: Any) -> Any:
-    """``d loss / d of``; zeros where the loss does not depend on it."""
+    """Compute ``d loss / d of``; zeros where the loss does not depend on it."""
     if not isinstance(loss, torch.Tensor) or not loss.requires_grad:
         return torch.zeros_like(of)
     (slope,) = torch.autograd.grad(loss, of, allow_unused=True)
@@ -184,7 +184,7 @@ def detached(value: Any) -> Any:
 
 
 def metric(value: Any, mask: Any) -> float | None:
-    """A reported metric as a number; None where the boundary reports none; the mean where it reports one a token."""
+    """Read a reported metric as a number: None where there is none, the mean where it is one a token."""
     return None if value is None else fraction(detached(value), mask)
 
 
@@ -220,7 +220,7 @@ def _differentiated(
 
 
 def replaced(value: Tensor, array: Any) -> Tensor:
-    """A tensor literal with other values: the dtype and ``requires_grad`` stay."""
+    """Give a tensor literal other values; its dtype and ``requires_grad`` stay."""
     return tensor(np.asarray(array).tolist(), value.dtype, value.requires_grad)
 
 
@@ -238,12 +238,12 @@ def spread(inputs: dict[str, Any], current: str, other: str) -> dict[str, Any]:
 
 
 def spreading(current: str, other: str) -> Callable[[dict[str, Any], Choose], dict[str, Any]]:
-    """The arrangement of a scenario that is :func:`spread` and nothing else."""
+    """Arrange scenarios by :func:`spread` and nothing else."""
     return lambda inputs, choose: spread(inputs, current, other)
 
 
 def with_a_token(inputs: dict[str, Any], choose: Choose, name: str = "response_mask") -> dict[str, Any]:
-    """The scenario, in which every response has a token that counts: a response of no token was never sampled."""
+    """Give every response a token that counts: a response of no token was never sampled."""
     filled = inputs[name].array() != 0
     filled[:, 0] |= ~filled.any(-1)
     inputs[name] = replaced(inputs[name], filled.astype(int))
@@ -276,7 +276,7 @@ def count_globally(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
 
 
 def cut_rows(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
-    """The batch cut into microbatches of consecutive rows; the sum of their losses is the whole batch's.
+    """Cut the batch into microbatches of consecutive rows; the sum of their losses is the whole batch's.
 
     Every part keeps the global counts, so it has to be given the one that its mode divides by.
 

@@ -10,7 +10,7 @@ from sentinel.values.lazy import torch
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every leaf of nested containers and attribute holders with its dotted path."""
+    """List every leaf of nested containers and attribute holders with its dotted path."""
     from types import SimpleNamespace
 
     if isinstance(value, SimpleNamespace):

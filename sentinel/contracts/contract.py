@@ -34,16 +34,16 @@ class Choose(Protocol):
     """
 
     def integer(self, low: int, high: int) -> int:
-        """An integer from ``low`` to ``high``, both included; shrinks towards ``low``."""
+        """Choose an integer from ``low`` to ``high``, both included; shrinks towards ``low``."""
 
     def one_of(self, choices: Sequence[Any]) -> Any:
-        """One of the choices; shrinks towards the first."""
+        """Choose one of these; shrinks towards the first."""
 
     def integers(self, count: int, low: int, high: int) -> list[int]:
-        """``count`` integers, as :meth:`integer` each, at less cost."""
+        """Choose ``count`` integers, as :meth:`integer` each, at less cost."""
 
     def permutation(self, count: int) -> list[int]:
-        """An order of ``range(count)``; shrinks towards the identity."""
+        """Choose an order of ``range(count)``; shrinks towards the identity."""
 
 
 class Required:
@@ -245,23 +245,23 @@ class Contract:
 
     @property
     def of_its_module(self) -> Any:
-        """A function of the module that defines it."""
+        """Give a function of the module that defines it."""
         return self.oracle if isinstance(self.measure, partial) else self.measure
 
     @property
     def file(self) -> str:
-        """Where it is defined: the worker loads it from there."""
+        """Give the path of the file that defines it: the worker loads it from there."""
         return str(self.of_its_module.__code__.co_filename)
 
     def input(self, name: str) -> Input | None:
         return self._named.get(name)
 
     def lacking(self, *has: str) -> dict[str, Any]:
-        """The knobs that a boundary does not have, each as the contract has it by default: what its binding fixes."""
+        """Name the knobs that a boundary does not have, each at its default: what the boundary's binding fixes."""
         return {item.name: item.default for item in self.inputs if item.knob and item.name not in has}
 
     def reference(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The oracle's answer; an input that is left out has its default."""
+        """Ask the oracle; an input that is left out has its default."""
         assert self.oracle is not None
         return self.oracle({**{item.name: item.default for item in self.inputs}, **inputs})
 

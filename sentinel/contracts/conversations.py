@@ -43,7 +43,7 @@ class ChatTokenizer:
         self.tokenizer, self.model_input_names = self, ("input_ids", "attention_mask")  # a processor of text is both
 
     def written(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> str:
-        """The text of a chat."""
+        """Write a chat as text."""
         messages = list(messages)
         if self._default_system and not (messages and messages[0]["role"] == "system"):
             messages = [{"role": "system", "content": "you help"}, *messages]
@@ -77,7 +77,7 @@ class ChatTokenizer:
         return _number(tokens) if isinstance(tokens, str) else [_number(token) for token in tokens]
 
     def text_of(self, ids: Sequence[int]) -> str:
-        """The words of an answer, as they were written, without tokens that are no words."""
+        """Write the words of an answer, without tokens that are no words."""
         return " ".join(f"w{(token - 100) // 50}.{(token - 100) % 50}" for token in ids if 100 <= token < _BEYOND)
 
     def get_added_vocab(self) -> dict[str, int]:
@@ -118,7 +118,7 @@ class ChatTokenizer:
         return handed
 
     def spoken(self, messages: Sequence[Message], last: bool = False, after_the_end: bool = False) -> list[int]:
-        """The places of what the assistant said: its words, and the end of each of its turns."""
+        """List the places of the assistant's tokens: its words, and the end of each of its turns."""
         turns = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
         places: list[int] = []
         for turn in turns[-1:] if last else turns:
@@ -136,7 +136,7 @@ class ChatTokenizer:
 
 
 def chat(inputs: Mapping[str, Any]) -> tuple[ChatTokenizer, list[dict[str, str]]]:
-    """The tokenizer and the messages of a scenario."""
+    """Make the tokenizer and the messages of a scenario."""
     tokenizer = ChatTokenizer(inputs["default_system"], inputs["tools_share_a_turn"])
     return tokenizer, messages_of(inputs["conversation"])
 
@@ -145,7 +145,7 @@ _BEYOND = 100_000
 
 
 def _number(token: str) -> int:
-    """The id of a token, which is always the same."""
+    """Number a token: it always has the same id."""
     if token in _SPECIAL:
         return _SPECIAL.index(token)
     word = re.fullmatch(r"w(\d+)\.(\d+)", token)
@@ -181,7 +181,7 @@ def _oracle_trained_tokens(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_trained_tokens(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """A chat that ends with what the policy says: perhaps a system's message, and a user's or tools' before each."""
+    """Draw a chat that ends with the policy: perhaps a system's message, and a user's or tools' before each answer."""
     conversation: list[list[Any]] = [["system", choose.integer(1, 2)]] if choose.integer(0, 1) else []
     conversation.append(["user", choose.integer(1, 3)])
     for turn in range(choose.integer(1, 3)):

@@ -42,14 +42,14 @@ def _divergence(one: Any, other: Any) -> Any:
 
 
 def _arrange_distillation_loss(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """The tokens of a step are those of other microbatches and the batch's own."""
+    """Count the batch's own tokens among those of a step."""
     if inputs["batch_num_tokens"] is not None:
         inputs["batch_num_tokens"] += max(int((inputs["response_mask"].array() != 0).sum()), 1)
     return inputs
 
 
 def _parts(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
-    """Microbatches of consecutive rows that know how many tokens the step has; their losses add up."""
+    """Cut microbatches of consecutive rows that know how many tokens the step has; their losses add up."""
     parts = cut_rows({**inputs, "loss_agg_mode": "token-mean"}, choose)
     return [{name: value for name, value in part.items() if name != "loss_agg_mode"} for part in parts]
 

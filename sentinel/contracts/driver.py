@@ -26,7 +26,7 @@ def _measure_training_input(call: Callable[..., Mapping[str, Any]], inputs: Mapp
 
 
 def _arrange_training_input(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """A few rollouts, with log-probs or without, under a configuration that needs log-probs or one that does not."""
+    """Draw a few rollouts, with log-probs or without, under a configuration that needs them or one that does not."""
     rows = choose.integer(1, 3)
     lengths = [(choose.integer(1, 3), choose.integer(1, 4)) for _ in range(rows)]
     inputs["prompt_token_ids"] = [[10 + place for place in range(prompt)] for prompt, _ in lengths]

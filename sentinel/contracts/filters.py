@@ -57,7 +57,7 @@ def _oracle_group_filter(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_group_filter(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Groups in the layout that the boundary needs; the last is often all alike, and then often no sum of halves."""
+    """Lay the groups out as the boundary needs; the last is often all alike, and then often no sum of halves."""
     inputs = lay_out_groups(inputs, choose)
     rewards = inputs["rewards"]
     if choose.integer(0, 2) < 2:

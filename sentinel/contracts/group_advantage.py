@@ -84,7 +84,7 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _token_baselines(returns: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
-    """The baseline of each token, [batch, tokens]: the mean of the group's returns at the same step, weighted."""
+    """Compute each token's baseline, [batch, tokens]: the weighted mean of the group's returns at the same step."""
     if inputs["old_log_probs"] is None or inputs["sum_squared_probs"] is None:
         raise DoesNotApply("the optimal token baseline weighs tokens by their probabilities, which are not given")
     squared_norms = 1 - 2 * torch.exp(inputs["old_log_probs"]) + inputs["sum_squared_probs"]
@@ -108,7 +108,7 @@ def _chosen(inputs: Mapping[str, Any], name: str, by_paper: Sequence[str]) -> bo
 
 
 def _of_responses(scores: Any, lengths: Any, inputs: Mapping[str, Any]) -> Any:
-    """The advantage of each response, [batch]."""
+    """Compute the advantage of each response, [batch]."""
     advantages = torch.zeros_like(scores)
     counted = [row for row in range(len(scores)) if inputs["rejected"] == "counted" or lengths[row] > 0]
     useful = 0
@@ -124,7 +124,7 @@ def _of_responses(scores: Any, lengths: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _of_group(scores: Any, lengths: Any, inputs: Mapping[str, Any]) -> Any:
-    """The advantages of the responses to one prompt, [n]."""
+    """Compute the advantages of the responses to one prompt, [n]."""
     estimator, count = inputs["estimator"], len(scores)
     if estimator not in _ESTIMATORS:
         raise DoesNotApply(f"no definition of the estimator {estimator!r}")
@@ -175,7 +175,7 @@ _OTHER_SHARES = (0.5, 1.0, 0.1)
 
 
 def _draw_distributions(inputs: dict[str, Any], choose: Choose) -> None:
-    """Probabilities of the tokens, and what a distribution that has them may have as the sum of its squares."""
+    """Draw probabilities of the tokens, and a sum of squares that a distribution with them may have."""
     rewards = inputs["token_level_rewards"]
     log_probs, squares_ = [], []
     for _ in range(rewards.shape[0]):
@@ -267,7 +267,7 @@ GROUP_ADVANTAGE = Contract(
 
 
 def of_rewards(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A scenario of ``reward_normalisation`` as one of this contract: a response of one token has its whole reward."""
+    """Write a scenario of ``reward_normalisation`` as one of this contract: each response is one token."""
     rewards = inputs["rewards"]
     one = {
         "token_level_rewards": replaced(rewards, rewards.array()[:, None]),
@@ -280,6 +280,6 @@ def of_rewards(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_rewards(observation: Mapping[str, Any]) -> dict[str, Any]:
-    """What was answered to such a scenario, as ``reward_normalisation`` has it."""
+    """Write the answer to such a scenario as ``reward_normalisation`` has it."""
     advantages = observation["advantages"]
     return {"normalised": tensor(advantages.array()[:, 0].tolist(), advantages.dtype)}

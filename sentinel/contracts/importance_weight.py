@@ -116,7 +116,7 @@ def _divergence(inputs: Mapping[str, Any]) -> Any:
 
 
 def _mean_weight(weights: Any, valid: Any, of_tokens: bool) -> Any:
-    """The mean over the valid tokens; or over the sequences that have one, whose tokens share their weight."""
+    """Average over the valid tokens; or over the sequences that have one, whose tokens share their weight."""
     if of_tokens:
         return weights[valid].sum() / valid.sum().clamp(min=1)
     some = valid.any(-1)

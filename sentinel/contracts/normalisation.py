@@ -75,7 +75,7 @@ LAWS_OF_TOKENS = (
 
 
 def rows_of(labels: Iterable[Hashable]) -> dict[Hashable, list[int]]:
-    """The rows of each group, in the order of their first row."""
+    """Number the rows of each group, in the order of their first row."""
     groups: dict[Hashable, list[int]] = {}
     for row, label in enumerate(labels):
         groups.setdefault(label, []).append(row)
@@ -83,13 +83,13 @@ def rows_of(labels: Iterable[Hashable]) -> dict[Hashable, list[int]]:
 
 
 def runs(flags: Sequence[bool]) -> list[slice]:
-    """The runs of True, from left to right."""
+    """List the runs of True, from left to right."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], np.asarray(flags, dtype=int), [0]])))
     return [slice(int(start), int(stop)) for start, stop in zip(edges[::2], edges[1::2])]
 
 
 def mean(values: Any, count_epsilon: float = 0.0) -> Any:
-    """``sum_i x_i / (n + count_epsilon)`` of ``values`` [n]; 0 of none.
+    """Compute ``sum_i x_i / (n + count_epsilon)`` of ``values`` [n]; 0 of none.
 
     The count is a sum over the mask: it has single precision, whatever the values have, so that an epsilon below half
     its unit in the last place is not seen.
@@ -99,19 +99,19 @@ def mean(values: Any, count_epsilon: float = 0.0) -> Any:
 
 
 def variance(values: Any, unbiased: bool = True, count_epsilon: float = 0.0) -> Any:
-    """``n / (n - 1)`` (or 1) times the mean of ``(x_i - mean)^2`` of ``values`` [n]; 0 where that says nothing."""
+    """Compute ``n / (n - 1)`` (or 1) times the mean of ``(x_i - mean)^2`` of ``values`` [n]; 0 of fewer than two."""
     count = len(values)
     var = mean((values - mean(values, count_epsilon)).square(), count_epsilon)
     return var * count / max(count - 1, 1) if unbiased else var
 
 
 def squares(deviations: Any, unbiased: bool) -> Any:
-    """``sum_i d_i^2 / (n - 1)`` of ``deviations`` [n], or ``/ n``; 0 where that says nothing."""
+    """Compute ``sum_i d_i^2 / (n - 1)`` of ``deviations`` [n], or ``/ n``."""
     return deviations.square().sum() / max(len(deviations) - unbiased, 1)
 
 
 def root(var: Any, epsilon: float, placement: str) -> Any:
-    """What a normalisation divides by: see ``epsilon_placement``."""
+    """Compute what a normalisation divides by: see ``epsilon_placement``."""
     if placement == "inside":
         return torch.sqrt(var + epsilon)
     if placement == "outside":
@@ -122,13 +122,13 @@ def root(var: Any, epsilon: float, placement: str) -> Any:
 
 
 def whitened(values: Any, valid: Any) -> Any:
-    """``(x - mean) / sqrt(variance + 1e-8)`` over all tokens that count, the variance with n - 1; 0 elsewhere."""
+    """Compute ``(x - mean) / sqrt(variance + 1e-8)`` over tokens that count, the variance with n - 1; 0 elsewhere."""
     tokens = values[valid]
     return torch.where(valid, (values - mean(tokens)) / root(variance(tokens), 1e-8, "inside"), 0.0)
 
 
 def normalised(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
-    """``(x - mean) / (std + epsilon)`` of the ``values`` that are ``valid`` (both [batch, ...]); 0 elsewhere.
+    """Compute ``(x - mean) / (std + epsilon)`` of the ``values`` that are ``valid`` (both [batch, ...]); 0 elsewhere.
 
     ``mean`` and ``std`` are of the group's or the batch's valid values: GRPO (arXiv:2402.03300, section 4.1.2) has
     both of the group, Dr. GRPO (arXiv:2503.20783, section 3.2) only the mean, RLOO (arXiv:2402.14740, section 3.3) the
@@ -155,7 +155,7 @@ def normalised(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _parts(level: str | None, valid: Any, inputs: Mapping[str, Any]) -> list[Any]:
-    """The valid places of each group, of the batch, or none, as boolean tensors of the shape of ``valid``."""
+    """Mark the valid places of each group, of the batch, or none: boolean tensors of the shape of ``valid``."""
     if level is None:
         return []
     if level == "batch":

@@ -41,7 +41,7 @@ def _measure_balanced_partition(call: Callable[..., Mapping[str, Any]], inputs: 
 
 
 def _strayed(parts: Sequence[Sequence[int]], size: int | None) -> int:
-    """Sequences that are trained on in another minibatch: each part is gone through in its order, as many at a time."""
+    """Count sequences that are trained on in another minibatch: parts are gone through in order, as many at a time."""
     if size is None:
         return 0
     each = max(size // max(len(parts), 1), 1)
@@ -67,7 +67,7 @@ def _oracle_balanced_partition(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_balanced_partition(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """At least one sequence (or group) for each part; as many for each where parts are to be of equal size."""
+    """Draw at least one sequence (or group) for each part; as many for each where parts are to be of equal size."""
     parts, turns = inputs["parts"], choose.one_of((2, 1, 3))
     minibatches = choose.integer(2, 3) if inputs["keep_minibatches"] else 1
     even = inputs["equal_size"] or inputs["keep_minibatches"]
@@ -135,7 +135,7 @@ def _oracle_microbatch_packing(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_microbatch_packing(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Rows of at least one token, and a budget that each fits in."""
+    """Give rows a token at least, and a budget that each fits in."""
     with_a_token(inputs, choose, "attention_mask")
     inputs["max_tokens_per_microbatch"] = max(inputs["max_tokens_per_microbatch"], inputs["attention_mask"].shape[-1])
     return inputs

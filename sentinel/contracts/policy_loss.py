@@ -69,7 +69,7 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
 
 
 def _at_valid(per_token: Any, mask: Any) -> Any:
-    """What stands at tokens that do not count is nobody's meaning: it is left out on both sides."""
+    """Leave out what stands at tokens that do not count: it means nothing."""
     return torch.where(mask != 0, per_token.reshape(mask.shape), 0.0)
 
 
@@ -90,7 +90,7 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
 
 
 def _parts_of_a_policy_loss(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
-    """Microbatches of consecutive rows with the same global counts; their losses add up to the whole's."""
+    """Cut microbatches of consecutive rows with the same global counts; their losses add up to the whole's."""
     if inputs["algorithm"] in _OF_THE_BATCH:
         raise DoesNotApply(f"{inputs['algorithm']} looks at the whole batch")
     return cut_rows(inputs, choose)

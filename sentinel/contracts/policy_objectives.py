@@ -203,7 +203,7 @@ def _kl_cov(step: Step) -> Losses:
 
 
 def _covariance(step: Step) -> Any:
-    """The token-wise covariance ``(log p - mean log p) (A - mean A)`` of the tokens that count, [n]."""
+    """Compute the token-wise covariance ``(log p - mean log p) (A - mean A)`` of the tokens that count, [n]."""
     if step.inputs["cov_share"] is None:
         raise DoesNotApply(f"{step.inputs['algorithm']} without cov_share has no reference")
     log_probs, advantages = step.log_probs.detach()[step.valid], step.advantages[step.valid]
@@ -215,7 +215,7 @@ def _chosen(step: Step) -> int:
 
 
 def _refuse_ties(values: Any, *bounds: float) -> None:
-    """Where a covariance is as good as at a bound, what is chosen is rounding's business."""
+    """Refuse a scenario where a covariance is as good as at a bound: rounding would choose."""
     if any(bool(((values - bound).abs() < 1e-3).any()) for bound in bounds):
         raise DoesNotApply("a covariance lies at the bound itself")
 
@@ -247,7 +247,7 @@ _LEVELS = {"gspo": "geometric", "gspo_token": "geometric", "topr": "sequence", "
 
 
 def policy_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The loss of each token by its algorithm, times the importance weights, aggregated.
+    """Compute the loss of each token by its algorithm, times the importance weights, and aggregate.
 
     The clip range is applied before the importance weights: they change the measure, not the objective.
 
@@ -291,7 +291,7 @@ def _cut(logs: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _weights(step: Step) -> Any:
-    """Importance weights of the tokens; of gmpo, whose ratio is a geometric mean, their geometric mean.
+    """Compute importance weights of the tokens; of gmpo, whose ratio is a geometric mean, their geometric mean.
 
     Decoupled PPO (arXiv:2110.00641): the weight is ``p_old / p_rollout``.
     """
@@ -309,6 +309,6 @@ def _weights(step: Step) -> Any:
 
 
 def _k1(step: Step) -> Any:
-    """``log p_old - log p``, cut as the ratio is where that is a token's own."""
+    """Compute ``log p_old - log p``, cut as the ratio is where that is a token's own."""
     logs = log_ratio(step.log_probs.detach(), step.old_log_probs, step.valid)
     return -(_cut(logs, step.inputs) if step.inputs["ratio_level"] == "token" else logs)

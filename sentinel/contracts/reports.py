@@ -88,7 +88,7 @@ def _oracle_ratio_report(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_ratio_report(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Some token counts."""
+    """Have some token count."""
     spread(inputs, "log_probs", "old_log_probs")
     mask = inputs["response_mask"]
     filled = mask.array() != 0

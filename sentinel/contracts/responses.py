@@ -63,7 +63,7 @@ def _oracle_response_masks(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_response_masks(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """A response ends with EOS, or fills the whole length; no other token of it is special."""
+    """Draw responses that end with EOS, or fill the whole length; no other token of them is special."""
     length, eos = inputs["response_length"], inputs["eos_token_id"]
     prompts, responses = [], []
     for _ in range(choose.integer(1, 3)):
@@ -133,13 +133,13 @@ def _oracle_token_log_probs(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _counted_up(inputs: Mapping[str, Any]) -> Tensor:
-    """Each token its position, as far as the vocabulary goes: a neighbour's token shows."""
+    """Give each token the id of its position, as far as the vocabulary goes: a neighbour's token shows."""
     rows, tokens, vocabulary = inputs["logits"].shape
     return tensor(np.broadcast_to(np.arange(tokens) % vocabulary, (rows, tokens)).tolist(), "int64")
 
 
 def _arrange_token_log_probs(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Token ids that the vocabulary has."""
+    """Draw token ids that the vocabulary has."""
     rows, tokens, vocabulary = inputs["logits"].shape
     drawn = np.array(choose.integers(rows * tokens, 0, vocabulary - 1)).reshape(rows, tokens)
     inputs["token_ids"] = tensor(drawn.tolist(), "int64")

@@ -90,7 +90,7 @@ GENERALISED_ADVANTAGE = Contract(
 
 
 def _measure_discounted_return(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What stands at tokens that do not count is nobody's meaning: it is left out on both sides.
+    """Measure returns and advantages; those at tokens that do not count mean nothing, and are left out on both sides.
 
     ``call`` returns ``returns``, and ``advantages`` where these are not the returns.
     """
@@ -118,7 +118,7 @@ def _oracle_discounted_return(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _returns(rewards: Any, penalty: Any, counts: Any, inputs: Mapping[str, Any]) -> Any:
-    """The returns of one response, [tokens]; only those at tokens that count mean anything."""
+    """Compute the returns of one response, [tokens]; only those at tokens that count mean anything."""
     credit, gamma = inputs["credit"], inputs["gamma"]
     earned = torch.where(counts, rewards, 0.0)
     if credit == "response":
@@ -145,7 +145,7 @@ def _returns(rewards: Any, penalty: Any, counts: Any, inputs: Mapping[str, Any])
 
 
 def _discounted(rewards: Any, gamma: float) -> Any:
-    """``sum_{k >= t} gamma^(k - t) r_k`` for each step t of ``rewards`` [steps]."""
+    """Compute ``sum_{k >= t} gamma^(k - t) r_k`` for each step t of ``rewards`` [steps]."""
     steps = torch.arange(len(rewards), dtype=torch.float64)
     ahead = steps[None, :] - steps[:, None]
     return torch.where(ahead >= 0, gamma ** ahead.clamp(min=0), 0.0).to(rewards) @ rewards
@@ -213,7 +213,7 @@ def _oracle_penalised_advantage(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_penalised_advantage(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Every response has a token."""
+    """Give every response a token."""
     spread(inputs, "log_probs", "ref_log_probs")
     return with_a_token(inputs, choose)
 

@@ -32,7 +32,7 @@ WORDINGS = {"boxed": "I think that it is \\boxed{{{answer}}}.", "bare": "{answer
 
 
 def worded(answer: str, wording: str) -> str:
-    """The response that says an answer; an unknown wording is the response itself, with ``{answer}`` in it."""
+    """Write the response that says an answer; an unknown wording is the response itself, with ``{answer}`` in it."""
     return WORDINGS.get(wording, wording).format(answer=answer)
 
 
@@ -109,7 +109,7 @@ _MEAN_THE_SAME = {(true, written) for true, written, _ in NOTATIONS.values()}
 
 
 def _measure_rule_reward(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The scores of two responses that differ in their answer. ``call`` returns ``score``, a number or a boolean."""
+    """Score two responses that differ in their answer. ``call`` returns ``score``, a number or a boolean."""
 
     question = {name: inputs[name] for name in ("ground_truth", "rule", "wording")}
 
@@ -128,7 +128,7 @@ def _oracle_rule_reward(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _answer_in(response: str, wording: str) -> str:
-    """The answer in a response: the last one in a box, or what stands where the wording has ``{answer}``."""
+    """Read the answer in a response: the last one in a box, or what stands where the wording has ``{answer}``."""
     if wording in WORDINGS:
         last = response.split("\\boxed{")[-1]
         depth = list(accumulate((letter == "{") - (letter == "}") for letter in last))
@@ -146,7 +146,7 @@ def _value(answer: str) -> Any:
 
 
 def _arrange_rule_reward(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """A notation is of answers of its own."""
+    """Give a notation the answers that it is of."""
     answers = ("ground_truth", "right_answer", "wrong_answer")
     return {**inputs, **dict(zip(answers, NOTATIONS.get(inputs["notation"], ())))}
 
@@ -257,7 +257,7 @@ def _oracle_overlong_penalty(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_overlong_penalty(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Every response has a token, and the buffer is within the limit."""
+    """Give every response a token, and keep the buffer within the limit."""
     inputs["buffer"] = min(inputs["buffer"], inputs["max_length"])
     return with_a_token(inputs, choose)
 

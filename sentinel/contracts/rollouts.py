@@ -19,7 +19,7 @@ def _oracle_rollout_turn(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_rollout_turn(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Room for what the policy has said already."""
+    """Make room for what the policy has said already."""
     inputs["response_length"] = max(inputs["response_length"], inputs["generated_tokens"])
     return inputs
 
@@ -117,7 +117,7 @@ def _oracle_rollout_collection(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_rollout_collection(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """No less than a batch: nothing else is to be waited for."""
+    """Complete no less than a batch: nothing else is to be waited for."""
     inputs["completed"] = inputs["needed"] + choose.integer(0, 4)
     return inputs
 
@@ -168,7 +168,7 @@ def _oracle_truncation(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_truncation(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Tokens that all differ: a prompt, and an answer that is trained on."""
+    """Draw tokens that all differ: a prompt, and an answer that is trained on."""
     prompt, answer = choose.integer(0, 4), choose.integer(1, 4)
     inputs["token_ids"] = [65 + place for place in range(prompt + answer)]
     inputs["loss_mask"] = [0] * prompt + [1] * answer
@@ -243,7 +243,7 @@ def _measure_sampling_request(call: Callable[..., Mapping[str, Any]], inputs: Ma
 
 
 def _understood(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Each option as an engine understands the request."""
+    """Read each option as an engine understands the request."""
     options = {}
     for name, (_, _, without, words) in _PARAMETERS.items():
         values = [request[word] for word in (name, *words) if request.get(word) is not None]
@@ -253,7 +253,7 @@ def _understood(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """The value in one form of those that mean the same."""
+    """Write a value in one form of those that mean the same."""
     value = _PARAMETERS[name][2] if value is None else value
     if name == "top_k":
         return value if 0 < value < 10**6 else -1
@@ -281,7 +281,7 @@ def _oracle_sampling_request(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_sampling_request(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """One option that is given, or two; the others are what the framework's configuration has by default."""
+    """Keep one option, or two; the others are what the framework's configuration has by default."""
     chosen = [name for name in _PARAMETERS if inputs[name] is not None]
     chosen.sort(key=lambda name: bool(inputs[name] == _PARAMETERS[name][1][0]))  # the least plain come first
     kept = [choose.one_of(chosen) for _ in range(choose.integer(1, 2))]

@@ -35,7 +35,7 @@ def _oracle_kl_coefficient(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_kl_coefficient(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """A few steps, whose KL is below, near or above the target; an estimate may be negative."""
+    """Draw a few steps, whose KL is below, near or above the target; an estimate may be negative."""
     shares = [choose.one_of((3.0, 1.1, 1.0, 0.9, 0.0, -1.0)) for _ in range(choose.integer(1, 4))]
     inputs["kls"] = [share * inputs["target_kl"] for share in shares]
     return inputs
@@ -84,7 +84,7 @@ def _oracle_learning_rate(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_learning_rate(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """More steps than the warm-up has."""
+    """Draw more steps than the warm-up has."""
     inputs["training_steps"] = inputs["warmup_steps"] + choose.integer(1, 12)
     return inputs
 

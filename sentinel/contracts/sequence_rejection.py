@@ -26,7 +26,7 @@ from sentinel.values.literals import tensor
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The rejection mask, and what a policy loss multiplied by it still lets through.
+    """Measure the rejection mask, and what a policy loss multiplied by it still lets through.
 
     A leaked position is a valid token of a sequence that lost another of its tokens and yet has a non-zero loss.
     """
@@ -70,7 +70,7 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Advantages that are one a sequence, or each token's own: with both signs in one, only the laws have a say. A
+    """Draw advantages of sequences, or each token's own: with both signs in one, only the laws have a say. A
     threshold as given, or about half or one and a half times what a row has: a sum for a mean, a mean of other tokens,
     falls on its other side."""
     spread(inputs, "log_probs", "old_log_probs")

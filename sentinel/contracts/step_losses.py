@@ -43,7 +43,7 @@ def _oracle_context_parallel_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_context_parallel_loss(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """A response behind a prompt."""
+    """Draw a response behind a prompt."""
     inputs["losses"] = tensor([choose.one_of((1.0, 2.0, 0.5)) for _ in range(choose.integer(1, 6))], "float32")
     inputs["prompt_length"] = choose.integer(1, 5)
     return inputs
@@ -79,7 +79,7 @@ def _oracle_prompt_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_prompt_loss(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Prompts with one and the same number of responses, which stand together."""
+    """Draw prompts with one and the same number of responses, which stand together."""
     rows = inputs["response_mask"].shape[0]
     size = choose.one_of([size for size in range(1, rows + 1) if rows % size == 0])
     inputs["group"] = [f"prompt {row // size}" for row in range(rows)]
@@ -210,13 +210,13 @@ def _oracle_preference_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_microbatches(ratios: Any, inputs: Mapping[str, Any]) -> Any:
-    """KTO's estimate of how far the policy is from its reference: of each microbatch its mean, if that is above 0."""
+    """Estimate, as KTO, how far the policy is from its reference: of each microbatch its mean, if that is above 0."""
     parts = ratios.detach().split(inputs["micro_batch_size"] or len(ratios))
     return torch.cat([part.mean().clamp(min=0).expand(len(part)) for part in parts])
 
 
 def _arrange_preference_loss(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Every response has a token."""
+    """Give every response a token."""
     for side in _SIDES:
         with_a_token(inputs, choose, f"{side}_mask")
     return inputs
@@ -270,7 +270,7 @@ def _pairs_cut_otherwise(inputs: Mapping[str, Any], choose: Choose) -> list[dict
 
 
 def _loss_types(item: Input) -> Input:
-    """Of the losses of a step those, too, that are means over responses."""
+    """Add, for a step, the losses that are means over responses."""
     types = knob("loss_type", "sigmoid (DPO), ipo, kto or apo_zero", ("sigmoid", "ipo", "kto", "apo_zero"), REQUIRED)
     return types if item.name == "loss_type" else item
 

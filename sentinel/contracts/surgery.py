@@ -34,7 +34,7 @@ def _measure_row_surgery(call: Callable[..., Mapping[str, Any]], inputs: Mapping
 
 
 def rows_of(fields: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Which rows the parts hold, by the field ``number``, and whether everything else of each row stands beside it."""
+    """Tell which rows the parts hold, by the field ``number``, and whether all else of each row stands beside it."""
     places = {int(number): place for place, number in enumerate(fields["number"])}
     rows, dropped, intact = [], set(), 0
     dtype_changed, shape_changed = set(), set()
@@ -67,7 +67,7 @@ def _same_entry(one: Any, other: Any) -> bool:
 
 
 def taken(fields: Mapping[str, Any], places: Sequence[int]) -> dict[str, Any]:
-    """These rows of a container, in this order."""
+    """Take these rows of a container, in this order."""
     return {
         name: column[list(places)] if isinstance(column, torch.Tensor) else [column[place] for place in places]
         for name, column in fields.items()
@@ -80,7 +80,7 @@ def _oracle_row_surgery(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _places(inputs: Mapping[str, Any]) -> list[list[int]]:
-    """The rows of each part that comes out."""
+    """List the rows of each part that comes out."""
     count, rows = inputs["count"], list(range(len(inputs["fields"]["number"])))
     surgeries: Mapping[str, Callable[[], list[list[int]]]] = {
         "cut": lambda: [part.tolist() for part in np.array_split(rows, count)],
@@ -97,7 +97,7 @@ def _places(inputs: Mapping[str, Any]) -> list[list[int]]:
 
 
 def _arrange_row_surgery(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Rows that all differ, as many as the surgery can be done to."""
+    """Draw rows that all differ, as many as the surgery can be done to."""
     count = inputs["count"]
     if inputs["surgery"] == "cut":
         rows = count * choose.one_of((2, 1, 3)) + inputs["remainder"] * choose.integer(0, count - 1)
@@ -116,7 +116,7 @@ def _arrange_row_surgery(inputs: dict[str, Any], choose: Choose) -> dict[str, An
 
 
 def drawn_fields(layouts: Mapping[str, Any], rows: int, choose: Choose) -> dict[str, Any]:
-    """A column of each layout; no entry of a row is equal to another row's, as far as the dtype goes."""
+    """Draw a column of each layout; no entry of a row is equal to another row's, as far as the dtype goes."""
     return {name: _column(layout, rows, choose) for name, layout in layouts.items()}
 
 
@@ -206,7 +206,7 @@ def _oracle_minibatch_iteration(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_minibatch_iteration(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """As many rows as come out even."""
+    """Draw as many rows as come out even."""
     rows = inputs["minibatch_size"] * choose.one_of((2, 1, 3))
     inputs["fields"] = drawn_fields(inputs["layouts"], rows, choose)
     return inputs
@@ -247,7 +247,7 @@ MINIBATCH_ITERATION = rule(
 
 
 def _present(rows: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that are there; None is how the frameworks write a field that is not."""
+    """Keep the fields that are there; None is how the frameworks write a field that is not."""
     return {name: rows[name] for name in sorted(rows.keys()) if rows[name] is not None}
 
 
@@ -285,7 +285,7 @@ def _arrange_batch_surgery(inputs: dict[str, Any], choose: Choose) -> dict[str, 
 
 
 def _batch_field(layout: Mapping[str, Any], sizes: dict[str, int], choose: Choose) -> Tensor:
-    """A mask is all ones; in any other field no two places hold the same number, as far as its dtype goes."""
+    """Fill a mask with ones; in any other field no two places hold the same number, as far as its dtype goes."""
     for axis in layout["shape"]:
         if axis not in sizes:
             sizes[axis] = choose.integer(1, 2)
@@ -359,7 +359,7 @@ def _oracle_column_padding(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_column_padding(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """A matrix of any dtype; booleans are filled up with false."""
+    """Draw a matrix of any dtype; booleans are filled up with false."""
     dtype = choose.one_of(_DTYPES)
     shape = (choose.integer(1, 2), choose.integer(1, 4))
     numbers = np.arange(shape[0] * shape[1]).reshape(shape) % (2 if dtype == "bool" else 100)
@@ -427,7 +427,7 @@ def _oracle_collation(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_collation(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Samples of the layouts, of lengths of their own; nothing in one is equal to anything in another."""
+    """Draw samples of the layouts, of lengths of their own; nothing in one is equal to anything in another."""
     lengths = [choose.integer(1, 4) for _ in range(choose.integer(1, 3))]
     inputs["samples"] = [
         {name: _sample_field(layout, row, tokens) for name, layout in inputs["layouts"].items()}

@@ -20,12 +20,12 @@ _LIMITS = ("max_new_tokens", "max_tokens")
 
 
 def log_prob_of(token: int, version: int) -> float:
-    """The log-prob with which these weights say the token; none is 0."""
+    """Compute the log-prob with which these weights say the token; none is 0."""
     return -(1 + (7 * token + 31 * version) % 127) / 64
 
 
 def expert_of(token: int, version: int) -> int:
-    """The expert that these weights send the token to; none is 0."""
+    """Number the expert that these weights send the token to; none is 0."""
     return 1 + (5 * token + 11 * version) % 61
 
 
@@ -88,7 +88,7 @@ class TableEngine:
 
 
 def in_sglangs_words(answer: Answer, routed: bool) -> dict[str, Any]:
-    """The answer as SGLang's server sends it. Of the last token, which nothing has followed yet, it has no experts."""
+    """Write the answer as SGLang's server sends it: without experts of the last token, which nothing follows yet."""
     import numpy
 
     experts = base64.b64encode(numpy.array(answer.experts[:-1], numpy.int32).tobytes()).decode()
@@ -104,12 +104,12 @@ def in_sglangs_words(answer: Answer, routed: bool) -> dict[str, Any]:
 
 
 def experts_beside(experts: Any) -> list[Any] | None:
-    """The experts of all tokens but the last, a layer and a choice each, and nothing for that."""
+    """List the experts of all tokens but the last, a layer and a choice each, and nothing for that."""
     return None if experts is None else [*_listed(experts), None]
 
 
 def pieces_of(inputs: Mapping[str, Any]) -> list[tuple[int, list[int], str]]:
-    """Each piece that the policy says in one go: the number of its turn, its tokens, and how it ends."""
+    """List each piece that the policy says in one go: the number of its turn, its tokens, and how it ends."""
     tokenizer, messages = chat(inputs)
     answers = [message["content"] for message in messages if message["role"] == "assistant"]
     pieces = []
@@ -169,7 +169,7 @@ _OWN: Mapping[str, Callable[[int, int], float]] = {
 
 
 def _astray(inputs: Mapping[str, Any], ids: list[int], trained: list[int], values: Any, of: Any) -> int:
-    """How many of the tokens that the policy said, and that are trained on, have not what is their own beside them."""
+    """Count the tokens that the policy said and that are trained on, beside which something not their own stands."""
     if values is None or (of is expert_of and not inputs["routed"]):
         return 0
     engine = TableEngine(inputs)
@@ -184,7 +184,7 @@ def _astray(inputs: Mapping[str, Any], ids: list[int], trained: list[int], value
 
 
 def _messages_astray(inputs: Mapping[str, Any], kept: Any, requests: int) -> int:
-    """How many messages of others than the policy are kept twice; or not at all, although an answer followed."""
+    """Count messages of others than the policy that are kept twice; or not at all, although an answer followed."""
     if not kept:
         return 0
     _, messages = chat(inputs)
@@ -203,7 +203,7 @@ ROW = "of this row"
 
 
 def _listed(values: Any) -> list[Any]:
-    """Numbers as a list, one a token."""
+    """Write numbers as a list, one a token."""
     plain: list[Any] = values.tolist() if hasattr(values, "tolist") else list(values)
     while plain and isinstance(plain[0], (list, tuple)):
         plain = [value[0] for value in plain]
@@ -264,7 +264,7 @@ def _oracle_rollout(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_rollout(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """A chat that ends with what the policy says, in as many turns as there may be, interrupted or not. The room is
+    """Draw a chat that ends with the policy, in as many turns as there may be, interrupted or not. The room is
     that of the last turns, whatever a template writes between."""
     conversation: list[list[Any]] = [["system", choose.integer(1, 2)]] if inputs["system"] else []
     conversation.append(["user", choose.integer(1, 3)])

@@ -123,13 +123,13 @@ def _kl_loss(batch: Mapping[str, Any]) -> Any:
 
 
 def _term(values: Any, batch: Mapping[str, Any], name: str) -> Any:
-    """A term beside the policy's own loss."""
+    """Aggregate a term beside the policy's own loss."""
     mode = batch[f"{name}_agg_mode"] or batch["loss_agg_mode"]
     return aggregate(values, {**batch, **_WHOLE, "loss_agg_mode": mode})
 
 
 def _arrange_policy_update(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Log-probs from log-ratios; ranks and microbatches that the rows divide into, as frameworks demand."""
+    """Make log-probs of log-ratios, and ranks and microbatches that the rows divide into, as frameworks demand."""
     spread(inputs, "log_probs", "old_log_probs")
     reference = inputs["ref_log_probs"]
     if reference is not None:
@@ -143,7 +143,7 @@ def _arrange_policy_update(inputs: dict[str, Any], choose: Choose) -> dict[str, 
 
 
 def fitting(inputs: dict[str, Any], choose: Choose, mask: str = "response_mask") -> dict[str, Any]:
-    """The scenario with ranks and microbatches that its rows divide into."""
+    """Choose ranks and microbatches that the rows divide into."""
     rows, ranks = inputs[mask].shape[0], inputs.get("dp_size", 1)
     if rows % ranks:
         ranks = inputs["dp_size"] = 1
@@ -153,7 +153,7 @@ def fitting(inputs: dict[str, Any], choose: Choose, mask: str = "response_mask")
 
 
 def cut_otherwise(inputs: Mapping[str, Any], choose: Choose, mask: str = "response_mask") -> list[dict[str, Any]]:
-    """The same batch, cut another way: one part, which is the whole."""
+    """Cut the same batch another way: one part, which is the whole."""
     rows = inputs[mask].shape[0] // inputs.get("dp_size", 1)
     packs = "max_tokens_per_microbatch" in inputs
     now = (inputs["micro_batch_size"], inputs.get("max_tokens_per_microbatch"))
@@ -381,12 +381,12 @@ def _measure_training_step(call: Callable[..., Mapping[str, Any]], inputs: Mappi
 
 
 def _of_an_update() -> dict[str, Any]:
-    """What a step's scenario does not say of the update in it."""
+    """Give what a step's scenario does not say of the update in it."""
     return {item.name: item.default for item in POLICY_UPDATE.inputs if item.default is not REQUIRED}
 
 
 def _whole(part: Mapping[str, Any], rows: Mapping[str, Any]) -> list[int]:
-    """The rows of a part that are one row of the batch in all that there is of it."""
+    """Number the rows of a part that are one row of the batch in all that there is of it."""
     columns = {name: part[name] for name in rows if name in part}
     columns = {name: column if hasattr(column, "dtype") else list(column) for name, column in columns.items()}
     return [
@@ -415,7 +415,7 @@ def _oracle_training_step(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_training_step(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Every response has a token, and every prompt two responses at least, which need not stand together."""
+    """Give every response a token, and every prompt two responses at least, which need not stand together."""
     spread(inputs, "log_probs", "old_log_probs")
     with_a_token(inputs, choose)
     rows = inputs["response_mask"].shape[0]

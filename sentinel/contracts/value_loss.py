@@ -42,7 +42,7 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _distance(error: Any, inputs: Mapping[str, Any]) -> Any:
-    """``d^2``, or twice Huber's loss: ``d^2`` for ``|d| < delta``, else ``2 delta |d| - delta^2``."""
+    """Compute ``d^2``, or twice Huber's loss: ``d^2`` for ``|d| < delta``, else ``2 delta |d| - delta^2``."""
     if inputs["kind"] == "mse":
         return error.square()
     delta = inputs["huber_delta"]
