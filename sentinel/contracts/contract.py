@@ -1,7 +1,6 @@
 """What a contract is: the framework-independent meaning of a kind of boundary.
 
-A contract is read by the controller (which never imports torch) and by the worker; functions that touch tensors
-import torch inside themselves.
+A contract is read by the controller (which never imports torch) and by the worker.
 """
 
 from __future__ import annotations
