@@ -62,14 +62,14 @@ def accepted(kind: Any, options: Mapping[str, Any], usual: Mapping[str, Any] | N
     :param usual: what it did before it had an option.
     :raises AbsentError: for an option that it does not have, where another value than the usual is asked for.
     """
-    there: set[str] = set()
+    known: set[str] = set()
     with suppress(ValueError):  # a typed dictionary has none
-        there.update(inspect.signature(kind).parameters)
-    there.update(name for base in kind.__mro__ for name in getattr(base, "__annotations__", {}))
+        known.update(inspect.signature(kind).parameters)
+    known.update(name for base in kind.__mro__ for name in getattr(base, "__annotations__", {}))
     for name, value in options.items():
-        if name not in there and (usual is None or value != usual.get(name)):
+        if name not in known and (usual is None or value != usual.get(name)):
             raise AbsentError(f"not in this version: {kind.__name__} has no option {name!r}")
-    return {name: value for name, value in options.items() if name in there}
+    return {name: value for name, value in options.items() if name in known}
 
 
 def itself(value: Any, *_: Any, **__: Any) -> Any:
@@ -154,18 +154,18 @@ def passed(
     :param upstream: further arguments, under their upstream names.
     :raises AbsentError: where the function has no word for what the scenario says.
     """
-    values = dict(inputs)
+    given = dict(inputs)
     for name, words in (says or {}).items():
-        if values[name] not in words:
-            raise AbsentError(f"not in this version: {boundary.path} has no {name} {values[name]}")
-        values[name] = words[values[name]]
+        if given[name] not in words:
+            raise AbsentError(f"not in this version: {boundary.path} has no {name} {given[name]}")
+        given[name] = words[given[name]]
     for name, usual in (since or {}).items():
-        if not takes_input(boundary, name) and values.pop(name) != usual:
+        if not takes_input(boundary, name) and given.pop(name) != usual:
             raise AbsentError(f"not in this version: {boundary.path} has no {name}")
-    before = [values.pop(name) for name in leading]
-    values = values if takes is None else {name: values[name] for name in takes if name in values}
-    output = boundary.invoke(values, *before, **upstream)
-    return output if reads is None else {name: part_of(output, place) for name, place in reads.items()}
+    before = [given.pop(name) for name in leading]
+    given = given if takes is None else {name: given[name] for name in takes if name in given}
+    found = boundary.invoke(given, *before, **upstream)
+    return found if reads is None else {name: part_of(found, place) for name, place in reads.items()}
 
 
 def takes_input(boundary: Any, name: str) -> bool:
@@ -199,22 +199,22 @@ def with_options(
     :return: the configuration, and what it then says of each option that it has.
     :raises AbsentError: where the scenario gives an option that it does not have.
     """
-    parameters = inspect.signature(make).parameters
-    arguments, words = {name: value for name, value in beside.items() if name in parameters}, {}
+    known = inspect.signature(make).parameters
+    given, words = {name: value for name, value in beside.items() if name in known}, {}
     for option, field in fields.items():
         name, says = (field, None) if isinstance(field, str) else field
-        if name in parameters:
+        if name in known:
             words[option] = (name, says)
         if inputs[option] is not None:
-            if name not in parameters:
+            if name not in known:
                 raise AbsentError(f"not in this version: there is no option {name}")
-            arguments[name] = says[inputs[option]] if says else inputs[option]
-    made = make(**arguments)
-    configured = {}
+            given[name] = says[inputs[option]] if says else inputs[option]
+    made = make(**given)
+    said = {}
     for option, (name, says) in words.items():
         value = getattr(made, name)
-        configured[option] = next(word for word in says if says[word] == value) if says else value
-    return made, configured
+        said[option] = next(word for word in says if says[word] == value) if says else value
+    return made, said
 
 
 def fields(same: str, **others: Any) -> dict[str, Any]:
@@ -247,9 +247,9 @@ def with_base64(*modules: Any) -> Iterator[None]:
 def record(owner: Any) -> Callable[..., Any]:
     """What makes records of a class that is declared by annotated fields, where the package that would is not there:
     it has these fields and no others."""
-    defaults = {name: getattr(owner, name, None) for name in owner.__annotations__}
-    return lambda **values: stand_in(
-        **{**copy.deepcopy(defaults), **{name: values[name] for name in defaults if name in values}}
+    known = {name: getattr(owner, name, None) for name in owner.__annotations__}
+    return lambda **given: stand_in(
+        **{**copy.deepcopy(known), **{name: given[name] for name in known if name in given}}
     )
 
 
@@ -287,8 +287,8 @@ def of_parser(adds: Callable[[Any], Any], **beside: Any) -> Callable[..., Any]:
         action.required = False
     plain = {**beside, **vars(parser.parse_args([]))}
 
-    def make(**values: Any) -> Any:
-        return stand_in(**{**copy.deepcopy(plain), **values})
+    def make(**given: Any) -> Any:
+        return stand_in(**{**copy.deepcopy(plain), **given})
 
     fields = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=plain[name]) for name in plain]
     make.__signature__ = inspect.Signature(fields)  # type: ignore[attr-defined]
@@ -310,15 +310,15 @@ def requested(
         raise AbsentError(f"not in this version: {module} has no {name}")
     make = getattr(boundary.imported[module], name)
     make = of_parser(make(), **beside) if parsed else make
-    made, configured = with_options(make, fields, inputs, **beside)
-    return {"request": ask(boundary, made), "configured": configured}
+    made, said = with_options(make, fields, inputs, **beside)
+    return {"request": ask(boundary, made), "configured": said}
 
 
-def part_of(part: Any, place: Any) -> Any:
+def part_of(found: Any, place: Any) -> Any:
     """Look up a place or a key, or several, one inside the other."""
     for step in place if isinstance(place, tuple) else (place,):
-        part = part[step]
-    return part
+        found = found[step]
+    return found
 
 
 #: How torch counts the axis of tokens.
@@ -347,10 +347,10 @@ def packed(boundary: Any, inputs: Mapping[str, Any], **upstream: Any) -> dict[st
     return {"parts": boundary.function(lengths_of(inputs), inputs["max_tokens_per_microbatch"], **upstream)}
 
 
-def score_of(answer: Any) -> Any:
+def score_of(found: Any) -> Any:
     """Read the score of what a rule answers: a number, a record, or the number before what it is made of."""
-    answer = answer["score"] if isinstance(answer, Mapping) else answer
-    return answer[0] if isinstance(answer, tuple) else answer
+    found = found["score"] if isinstance(found, Mapping) else found
+    return found[0] if isinstance(found, tuple) else found
 
 
 def ruled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -366,21 +366,21 @@ def rates(inputs: Mapping[str, Any], schedule: Callable[[Any], Any]) -> dict[str
     """Read the rate that an optimiser has, update after update; ``schedule(optimizer)`` is the boundary's."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=inputs["peak"])
     scheduler = schedule(optimizer)
-    values = []
+    found = []
     for _ in range(inputs["training_steps"]):
-        values.append(optimizer.param_groups[0]["lr"])
+        found.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         scheduler.step()
-    return {"rates": values}
+    return {"rates": found}
 
 
 def coefficients(controller: Any, inputs: Mapping[str, Any], argument: str = "current") -> dict[str, Any]:
     """Read a controller's value, and that after each step."""
-    values = [controller.value]
+    found = [controller.value]
     for kl in inputs["kls"]:
         controller.update(**{argument: kl, "n_steps": inputs["samples_per_step"]})
-        values.append(controller.value)
-    return {"coefficients": values}
+        found.append(controller.value)
+    return {"coefficients": found}
 
 
 # -- containers of rows ------------------------------------------------------------------------------------------------
@@ -471,8 +471,8 @@ def numbered_rows(lengths: Sequence[int]) -> dict[str, Any]:
 def dealt(data: Any, parts: int) -> dict[str, Any]:
     """Read the parts of a container whose rows stand in the order in which they are dealt out, as many to each. A row
     whose label is not its own is in no part."""
-    fields = columns(data)
-    rows = [row if row == label else -1 for row, label in zip(fields["row"].tolist(), fields["label"])]
+    found = columns(data)
+    rows = [row if row == label else -1 for row, label in zip(found["row"].tolist(), found["label"])]
     size = len(rows) // parts
     return {"parts": [[row for row in rows[rank * size :][:size] if row >= 0] for rank in range(parts)]}
 
@@ -570,17 +570,17 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
     def exchanged(value: Any) -> list[Any]:
         said[own.rank] = value
         meeting.wait()
-        gathered = list(said)
+        found = list(said)
         meeting.wait()
-        return gathered
+        return found
 
     def all_reduce(tensor: Any, op: Any = dist.ReduceOp.SUM, *_: Any, **__: Any) -> None:
         name = next(name for name in joined if op == getattr(dist.ReduceOp, name.upper()))
         tensor.copy_(joined[name](exchanged(tensor.detach().clone())))
 
-    def all_gather(gathered: list[Any], value: Any, *_: Any, **__: Any) -> None:
+    def all_gather(found: list[Any], value: Any, *_: Any, **__: Any) -> None:
         for rank, part in enumerate(exchanged(value)):
-            gathered[rank] = part
+            found[rank] = part
 
     answered = {
         "all_reduce": all_reduce,
@@ -626,9 +626,9 @@ def megatron_alone(**answers: Any) -> Any:
     """
     axes = ("tensor_model_parallel", "context_parallel", "data_parallel", "pipeline_model_parallel")
     kinds = {"world_size": 1, "rank": 0, "group": None}
-    alone = {f"get_{axis}_{kind}": answer for axis in axes for kind, answer in kinds.items()}
-    alone |= dict.fromkeys(("is_pipeline_first_stage", "is_pipeline_last_stage"), True)
-    return stand_in(**{name: partial(itself, answer) for name, answer in {**alone, **answers}.items()})
+    said = {f"get_{axis}_{kind}": answer for axis in axes for kind, answer in kinds.items()}
+    said |= dict.fromkeys(("is_pipeline_first_stage", "is_pipeline_last_stage"), True)
+    return stand_in(**{name: partial(itself, answer) for name, answer in {**said, **answers}.items()})
 
 
 # -- models and trainers of transformers -------------------------------------------------------------------------------
@@ -668,16 +668,16 @@ def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool
         def forward(self, input_ids: Any, *_: Any, **__: Any) -> Any:
             following = torch.nn.functional.pad(input_ids[:, 1:], (0, 1), value=_PADDING)
             beside = (input_ids - _FIRST + 1).clamp(min=0)
-            value = self.table.flatten(0, 1)[torch.where(following < _FIRST, beside, following - _FIRST)]
+            said = self.table.flatten(0, 1)[torch.where(following < _FIRST, beside, following - _FIRST)]
             if scores:
-                return value
+                return said
             if self.table.ndim == 3:
-                logits = torch.nn.functional.pad(value, (0, size - value.shape[-1]), value=-1000.0)
+                logits = torch.nn.functional.pad(said, (0, size - said.shape[-1]), value=-1000.0)
             else:
-                other = torch.where(value < 0, torch.log(-torch.expm1(torch.where(value < 0, value, -1.0))), -1000.0)
-                logits = value.new_full((*value.shape, size), -1000.0)
+                other = torch.where(said < 0, torch.log(-torch.expm1(torch.where(said < 0, said, -1.0))), -1000.0)
+                logits = said.new_full((*said.shape, size), -1000.0)
                 logits = logits.scatter(-1, torch.full_like(following, _ELSE)[..., None], other[..., None])
-                logits = logits.scatter(-1, following[..., None], value[..., None])
+                logits = logits.scatter(-1, following[..., None], said[..., None])
             return outputs.BaseModelOutputWithPast(last_hidden_state=logits)
 
     class TokenTable(transformers.PreTrainedModel, transformers.GenerationMixin):  # type: ignore[misc]
@@ -729,12 +729,12 @@ def token_ids(mask: Any, ended: bool = False) -> list[list[int]]:
     :param ended: whether the end of the text stands for the last of them.
     """
     width = mask.shape[1] + 2
-    rows = []
+    found = []
     for row, counts in enumerate(mask.tolist()):
         places = [0, *(place + 1 for place, kept in enumerate(counts) if kept)]
         ids = [_FIRST + row * width + place for place in places]
-        rows.append([*ids[:-1], _END] if ended and len(ids) > 1 else ids)
-    return rows
+        found.append([*ids[:-1], _END] if ended and len(ids) > 1 else ids)
+    return found
 
 
 def token_words(ids: Sequence[int]) -> str:
@@ -868,9 +868,9 @@ def sequences(mask: Any) -> dict[str, Any]:
             "completion_mask": whole, "prompts": ids[:, :PROMPT], "prompt_attention_mask": prompt}  # fmt: skip
 
 
-def answered(answers_of: Mapping[int, Any], input_ids: Any, *_: Any, **options: Any) -> Any:
+def answered(known: Mapping[int, Any], input_ids: Any, *_: Any, **options: Any) -> Any:
     """What a model generates: to a prompt that is given for the first time its first answer, then its second."""
-    left = {prompt: list(answers) for prompt, answers in answers_of.items()}
+    left = {prompt: list(answers) for prompt, answers in known.items()}
     answers = [left[prompt].pop(0) for prompt in input_ids[:, -1].tolist()]
     width = max(map(len, answers))
     padded = torch.tensor([answer + [0] * (width - len(answer)) for answer in answers])
