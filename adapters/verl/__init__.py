@@ -50,10 +50,12 @@ _ADVANTAGES = ("advantages", "returns")
 
 
 def _algorithm(boundary: Any, options: Mapping[str, Any]) -> Any:
-    """The algorithm's configuration: a class of its own since #2147, a mapping before."""
+    """The algorithm's configuration: a class of its own since #2147, omegaconf's mapping before."""
+    import omegaconf
+
     given = {name: value for name, value in options.items() if value is not None}
     owner = getattr(boundary.module, "AlgoConfig", None)
-    return given if owner is None else _made(owner, given)
+    return omegaconf.OmegaConf.create(given) if owner is None else _made(owner, given)
 
 
 def _group(inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import sys
 import types
 from collections.abc import Mapping
 from typing import Any
@@ -94,12 +95,13 @@ def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What is left of a tool's text, which is in capitals; the note that something is missing is not."""
     text = "".join(map(chr, inputs["token_ids"]))
+    plain = not hasattr(sys.modules.get("verl.tools.schemas"), "ToolResponse")  # until #2870 a tool answered a text
 
     async def create(**_: Any) -> Any:
         return "instance", None
 
     async def execute(*_: Any, **__: Any) -> Any:
-        return _response(text), 0.0, {}
+        return text if plain else _response(text), 0.0, {}
 
     async def release(*_: Any) -> None:
         return None
@@ -111,9 +113,12 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         tool_response_truncate_side=inputs["side"],
     )
     with swapped(boundary.module, "ToolResponse", _response):
+        options = [{}] if "tools_kwargs" in boundary.parameters else []
         state = [_state(boundary)] if "agent_data" in boundary.parameters else []
-        response, _, _ = asyncio.run(boundary.function(loop, _call("tool"), {}, *state))
-    return {"token_ids": [ord(letter) for letter in response.text if letter.isupper()]}
+        answer = asyncio.run(boundary.function(loop, _call("tool"), *options, *state))
+    response = answer[0] if isinstance(answer, tuple) else answer
+    letters = response["content"] if isinstance(response, dict) else response.text  # until #2398 a message
+    return {"token_ids": [ord(letter) for letter in letters if letter.isupper()]}
 
 
 _AGENTS = (
@@ -320,6 +325,7 @@ _PATHS = (
             "verl.experimental.fully_async_policy.fully_async_rollouter.FullyAsyncLLMServerClient.generate",
             "verl.experimental.fully_async_policy.agent_loop.agent_loop.FullyAsyncLLMServerManager.generate",
         ),
+        requires=("verl.workers.rollout.replica.TokenOutput.extra_fields",),  # before #5487 loops went on, not clients
     ),
 )
 

@@ -21,7 +21,6 @@ AGGREGATIONS = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-
 
 _ACTOR = "verl.workers.actor.dp_actor"
 _CRITIC = "verl.workers.critic.dp_critic"
-_MEMORY = "verl.utils.debug.performance"
 _CORE = "verl.trainer.ppo.core_algos"
 _PROTOCOL = "verl.protocol"
 
@@ -105,6 +104,12 @@ def mean_of(reported: Any) -> Any:
     return None if reported is None else float(numpy.mean(reported))
 
 
+def _unmeasured(boundary: Any) -> contextlib.AbstractContextManager[Any]:
+    """What a decorator logs of the accelerator's memory, wherever this version has the decorator."""
+    logger = getattr(boundary.module, "GPUMemoryLogger", None)
+    return swapped(logger and sys.modules[logger.__module__], "_get_current_mem_info", lambda *_: ("0",) * 4)
+
+
 def _check(boundary: Any, inputs: Mapping[str, Any]) -> None:
     """An option that no code of this version names is none of its options.
 
@@ -155,7 +160,7 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     with (
         swapped(tensordict.TensorDict, "cuda", lambda self: self),
         swapped(torch.cuda, "current_device", lambda: "cpu"),
-        swapped(sys.modules.get(_MEMORY), "_get_current_mem_info", lambda *_: ("0",) * 4),
+        _unmeasured(boundary),
         swapped(boundary.module, "get_device_id", lambda: "cpu"),
     ):
         told = boundary.function(actor, data)
@@ -194,10 +199,7 @@ def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         batch=tensordict.TensorDict(batch, batch_size=[len(mask)]),
         meta_info={"micro_batch_size": len(mask), "use_dynamic_bsz": False},
     )
-    with (
-        swapped(sys.modules.get(_MEMORY), "_get_current_mem_info", lambda *_: ("0",) * 4),
-        swapped(boundary.module, "get_device_id", lambda: "cpu"),
-    ):
+    with _unmeasured(boundary), swapped(boundary.module, "get_device_id", lambda: "cpu"):
         return {"values": boundary.function(critic, data)}
 
 
@@ -522,7 +524,8 @@ def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, sta
             optimizer_zero_grad=lambda: None, optimizer_step=lambda: 0.0, is_mp_src_rank_with_outputs=lambda: True,
             train_mode=lambda **_: contextlib.nullcontext(),
         )  # fmt: skip
-        worker = stand_in(engine=engine, train_batch=train_batch, profiler=stand_in(step=lambda: None))
+        profiler = stand_in(step=lambda: None)
+        worker = stand_in(engine=engine, train_batch=train_batch, profiler=profiler, device_name="cpu")
         inspect.unwrap(boundary.imported[_WORKER].TrainingWorker.train_mini_batch)(worker, parts[rank])
 
     on_cpu = swapped(boundary.imported[_ENGINE], "get_device_id", lambda: "cpu")
