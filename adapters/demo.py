@@ -5,8 +5,8 @@ carries training signal) it says which contract the boundary fulfils and how the
 ``sentinel/contracts/`` has the contracts, one file a family.
 
 It is loaded twice: by pytest, which has no torch, and by the worker, beside the framework's code. So nothing is
-imported at the top but the vocabulary; a function that needs torch imports it inside itself. Nothing here may compute
-what a boundary is meant to compute: translate, and let upstream's code answer.
+imported at the top but the vocabulary; a function that needs torch has the kit's, which is imported when it is asked
+for something. Nothing here may compute what a boundary is meant to compute: translate, and let upstream's code answer.
 
 To start your own: copy this file to ``adapters/<name>.py``, and see docs/adapters.md for how to test it.
 """

@@ -20,6 +20,7 @@ from sentinel.contracts.returns import DISCOUNTED_RETURN
 from sentinel.targets import Alias, Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.worker.drift import AbsentError
 from sentinel.worker.families import (
+    WORDS,
     Container,
     group_advantage,
     masked_statistic,
@@ -30,6 +31,7 @@ from sentinel.worker.families import (
 from sentinel.worker.kit import (
     Named,
     accepted,
+    behind_a_prompt,
     both_sides,
     counted,
     cut,
@@ -76,10 +78,6 @@ def _configured(kind: Any, options: Mapping[str, Any], defaults: Mapping[str, An
     return kind(**accepted(kind, {**defaults, **options}, defaults))
 
 
-def _behind_a_prompt(values: Any) -> Any:
-    return torch.nn.functional.pad(values, (1, 0))
-
-
 def _rows(mask: Any) -> Any:
     return (mask != 0).any(-1).float()
 
@@ -103,8 +101,8 @@ def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], i
 
 def _wrapped(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mapping[str, Any]) -> Any:
     """The logits of all sequences; of a pack, one behind the other, without padding between them, on one rank."""
-    said = torch.where(torch.isfinite(log_probs) & (log_probs < 0), log_probs, -1.0)  # a model is never certain
-    logits, prepares = torch.nn.functional.pad(two_token_logits(said), (0, 0, 0, 1)), boundary.imported[_PREPARED]
+    uncertain = torch.where(torch.isfinite(log_probs) & (log_probs < 0), log_probs, -1.0)  # a model is never certain
+    logits, prepares = torch.nn.functional.pad(two_token_logits(uncertain), (0, 0, 0, 1)), boundary.imported[_PREPARED]
 
     def work(_: int) -> Any:
         if boundary.owner is None:
@@ -128,9 +126,9 @@ def _losses(boundary: Any) -> Any:
 def _clipped(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], more: Any = None) -> Any:
     """The clipped policy loss of a batch: the loss, and what it reports."""
     names = {"advantages": "advantages", "old_log_probs": "prev_logprobs", "response_mask": "token_mask"}
-    data = {upstream: _behind_a_prompt(inputs[name]) for name, upstream in names.items()}
+    data = {upstream: behind_a_prompt(inputs[name]) for name, upstream in names.items()}
     rollout = inputs.get("rollout_log_probs")
-    data["generation_logprobs"] = data["prev_logprobs"] if rollout is None else _behind_a_prompt(rollout)
+    data["generation_logprobs"] = data["prev_logprobs"] if rollout is None else behind_a_prompt(rollout)
     data = {**data, "reference_policy_logprobs": data["prev_logprobs"], "sample_mask": _rows(inputs["response_mask"])}
     module = _losses(boundary)
     kind = boundary.owner if module is boundary.module else module.ClippedPGLossFn
@@ -155,19 +153,19 @@ def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if algorithm in ("gspo", "cross_entropy") and inputs["rollout_log_probs"] is not None:
         raise AbsentError(f"the weights of {algorithm} are none of tokens")
     correction, cap = inputs["rollout_log_probs"] is not None, inputs["importance_weight_cap"]
-    asked = {
+    chosen = {
         **options, "token_level_loss": _MODES[mode], "ratio_clip_min": inputs["eps_clip_low"],
         "ratio_clip_max": inputs["eps_clip_high"], "ratio_clip_c": inputs["dual_clip"],
         "use_importance_sampling_correction": correction,
         "truncated_importance_sampling_ratio": cap if correction else None,
     }  # fmt: skip
     if correction and cap is not None and "truncated_importance_sampling_type" in _fields(boundary):
-        asked["truncated_importance_sampling_type"] = "tis"
+        chosen["truncated_importance_sampling_type"] = "tis"
     if algorithm == "cross_entropy":
         nothing = {"advantages": torch.zeros_like(inputs["advantages"])}
         rewards = {"rewards": torch.ones(len(inputs["log_probs"]))}
-        return {"loss": _clipped(boundary, {**inputs, **nothing}, asked, rewards)[0]}
-    return {"loss": _clipped(boundary, inputs, asked)[0]}
+        return {"loss": _clipped(boundary, {**inputs, **nothing}, chosen, rewards)[0]}
+    return {"loss": _clipped(boundary, inputs, chosen)[0]}
 
 
 def _fields(boundary: Any) -> Sequence[str]:
@@ -193,17 +191,17 @@ def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     counted = valid.sum(-1, keepdim=True) * _rows(mask).sum() if by_row else valid.sum()
     current = inputs["old_log_probs"].detach().clone().requires_grad_()
     scenario = {**inputs, "log_probs": current, "advantages": -counted.expand(mask.shape)}
-    loss, told = _clipped(boundary, scenario, options)
+    loss, metrics = _clipped(boundary, scenario, options)
     (weights,) = torch.autograd.grad(loss, current)
     kept = {"kept": weights} if kind == "icepop" else {}
-    return {"weights": weights, **kept, "clip_fraction": told.get("is_oob_ratio")}
+    return {"weights": weights, **kept, "clip_fraction": metrics.get("is_oob_ratio")}
 
 
 def _ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    _, told = _clipped(boundary, {**inputs, "advantages": torch.ones_like(inputs["log_probs"])}, {})
-    if "probs_ratio_max" not in told:
+    _, metrics = _clipped(boundary, {**inputs, "advantages": torch.ones_like(inputs["log_probs"])}, {})
+    if "probs_ratio_max" not in metrics:
         raise AbsentError("not in this version: the extremes of ratios are not reported")
-    return {"ratio_max": told["probs_ratio_max"], "ratio_min": told["probs_ratio_min"]}
+    return {"ratio_max": metrics["probs_ratio_max"], "ratio_min": metrics["probs_ratio_min"]}
 
 
 def _kl_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,16 +212,16 @@ def _kl_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if inputs["kl_estimator"] == "k3" and "reference_policy_kl_type" not in _fields(boundary):
         del options["reference_policy_kl_type"]
     ours = {"old_log_probs": log_probs.detach(), "rollout_log_probs": None, "global_batch_size": len(log_probs)}
-    reference = _behind_a_prompt(inputs["rollout_log_probs"])
+    reference = behind_a_prompt(inputs["rollout_log_probs"])
     more = {"reference_policy_logprobs": reference, "sample_mask": torch.ones(len(log_probs))}
-    loss, told = _clipped(boundary, {**inputs, **ours, "advantages": torch.zeros_like(log_probs)}, options, more)
+    loss, metrics = _clipped(boundary, {**inputs, **ours, "advantages": torch.zeros_like(log_probs)}, options, more)
     loss.backward()
-    return {"rollout_kl": told["kl_penalty"], "loss": loss.detach()}
+    return {"rollout_kl": metrics["kl_penalty"], "loss": loss.detach()}
 
 
 def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     mask = inputs["response_mask"]
-    data = {"token_mask": _behind_a_prompt(mask), "sample_mask": _rows(mask)}
+    data = {"token_mask": behind_a_prompt(mask), "sample_mask": _rows(mask)}
     return {"loss": _called(boundary, boundary.owner(), inputs["log_probs"], data, inputs)[0]}
 
 
@@ -258,7 +256,7 @@ def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     mask = _in_turn(inputs, "mask")
     log_probs = torch.where(mask != 0, _in_turn(inputs, "log_probs"), -1.0)
     reference = torch.nn.functional.pad(_in_turn(inputs, "ref_log_probs"), (0, 1))
-    data = {"token_mask": _behind_a_prompt(mask), "sample_mask": torch.ones(len(mask)),
+    data = {"token_mask": behind_a_prompt(mask), "sample_mask": torch.ones(len(mask)),
             "reference_policy_logprobs": reference}  # fmt: skip
     options = {"reference_policy_kl_penalty": inputs["beta"]}
     loss = boundary.owner(_configured(boundary.module.DPOLossConfig, options, _DPO))
@@ -275,9 +273,9 @@ def _value(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     loss = boundary.owner(boundary.module.MseValueLossConfig(cliprange=inputs["cliprange_value"]))
     data = {"token_mask": mask, "sample_mask": _rows(mask), **{name: inputs[name] for name in ("returns", "values")}}
     batch = boundary.imported[_BATCHES].BatchedDataDict(data)
-    found, told = boundary.function(loss, inputs["vpreds"], batch, _rows(mask).sum(), _count(inputs))
-    clipped = told["vf_clipfrac"] if inputs["cliprange_value"] is not None else None
-    return {"loss": found, "clip_fraction": clipped}
+    value_loss, metrics = boundary.function(loss, inputs["vpreds"], batch, _rows(mask).sum(), _count(inputs))
+    clipped = metrics["vf_clipfrac"] if inputs["cliprange_value"] is not None else None
+    return {"loss": value_loss, "clip_fraction": clipped}
 
 
 def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -285,9 +283,9 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     mask = inputs["response_mask"]
     options, kind = {"zero_outside_topk": False, "mixed_kl_weight": 0.5}, "reverse" if inputs["beta"] else "forward"
     loss = boundary.owner(boundary.module.DistillationLossConfig(kl_type=kind, **options))
-    said = [torch.log_softmax(inputs[name], -1) for name in ("logits", "teacher_logits")]
-    data = {"token_mask": _behind_a_prompt(mask), "sample_mask": _rows(mask), "input_ids": mask}
-    return {"loss": boundary.function(loss, *said, None, data, _rows(mask).sum(), _count(inputs))[0]}
+    distributions = [torch.log_softmax(inputs[name], -1) for name in ("logits", "teacher_logits")]
+    data = {"token_mask": behind_a_prompt(mask), "sample_mask": _rows(mask), "input_ids": mask}
+    return {"loss": boundary.function(loss, *distributions, None, data, _rows(mask).sum(), _count(inputs))[0]}
 
 
 _CLAMPED = Dialect("clamp", 10.0, "an estimate is cut to [-10, 10]", f"{_MAIN}/algorithms/utils.py#L99")
@@ -398,20 +396,20 @@ def _estimator(boundary: Any, **options: Any) -> Any:
 def _group_advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     estimator = _estimator(boundary, normalize_rewards=inputs["norm_by_std"] is not False)
     rewards, mask = inputs["token_level_rewards"].sum(-1), inputs["response_mask"]
-    found = boundary.function(estimator, _prompts(inputs["group"]), rewards, mask)
-    return {"advantages": found, "returns": found}
+    advantages = boundary.function(estimator, _prompts(inputs["group"]), rewards, mask)
+    return {"advantages": advantages, "returns": advantages}
 
 
 def _leave_one_out(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     rewards = inputs["rewards"]
     estimator = _estimator(boundary, use_leave_one_out_baseline=inputs["leave_one_out"], normalize_rewards=False)
-    found = boundary.function(estimator, _prompts(inputs["group"]), rewards, torch.ones(len(rewards), 1))
-    return {"normalised": found[:, 0]}
+    advantages = boundary.function(estimator, _prompts(inputs["group"]), rewards, torch.ones(len(rewards), 1))
+    return {"normalised": advantages[:, 0]}
 
 
 def _baseline(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    given = _prompts(inputs["group"]), inputs["rewards"], torch.ones_like(inputs["rewards"])
-    baseline = boundary.function(*given, leave_one_out_baseline=inputs["leave_one_out"])[0]
+    group = _prompts(inputs["group"]), inputs["rewards"], torch.ones_like(inputs["rewards"])
+    baseline = boundary.function(*group, leave_one_out_baseline=inputs["leave_one_out"])[0]
     return {"normalised": inputs["rewards"] - baseline}
 
 
@@ -423,8 +421,8 @@ def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     estimator = _estimator(boundary, use_kl_in_reward=True, reference_policy_kl_penalty=1.0)
     nothing = torch.zeros_like(advantages)
     penalty = {"logprobs_policy": -advantages, "logprobs_reference": nothing}
-    found = boundary.function(estimator, _prompts(range(len(mask))), nothing[:, 0], mask, **penalty)
-    return {"normalised": found}
+    normalised = boundary.function(estimator, _prompts(range(len(mask))), nothing[:, 0], mask, **penalty)
+    return {"normalised": normalised}
 
 
 _GAE: Mapping[str, Any] = {
@@ -463,8 +461,8 @@ def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    given = taken(inputs, "rewards", "response_mask")
-    return {"token_level_rewards": boundary.invoke(given, _estimator(boundary, **_GAE))}
+    names = taken(inputs, "rewards", "response_mask")
+    return {"token_level_rewards": boundary.invoke(names, _estimator(boundary, **_GAE))}
 
 
 _OF_LOSS = StandIn("configurations", "the options that an estimator reads, as an object and as a dictionary")
@@ -540,23 +538,23 @@ def _message(role: str, ids: Sequence[int], **more: Any) -> dict[str, Any]:
 def _grouped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Rollouts of prompts, to each of which the environment says something else: which of them have one prompt."""
     labels = inputs["labels"].tolist()
-    known = list(dict.fromkeys(labels))
-    said = _message("assistant", [5, 6], generation_logprobs=torch.zeros(2))
-    places = enumerate(map(known.index, labels))
-    logs = [[_message("user", [1, 2, 10 + place]), said, _message("user", [40 + row])] for row, place in places]
+    groups = list(dict.fromkeys(labels))
+    answer = _message("assistant", [5, 6], generation_logprobs=torch.zeros(2))
+    places = enumerate(map(groups.index, labels))
+    logs = [[_message("user", [1, 2, 10 + place]), answer, _message("user", [40 + row])] for row, place in places]
     prompts = boundary.invoke({}, message_logs=logs, original_prompt_lengths=torch.full((len(logs),), 3))
-    found = [tuple(token for message in log for token in message["token_ids"].tolist()) for log in prompts]
-    order = list(dict.fromkeys(found))
-    return {"numbers": torch.tensor([order.index(prompt) for prompt in found])}
+    ids = [tuple(token for message in log for token in message["token_ids"].tolist()) for log in prompts]
+    order = list(dict.fromkeys(ids))
+    return {"numbers": torch.tensor([order.index(prompt) for prompt in ids])}
 
 
 def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A prompt that holds an answer of another assistant; and turns, the last of which the environment may not answer.
     What it says behind the last turn is in the batch: it is cut off here, as it has no gradient."""
     log = [_message("user", [1, 2]), _message("assistant", [3]), _message("user", [4])]
-    for said, heard in zip(inputs["said"], inputs["heard"]):
-        log.append(_message("assistant", [5] * said, generation_logprobs=torch.zeros(said)))
-        log.append(_message("user", [6] * heard))
+    for generated, observed in zip(inputs["said"], inputs["heard"]):
+        log.append(_message("assistant", [5] * generated, generation_logprobs=torch.zeros(generated)))
+        log.append(_message("user", [6] * observed))
     if inputs["max_tokens"] < 100:
         raise AbsentError("the engine has the limit, and this is what comes after it")
     boundary.function([log])
@@ -569,25 +567,25 @@ def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     turns, room, turn = list(zip(inputs["said"], inputs["heard"])), inputs["max_tokens"], iter(range(1000))
 
     def generate(data: Any, **_: Any) -> dict[str, Any]:
-        said = turns[place := next(turn)][0]
-        ids = torch.cat([data["input_ids"], torch.full((1, min(said, room)), 5)], 1)
+        says = turns[place := next(turn)][0]
+        ids = torch.cat([data["input_ids"], torch.full((1, min(says, room)), 5)], 1)
         environment.heard, environment.ended = turns[place][1], place + 1 == len(turns)
-        counts = {"generation_lengths": torch.tensor([min(said, room)]), "truncated": torch.tensor([said > room])}
+        counts = {"generation_lengths": torch.tensor([min(says, room)]), "truncated": torch.tensor([says > room])}
         lengths = torch.tensor([ids.shape[1]])
         return {"output_ids": ids, "unpadded_sequence_lengths": lengths, "logprobs": torch.zeros(ids.shape), **counts}
 
     def step(*_: Any) -> Any:
-        heard, ended = {"role": "environment", "content": "6 " * environment.heard}, torch.tensor([environment.ended])
-        return partial(itself, ([heard], [None], [None], torch.zeros(1), ended, [None]))
+        reply, ended = {"role": "environment", "content": "6 " * environment.heard}, torch.tensor([environment.ended])
+        return partial(itself, ([reply], [None], [None], torch.zeros(1), ended, [None]))
 
     environment = stand_in(step=stand_in(remote=step))
     rows = {
         "message_log": [[_message("user", [1, 2])]], "task_name": ["task"], "extra_env_info": [None],
         "stop_strings": [None],
     }  # fmt: skip
-    given = stand_in(generate=generate), boundary.imported[_BATCHES].BatchedDataDict(rows), _Words()
+    arguments = stand_in(generate=generate), boundary.imported[_BATCHES].BatchedDataDict(rows), _Words()
     with swapped(boundary.module, "ray", stand_in(get=lambda futures: [answer() for answer in futures])):
-        made, _ = boundary.function(*given, {"task": environment}, 1000, inputs["turns"])
+        made, _ = boundary.function(*arguments, {"task": environment}, 1000, inputs["turns"])
     boundary.imported[_GRPO].add_grpo_token_loss_masks_and_generation_logprobs(made["message_log"])
     mask = [int(flag) for message in made["message_log"][0][1:-1] for flag in message["token_loss_mask"]]
     return {"loss_mask": mask, "cut": bool(made["truncated"][0])}
@@ -597,8 +595,8 @@ def _flat(boundary: Any, log: Any, **options: Any) -> tuple[Any, Any]:
     """The tokens of a log of messages, and their mask, as collators make them."""
     data = boundary.imported[_MESSAGES_OF]
     data.add_loss_mask_to_message_log([log], **options)
-    found, _ = data.batched_message_log_to_flat_message([log])
-    return found["token_ids"][0], found["token_loss_mask"][0]
+    flat, _ = data.batched_message_log_to_flat_message([log])
+    return flat["token_ids"][0], flat["token_loss_mask"][0]
 
 
 def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -630,7 +628,7 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _BEHIND = "the new line behind an answer's end is a part of the message"
 _CHATS: dict[str, Any] = {
-    "stand_ins": (StandIn("tokenizer", "a word is a token, in a template of ChatML's form"),),
+    "stand_ins": (WORDS,),
     "imports": (_MESSAGES_OF, _PROCESSORS),
     "dialects": (Dialect("after_the_end", "counted", _BEHIND, f"{_MAIN}/data/llm_message_utils.py#L560"),),
 }
@@ -690,11 +688,11 @@ def _sharded(options: str, iterator: str, boundary: Any, inputs: Mapping[str, An
     lengths, budget = lengths_of(inputs), inputs["max_tokens_per_microbatch"]
     fields = {"input_ids": inputs["attention_mask"], "input_lengths": torch.tensor(lengths)}
     batch = boundary.owner({**fields, "number": torch.arange(len(lengths))})
-    asked = {
+    settings = {
         "input_key": "input_ids", "input_lengths_key": "input_lengths", "max_tokens_per_microbatch": budget,
         "sequence_length_round": 1, "sequence_length_pad_multiple": 1, "algorithm": "modified_first_fit_decreasing",
     }  # fmt: skip
-    shards, _ = boundary.function(batch, 1, **{options: asked})
+    shards, _ = boundary.function(batch, 1, **{options: settings})
     batch = shards[0].get_batch(0, len(lengths))
     return {"parts": [part["number"].tolist() for part in getattr(batch, iterator)()]}
 
@@ -726,13 +724,13 @@ _ROWS = (
 
 
 def _verified(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    said, truth = inputs["response"], inputs["ground_truth"]
+    text, truth = inputs["response"], inputs["ground_truth"]
     if "pred_responses" in boundary.parameters:
-        return {"score": boundary.function(boundary.owner(), [said], [truth])[0]}
+        return {"score": boundary.function(boundary.owner(), [text], [truth])[0]}
     if "reward_functions" in boundary.parameters:
         exact = boundary.module.exact_answer_alphanumeric_reward
-        return {"score": boundary.function([(exact, 1.0), (boundary.module.format_reward, 0.5)])(truth, said)[0]}
-    return {"score": score_of(boundary.invoke({}, solution_str=said, response=said, ground_truth=truth, gt=truth))}
+        return {"score": boundary.function([(exact, 1.0), (boundary.module.format_reward, 0.5)])(truth, text)[0]}
+    return {"score": score_of(boundary.invoke({}, solution_str=text, response=text, ground_truth=truth, gt=truth))}
 
 
 _CODE, _MATH = "nemo_rl.environments.code_jaccard_environment", "nemo_rl.environments.math_environment"
@@ -764,12 +762,12 @@ _RULES = (
 
 def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The loss of one sequence whose tokens are sampled from ``top_k``, with the weight of a whole sequence."""
-    given = inputs["arguments"]
-    ones = torch.ones(given["token_ids"].shape)
+    arguments = inputs["arguments"]
+    ones = torch.ones(arguments["token_ids"].shape)
     data = {
-        "input_ids": given["token_ids"], "token_mask": ones, "sample_mask": torch.ones(1), "advantages": ones,
-        "prev_logprobs": _behind_a_prompt(given["old_log_probs"]),
-        "generation_logprobs": _behind_a_prompt(given["rollout_log_probs"]),
+        "input_ids": arguments["token_ids"], "token_mask": ones, "sample_mask": torch.ones(1), "advantages": ones,
+        "prev_logprobs": behind_a_prompt(arguments["old_log_probs"]),
+        "generation_logprobs": behind_a_prompt(arguments["rollout_log_probs"]),
     }  # fmt: skip
     losses, names = (
         boundary.imported[_LOSSES], ("sequence_level_importance_ratios", "use_importance_sampling_correction"),
@@ -777,9 +775,9 @@ def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     options = {**dict.fromkeys((*names, "disable_ppo_ratio"), True), "token_level_loss": False}
     loss = losses.ClippedPGLossFn(_configured(losses.ClippedPGLossConfig, options, _OPTIONS))
     batch = boundary.imported[_BATCHES].BatchedDataDict(data)
-    params = boundary.imported[_SAMPLING].TrainingSamplingParams(top_k=given["top_k"])
+    params = boundary.imported[_SAMPLING].TrainingSamplingParams(top_k=arguments["top_k"])
     with swapped(torch.Tensor, "cuda", lambda self: self):
-        made, batch = boundary.function(given["logits"], batch, loss, sampling_params=params)
+        made, batch = boundary.function(arguments["logits"], batch, loss, sampling_params=params)
     counts = {"global_valid_seqs": torch.tensor(1.0), "global_valid_toks": torch.tensor(float(ones.shape[1] - 1))}
     return {"returned": loss(data=batch, **counts, **made)[0]}
 
@@ -801,8 +799,8 @@ class _Words:
 
 def _prompted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The tokens that generation goes on from."""
-    found = boundary.function(inputs["arguments"], None, _Words(), 100, 0)
-    return {"returned": [token for message in found["message_log"] for token in message["token_ids"].tolist()]}
+    answer = boundary.function(inputs["arguments"], None, _Words(), 100, 0)
+    return {"returned": [token for message in answer["message_log"] for token in message["token_ids"].tolist()]}
 
 
 _SAMPLING = f"{_ALGORITHMS}.logits_sampling_utils"

@@ -6,6 +6,7 @@ imports become ghosts, and the methods run on instances of the real classes that
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +18,8 @@ from sentinel.contracts.surgery import LAYOUTS
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.worker.drift import AbsentError
 from sentinel.worker.families import (
+    RANKS,
+    WORDS,
     Container,
     balanced_partition,
     masked_statistic,
@@ -28,17 +31,21 @@ from sentinel.worker.kit import (
     Named,
     Rows,
     accepted,
+    all_swapped,
     both_sides,
     coefficients,
     entropy_beside,
     estimated,
+    gradients_of,
     group_size,
+    named_tokens,
     nested,
     on_ranks,
     own_randomness,
     passed,
     stand_in,
     swapped,
+    tables_of,
     taken,
     torch,
     two_token_logits,
@@ -87,8 +94,8 @@ def _of_a_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     aggregate = boundary.imported[_LOSS].aggregate_loss
     losses, mask = inputs["loss_mat"], inputs["response_mask"].to(inputs["loss_mat"].dtype)
     rows, level = len(losses), _MODES[inputs["loss_agg_mode"]]
-    found = boundary.function(range(rows), stand_in(), rows, lambda row: mask[row : row + 1])
-    parts = [aggregate(losses[row : row + 1], mask[row : row + 1], level, **info) for row, info in found]
+    counts = boundary.function(range(rows), stand_in(), rows, lambda row: mask[row : row + 1])
+    parts = [aggregate(losses[row : row + 1], mask[row : row + 1], level, **info) for row, info in counts]
     return {"loss": sum(parts) / rows}
 
 
@@ -145,9 +152,9 @@ def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     loss = _made(boundary, **options, **_range(boundary, inputs), dual_clip=inputs["dual_clip"], **correction)
     names = taken(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
     rollout = {"rollout_log_probs": inputs["rollout_log_probs"]} if correction else {}
-    found = boundary.invoke({**names, **_counts(inputs), **rollout}, loss)
-    told = (*(found if isinstance(found, tuple) else (found,)), None, None)
-    return {"loss": told[0], "clip_fraction": told[1], "approx_kl": told[2]}
+    answer = boundary.invoke({**names, **_counts(inputs), **rollout}, loss)
+    values = (*(answer if isinstance(answer, tuple) else (answer,)), None, None)
+    return {"loss": values[0], "clip_fraction": values[1], "approx_kl": values[2]}
 
 
 def _of_model(names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,17 +219,12 @@ class _Bar(list[Any]):
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The trainer's own loop on each rank, from its buffer of rows without padding to DeepSpeed, which divides a loss
     by the microbatches of a step and averages over ranks. A token is known by its id, wherever it ends up."""
-    import torch
-
     mask, count = inputs["response_mask"], inputs["dp_size"]
     rows, width = mask.shape
     share, budget = rows // count, inputs["max_tokens_per_microbatch"]
     size = share if budget is not None else inputs["micro_batch_size"] or share
     steps = 1 if budget is not None else share // size
-    tables = [inputs[name] for name in ("log_probs", "entropies") if inputs[name] is not None]
-    flat = [torch.nn.functional.pad(table, (1, 0)).flatten() for table in tables]
-    ids = torch.arange(rows * (width + 1)).reshape(rows, width + 1)
-    args = _update_options(inputs, rows)
+    tables, ids, args = tables_of(inputs), named_tokens(inputs)["input_ids"], _update_options(inputs, rows)
     last = (mask * torch.arange(1, width + 1)).amax(-1, keepdim=True).clamp(min=1)
     whole = {
         "sequences": ids, "attention_mask": (torch.arange(width + 1)[None] <= last).long(), "action_mask": mask.bool(),
@@ -233,8 +235,8 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     class Table:
         def __call__(self, sequences: Any, *_: Any, **__: Any) -> Any:
-            said = [table[sequences[:, 1:]] for table in flat]
-            return said[0], Named(entropy=said[1] if len(said) > 1 else torch.zeros_like(said[0]))
+            outputs = [table[sequences[:, 1:]] for table in tables.values()]
+            return outputs[0], Named(entropy=outputs[1] if len(outputs) > 1 else torch.zeros_like(outputs[0]))
 
         def backward(self, loss: Any) -> None:
             losses.append(loss / steps)
@@ -252,26 +254,17 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             strategy, Table(), None, None, schedule, micro_train_batch_size=size, dataloader_pin_memory=False
         )
         part = slice(number * share, (number + 1) * share)
-        given = {name: None if column is None else column[part] for name, column in whole.items()}
-        trainer.replay_buffer.append(boundary.imported[_EXPERIENCE].Experience(**given, info={}))
+        columns = {name: None if column is None else column[part] for name, column in whole.items()}
+        trainer.replay_buffer.append(boundary.imported[_EXPERIENCE].Experience(**columns, info={}))
         with swapped(torch.cuda, "current_device", lambda: boundary.device):
             return boundary.function(trainer, inputs["kl_coef"])
 
-    with (
-        own_randomness(),
-        swapped(torch.cuda, "current_device", lambda: 0),
-        swapped(boundary.module, "torch_dist_barrier_and_cuda_sync", lambda: None),
-        swapped(boundary.module, "tqdm", lambda items, **_: _Bar(items)),
-    ):
-        told = on_ranks(count, rank)[0]
+    quiet = {"torch_dist_barrier_and_cuda_sync": lambda: None, "tqdm": lambda items, **_: _Bar(items)}
+    with own_randomness(), swapped(torch.cuda, "current_device", lambda: 0), all_swapped(boundary.module, **quiet):
+        metrics = on_ranks(count, rank)[0]
     (sum(losses) / count).backward()
     named = {"pg_loss": "policy_loss", "kl_loss": "kl", "entropy": "entropy_loss"}
-    entropies = inputs["entropies"]
-    return {
-        "gradient": inputs["log_probs"].grad,
-        "entropy_gradient": None if entropies is None else entropies.grad,
-        **{name: told.get(theirs) for name, theirs in named.items()},
-    }
+    return {**gradients_of(inputs), **{name: metrics.get(theirs) for name, theirs in named.items()}}
 
 
 _UNCORRECTED = (("type", "tis"), ("level", "off"), ("mode", "mask"), ("gating", "ratio"), ("threshold", None))
@@ -282,7 +275,7 @@ def _update_options(inputs: Mapping[str, Any], rows: int) -> Any:
     reference, budget = inputs["ref_log_probs"], inputs["max_tokens_per_microbatch"]
     off = ("train.colocate_all", "train.async_enable", "algo.advantage.is_correction_enable", "ds.packing_samples")
     one = ("train.max_epochs", "rollout.n_samples_per_prompt", "ds.ring_attn_size", "ds.tensor_parallel_size")
-    given = {
+    values = {
         "train.dynamic_batch_enable": budget is not None, "train.max_tokens_per_gpu": budget,
         **dict.fromkeys(("train.batch_size", "rollout.batch_size"), rows), "vllm.sync_backend": "nccl",
         "actor.eps_clip_low_high": (inputs["eps_clip_low"], inputs["eps_clip_high"]), "actor.aux_loss_coef": 0.0,
@@ -292,7 +285,7 @@ def _update_options(inputs: Mapping[str, Any], rows: int) -> Any:
         "algo.kl.estimator": inputs["kl_estimator"],
         **{f"algo.advantage.is_correction_{name}": option for name, option in _UNCORRECTED},
     }  # fmt: skip
-    return nested({**dict.fromkeys(off, False), **dict.fromkeys(one, 1), **given})
+    return nested({**dict.fromkeys(off, False), **dict.fromkeys(one, 1), **values})
 
 
 _UPDATES = (
@@ -305,7 +298,7 @@ _UPDATES = (
         stand_ins=(
             StandIn("actor", "a table of log-probs: the forward pass answers those of the tokens that it is given"),
             StandIn("DeepSpeed", "its engine divides a loss by the microbatches of a step, and averages over ranks"),
-            StandIn("ranks", "threads of one process, by functions in the place of torch.distributed's"),
+            RANKS,
         ),
         fixed={"loss_agg_mode": "token-mean", "loss_scale_factor": None},
         accepts={"kl_estimator": ("k1", "k2", "k3")},
@@ -324,9 +317,9 @@ def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Without a penalty; it adds the KL that it is given, or has computed, times 0."""
     mask = inputs["response_mask"]
     nothing = torch.zeros(mask.shape)
-    given = {"log_probs": nothing, "log_probs_base": nothing} if "log_probs" in boundary.parameters else {"kl": nothing}
-    found = boundary.invoke({"rewards": inputs["rewards"], "response_mask": mask}, kl_coef=0.0, **given)
-    return {"token_level_rewards": found[0] if isinstance(found, tuple) else found}
+    kl = {"log_probs": nothing, "log_probs_base": nothing} if "log_probs" in boundary.parameters else {"kl": nothing}
+    answer = boundary.invoke({"rewards": inputs["rewards"], "response_mask": mask}, kl_coef=0.0, **kl)
+    return {"token_level_rewards": answer[0] if isinstance(answer, tuple) else answer}
 
 
 def _estimate(boundary: Any, inputs: Mapping[str, Any]) -> Any:
@@ -371,11 +364,11 @@ _NUMBERS = (
 
 def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """On a copy: it divides the model's logits in place, which nobody reads again."""
-    given = {"logits": inputs["logits"].clone(), "labels": inputs["token_ids"]}
+    arguments = {"logits": inputs["logits"].clone(), "labels": inputs["token_ids"]}
     if "temperature" not in boundary.parameters and inputs["temperature"] != 1.0:
         raise AbsentError("not in this version: there is no sampling temperature")
-    found = boundary.invoke({}, temperature=inputs["temperature"], **given)
-    return {"log_probs": found, "entropy": None}
+    log_probs = boundary.invoke({}, temperature=inputs["temperature"], **arguments)
+    return {"log_probs": log_probs, "entropy": None}
 
 
 def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -394,8 +387,8 @@ def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     actor.packing_samples = False
     sequences = torch.cat([torch.zeros_like(ids[:, :1]), ids], 1)
     of_response = {"num_actions": ids.shape[1], "action_mask": mask}  # the former until May 2025
-    found = boundary.invoke({}, actor, sequences=sequences, attention_mask=torch.ones_like(sequences), **of_response)
-    return {"log_probs": found, "entropy": None}
+    answer = boundary.invoke({}, actor, sequences=sequences, attention_mask=torch.ones_like(sequences), **of_response)
+    return {"log_probs": answer, "entropy": None}
 
 
 _MODEL = StandIn("model", "a table of the scenario's logits; what a network computes is not what is looked at")
@@ -445,13 +438,13 @@ def _advantages(
     options = _options(estimator, samples, 1.0 if coefficient == 0.0 else 0.0)
     lengths = (mask != 0).sum(-1)
     columns = {"kl": kl, "action_mask": mask, "values": torch.zeros(mask.shape), "response_length": lengths}
-    told = {"reward": rewards.clone(), "response_length": lengths}
+    info = {"reward": rewards.clone(), "response_length": lengths}
     numbered = {"index": [*range(len(rewards))], "to_device": lambda *_: None}
-    experience = stand_in(rewards=rewards.clone(), truncated=None, info=told, **columns, **numbered)
+    experience = stand_in(rewards=rewards.clone(), truncated=None, info=info, **columns, **numbered)
     settings = {"strategy": stand_in(args=options), "args": options, "kl_ctl": stand_in(value=coefficient)}
     maker = unbuilt(boundary.owner, advantage_estimator=estimator, **settings)
-    (found,) = boundary.function(maker, [experience])
-    return found.advantages
+    (answer,) = boundary.function(maker, [experience])
+    return answer.advantages
 
 
 def _relative(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -541,15 +534,13 @@ _ADVANTAGES = (
 
 def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """It pads to the longest row: one more row, of the length that there is to be, is cut off again."""
-    import torch
-
     values, value = inputs["values"], inputs["pad_value"]
     longest = torch.full((1, inputs["length"]), value, dtype=values.dtype)
     rows = [row[None] for row in values] + [longest]
     if value != 0 and "value" not in boundary.parameters:
         raise AbsentError("not in this version: rows are padded with 0")
-    found = boundary.invoke({}, rows, side=inputs["side"], value=value, stack=False)
-    return {"padded": found.reshape(len(rows), -1)[:-1]}
+    padded = boundary.invoke({}, rows, side=inputs["side"], value=value, stack=False)
+    return {"padded": padded.reshape(len(rows), -1)[:-1]}
 
 
 def _drawn(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -566,8 +557,6 @@ _COLUMNS = {"number": "total_length", "tokens": "sequences", "weights": "advanta
 
 
 def _experience(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
-    import torch
-
     named = {theirs: fields[ours] for ours, theirs in _COLUMNS.items()}
     made, whole = boundary.imported[_EXPERIENCE].Experience, torch.ones_like(fields["tokens"])
     return made(**accepted(made, named), attention_mask=whole, action_mask=whole, info={})
@@ -575,10 +564,10 @@ def _experience(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any
 
 def _read(made: Any, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """An experience of one sample has no axis of rows."""
-    found = {ours: getattr(made, theirs) for ours, theirs in _COLUMNS.items()}
-    if not found["number"].ndim:
-        found = {name: column if name == "label" else column[None] for name, column in found.items()}
-    return found, inputs["meta"]
+    columns = {ours: getattr(made, theirs) for ours, theirs in _COLUMNS.items()}
+    if not columns["number"].ndim:
+        columns = {name: column if name == "label" else column[None] for name, column in columns.items()}
+    return columns, inputs["meta"]
 
 
 def _singles(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
@@ -591,8 +580,6 @@ def _of_singles(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
 
 def _replayed(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
     """Appended to a buffer, and collated."""
-    import torch
-
     with swapped(torch.cuda, "current_device", lambda: 0):
         buffer = boundary.owner(len(made.sequences))
     buffer.append(made)
@@ -601,8 +588,6 @@ def _replayed(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
 
 def _balanced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Samples whose labels are their places, and which have nothing but lengths."""
-    import torch
-
     lengths, made = torch.tensor(inputs["lengths"]), boundary.module.Experience
     nodes = {"actor.num_nodes": inputs["parts"], "actor.num_gpus_per_node": 1}
     args = nested({**nodes, "ds.ring_attn_size": 1, "ds.tensor_parallel_size": 1})
@@ -629,8 +614,6 @@ _ROWS = (
 
 def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A mask stands at the position that predicts a token, as the trainer reads it: by the token, one to the right."""
-    import torch
-
     before, rows = inputs["prompts"].shape[1], []
     plain: dict[str, Any] = {"pretrain_mode": False, "multiturn": False, "response_ranges": None}
     for prompt, counts, response, length in zip(
@@ -651,10 +634,10 @@ def _data(boundary: Any, tokenizer: Any, row: Mapping[str, Any], **options: Any)
     read = {"input_key": "messages", "chosen_key": "chosen", "rejected_key": "rejected", "apply_chat_template": True}
     args = nested({**read, **{f"data.{name}": value for name, value in read.items()}})
     parameters = inspect.signature(boundary.owner.__init__).parameters
-    known = {name: value for name, value in options.items() if name in parameters}
-    if any(value and name not in known for name, value in options.items()):
+    taken_options = {name: value for name, value in options.items() if name in parameters}
+    if any(value and name not in taken_options for name, value in options.items()):
         raise AbsentError(f"not in this version: {boundary.owner.__name__} has none of {sorted(options)}")
-    return boundary.owner(Rows([dict(row)]), tokenizer, 1000, stand_in(args=args), **known)
+    return boundary.owner(Rows([dict(row)]), tokenizer, 1000, stand_in(args=args), **taken_options)
 
 
 def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -681,8 +664,6 @@ def _log_sum(trainer: Any, inputs: Mapping[str, Any], name: str, of_prompt: floa
 
     The token that stands there has the scenario's log-prob.
     """
-    import torch
-
     pad = torch.nn.functional.pad
     masks = pad(both_sides(inputs, "mask").long(), (2, 0), value=1)
     table = pad(both_sides(inputs, name, -1.0), (1, 0), value=of_prompt)
@@ -722,7 +703,6 @@ def _pairs(boundary: str, loss_type: str) -> Binding:
 
 
 _OF_FILES = StandIn("self", "a dataset reads files; the mask reads the length of a prompt")
-_WORDS = StandIn("tokenizer", "a word is a token, in a template of ChatML's form")
 _NEW_LINE = "the new line behind an answer's end is trained with it"
 _DATA = (
     Binding(f"{_SFT}.get_loss_mask", "response_masks", call=_trained_tokens, stand_ins=(_OF_FILES,)),
@@ -730,7 +710,7 @@ _DATA = (
         f"{_SFT}.__getitem__",
         "trained_tokens",
         call=_of_a_chat,
-        stand_ins=(_WORDS,),
+        stand_ins=(WORDS,),
         fixed={"max_tokens": None},
         dialects=(Dialect("after_the_end", "counted", _NEW_LINE, f"{_MAIN}/datasets/sft_dataset.py#L107"),),
     ),
@@ -739,7 +719,7 @@ _DATA = (
         "trained_tokens",
         call=_of_a_pair,
         requires=("openrlhf.datasets.reward_dataset.preprocess_data(apply_chat_template)",),  # none before June 2024
-        stand_ins=(_WORDS,),
+        stand_ins=(WORDS,),
         fixed={"max_tokens": None, "trains": "last"},
     ),
     _pairs(f"{_DPO}.concatenated_forward", "sigmoid"),
@@ -752,19 +732,13 @@ _DATA = (
 
 def _letters(text: str, **_: Any) -> dict[str, Any]:
     """A tokenizer: a letter is a token."""
-    import torch
-
     return {"input_ids": torch.tensor([[ord(letter) for letter in text]])}
 
 
 def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Behind a prompt of two tokens; what comes after the last turn is the environment's, and cut off here."""
-    import asyncio
-
-    import torch
-
-    said, heard = inputs["said"], iter(inputs["heard"])
-    turns, left = iter(said), [len(said)]
+    lengths, observed = inputs["said"], iter(inputs["heard"])
+    turns, left = iter(lengths), [len(lengths)]
 
     async def generate(_: Any, params: Any, **__: Any) -> Any:
         """So many tokens in each turn, or as many of them as it may say."""
@@ -775,24 +749,24 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     async def answer(_: Any, __: Any) -> dict[str, Any]:
         left[0] -= 1
-        return {"rewards": torch.tensor(0.0), "environment_feedback": "y" * next(heard), "done": not left[0]}
+        return {"rewards": torch.tensor(0.0), "environment_feedback": "y" * next(observed), "done": not left[0]}
 
     if hasattr(boundary.module, "AgentInstanceBase") and boundary.owner.__name__ == "MultiTurnAgentExecutor":
         bases = (boundary.module.AgentInstanceBase,)
         agent = type("Agent", bases, {"__init__": lambda self: None, "step": answer})
         executor = boundary.owner(agent)
-    elif len(said) > 1 or inputs["heard"][-1]:
+    elif len(lengths) > 1 or inputs["heard"][-1]:
         raise AbsentError("it has one turn, and no environment")
     else:
         executor = boundary.owner()
     params = stand_in(max_tokens=None, logprobs=None)
     engine = {"llm_engine": stand_in(generate=generate), "hf_tokenizer": _letters, "sampling_params": params}
     room = 2 + inputs["max_tokens"]
-    found = asyncio.run(boundary.invoke({}, executor, prompt="pp", label="", max_length=room, **engine))
-    spans = found["action_ranges"]
+    record = asyncio.run(boundary.invoke({}, executor, prompt="pp", label="", max_length=room, **engine))
+    spans = record["action_ranges"]
     spoken = {token for start, end in spans for token in range(start, end)}
     mask = [int(token in spoken) for token in range(2, spans[-1][1])]
-    return {"loss_mask": mask, "cut": found.get("truncated", False)}
+    return {"loss_mask": mask, "cut": record.get("truncated", False)}
 
 
 _AGENT = "openrlhf.utils.agent"

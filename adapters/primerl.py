@@ -6,27 +6,31 @@ over samples, divided by a count of the whole step. Until July 2025 it was a pac
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sentinel.contracts.normalisation import REWARD_NORMALISATION
 from sentinel.contracts.schedule import LEARNING_RATE
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.families import balanced_partition, group_advantage, policy_loss
+from sentinel.worker.families import balanced_partition, group_advantage, normalised_rewards, policy_loss
 from sentinel.worker.kit import (
+    all_swapped,
     entropy_beside,
     group_size,
+    itself,
     lengths_of,
     log_probs_alone,
     passed,
     rates,
     rows_of_groups,
+    silent,
     stand_in,
     swapped,
+    torch,
     two_token_logits,
     unbuilt,
 )
@@ -60,57 +64,50 @@ _UNBOUNDED: Mapping[str, Any] = {
 }
 
 
-def _samples(inputs: Mapping[str, Any], *names: str) -> list[list[Any]]:
-    """The rows of each, one flat tensor a sample."""
-    return [list(inputs[name]) for name in names]
-
-
 def _counted(inputs: Mapping[str, Any]) -> int:
     """The tokens of the step, as the trainer counts them."""
     tokens = inputs["batch_num_tokens"]
     return int((inputs["response_mask"] != 0).sum()) if tokens is None else tokens
 
 
+def _settings(inputs: Mapping[str, Any], reader: Any) -> Any:
+    """The options of a loss.
+
+    :param reader: the function that reads them.
+    """
+    if inputs["algorithm"] != "dppo_tv":
+        return stand_in(**_UNBOUNDED)
+    if "dppo_mask_high" not in inspect.getsource(reader):
+        raise AbsentError("not in this version: the trust region is another one")
+    trust = {"dppo_mask_low": inputs["eps_clip_low"], "dppo_mask_high": inputs["eps_clip_high"]}
+    return stand_in(**{**_UNBOUNDED, **trust})
+
+
 def _loss_of(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """The loss of one sample, by its settings; until February 2026 there was no function of its own."""
-    trust = {"dppo_mask_low": inputs["eps_clip_low"], "dppo_mask_high": inputs["eps_clip_high"]}
-    settings = stand_in(**{**_UNBOUNDED, **(trust if inputs["algorithm"] == "dppo_tv" else {})})
     if "loss_config" in boundary.parameters:
-        return settings
+        if inputs["algorithm"] == "dppo_tv":
+            raise AbsentError("not in this version: the trust region is another one")
+        return stand_in(**_UNBOUNDED)
     default = boundary.module.default_loss_fn
-    if inputs["algorithm"] == "dppo_tv" and "dppo_mask_high" not in inspect.getsource(default):
-        raise AbsentError("not in this version: the trust region is another one")
+    settings = _settings(inputs, default)
     return lambda sample: default(sample, settings)
 
 
 def _summed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """All samples of a step, and the count that divides them."""
-    current, old, advantages = _samples(inputs, "log_probs", "old_log_probs", "advantages")
+    current, old, advantages = (list(inputs[name]) for name in ("log_probs", "old_log_probs", "advantages"))
     masks = [row != 0 for row in inputs["response_mask"]]
     loss, scale = _loss_of(boundary, inputs), _counted(inputs)
     if "loss_config" in boundary.parameters:
-        if inputs["algorithm"] == "dppo_tv":
-            raise AbsentError("not in this version: the trust region is another one")
-        given = (current, old, advantages, masks)
-        teachers = {"teacher_logprobs": None} if "teacher_logprobs" in boundary.parameters else {}
-        if teachers:
-            given = (current, old, None, advantages, masks)
-        return {"loss": boundary.function(*given, loss, scale)[0]}
+        teachers = [None] if "teacher_logprobs" in boundary.parameters else []
+        return {"loss": boundary.function(current, old, *teachers, advantages, masks, loss, scale)[0]}
     if "loss_fn" in boundary.parameters:
         return {"loss": boundary.function(current, old, None, advantages, masks, loss, scale)[0]}
-    nothing = {"rl_weights": None, "ce_weights": None, "ref_kl_weights": None, "ce_scale": 1, "ref_kl_scale": 1}
-    found = boundary.invoke(
-        {},
-        trainer_logprobs=current,
-        inference_logprobs=old,
-        ref_logprobs=None,
-        advantages=advantages,
-        loss_mask=masks,
-        rl_loss_fn=loss,
-        rl_scale=max(scale, 1),
-        **nothing,
-    )
-    return {"loss": found[0]}
+    batch = {"trainer_logprobs": current, "inference_logprobs": old, "advantages": advantages, "loss_mask": masks}
+    none = dict.fromkeys(("ref_logprobs", "rl_weights", "ce_weights", "ref_kl_weights"))
+    scales = {"rl_scale": max(scale, 1), "ce_scale": 1, "ref_kl_scale": 1}
+    return {"loss": boundary.invoke({}, rl_loss_fn=loss, **batch, **none, **scales)[0]}
 
 
 def _sample_inputs(boundary: Any, inputs: Mapping[str, Any], row: int) -> Any:
@@ -127,29 +124,23 @@ def _sample_inputs(boundary: Any, inputs: Mapping[str, Any], row: int) -> Any:
 
 
 def _one_by_one(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    trust = {"dppo_mask_low": inputs["eps_clip_low"], "dppo_mask_high": inputs["eps_clip_high"]}
-    if "dppo_mask_high" not in inspect.getsource(boundary.function):
-        raise AbsentError("not in this version: the trust region is another one")
-    settings = stand_in(**{**_UNBOUNDED, **trust})
-    rows = range(len(inputs["log_probs"]))
+    settings, rows = _settings(inputs, boundary.function), range(len(inputs["log_probs"]))
     return {"loss": sum(boundary.function(_sample_inputs(boundary, inputs, row), settings).loss for row in rows)}
 
 
 def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     rows = range(len(inputs["log_probs"]))
-    given = {"old_log_probs": inputs["log_probs"], "advantages": inputs["log_probs"], **inputs}
-    return {"loss": sum(boundary.function(_sample_inputs(boundary, given, row)).loss for row in rows)}
+    scenario = {"old_log_probs": inputs["log_probs"], "advantages": inputs["log_probs"], **inputs}
+    return {"loss": sum(boundary.function(_sample_inputs(boundary, scenario, row)).loss for row in rows)}
 
 
 def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The loss of the spring of 2025: a padded batch, a first token that nobody predicts, and logits of a vocabulary of
     two tokens, of which one stands everywhere."""
-    import torch
-
     log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
     pad = torch.nn.functional.pad
     logits = two_token_logits(log_probs)
-    given = {
+    arguments = {
         "logits": torch.cat([logits, torch.zeros_like(logits[:, :1])], 1),
         "input_ids": torch.ones(mask.shape[0], mask.shape[1] + 1, dtype=torch.int64),
         "advantages": pad(inputs["advantages"], (1, 0)),
@@ -161,12 +152,12 @@ def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "epsilon" in boundary.parameters:
         if low != high:
             raise AbsentError("not in this version: the clip range is symmetric")
-        given["epsilon"] = low
+        arguments["epsilon"] = low
     elif "epsilon_low" in boundary.parameters:
-        given |= {"epsilon_low": low, "epsilon_high": high}
+        arguments |= {"epsilon_low": low, "epsilon_high": high}
     else:
         raise AbsentError("not in this version: the loss is clipped in another way")
-    loss, clipped = boundary.invoke({}, **given)[:2]
+    loss, clipped = boundary.invoke({}, **arguments)[:2]
     return {"loss": loss, "clip_fraction": clipped if not isinstance(clipped, Mapping) else None}
 
 
@@ -227,8 +218,6 @@ _STD_NORM = {None: None, "group": "local", "batch": "global"}
 
 def _computed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Until June 2026: one function, whose settings have grown and gone."""
-    import torch
-
     rewards = inputs["rewards"]
     rows, size, one_out = len(rewards), group_size(inputs), inputs["leave_one_out"]
     wanted = {"leave_one_out": one_out, "std_norm": _STD_NORM[inputs["std_level"]]}
@@ -246,8 +235,8 @@ def _computed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         raise AbsentError("not in this version: rollouts are scored")
     if one_out and size == 1:
         raise AbsentError("there is nothing to leave one out of")
-    given = {"rewards": rewards.tolist(), "completion_lengths": [4] * rows, "samples_per_problem": size}
-    return {"normalised": torch.tensor(boundary.invoke({}, **given, **options))}
+    arguments = {"rewards": rewards.tolist(), "completion_lengths": [4] * rows, "samples_per_problem": size}
+    return {"normalised": torch.tensor(boundary.invoke({}, **arguments, **options))}
 
 
 def _episodes(rewards: Sequence[float]) -> list[Any]:
@@ -262,22 +251,17 @@ def _episodes(rewards: Sequence[float]) -> list[Any]:
 
 def _scored(boundary: Any, group: Any) -> list[float]:
     """What the algorithm assigns to the rewards of one group."""
-    import asyncio
-
-    algorithm = object.__new__(boundary.owner)
-    vars(algorithm).update(length_penalty=None, episode_agents=frozenset())
+    algorithm = unbuilt(boundary.owner, length_penalty=None, episode_agents=frozenset())
     episodes = _episodes(group.tolist())
     asyncio.run(boundary.function(algorithm, episodes))
     return [episode.traces[0].nodes[0].advantages[0] for episode in episodes]
 
 
 def _by_groups(boundary: Any, labels: Sequence[Any], rewards: Any) -> Any:
-    import torch
-
-    found = torch.zeros(len(rewards))
+    scores = torch.zeros(len(rewards))
     for rows in rows_of_groups(labels):
-        found[rows] = torch.tensor(_scored(boundary, rewards[rows]))
-    return found
+        scores[rows] = torch.tensor(_scored(boundary, rewards[rows]))
+    return scores
 
 
 def _centred(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -285,18 +269,15 @@ def _centred(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _likeliest(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    mask = inputs["response_mask"]
     scores = _by_groups(boundary, inputs["group"], inputs["token_level_rewards"].sum(-1))
-    advantages = scores[:, None] * (mask != 0)
+    advantages = scores[:, None] * (inputs["response_mask"] != 0)
     return {"advantages": advantages, "returns": advantages}
 
 
 def _of_requests(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A request with as many completions as a group has; what a rule gives to each is the scenario's reward."""
-    import torch
-
     method = "dr_grpo" if inputs["std_level"] is None else "grpo"
-    found = torch.zeros(len(inputs["rewards"]))
+    advantages = torch.zeros(len(inputs["rewards"]))
     for rows in rows_of_groups(inputs["group"]):
         if len(rows) == 1 and method == "grpo":
             raise AbsentError("a request of one completion has no standard deviation")
@@ -304,21 +285,16 @@ def _of_requests(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         answers = iter(rewards)
         request = stand_in(request_id="0", outputs=rows)
         config = stand_in(advantage_estimation_method=method, compute_reward=True)
-        with (
-            swapped(boundary.module, "_compute_completion_reward", lambda *_, _answers=answers: next(_answers)),
-            swapped(boundary.module, "RequestRewards", lambda **fields: stand_in(**fields)),
-        ):
+        scored = {"_compute_completion_reward": lambda *_, _answers=answers: next(_answers), "RequestRewards": stand_in}
+        with all_swapped(boundary.module, **scored):
             boundary.function(request, {}, "task", config)
-        found[rows] = torch.tensor([reward.advantage for reward in rewards])
-    return {"normalised": found}
+        advantages[rows] = torch.tensor([reward.advantage for reward in rewards])
+    return {"normalised": advantages}
 
 
 def _admitted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Each group is scored by GRPO, and asks the gate, whose range is the default."""
-    import asyncio
-
-    algorithm = object.__new__(boundary.imported[f"{_ALGORITHMS}.grpo"].GRPOAlgorithm)
-    vars(algorithm).update(length_penalty=None)
+    algorithm = unbuilt(boundary.imported[f"{_ALGORITHMS}.grpo"].GRPOAlgorithm, length_penalty=None)
     gate = boundary.owner(stand_in(reject_min=0.0, reject_max=0.0))
     rewards = inputs["rewards"].tolist()
     numbers: list[int] = []
@@ -333,24 +309,16 @@ def _admitted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 #: Before, a rollout had its reward where a trace has it today.
 _NODES = (f"{_ALGORITHMS}.routing.assign_advantages",)
 _TRACES = StandIn("episodes", "verifiers' records of rollouts; an algorithm reads rewards and writes advantages")
-_ONE_TOKEN = {**REWARD_NORMALISATION.lacking("std_level", "leave_one_out"), "mean_level": "group"}
+_GRPO = f"{_ALGORITHMS}.grpo.GRPOAlgorithm.score_group"
 _ADVANTAGES = (
-    Binding(
-        f"{_ALGORITHMS}.grpo.GRPOAlgorithm.score_group",
-        "reward_normalisation",
-        requires=_NODES,
-        call=_centred,
-        stand_ins=(_TRACES,),
-        fixed={**_ONE_TOKEN, "std_level": None, "leave_one_out": False},
-    ),
-    Binding(
-        f"{_ALGORITHMS}.hierarchical_grpo.HierarchicalGRPOAlgorithm.score_group",
-        "reward_normalisation",
-        requires=_NODES,
-        call=_centred,
-        stand_ins=(_TRACES,),
-        fixed={**_ONE_TOKEN, "std_level": None, "leave_one_out": False},
-        twins=(f"{_ALGORITHMS}.grpo.GRPOAlgorithm.score_group",),
+    *(
+        normalised_rewards(
+            path, _centred, requires=_NODES, stand_ins=(_TRACES,), fixed={"std_level": None}, twins=twins
+        )
+        for path, twins in (
+            (_GRPO, ()),
+            (f"{_ALGORITHMS}.hierarchical_grpo.HierarchicalGRPOAlgorithm.score_group", (_GRPO,)),
+        )
     ),
     group_advantage(
         f"{_ALGORITHMS}.max_rl.MaxRLAlgorithm.score_group",
@@ -369,19 +337,19 @@ _ADVANTAGES = (
         imports=(f"{_ALGORITHMS}.grpo",),
         stand_ins=(_TRACES,),
     ),
-    Binding(
+    normalised_rewards(
         f"{_ADVANTAGE}.compute_advantages",
-        "reward_normalisation",
-        call=_computed,
+        _computed,
+        "std_level",
+        "leave_one_out",
         stand_ins=(StandIn("advantage_config", "the options that it reads, in the names of all versions"),),
-        fixed={**_ONE_TOKEN, "group_layout": "equal", "epsilon": 1e-8},
+        fixed={"group_layout": "equal", "epsilon": 1e-8},
     ),
-    Binding(
+    normalised_rewards(
         f"{_BEFORE}.inference.rewards._compute_request_rewards",
-        "reward_normalisation",
-        call=_of_requests,
+        _of_requests,
+        "std_level",
         stand_ins=(StandIn("request", "an engine's record of completions, and what a rule gives to each"),),
-        fixed={**_ONE_TOKEN, "leave_one_out": False},
         accepts={"std_level": (None, "group")},
     ),
 )
@@ -393,14 +361,8 @@ _ADVANTAGES = (
 def _fields(boundary: Any, length: int, row: int) -> Any:
     """A sample of so many tokens, each of which is the row's number."""
     types = inspect.getmodule(boundary.module.MicroBatch)
-    fields = {
-        "token_ids": [row] * length,
-        "mask": [True] * length,
-        "logprobs": [-1.0] * length,
-        "temperatures": [1.0] * length,
-        "advantages": [1.0] * length,
-        "env_name": "env",
-    }
+    of_tokens = {"token_ids": row, "mask": True, "logprobs": -1.0, "temperatures": 1.0, "advantages": 1.0}
+    fields = {"env_name": "env", **{name: [value] * length for name, value in of_tokens.items()}}
     made: Any = vars(types)["TrainingSample"]
     if "mask" not in made.__struct_fields__:
         raise AbsentError("not in this version: a sample has a prompt and a completion")
@@ -418,8 +380,8 @@ def _micro_batches(boundary: Any, lengths: Sequence[int], budget: int, workers: 
     samples = [module.prepare_sample(_fields(boundary, length, row), budget) for row, length in enumerate(lengths)]
     if "num_loras" in boundary.parameters:
         samples = [(0, sample) for sample in samples]
-    given = {"samples": samples, "max_seq_len": budget, "num_train_workers": workers}
-    return list(boundary.invoke({}, **given, **_beside(boundary, len(samples))))
+    arguments = {"samples": samples, "max_seq_len": budget, "num_train_workers": workers}
+    return list(boundary.invoke({}, **arguments, **_beside(boundary, len(samples))))
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -431,8 +393,8 @@ def _prepared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """For two workers; what is added lest one has less to do has no token that counts."""
     samples = [_fields(boundary, length, row) for row, length in enumerate(lengths_of(inputs))]
     budget = inputs["max_tokens_per_microbatch"]
-    given = {"rollouts": samples, "seq_len": budget, "num_train_workers": 2}
-    made = boundary.invoke({}, **given, **_beside(boundary, len(samples)))
+    arguments = {"rollouts": samples, "seq_len": budget, "num_train_workers": 2}
+    made = boundary.invoke({}, **arguments, **_beside(boundary, len(samples)))
     parts = [one for worker in made for one in worker if any(one.loss_mask)]
     return {"parts": [list(dict.fromkeys(one.input_ids)) for one in parts]}
 
@@ -442,20 +404,13 @@ def _concatenated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     What fills a row up is no token that counts.
     """
-    if not hasattr(boundary.module, "cat_collate"):
-        raise AbsentError("not in this version: rows are collated in another way")
     lengths, budget = lengths_of(inputs), inputs["max_tokens_per_microbatch"]
     samples = [
-        {
-            "input_ids": [row] * length,
-            "position_ids": list(range(length)),
-            "loss_mask": [True] * length,
-            "target_ids": [row] * length,
-        }
+        {name: [row] * length for name in ("input_ids", "target_ids")}
+        | {"position_ids": list(range(length)), "loss_mask": [True] * length}
         for row, length in enumerate(lengths)
     ]
-    quiet = stand_in(debug=lambda *_: None, info=lambda *_: None, warning=lambda *_: None)
-    with swapped(boundary.module, "get_logger", lambda: quiet):
+    with swapped(boundary.module, "get_logger", silent):
         packs = list(boundary.function(boundary.owner(samples, budget)))
     made = [boundary.module.cat_collate([pack]) for pack in packs]
     return {"parts": [list(dict.fromkeys(one["input_ids"][one["loss_mask"]].tolist())) for one in made]}
@@ -482,23 +437,19 @@ _ROWS = (
         "prime_rl.trainer.sft.data.CatDataset.__iter__",
         "microbatch_packing",
         formerly=("prime_rl.trainer.sft.data.PackingDataset.__iter__",),
+        requires=("prime_rl.trainer.sft.data.cat_collate",),
         call=_concatenated,
     ),
     balanced_partition(f"{_BATCH}.balanced_partition", call=_dealt, fixed={"equal_size": True}),
-    Binding(
-        f"{_BATCH}.prepare_sample",
-        "truncation",
-        call=_truncated,
-        fixed={"side": "right", "padded": False},
-    ),
+    Binding(f"{_BATCH}.prepare_sample", "truncation", call=_truncated, fixed={"side": "right", "padded": False}),
 )
 
 
 def _rates(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     lowest = inputs["peak"] * inputs["min_ratio"]
-    given = {"max_steps": inputs["training_steps"], "lr": inputs["peak"], "min_lr": lowest}
-    asked = {**given, "warmup_steps": inputs["warmup_steps"]} if inputs["schedule"] == "cosine" else {}
-    return rates(inputs, lambda optimizer: boundary.invoke({}, optimizer=optimizer, **asked))
+    options = {"max_steps": inputs["training_steps"], "lr": inputs["peak"], "min_lr": lowest}
+    chosen = {**options, "warmup_steps": inputs["warmup_steps"]} if inputs["schedule"] == "cosine" else {}
+    return rates(inputs, lambda optimizer: boundary.invoke({}, optimizer=optimizer, **chosen))
 
 
 _SCHEDULER = "prime_rl.trainer.scheduler"
@@ -550,37 +501,24 @@ def _branched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """How old the rollout in flight is said to be, after each of so many updates of the policy."""
-    import asyncio
 
     async def nothing(*_: Any, **__: Any) -> None:
         return None
 
-    quiet = stand_in(**dict.fromkeys(("info", "debug", "warning"), lambda *_: None))
-    config = stand_in(output_dir=".")
     task = stand_in(done=lambda: False, cancel=lambda: None)
     made = boundary.module.InflightRolloutInfo
     info = made(**{name: 0 if name == "off_policy_steps" else None for name in inspect.signature(made).parameters})
     scheduler = stand_in(
-        config=config,
-        step=0,
-        max_async_level=1,
-        strict_async_level=False,
-        ckpt_step=0,
-        logger=quiet,
+        config=stand_in(output_dir="."), logger=silent(), lora_name=None, strict_async_level=False,
         checkpoint_ready=stand_in(set=lambda: None, clear=lambda: None),
-        inference_pool=stand_in(update_weights=nothing),
-        lora_name=None,
-        max_off_policy_steps=100,
-        cancelled_rollouts_count=0,
-        inflight_group_rollouts={id(task): info},
-    )
+        inference_pool=stand_in(update_weights=nothing), inflight_group_rollouts={id(task): info},
+        max_async_level=1, max_off_policy_steps=100,
+        **dict.fromkeys(("step", "ckpt_step", "cancelled_rollouts_count"), 0),
+    )  # fmt: skip
     ages = []
     for step in range(1, inputs["arguments"]["updates"] + 1):
-        with (
-            swapped(boundary.module, "get_latest_ckpt_step", lambda *_, _step=step: _step),
-            swapped(boundary.module, "get_broadcast_dir", lambda *_: "."),
-            swapped(boundary.module, "get_step_path", lambda *_: "."),
-        ):
+        here = dict.fromkeys(("get_broadcast_dir", "get_step_path"), partial(itself, "."))
+        with all_swapped(boundary.module, get_latest_ckpt_step=partial(itself, step), **here):
             asyncio.run(boundary.function(scheduler))
         ages += [info.off_policy_steps for info in scheduler.inflight_group_rollouts.values()]
     return {"returned": ages}
@@ -610,22 +548,17 @@ def _taken(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _referenced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Log-probs that a service has said of the tokens of a branch, of which the first is a message of its own."""
-    found = []
+    samples = []
     for sample in inputs["samples"]:
-        ids, said = (sample[name].tolist() for name in ("token_ids", "reference_logprobs"))
-        nodes = [
-            stand_in(token_ids=part, mask=[True] * len(part), reference_logprobs=None) for part in (ids[:1], ids[1:])
-        ]
-        boundary.function(stand_in(token_ids=ids, nodes=nodes), said)
-        read = {
-            name: [value for node in nodes for value in getattr(node, name) or ()]
-            for name in ("token_ids", "reference_logprobs")
-        }
-        found.append({name: sample[name].new_tensor(values) for name, values in read.items()})
-    return {"samples": found}
+        ids, log_probs = (sample[name].tolist() for name in ("token_ids", "reference_logprobs"))
+        parts = (ids[:1], ids[1:])
+        nodes = [stand_in(token_ids=part, mask=[True] * len(part), reference_logprobs=None) for part in parts]
+        boundary.function(stand_in(token_ids=ids, nodes=nodes), log_probs)
+        read = {name: [value for node in nodes for value in getattr(node, name) or ()] for name in sample}
+        samples.append({name: sample[name].new_tensor(values) for name, values in read.items()})
+    return {"samples": samples}
 
 
-_OF_TOKENS = {"kind": "tensor", "shape": ["tokens"]}
 _ROLLOUTS = (
     Binding(
         f"{_ORCHESTRATOR}.train_sink.TrainSink.process_batch",
@@ -642,8 +575,8 @@ _ROLLOUTS = (
         stand_ins=(_TRACES,),
         fixed={
             "layouts": {
-                "token_ids": {**_OF_TOKENS, "dtype": "int64"},
-                "reference_logprobs": {**_OF_TOKENS, "dtype": "float32"},
+                name: {"kind": "tensor", "shape": ["tokens"], "dtype": dtype}
+                for name, dtype in (("token_ids", "int64"), ("reference_logprobs", "float32"))
             }
         },
     ),
@@ -657,104 +590,87 @@ _ROLLOUTS = (
     ),
 )
 
-_UNBOUND: dict[str, str] = {
-    f"{_LOSS}.ipo_loss_fn": "not yet bound: its trust region is the same for every sign of an advantage",
-    f"{_LOSS}.ref_kl_loss_fn": "a reverse KL as an advantage, with constants of its own; a recipe asks it",
-    f"{_LOSS}.setup_rl_loss_fn": "it looks a loss up by its options",
-    f"{_LOSS}.setup_loss_fn": "it looks a loss up by its options",
-    f"{_LOSS}.shift_*": "a column before the others",
-    f"{_LOSS}.kl_penalty": "k3, cut to 10, in June 2025 alone; the KL of today is bound",
-    f"{_LOSS}.grpo_loss_*": "grpo_loss, which is bound, asks it",
-    f"{_LOSS}.highest_entropy_mask": "an option of grpo_loss, off by default",
-    f"{_ADVANTAGE}.*": "compute_advantages, which is bound, asks it",
-    f"{_LOSS}._safe_mean": "metrics alone",
-    f"{_ALGORITHMS}.opd.*": "it asks a teacher's service; assign_reference_logprobs takes the answers",
-    f"{_ALGORITHMS}.opsd.*": "it asks a service of the policy; assign_reference_logprobs takes the answers",
-    f"{_ALGORITHMS}.routing.*_advantages": "the algorithms that are bound write advantages with it",
-    f"{_ALGORITHMS}.routing.scalar_advantage": "metrics alone",
-    f"{_ALGORITHMS}.routing.stamp_loss_routing": "no contract has the weights of several losses; those are bound alone",
-    f"{_ALGORITHMS}.echo.*": "not yet bound: a loss of what tools say, beside the policy's, with the weights of both",
-    f"{_ALGORITHMS}.rae.*": "a baseline that moves on from group to group: no contract has a state between two calls",
-    f"{_ORCHESTRATOR}.train_sink.payload_tokens": "the size of a batch that is counted in tokens",
-    f"{_ORCHESTRATOR}.train_sink._prune_zero_advantages": "process_batch, which is bound, asks it",
-    f"{_ORCHESTRATOR}.train_sink.TrainSink._record_zero_output": "when a run without any output stops",
-    f"{_ORCHESTRATOR}.train_sink.TrainSink.process_group": "it asks algorithms, gates and trace_to_samples, all bound",
-    f"{_ORCHESTRATOR}.trajectories.iter_trainable_branches": "trace_to_samples, which is bound, asks it",
-    f"{_ORCHESTRATOR}.trajectories.interleave_rollout": "trace_to_samples, which is bound, came in its place",
-    f"{_ORCHESTRATOR}.trajectories._encode_routed_experts": "bytes of an array",
-    f"{_BATCH}._karmarkar_karp": "balanced_partition, which is bound, asks it",
-    f"{_BATCH}._partition_loads": "balanced_partition, which is bound, asks it",
-    f"{_BATCH}._refine_by_swapping": "balanced_partition, which is bound, asks it",
-    **dict.fromkeys(
-        (
-            f"{_BATCH}.{name}"
-            for name in (
-                "_MicroBatchBin.*",
-                "_materialize_bin",
-                "_expand_bins_by_splitting",
-                "_distribute_group",
-                "pad_micro_batch",
-                "_make_dummy_batch",
-                "_pad_group_for_distribution",
-            )
-        ),
-        "prepare_batch, which is bound, asks it",
-    ),
-    f"{_BATCH}.*_routed_experts": "which experts a router has chosen, for a replay",
-    f"{_BATCH}.*_mm": "images, as a processor makes them",
-    f"{_BATCH}.*multimodal*": "images, as a processor makes them",
-    "prime_rl.trainer.sft.data._truncate_mm_data": "images, as a processor makes them",
-    f"{_ORCHESTRATOR}.trajectories._loss_weights": "trace_to_samples, which is bound, asks it",
-    f"{_ORCHESTRATOR}.curriculum.samplers.*": "which task is asked next",
-    f"{_ORCHESTRATOR}.curriculum.base.Curriculum.metrics": "metrics alone",
-    "prime_rl.trainer.rl.data.DataLoader.*": "it waits for what another process has written, and makes tensors of it",
-    "prime_rl.trainer.sft.data.SFTDataset.*": "a package of its own renders chats, and says what of them is learned",
-    "prime_rl.utils.chat_template.*": "messages in other words, for the package that renders chats",
-    "prime_rl.trainer.sft.data.setup_*": "options, and the place from which a run goes on",
-    "prime_rl.trainer.sft.data.Stateful*": "options, and the place from which a run goes on",
-    "prime_rl.trainer.sft.data.*_state*": "options, and the place from which a run goes on",
-    "prime_rl.trainer.sft.data.CatDataset.state_dict": "options, and the place from which a run goes on",
-    "prime_rl.trainer.sft.data.CatDataset.__init__": "options, and the place from which a run goes on",
-    "prime_rl.trainer.sft.data.CatDataset._finalize_pack": "CatDataset.__iter__, which is bound, asks it",
-    "prime_rl.trainer.sft.data.*collate": "CatDataset.__iter__, which is bound, hands its rows to it",
-    f"{_BATCH}._assert_token_arrays_aligned": "it refuses what does not fit",
-    f"{_SCHEDULER}.setup_linear_scheduler": "torch's own schedules, one after the other; the others are bound",
-    f"{_SCHEDULER}.setup_scheduler": "torch's own schedules, by its options",
-    "prime_rl.evals.*": "an evaluation: nothing is trained on it",
-    "prime_rl.inference.*": "servers and workers of vLLM",
-    f"{_BEFORE}.inference.rewards.*": "records of an engine, which _compute_request_rewards has, and is bound",
-    **dict.fromkeys(
-        (f"{_BEFORE}.inference.{name}" for name in ("compute_*", "get_*", "fake_chat_template", "inference")),
-        "a script of May 2025 around an engine; what came in its place is bound",
-    ),
-    "prime_rl.monitors.*": "it hands numbers to a service or a file",
-    "prime_rl.utils.validation.*": "it hands options on, and refuses some",
-    "prime_rl.utils.metrics_server.*": "metrics alone",
-    "prime_rl.utils.client.*": "it asks a service",
-    "prime_rl.utils.cp.*": "slices of the ranks of context parallelism",
-    "prime_rl.utils.sequence.*": "where packed sequences begin, for attention's kernels",
-    f"{_ORCHESTRATOR}.concurrency.*": "how many rollouts are asked for at a time",
-    f"{_ORCHESTRATOR}.dispatcher.*": "which task an engine is asked next, and counts of that",
-    f"{_ORCHESTRATOR}.inference_metrics.*": "metrics alone",
-    f"{_ORCHESTRATOR}.metrics.*": "metrics alone",
-    f"{_ORCHESTRATOR}.orchestrator.*": "it asks engines and sends batches; what it asks of batches is bound",
-    f"{_ORCHESTRATOR}.patches.*": "it patches a client",
-    f"{_ORCHESTRATOR}.train_source.*": "metrics alone",
-    f"{_ORCHESTRATOR}.utils.compute_pass_metrics": "not yet bound: pass@k",
-    f"{_ORCHESTRATOR}.utils.*": "names",
-    "prime_rl.trainer.distributed.*": "dispatch of tokens to experts on other ranks",
-    "prime_rl.trainer.model.*": "it loads a model, and calls it",
-    "prime_rl.trainer.models.*": "models, layer by layer",
-    "prime_rl.trainer.optim.*": "optimisers on other devices",
-    "prime_rl.trainer.parallel_dims.*": "a mesh of devices",
-    "prime_rl.trainer.perf.*": "what is timed",
-    "prime_rl.trainer.rl.data.FakeDataLoader.*": "data that is made up, to time a run",
-    "prime_rl.trainer.sft.data.FakeDataset.*": "data that is made up, to time a run",
-    "prime_rl.trainer.rl.token_export.*": "tokens that are written to a file to be looked at",
-    "prime_rl.trainer.rl.train.*": "the loop of a training on its devices; compute_loss, which is bound, is its loss",
-    "prime_rl.trainer.sft.train.*": "the loop of a training on its devices",
-    "prime_rl.trainer.utils.*": "gradients of ranks, prints and metrics",
-    "prime_rl.transports.*": "batches and weights on their way, unchanged",
+#: Reason -> what is left out for it.
+_LEFT_OUT = {
+    "not yet bound: its trust region is the same for every sign of an advantage": "trainer.rl.loss.ipo_loss_fn",
+    "a reverse KL as an advantage, with constants of its own; a recipe asks it": "trainer.rl.loss.ref_kl_loss_fn",
+    "it looks a loss up by its options": "trainer.rl.loss.setup_rl_loss_fn trainer.rl.loss.setup_loss_fn",
+    "a column before the others": "trainer.rl.loss.shift_*",
+    "k3, cut to 10, in June 2025 alone; the KL of today is bound": "trainer.rl.loss.kl_penalty",
+    "grpo_loss, which is bound, asks it": "trainer.rl.loss.grpo_loss_*",
+    "an option of grpo_loss, off by default": "trainer.rl.loss.highest_entropy_mask",
+    "compute_advantages, which is bound, asks it": "orchestrator.advantage.*",
+    "metrics alone": """
+        trainer.rl.loss._safe_mean orchestrator.algo.routing.scalar_advantage
+        orchestrator.curriculum.base.Curriculum.metrics utils.metrics_server.* orchestrator.inference_metrics.*
+        orchestrator.metrics.* orchestrator.train_source.*""",
+    "it asks a teacher's service; assign_reference_logprobs takes the answers": "orchestrator.algo.opd.*",
+    "it asks a service of the policy; assign_reference_logprobs takes the answers": "orchestrator.algo.opsd.*",
+    "the algorithms that are bound write advantages with it": "orchestrator.algo.routing.*_advantages",
+    "no contract has the weights of several losses; those are bound alone": """
+        orchestrator.algo.routing.stamp_loss_routing""",
+    "not yet bound: a loss of what tools say, beside the policy's, with the weights of both": """
+        orchestrator.algo.echo.*""",
+    "a baseline that moves on from group to group: no contract has a state between two calls": """
+        orchestrator.algo.rae.*""",
+    "the size of a batch that is counted in tokens": "orchestrator.train_sink.payload_tokens",
+    "process_batch, which is bound, asks it": "orchestrator.train_sink._prune_zero_advantages",
+    "when a run without any output stops": "orchestrator.train_sink.TrainSink._record_zero_output",
+    "it asks algorithms, gates and trace_to_samples, all bound": "orchestrator.train_sink.TrainSink.process_group",
+    "trace_to_samples, which is bound, asks it": """
+        orchestrator.trajectories.iter_trainable_branches orchestrator.trajectories._loss_weights""",
+    "trace_to_samples, which is bound, came in its place": "orchestrator.trajectories.interleave_rollout",
+    "bytes of an array": "orchestrator.trajectories._encode_routed_experts",
+    "balanced_partition, which is bound, asks it": """
+        trainer.batch._karmarkar_karp trainer.batch._partition_loads trainer.batch._refine_by_swapping""",
+    "prepare_batch, which is bound, asks it": """
+        trainer.batch._MicroBatchBin.* trainer.batch._materialize_bin trainer.batch._expand_bins_by_splitting
+        trainer.batch._distribute_group trainer.batch.pad_micro_batch trainer.batch._make_dummy_batch
+        trainer.batch._pad_group_for_distribution""",
+    "which experts a router has chosen, for a replay": "trainer.batch.*_routed_experts",
+    "images, as a processor makes them": """
+        trainer.batch.*_mm trainer.batch.*multimodal* trainer.sft.data._truncate_mm_data""",
+    "which task is asked next": "orchestrator.curriculum.samplers.*",
+    "it waits for what another process has written, and makes tensors of it": "trainer.rl.data.DataLoader.*",
+    "a package of its own renders chats, and says what of them is learned": "trainer.sft.data.SFTDataset.*",
+    "messages in other words, for the package that renders chats": "utils.chat_template.*",
+    "options, and the place from which a run goes on": """
+        trainer.sft.data.setup_* trainer.sft.data.Stateful* trainer.sft.data.*_state*
+        trainer.sft.data.CatDataset.state_dict trainer.sft.data.CatDataset.__init__""",
+    "CatDataset.__iter__, which is bound, asks it": "trainer.sft.data.CatDataset._finalize_pack",
+    "CatDataset.__iter__, which is bound, hands its rows to it": "trainer.sft.data.*collate",
+    "it refuses what does not fit": "trainer.batch._assert_token_arrays_aligned",
+    "torch's own schedules, one after the other; the others are bound": "trainer.scheduler.setup_linear_scheduler",
+    "torch's own schedules, by its options": "trainer.scheduler.setup_scheduler",
+    "an evaluation: nothing is trained on it": "evals.*",
+    "servers and workers of vLLM": "inference.*",
+    "records of an engine, which _compute_request_rewards has, and is bound": "zeroband.inference.rewards.*",
+    "a script of May 2025 around an engine; what came in its place is bound": """
+        zeroband.inference.compute_* zeroband.inference.get_* zeroband.inference.fake_chat_template
+        zeroband.inference.inference""",
+    "it hands numbers to a service or a file": "monitors.*",
+    "it hands options on, and refuses some": "utils.validation.*",
+    "it asks a service": "utils.client.*",
+    "slices of the ranks of context parallelism": "utils.cp.*",
+    "where packed sequences begin, for attention's kernels": "utils.sequence.*",
+    "how many rollouts are asked for at a time": "orchestrator.concurrency.*",
+    "which task an engine is asked next, and counts of that": "orchestrator.dispatcher.*",
+    "it asks engines and sends batches; what it asks of batches is bound": "orchestrator.orchestrator.*",
+    "it patches a client": "orchestrator.patches.*",
+    "not yet bound: pass@k": "orchestrator.utils.compute_pass_metrics",
+    "names": "orchestrator.utils.*",
+    "dispatch of tokens to experts on other ranks": "trainer.distributed.*",
+    "it loads a model, and calls it": "trainer.model.*",
+    "models, layer by layer": "trainer.models.*",
+    "optimisers on other devices": "trainer.optim.*",
+    "a mesh of devices": "trainer.parallel_dims.*",
+    "what is timed": "trainer.perf.*",
+    "data that is made up, to time a run": "trainer.rl.data.FakeDataLoader.* trainer.sft.data.FakeDataset.*",
+    "tokens that are written to a file to be looked at": "trainer.rl.token_export.*",
+    "the loop of a training on its devices; compute_loss, which is bound, is its loss": "trainer.rl.train.*",
+    "the loop of a training on its devices": "trainer.sft.train.*",
+    "gradients of ranks, prints and metrics": "trainer.utils.*",
+    "batches and weights on their way, unchanged": "transports.*",
 }
 
 TARGET = Target(
@@ -771,5 +687,9 @@ TARGET = Target(
         replace(binding, dtypes=("float32",))
         for binding in (*_LOSSES, *_LOG_PROBS, *_ADVANTAGES, *_ROWS, *_SCHEDULES, *_ROLLOUTS)
     ),
-    unbound=_UNBOUND,
+    unbound={
+        path if path.startswith(_BEFORE) else f"prime_rl.{path}": reason
+        for reason, paths in _LEFT_OUT.items()
+        for path in paths.split()
+    },
 )

@@ -15,7 +15,7 @@ from sentinel.contracts.aggregation import aggregated
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.worker.drift import AbsentError
 from sentinel.worker.families import masked_statistic, policy_loss
-from sentinel.worker.kit import passed, stand_in, swapped, taken
+from sentinel.worker.kit import passed, rows_of_groups, stand_in, swapped, taken, torch
 
 from . import containers, objectives, rewards, rollouts, updates
 from .objectives import ALONE, ARGUMENTS, actor_of
@@ -53,21 +53,13 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Position t stands before token t + 1, so that the last one is never a step; every response has its EOS."""
-    import torch
 
-    def wide(name: str) -> Any:
-        return torch.nn.functional.pad(inputs[name], (0, 1))
-
-    rewards, mask = wide("token_level_rewards"), wide("response_mask").float()
-    advantages, returns = boundary.invoke(
-        {},
-        rewards=rewards,
-        values=wide("values"),
-        loss_mask=mask,
-        seq_no_eos_mask=torch.zeros(len(mask), dtype=torch.bool),
-        discount=inputs["gamma"],
-        gae_lambda=inputs["lam"],
-    )
+    names = {"rewards": "token_level_rewards", "values": "values", "loss_mask": "response_mask"}
+    wide = {theirs: torch.nn.functional.pad(inputs[ours], (0, 1)) for theirs, ours in names.items()}
+    wide["loss_mask"] = wide["loss_mask"].float()
+    whole = torch.zeros(len(wide["values"]), dtype=torch.bool)
+    options = {"seq_no_eos_mask": whole, "discount": inputs["gamma"], "gae_lambda": inputs["lam"]}
+    advantages, returns = boundary.invoke({}, **wide, **options)
     return {"advantages": advantages[:, :-1], "returns": returns[:, :-1]}
 
 
@@ -84,7 +76,6 @@ class _Engine:
         pass
 
     def forward(self, input_: Any, aggregate_fn: Any, post_hook: Any = None) -> Any:
-
         if post_hook is None:
             raise AbsentError("not in this version: the engine makes log-probs of its logits itself")
         return aggregate_fn([post_hook(self.logits, input_)])
@@ -105,7 +96,6 @@ def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The samples of the first epochs, drawn through a loader on torch's own sampler."""
     import itertools
 
-    import torch
     from torch.utils.data import DataLoader, DistributedSampler
 
     samples: Any = range(inputs["size"])
@@ -121,24 +111,22 @@ def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _normalisation(boundary: Any, inputs: Mapping[str, Any], values: Any, *mask: Any) -> Any:
     """Groups are consecutive; their sizes are told where they can be, and one for all otherwise."""
 
-    sizes: dict[str, int] = {}
-    for label in inputs["group"]:
-        sizes[label] = sizes.get(label, 0) + 1
+    sizes = [len(rows) for rows in rows_of_groups(inputs["group"])]
     by_size = "group_sizes" in boundary.parameters
-    if not by_size and len(set(sizes.values())) > 1:
+    if not by_size and len(set(sizes)) > 1:
         raise ValueError("groups are of one size here")
     made = boundary.imported[ARGUMENTS].NormConfig
     options = {"mean_leave1out": inputs["leave_one_out"], "std_unbiased": inputs["std"] == "unbiased"}
-    given: dict[str, Any] = {"group_sizes": list(sizes.values())} if by_size else {}
+    arguments: dict[str, Any] = {"group_sizes": sizes} if by_size else {}
     if "mean_leave1out" in made.__dataclass_fields__:
         options["eps"] = inputs["epsilon"]
     elif options.pop("mean_leave1out"):
         raise AbsentError("not in this version: a mean leaves out no row")
     else:  # until October 2025 the others were arguments of the call
-        given |= {"unbiased": options.pop("std_unbiased"), "eps": inputs["epsilon"]}
+        arguments |= {"unbiased": options.pop("std_unbiased"), "eps": inputs["epsilon"]}
     levels = {name: inputs[name] for name in ("mean_level", "std_level")}
-    norm = boundary.owner(made(group_size=max(sizes.values()), **levels, **options))
-    return boundary.function(norm, values, *mask, **given)
+    norm = boundary.owner(made(group_size=max(sizes), **levels, **options))
+    return boundary.function(norm, values, *mask, **arguments)
 
 
 def _rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,14 +160,17 @@ def _norm(contract: str, call: Any, **fixed: Any) -> Binding:
 # -- losses -----------------------------------------------------------------------------------------------------------
 
 # Every loss is the mean over the microbatch's own tokens; the engine weighs microbatches by their tokens.
-_LEVELS = {"token": "token", "geometric": "sequence"}
 
 
-def _has_level(boundary: Any, level: str) -> None:
-    """:raises AbsentError: until October 2025 every ratio was a token's, and there was no option to say so."""
+def _level(boundary: Any, inputs: Mapping[str, Any]) -> str:
+    """Of what the ratio is.
 
+    :raises AbsentError: until October 2025 every ratio was a token's, and there was no option to say so.
+    """
+    level = "sequence" if inputs["algorithm"] == "gspo" or inputs["ratio_level"] == "geometric" else "token"
     if level != "token" and "importance_sampling_level" not in boundary.parameters:
         raise AbsentError("not in this version: there are no ratios of sequences")
+    return level
 
 
 def _has_bounds(boundary: Any, inputs: Mapping[str, Any]) -> None:
@@ -188,12 +179,8 @@ def _has_bounds(boundary: Any, inputs: Mapping[str, Any]) -> None:
         raise AbsentError("not in this version: a ratio is cut as far above as below")
 
 
-def _policy_loss(level: Any, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The old policy is the proximal one; the behaviour's log-probs are another's only in a decoupled loss.
-
-    :param level: of what the ratio is, from the canonical inputs.
-    """
-
+def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The old policy is the proximal one; the behaviour's log-probs are another's only in a decoupled loss."""
     has = boundary.parameters
     names = [name for name, (upstream, *_) in _PPO.items() if upstream in has]
     rollout, cap = inputs["rollout_log_probs"], inputs["importance_weight_cap"]
@@ -207,32 +194,21 @@ def _policy_loss(level: Any, boundary: Any, inputs: Mapping[str, Any]) -> dict[s
         decoupled["rejection_sampling"] = made(
             level="token", action="clamp", upper=float("inf") if cap is None else cap
         )
-    _has_level(boundary, _LEVELS[level(inputs)])
+    level = _level(boundary, inputs)
     if "eps_clip" in has:
         _has_bounds(boundary, inputs)
-    loss, found = boundary.invoke(
+    loss, metrics = boundary.invoke(
         {**taken(inputs, *names), "response_mask": inputs["response_mask"].bool()},
         old_logprobs=inputs["old_log_probs"] if rollout is None else rollout,
-        importance_sampling_level=_LEVELS[level(inputs)],
+        importance_sampling_level=level,
         **decoupled,
     )
-    return {"loss": loss, "clip_fraction": found["clip_mask"], "dual_clip_fraction": found["dual_clip_mask"]}
+    return {"loss": loss, "clip_fraction": metrics["clip_mask"], "dual_clip_fraction": metrics["dual_clip_mask"]}
 
 
-def _policy(
-    function: str, algorithm: str | tuple[str, ...], knobs: tuple[str, ...], level: Any, *dialects: Dialect, **more: Any
-) -> Any:
-    return policy_loss(
-        f"{_FUNCTIONAL}.{function}",
-        partial(_policy_loss, level),
-        algorithm,
-        knobs,
-        *dialects,
-        mode="token-mean",
-        imports=(ARGUMENTS,),
-        arguments=_PPO,
-        **more,
-    )
+def _policy(function: str, *more: Any, **fields: Any) -> Any:
+    common: dict[str, Any] = {"mode": "token-mean", "imports": (ARGUMENTS,), "arguments": _PPO}
+    return policy_loss(f"{_FUNCTIONAL}.{function}", _policy_loss, *more, **common, **fields)
 
 
 _CLIP = ("eps_clip_low", "eps_clip_high")
@@ -260,36 +236,22 @@ def _of_sequences(where: Mapping[str, tuple[Any, ...]]) -> Dialect:
     )
 
 
-def _level_of_algorithm(inputs: Mapping[str, Any]) -> str:
-    return "geometric" if inputs["algorithm"] == "gspo" else "token"
-
-
-def _level_of_ratio(inputs: Mapping[str, Any]) -> str:
-    return inputs["ratio_level"] or "token"
-
-
-def _tokens_level(inputs: Mapping[str, Any]) -> str:
-    return "token"
-
-
 _POLICY_LOSSES = (
     _policy(
         "ppo_actor_loss_fn",
         ("ppo", "gspo"),
         (*_CLIP, "dual_clip"),
-        _level_of_algorithm,
         _of_sequences({"algorithm": ("gspo",)}),
     ),
     _policy(
         "sapo_loss_fn",
         "sapo",
         _SAPO,
-        _level_of_ratio,
         _of_sequences({"ratio_level": ("geometric",)}),
         requires=(f"{_FUNCTIONAL}.sapo_loss_fn",),
         accepts={"ratio_level": (None, "geometric")},
     ),
-    _policy("cispo_loss_fn", "cispo", _CLIP, _tokens_level, requires=(f"{_FUNCTIONAL}.cispo_loss_fn",)),
+    _policy("cispo_loss_fn", "cispo", _CLIP, requires=(f"{_FUNCTIONAL}.cispo_loss_fn",)),
 )
 
 
@@ -298,29 +260,25 @@ def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     Its metrics go to the tracker of the process, which is emptied first, as it is after each step.
     """
-    import torch
-
     algorithm = inputs["algorithm"]
     switch = {"sapo": "use_sapo_loss", "cispo": "use_cispo_loss"}.get(algorithm)
     if switch is not None and switch not in boundary.parameters:
         raise AbsentError(f"not in this version: {boundary.path} has no {algorithm}")
-    level = "sequence" if algorithm == "gspo" else "token"
-    _has_level(boundary, level)
+    level = _level(boundary, inputs)
     _has_bounds(boundary, inputs)
     rows, tokens = inputs["log_probs"].shape
     log_probs, old, advantages, mask = (
         inputs[name].reshape(-1) for name in ("log_probs", "old_log_probs", "advantages", "response_mask")
     )
     data = {
-        "logprobs": old,
-        "prox_logp": old,
+        **dict.fromkeys(("logprobs", "prox_logp"), old),
         "advantages": advantages,
         "loss_mask": mask,
         "input_ids": torch.zeros_like(old, dtype=torch.long),
         "cu_seqlens": torch.arange(0, rows * tokens + 1, tokens, dtype=torch.int32),
     }
-    told = boundary.module.stats_tracker.DEFAULT_TRACKER.stats
-    told.clear()
+    metrics = boundary.module.stats_tracker.DEFAULT_TRACKER.stats
+    metrics.clear()
     entropy = torch.zeros_like(old)
     with swapped(boundary.module, "gather_logprobs_entropy", lambda *_, **__: (log_probs, entropy)):
         loss = boundary.invoke(
@@ -340,14 +298,14 @@ def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             **({} if switch is None else {switch: True}),
         )
     names = {"clip_fraction": "clip_ratio", "dual_clip_fraction": "dual_clip_ratio"}
-    return {"loss": loss, **{name: told[key][-1].reshape(rows, tokens) for name, key in names.items()}}
+    return {"loss": loss, **{name: metrics[key][-1].reshape(rows, tokens) for name, key in names.items()}}
 
 
 def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     names = ("vpreds", "values", "returns", "cliprange_value")
     mask = inputs["response_mask"].bool()
-    loss, found = boundary.invoke({**taken(inputs, *names), "response_mask": mask}, loss_fn_type=inputs["kind"])
-    return {"loss": loss, "clip_fraction": found["clip_mask"]}
+    loss, metrics = boundary.invoke({**taken(inputs, *names), "response_mask": mask}, loss_fn_type=inputs["kind"])
+    return {"loss": loss, "clip_fraction": metrics["clip_mask"]}
 
 
 # -- log-probs ---------------------------------------------------------------------------------------------------------
@@ -358,8 +316,8 @@ def _gathered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     shape = inputs["token_ids"].shape
     logits, labels = inputs["logits"].flatten(0, 1), inputs["token_ids"].flatten()
     with swapped(boundary.module, "mpu", stand_in(is_initialized=lambda: False)):
-        found = boundary.invoke({"temperature": inputs["temperature"]}, logits, labels, chunk_size=2)
-    log_probs, entropy = found if isinstance(found, tuple) else (found, None)
+        answer = boundary.invoke({"temperature": inputs["temperature"]}, logits, labels, chunk_size=2)
+    log_probs, entropy = answer if isinstance(answer, tuple) else (answer, None)
     return {"log_probs": log_probs.reshape(shape), "entropy": None if entropy is None else entropy.reshape(shape)}
 
 
@@ -383,8 +341,6 @@ def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Sequences are judged by the mean of their log-ratios, or of a divergence. The weights of their tokens are the
     geometric mean of the ratios, or those of each token. What is clamped is always the ratio. Of an even number of
     rows they are packed, as in training."""
-    import torch
-
     level, statistic, masks = inputs["level"], inputs["statistic"], inputs["mode"] == "mask"
     of_ratio = statistic == "ratio" or not masks
     if of_ratio and level == "largest":
@@ -397,21 +353,17 @@ def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         upper=inputs["threshold_high"],
         lower=inputs["threshold_low"] if of_ratio else None,
     )
-    names = ("old_log_probs", "rollout_log_probs", "response_mask")
-    rows = taken(inputs, *names)
-    if len(inputs["response_mask"]) % 2:
-        found = boundary.invoke(rows, cu_seqlens=None, config=config)
-        weights, kept = found.behave_imp_weight, found.loss_mask
-    else:
-        ends = torch.arange(len(inputs["response_mask"]) + 1) * inputs["response_mask"].shape[1]
-        packed = {name: value.flatten() for name, value in rows.items()}
-        found = boundary.invoke(packed, cu_seqlens=ends, config=config)
-        shape = inputs["response_mask"].shape
-        weights, kept = found.behave_imp_weight.reshape(shape), found.loss_mask.reshape(shape)
+    rows, ends = taken(inputs, "old_log_probs", "rollout_log_probs", "response_mask"), None
+    shape = inputs["response_mask"].shape
+    if not shape[0] % 2:
+        ends = torch.arange(shape[0] + 1) * shape[1]
+        rows = {name: value.flatten() for name, value in rows.items()}
+    answer = boundary.invoke(rows, cu_seqlens=ends, config=config)
+    weights, kept = answer.behave_imp_weight.reshape(shape), answer.loss_mask.reshape(shape)
     return {
         "weights": weights if of_ratio or level == "token" else None,
         "kept": kept if masks else None,
-        "clip_fraction": found.filtered_fraction,
+        "clip_fraction": answer.filtered_fraction,
     }
 
 

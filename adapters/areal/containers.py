@@ -8,7 +8,7 @@ from typing import Any
 
 from sentinel.targets import Binding
 from sentinel.worker.families import balanced_partition, microbatch_packing
-from sentinel.worker.kit import lengths_of
+from sentinel.worker.kit import lengths_of, torch
 
 _DATA = "areal.utils.data"
 _SEQPACK = "areal.utils.seqpack"
@@ -32,8 +32,6 @@ _WIDE: Mapping[str, Any] = {
 
 def _trajectory(sample: Mapping[str, Any]) -> dict[str, Any]:
     """A batch of one row, without padding."""
-    import torch
-
     rows = {name: value[None] for name, value in sample.items()}
     return {**rows, "attention_mask": torch.ones_like(rows["input_ids"], dtype=torch.bool)}
 
@@ -48,14 +46,14 @@ def _padded(samples: Samples) -> dict[str, Any]:
 
 def _rows(batch: Mapping[str, Any], names: Sequence[str]) -> list[dict[str, Any]]:
     """The samples of a padded batch."""
-    mask, found = batch["attention_mask"].bool(), [name for name in names if name in batch]
-    return [{name: batch[name][row][there] for name in found} for row, there in enumerate(mask)]
+    mask, present = batch["attention_mask"].bool(), [name for name in names if name in batch]
+    return [{name: batch[name][row][there] for name in present} for row, there in enumerate(mask)]
 
 
 def _packed_rows(packed: Mapping[str, Any], names: Sequence[str], starts: Any, lengths: Sequence[int]) -> list[Any]:
     """The samples of a packed batch: as long as they were, from where each is said to begin."""
-    found = [name for name in names if name in packed]
-    return [{name: packed[name][at : at + length] for name in found} for at, length in zip(starts.tolist(), lengths)]
+    there = [name for name in names if name in packed]
+    return [{name: packed[name][at : at + length] for name in there} for at, length in zip(starts.tolist(), lengths)]
 
 
 def _concatenated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,8 +87,6 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _padded_pack(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A packed batch, each sequence filled up to a multiple of four tokens and the whole to a page. Where sequences
     begin is read from the answer; one that reaches into the next has lost tokens."""
-    import torch
-
     samples = inputs["samples"]
     lengths = [len(sample["input_ids"]) for sample in samples]
     packed = {name: torch.cat([sample[name] for sample in samples]) for name in samples[0]}
@@ -126,25 +122,21 @@ def _allocated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Trajectories that know their places; neighbours of one prompt are one unit. What is said of their places must be
     so."""
-    import torch
-
     lengths = inputs["lengths"]
     items = [{"attention_mask": torch.ones(1, length), "place": place} for place, length in enumerate(lengths)]
     size = len(lengths) // len(set(inputs["prompts"])) if inputs["prompts"] else 1
-    dealt, said = boundary.invoke({}, items, inputs["parts"], group_size=size)
+    dealt, places = boundary.invoke({}, items, inputs["parts"], group_size=size)
     parts = [[item["place"] for item in part] for part in dealt]
-    return {"parts": parts if parts == said else []}
+    return {"parts": parts if parts == places else []}
 
 
 def _merged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What each rank answers for its own trajectories, put back into the order of the batch; a row stands for one."""
-    import torch
-
     fields, order = inputs["fields"], iter(inputs["order"])
     dealt = [list(islice(order, size)) for size in inputs["sizes"]]
     rows = [{name: column[place] for name, column in fields.items()} for place in range(len(inputs["order"]))]
-    found = boundary.function([[rows[place] for place in part] for part in dealt], dealt)
-    part: dict[str, Any] = {name: [row[name] for row in found] for name in fields}
+    answers = boundary.function([[rows[place] for place in part] for part in dealt], dealt)
+    part: dict[str, Any] = {name: [row[name] for row in answers] for name in fields}
     stacked = {name: torch.stack(part[name]) for name, column in fields.items() if isinstance(column, torch.Tensor)}
     return {"parts": [{**part, **stacked}], "metas": [inputs["meta"]]}
 
@@ -152,19 +144,17 @@ def _merged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 #: Until August 2025 a batch was a TensorDict, and what packs and reports stood in another package, realhf.
 OWN = ("areal.utils.stats_tracker",)
 BINDINGS = (
-    Binding(f"{_DATA}.concat_padded_tensors", "collation", call=_concatenated, fixed=_WIDE, requires=OWN),
-    Binding(f"{_DATA}.split_and_unpad_tensor", "collation", call=_split, fixed=_WIDE),
-    Binding(f"{_DATA}.pack_tensor_dict", "collation", call=_packed, fixed=_WIDE),
-    Binding(f"{_DATA}.pad_sequences_to_tensors", "collation", call=_collated, fixed=_LAYOUTS, requires=OWN),
-    Binding(f"{_DATA}.collate_samples_to_list", "collation", call=_collated, fixed=_LAYOUTS, requires=OWN),
-    Binding(f"{_DATA}.pad_packed_tensor_dict", "collation", call=_padded_pack, fixed=_LAYOUTS, requires=OWN),
-    Binding(
-        f"{_DATA}.split_padded_tensor_dict_into_mb_list",
-        "collation",
-        call=_microbatches,
-        imports=(_ARGUMENTS,),
-        requires=OWN,
-        fixed=_LAYOUTS,
+    *(
+        Binding(f"{_DATA}.{name}", "collation", call=call, fixed=layouts, requires=requires, imports=(_ARGUMENTS,))
+        for name, call, layouts, requires in (
+            ("concat_padded_tensors", _concatenated, _WIDE, OWN),
+            ("split_and_unpad_tensor", _split, _WIDE, ()),
+            ("pack_tensor_dict", _packed, _WIDE, ()),
+            ("pad_sequences_to_tensors", _collated, _LAYOUTS, OWN),
+            ("collate_samples_to_list", _collated, _LAYOUTS, OWN),
+            ("pad_packed_tensor_dict", _padded_pack, _LAYOUTS, OWN),
+            ("split_padded_tensor_dict_into_mb_list", _microbatches, _LAYOUTS, OWN),
+        )
     ),
     microbatch_packing(f"{_DATA}.allocate_balanced_mbs", _allocated, imports=(_ARGUMENTS,), requires=OWN),
     microbatch_packing(f"{_SEQPACK}.ffd_allocate", formerly=("areal.utils.datapack.ffd_allocate",), min_groups=1),

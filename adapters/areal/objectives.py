@@ -7,7 +7,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import accepted, rates
+from sentinel.worker.kit import accepted, rates, taken, torch
 
 _FUNCTIONAL = "areal.utils.functional"
 ARGUMENTS = "areal.api.cli_args"
@@ -23,8 +23,8 @@ def actor_of(boundary: Any, engine: Any, **options: Any) -> Any:
     """An actor by its own constructor, from the target's own configuration class."""
     names = dict.fromkeys(("experiment_name", "trial_name", "path"), "sentinel")
     kind = boundary.imported[ARGUMENTS].PPOActorConfig
-    given = accepted(kind, {**names, **options}, {"reward_norm": None, "adv_norm": None})
-    return boundary.owner(kind(**given), engine)
+    arguments = accepted(kind, {**names, **options}, {"reward_norm": None, "adv_norm": None})
+    return boundary.owner(kind(**arguments), engine)
 
 
 def _critic_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -32,8 +32,6 @@ def _critic_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
     The reward of a sequence is earned with its last token, so that a row ends with the last one that counts.
     """
-    import torch
-
     mask = inputs["response_mask"] != 0
     rows, tokens = mask.shape
     plain = {"kl_ctl": 0.0, "reward_scaling": 1.0, "reward_bias": 0.0, "reward_clip": 1e9}
@@ -49,14 +47,13 @@ def _critic_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
         "values": torch.nn.functional.pad(inputs["values"].float(), (0, 2)),
     }
     answer = boundary.function(actor, data)
-    found = data if answer is None else answer
-    cut = {name: found[name][:, :tokens] for name in ("advantages", "returns") if name in found}
+    columns = data if answer is None else answer
+    cut = {name: columns[name][:, :tokens] for name in ("advantages", "returns") if name in columns}
     return {"returns": None, **cut}  # older ones keep the returns to themselves
 
 
 def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Tokens are dropped by IcePop, where the version has it, or by rejection sampling, which was once a cap alone."""
-
     low, high = inputs["weight_low"], inputs["weight_high"]
     if inputs["correction"] == "icepop":
         if "enable_icepop" not in boundary.parameters:
@@ -69,23 +66,15 @@ def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     else:
         made = boundary.imported[ARGUMENTS].RejectionSamplingConfig
         drop = {"rejection_sampling": made(level="token", action="mask", metric="ratio", lower=low, upper=high)}
-    loss, told = boundary.invoke(
-        {},
-        logprobs=inputs["log_probs"],
-        proximal_logprobs=inputs["proximal_log_probs"],
-        old_logprobs=inputs["behaviour_log_probs"],
-        advantages=inputs["advantages"],
-        eps_clip=inputs["eps_clip"],
-        loss_mask=inputs["response_mask"].bool(),
-        **drop,
-    )
-    return {"loss": loss, "ratio": told["importance_weight"]}
+    names = ("log_probs", "proximal_log_probs", "behaviour_log_probs", "advantages", "eps_clip")
+    masked = {**taken(inputs, *names), "response_mask": inputs["response_mask"].bool()}
+    loss, metrics = boundary.invoke(masked, **drop)
+    return {"loss": loss, "ratio": metrics["importance_weight"]}
 
 
 def _pairs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Sequences stand one after the other, the chosen one of a pair before the rejected one; position t predicts
     token t + 1, and the last one nothing. Its metrics go to the tracker of the process, which is emptied first."""
-    import torch
 
     def packed(name: str, before: int, behind: int) -> Any:
         sides = [torch.nn.functional.pad(inputs[f"{side}_{name}"], (before, behind)) for side in ("chosen", "rejected")]
@@ -122,6 +111,11 @@ _OBJECTIVES = (
     Binding(
         f"{_FUNCTIONAL}.ppo_actor_loss_fn",
         "decoupled_loss",
+        arguments={
+            "log_probs": ("logprobs",),
+            "proximal_log_probs": ("proximal_logprobs",),
+            "behaviour_log_probs": ("old_logprobs",),
+        },
         call=_decoupled,
         imports=(ARGUMENTS,),
         dtypes=("float32",),  # log-probs are brought to single precision before the subtraction
@@ -135,12 +129,7 @@ _OBJECTIVES = (
             ),
         ),
     ),
-    Binding(
-        "areal.trainer.dpo.dpo_engine.compute_dpo_loss",
-        "preference_loss",
-        call=_pairs,
-        fixed={"ld_alpha": None},
-    ),
+    Binding("areal.trainer.dpo.dpo_engine.compute_dpo_loss", "preference_loss", call=_pairs, fixed={"ld_alpha": None}),
 )
 
 
@@ -152,8 +141,8 @@ _ARCHON = "areal.experimental.engine.archon_utils"
 
 
 def _scheduled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    given = {name: inputs[name] for name in boundary.binding.arguments if name in inputs}
-    return rates(inputs, lambda optimizer: boundary.invoke(given, optimizer=optimizer))
+    arguments = {name: inputs[name] for name in boundary.binding.arguments if name in inputs}
+    return rates(inputs, lambda optimizer: boundary.invoke(arguments, optimizer=optimizer))
 
 
 def _configured(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
-from sentinel.worker.drift import AbsentError
 from sentinel.worker.families import rule_reward, sampling_request
-from sentinel.worker.kit import fields, swapped
+from sentinel.worker.kit import behind_a_prompt, fields, swapped, torch
 
 _CODE = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
 #: Before January 2026.
@@ -30,48 +29,31 @@ _GRADER = StandIn(
 
 
 def _ruled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    grader = types.SimpleNamespace(verify=lambda said, truth: float(said == truth))
+    grader = types.SimpleNamespace(verify=lambda answer, truth: float(answer == truth))
     with swapped(boundary.module, "get_math_verify_worker", lambda: grader):
         return {"score": boundary.function(None, inputs["response"], None, None, inputs["ground_truth"])}
 
 
-def _measured(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """An angle or a length, whose expression a package compares."""
-
-    if not hasattr(boundary.module, "get_math_verify_worker"):
-        raise AbsentError("not in this version: it compares expressions itself, with packages that are not installed")
-    return _ruled(boundary, inputs)
-
-
 def _penalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A batch has a column for the prompt's token. The rewards are changed where they are, as they are meant to be."""
-    import torch
-
-    mask = torch.nn.functional.pad(inputs["response_mask"] != 0, (1, 0)).long()
+    mask = behind_a_prompt(inputs["response_mask"] != 0).long()
     data = {"rewards": inputs["rewards"].clone(), "input_ids": torch.ones_like(mask), "loss_mask": mask}
-    penalised = boundary.invoke(
-        {},
-        data=data,
-        overlong_tokens=inputs["buffer"],
-        overlong_penalty_factor=inputs["factor"],
-        max_response_length=inputs["max_length"],
-    )
+    options = {"overlong_tokens": inputs["buffer"], "overlong_penalty_factor": inputs["factor"]}
+    penalised = boundary.invoke({}, data=data, max_response_length=inputs["max_length"], **options)
     return {"rewards": penalised["rewards"]}
 
 
 def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A batch was a TensorDict at first."""
-    import torch
-
     rows = len(inputs["group"])
     data: Any = {"rewards": inputs["rewards"], "numbers": torch.arange(rows)}
     if getattr(boundary.parameters["data"].annotation, "__name__", "") == "TensorDict":
         import tensordict
 
         data = tensordict.TensorDict(data, batch_size=[rows])
-    found = boundary.function(data, rows // len(set(inputs["group"])))
-    found = found[0] if isinstance(found, tuple) else found
-    return {name: found[name].tolist() for name in ("numbers", "rewards")}
+    batch = boundary.function(data, rows // len(set(inputs["group"])))
+    batch = batch[0] if isinstance(batch, tuple) else batch
+    return {name: batch[name].tolist() for name in ("numbers", "rewards")}
 
 
 def _moments(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,7 +98,8 @@ BINDINGS = (
         "[{answer}]",
         "boxed",
         "The angle is {answer}.",
-        call=_measured,
+        call=_ruled,
+        requires=(f"{_REWARD}.geometry3k.get_math_verify_worker",),  # it compared expressions itself before
         stand_ins=(_GRADER,),
         accepts={
             "ground_truth": ("42", "7", "-3", "5 \\sqrt { 3 }"),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 from sentinel.contracts.table_engine import ROW, TableEngine, experts_beside, in_sglangs_words
 from sentinel.targets import StandIn
 from sentinel.worker.families import BASE64, rollout
-from sentinel.worker.kit import awaited, kept, stand_in, swapped, unbuilt, with_base64
+from sentinel.worker.kit import all_swapped, awaited, kept, stand_in, swapped, unbuilt, with_base64
 
 _RECORDS, _ARGUMENTS, _SGLANG = "areal.api.io_struct", "areal.api.cli_args", "areal.engine.sglang_remote"
 
@@ -44,29 +44,17 @@ def _generated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     client = unbuilt(
         boundary.owner,
         config=stand_in(
-            return_routed_experts=inputs["routed"],
-            use_lora=False,
-            request_retries=1,
-            request_timeout=1,
-            setup_timeout=1,
+            return_routed_experts=inputs["routed"], use_lora=False,
+            **dict.fromkeys(("request_retries", "request_timeout", "setup_timeout"), 1),
         ),
-        backend=boundary.imported[_SGLANG].SGLangBackend(),
-        rid_to_address={},
-        rid_queue=[],
-        lora_initialized=False,
-        choose_server=lambda: "server",
-        get_version=lambda: engine.version,
-        workflow_executor=running,
-        _workflow_executor=running,
-    )
-    with ExitStack() as alone:
-        alone.enter_context(swapped(module, "arequest_with_retry", post))
-        alone.enter_context(with_base64(boundary.imported[_SGLANG]))
-        own = stand_in(ClientTimeout=lambda **_: None, ClientSession=lambda **_: _Session())
-        alone.enter_context(swapped(module, "aiohttp", own))
-        alone.enter_context(swapped(module, "get_default_connector", lambda: None))
-        if hasattr(module, "workflow_context"):
-            alone.enter_context(swapped(module.workflow_context, "get_aiohttp_session", session))
+        backend=boundary.imported[_SGLANG].SGLangBackend(), rid_to_address={}, rid_queue=[], lora_initialized=False,
+        choose_server=lambda: "server", get_version=lambda: engine.version,
+        **dict.fromkeys(("workflow_executor", "_workflow_executor"), running),
+    )  # fmt: skip
+    sessions = stand_in(ClientTimeout=lambda **_: None, ClientSession=lambda **_: _Session())
+    own = {"arequest_with_retry": post, "aiohttp": sessions, "get_default_connector": lambda: None}
+    of_sessions = swapped(getattr(module, "workflow_context", None), "get_aiohttp_session", session)
+    with all_swapped(module, **own), with_base64(boundary.imported[_SGLANG]), of_sessions:
         made = awaited(boundary.function(client, _request(boundary, engine, inputs)))
     return {
         "prompt_ids": made.input_tokens,
@@ -81,16 +69,16 @@ def _generated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    engine, told = TableEngine(inputs), list[Any]()
+    engine, labels = TableEngine(inputs), list[Any]()
     request = _request(boundary, engine, inputs)
 
-    async def generate(asked: Any) -> Any:
-        limits = {"max_new_tokens": asked.gconfig.max_new_tokens}
+    async def generate(request_made: Any) -> Any:
+        limits = {"max_new_tokens": request_made.gconfig.max_new_tokens}
         answer = engine.answer(
-            asked.input_ids, {name: getattr(asked.gconfig, name) for name in inputs["options"]} | limits
+            request_made.input_ids, {name: getattr(request_made.gconfig, name) for name in inputs["options"]} | limits
         )
         return boundary.imported[_RECORDS].ModelResponse(
-            input_tokens=asked.input_ids,
+            input_tokens=request_made.input_ids,
             output_tokens=answer.ids,
             output_logprobs=answer.log_probs,
             output_versions=[answer.version] * len(answer.ids),
@@ -98,7 +86,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         )
 
     async def graded(*_: Any, **row: Any) -> float:
-        told.append(row.get("ground_truth"))
+        labels.append(row.get("ground_truth"))
         return 1.0
 
     workflow = unbuilt(
@@ -115,15 +103,15 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     )
     row = {"messages": engine.prompt, "ground_truth": ROW}
     made = awaited(boundary.function(workflow, stand_in(agenerate=generate, get_version=lambda: engine.version), row))
-    found = {name: column[0].tolist() for name, column in made.items() if column.dim() == 2}
+    columns = {name: column[0].tolist() for name, column in made.items() if column.dim() == 2}
     start = len(request.input_ids)
     return {
-        "prompt_ids": found["input_ids"][:start],
-        "response_ids": found["input_ids"][start:],
-        "loss_mask": found["loss_mask"][start:],
-        "log_probs": found["logprobs"],
-        "versions": found["versions"],
-        "row": told,
+        "prompt_ids": columns["input_ids"][:start],
+        "response_ids": columns["input_ids"][start:],
+        "loss_mask": columns["loss_mask"][start:],
+        "log_probs": columns["logprobs"],
+        "versions": columns["versions"],
+        "row": labels,
         "engine": engine,
     }
 

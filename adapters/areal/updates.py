@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from sentinel.targets import Binding, StandIn
-from sentinel.worker.kit import group_size, named_tokens, on_ranks, stand_in, swapped
+from sentinel.worker.families import RANKS
+from sentinel.worker.kit import all_swapped, group_size, named_tokens, on_ranks, stand_in, tables_of, torch
 
 _ACTOR = "areal.trainer.ppo.actor"
 _ENGINE = "areal.engine.fsdp_engine"
@@ -17,18 +18,18 @@ _ARGUMENTS = "areal.api.cli_args"
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A token is known by its id, wherever it ends up; what stands at a position is about the token after it. The loss
     is averaged over ranks, as FSDP has it."""
-    import torch
-
     mask, count, named = inputs["response_mask"].bool(), inputs["dp_size"], named_tokens(inputs)
     named.pop("rewards")
     rows, width = mask.shape
     share = rows // count
-    table = torch.nn.functional.pad(inputs["log_probs"], (1, 0)).flatten()
-    scored, nothing = "rewards" in inputs, dict.fromkeys(("rewards", "tot_rewards"), torch.zeros(rows))
+    table = tables_of(inputs)["log_probs"]
+    scored, old = "rewards" in inputs, inputs["old_log_probs"]  # the behaviour policy's are the proximal one's, too
+    of_tokens = {"loss_mask": mask, "logprobs": old, "prox_logp": old, "advantages": inputs.get("advantages", old)}
     whole = {
         **named,
-        **{name: torch.nn.functional.pad(value, (0, 1)) for name, value in _behind(inputs, mask).items()},
-        **(nothing | {"kl_rewards": torch.zeros(rows, width + 1)}),
+        **{name: torch.nn.functional.pad(column, (0, 1)) for name, column in of_tokens.items()},
+        **dict.fromkeys(("rewards", "tot_rewards"), torch.zeros(rows)),
+        "kl_rewards": torch.zeros(rows, width + 1),
     }
     arguments = boundary.imported[_ARGUMENTS]
     config = arguments.PPOActorConfig(experiment_name="", trial_name="", path="")
@@ -57,11 +58,8 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         def __init__(self) -> None:
             self.config, self.device, self.logger = config, boundary.device, boundary.module.logger
             self.parallel_helper = stand_in(dp_size=count, sp_size=1, tp_size=1)
-            self.model_config, self.enable_tree_training, self.is_vision_model = (
-                stand_in(model_type="qwen2"),
-                False,
-                False,
-            )
+            self.model_config, self.enable_tree_training = stand_in(model_type="qwen2"), False
+            self.is_vision_model = False
 
         def model(self, input_ids: Any, **_: Any) -> Any:
             return stand_in(logits=table[input_ids.roll(-1, dims=-1)])
@@ -72,16 +70,15 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         def _get_vocab_min_max_logits(self, logits: Any, *_: Any) -> Any:
             return logits.detach(), logits.detach()
 
-        def _compute_logprobs_and_loss(self, *given: Any, **options: Any) -> Any:
-            loss = super()._compute_logprobs_and_loss(*given, **options)
+        def _compute_logprobs_and_loss(self, *batch: Any, **options: Any) -> Any:
+            loss = super()._compute_logprobs_and_loss(*batch, **options)
             losses.append(loss)
             return loss.detach().requires_grad_()
 
     stages = []
     if scored:
-        of_tokens = {"loss_mask": mask, "logprobs": inputs["old_log_probs"]}
-        of_tokens = {name: torch.nn.functional.pad(column, (1, 0)) for name, column in of_tokens.items()}
-        whole = {**named, **of_tokens, "rewards": inputs["rewards"]}
+        before = {name: torch.nn.functional.pad(of_tokens[name], (1, 0)) for name in ("loss_mask", "logprobs")}
+        whole = {**named, **before, "rewards": inputs["rewards"]}
         norm = arguments.NormConfig(mean_level="group", std_level=None, group_size=group_size(inputs))
         vars(config).update(reward_norm=norm, adv_norm=None, discount=1.0, gae_lambda=1.0, kl_ctl=0.0, reward_clip=1e9)
         actor = boundary.owner(config, Engine())
@@ -93,18 +90,11 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         actor = boundary.owner(config, Engine())
         boundary.function(actor, {name: column[part] for name, column in whole.items()})
 
-    tracker = boundary.module.stats_tracker
-    with swapped(tracker, "scalar", lambda **_: None), swapped(tracker, "stat", lambda **_: None):
+    with all_swapped(boundary.module.stats_tracker, scalar=lambda **_: None, stat=lambda **_: None):
         on_ranks(count, rank)
     (sum(losses) / count).backward()
-    found = {"stages": stages, "rows": named} if scored else {"pg_loss": None, "kl_loss": None}
-    return {"gradient": inputs["log_probs"].grad, **found}
-
-
-def _behind(inputs: Mapping[str, Any], mask: Any) -> dict[str, Any]:
-    """The columns of tokens, and the behaviour policy's log-probs in the place of the proximal one's."""
-    old = inputs["old_log_probs"]
-    return {"loss_mask": mask, "logprobs": old, "prox_logp": old, "advantages": inputs.get("advantages", old)}
+    rest = {"stages": stages, "rows": named} if scored else {"pg_loss": None, "kl_loss": None}
+    return {"gradient": inputs["log_probs"].grad, **rest}
 
 
 _UPDATE = Binding(
@@ -117,7 +107,7 @@ _UPDATE = Binding(
     stand_ins=(
         StandIn("model", "a table of log-probs: the forward pass answers those of the tokens that it is given"),
         StandIn("engine", "the real engine shards a model over a process group; what shards and steps is left out"),
-        StandIn("ranks", "threads of one process, by functions in the place of torch.distributed's"),
+        RANKS,
         StandIn("stats_tracker", "what is reported is gathered elsewhere, by a tracker of the process"),
     ),
     fixed={

@@ -16,8 +16,24 @@ from sentinel.contracts.aggregation import aggregated
 from sentinel.contracts.normalisation import MASKED_STATISTICS, REWARD_NORMALISATION
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.worker.drift import AbsentError, DriftError, UnknownInputError
-from sentinel.worker.families import masked_statistic
-from sentinel.worker.kit import columns, group_size, named_tokens, on_ranks, own_randomness, passed, stand_in, swapped
+from sentinel.worker.families import RANKS, masked_statistic, normalised_rewards
+from sentinel.worker.kit import (
+    behind_a_prompt,
+    columns,
+    gradients_of,
+    group_size,
+    named_tokens,
+    on_ranks,
+    own_randomness,
+    passed,
+    silent,
+    stand_in,
+    swapped,
+    tables_of,
+    takes_input,
+    torch,
+    unbuilt,
+)
 
 from . import agents, containers, data, rewards
 from .containers import PROTOCOL
@@ -50,13 +66,6 @@ def _batch(boundary: Any, tensors: Mapping[str, Any], labels: Mapping[str, Any] 
     return boundary.imported[PROTOCOL].DataProto.from_dict(tensors=dict(tensors), non_tensors=arrays)
 
 
-def _with_prompt(mask: Any) -> Any:
-    """A response mask as the trainer holds it: with a column for the first token, which is part of a prompt."""
-    import torch
-
-    return torch.cat([torch.zeros_like(mask[:, :1]), mask], dim=1)
-
-
 #: Options that older configurations do not have -> what those do without.
 _BEFORE: Mapping[str, Any] = {
     "ratio_type": "token",
@@ -87,12 +96,9 @@ def _configuration(boundary: Any, kind: str, options: Mapping[str, Any], worker_
     The losses read the options of their variants from the actor's configuration, which declares few of them.
     """
     module, name = _CONFIG_OF[kind]
-    made = object.__new__(getattr(boundary.imported[module], name))
+    made = unbuilt(getattr(boundary.imported[module], name))
     _settings(made, options)
-    worker = boundary.imported[_WORKER_CONFIG].WorkerConfig
-    made.actor_train = object.__new__(worker)
-    for option, value in worker_options.items():
-        setattr(made.actor_train, option, value)
+    made.actor_train = unbuilt(boundary.imported[_WORKER_CONFIG].WorkerConfig, **worker_options)
     return made
 
 
@@ -124,19 +130,19 @@ def _group_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
     """Until June 2025 it took the rewards and not their batch."""
     level, rewards = inputs["std_level"], inputs["rewards"]
     bare = "response_level_rewards" in boundary.parameters
-    found = boundary.invoke(
+    answer = boundary.invoke(
         {},
         rewards if bare else _batch(boundary, {"response_level_rewards": rewards}),
         n_sample=group_size(inputs),
         div_std=level is not None,
         div_std_global=level == "batch",
     )
-    return {"normalised": found if bare else found.batch["response_level_rewards"]}
+    return {"normalised": answer if bare else answer.batch["response_level_rewards"]}
 
 
 def _reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    given = {name: inputs[name] for name in ("rewards", "mean_level", "std_level")}
-    return boundary.invoke(given, n_sample=group_size(inputs))
+    names = {name: inputs[name] for name in ("rewards", "mean_level", "std_level")}
+    return boundary.invoke(names, n_sample=group_size(inputs))
 
 
 #: (level of the mean, level of the deviation) -> what the configuration called that before it had both.
@@ -151,8 +157,6 @@ _METHODS = {
 
 def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """It computes in single precision whatever it is given, so what is finer is given so: its answer is no finer."""
-    import torch
-
     rewards, levels = inputs["rewards"], (inputs["mean_level"], inputs["std_level"])
     rewards = rewards.float() if rewards.dtype == torch.float64 else rewards
     batch = _batch(boundary, {"scores": rewards}, {"traj_group_id": inputs["group"]})
@@ -169,15 +173,13 @@ def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 def _agentic_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Each step of a trajectory is a row of the batch; a row of the scenario is a trajectory. GiGPO's returns are those
     of step_reinforce, and were there before."""
-    import torch
-
     rewards, valid = inputs["token_level_rewards"], inputs["response_mask"] != 0
     rows, steps = torch.nonzero(valid, as_tuple=True)
     labels = {"traj_id": rows.tolist(), "step": steps.tolist(), "step_scores": rewards[valid].tolist()}
     batch = _batch(boundary, {"row": rows}, labels)
-    found = boundary.invoke({"gamma": inputs["gamma"]}, batch, "gigpo").batch["step_rewards"]
-    returns = torch.zeros(rewards.shape, dtype=found.dtype, device=found.device)
-    returns[valid] = found
+    of_steps = boundary.invoke({"gamma": inputs["gamma"]}, batch, "gigpo").batch["step_rewards"]
+    returns = torch.zeros(rewards.shape, dtype=of_steps.dtype, device=of_steps.device)
+    returns[valid] = of_steps
     return {"returns": returns}
 
 
@@ -185,10 +187,10 @@ def _advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The driver's whole step, without whitening, a reference or a clip."""
     critic = "values" in inputs
     tensors = {name: inputs[name] for name in ("token_level_rewards", "values") if name in inputs}
-    batch = _batch(boundary, {**tensors, "response_mask": _with_prompt(inputs["response_mask"])})
+    batch = _batch(boundary, {**tensors, "response_mask": behind_a_prompt(inputs["response_mask"])})
     estimator = "gae" if critic else "reinforce"
-    found = boundary.invoke({}, batch, gamma=inputs["gamma"], lambd=inputs.get("lam", 1.0), adv_estimator=estimator)
-    return {"advantages": found.batch["advantages"], "returns": found.batch["returns"]}
+    answer = boundary.invoke({}, batch, gamma=inputs["gamma"], lambd=inputs.get("lam", 1.0), adv_estimator=estimator)
+    return {"advantages": answer.batch["advantages"], "returns": answer.batch["returns"]}
 
 
 _NO_SPREAD = Dialect(
@@ -242,14 +244,15 @@ _STRATEGY = StandIn(
 
 
 def _worker(boundary: Any, kind: str, options: Mapping[str, Any], worker_options: Mapping[str, Any]) -> Any:
+    configuration = _configuration(boundary, kind, options, worker_options)
     worker = stand_in(
-        pipeline_config=_configuration(boundary, kind, options, worker_options),
-        logger=stand_in(info=lambda *_: None, warning=lambda *_: None),
+        pipeline_config=configuration,
+        worker_config=configuration.actor_train,
+        logger=silent(),
         _cached_metrics={},
         _pg_config_cache={},
         **dict.fromkeys(("_topr_sample_logged", "_cispo_config_logged", "_kimi15_config_logged"), False),
     )
-    worker.worker_config = worker.pipeline_config.actor_train
     for name in ("_get_or_cache_config", "get_old_log_probs_with_cache", "compute_sample_weights"):
         if hasattr(boundary.owner, name):
             setattr(worker, name, types.MethodType(getattr(boundary.owner, name), worker))
@@ -307,19 +310,13 @@ def _policy_loss(kind: str, metric: str, boundary: Any, inputs: Mapping[str, Any
         trajectories = [f"trajectory {row}" for row in range(len(scores))]
         data = _batch(boundary, {"scores": scores}, {"traj_id": trajectories, "episode_scores": scores.tolist()})
     losses = boundary.invoke(
-        {name: inputs[name] for name in names if name in _taken(boundary, name)},
+        {name: inputs[name] for name in names if takes_input(boundary, name)},
         worker,
         ratio=ratio,
         data=data,
         **_counts(inputs),
     )
     return {"per_token_loss": losses, "clip_fraction": worker._cached_metrics.get(metric)}
-
-
-def _taken(boundary: Any, name: str) -> tuple[str, ...]:
-    """The input, where the function has a parameter for it: the losses differ in what they read."""
-    candidates = boundary.binding.arguments.get(name, (name,))
-    return (name,) if any(candidate in boundary.parameters for candidate in candidates) else ()
 
 
 #: The loss of a batch is the sum of its tokens' here: these functions do not aggregate.
@@ -386,8 +383,6 @@ def _losses(owner: str, kind: str, path: str, lines: Mapping[str, int]) -> tuple
 
 def _actor_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The loss of a microbatch as the strategy asks for it, with no KL and no entropy term."""
-    import torch
-
     level = {"importance_sampling": "seq" if inputs["algorithm"] == "gspo" else "token"}
     if kind == "agentic":
         level = {"ratio_type": inputs["ratio_level"] or "token"}
@@ -411,7 +406,7 @@ def _actor_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str
         op_compute_log_probs=lambda **_: inputs["log_probs"],
         op_compute_entropy=lambda **_: torch.zeros_like(inputs["log_probs"]),
     )
-    mask = _with_prompt(inputs["response_mask"])
+    mask = behind_a_prompt(inputs["response_mask"])
     tensors = {
         "response_mask": mask,
         "input_ids": torch.zeros_like(mask, dtype=torch.long),
@@ -447,19 +442,15 @@ def _led(boundary: Any, inputs: Mapping[str, Any], whole: Mapping[str, Any], sta
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The strategy's step on each rank, with the loss of the real worker. A token is known by its id, wherever it ends
     up. FSDP averages gradients over ranks."""
-    import torch
-
     mask, count = inputs["response_mask"], inputs["dp_size"]
-    rows, width = mask.shape
+    rows = len(mask)
     share, reference = rows // count, inputs["ref_log_probs"]
     size = inputs["micro_batch_size"] or share
-    tables = {name: inputs[name] for name in ("log_probs", "entropies") if inputs[name] is not None}
-    said = {name: torch.nn.functional.pad(table, (1, 0)).flatten() for name, table in tables.items()}
-    ids = torch.arange(rows * (width + 1)).reshape(rows, width + 1)
+    tables, ids = tables_of(inputs), named_tokens(inputs)["input_ids"]
     stages: list[Any] = []
     whole = {
         "input_ids": ids,
-        "response_mask": _with_prompt(mask),
+        "response_mask": behind_a_prompt(mask),
         **dict.fromkeys(("attention_mask", "position_ids"), torch.ones_like(ids)),
         "ref_log_probs": inputs["old_log_probs"] if reference is None else reference,
         "old_log_probs": inputs["old_log_probs"],
@@ -505,10 +496,10 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             return torch.zeros(())
 
         def op_compute_log_probs(self, logits: Any, **_: Any) -> Any:
-            return said["log_probs"][logits[:, 1:]]
+            return tables["log_probs"][logits[:, 1:]]
 
         def op_compute_entropy(self, logits: Any, **_: Any) -> Any:
-            return said["entropies"][logits[:, 1:]]
+            return tables["entropies"][logits[:, 1:]]
 
     class Loss:
         """The loss of a microbatch: its backward pass is the sum's, when all ranks have ended."""
@@ -531,23 +522,21 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         data.meta_info["loss_mask_keys"] = ["response_mask"]
 
         def loss(batch: Any, output: Any) -> Any:
-            found, metrics = owner.loss_func(strategy.worker, batch, output)
-            return Loss(found), metrics
+            answer, metrics = owner.loss_func(strategy.worker, batch, output)
+            return Loss(answer), metrics
 
-        found: dict[str, Any] = boundary.function(strategy, data, loss)
-        return found
+        answer: dict[str, Any] = boundary.function(strategy, data, loss)
+        return answer
 
     with own_randomness(), swapped(boundary.module, "current_platform", stand_in(device_type=boundary.device)):
-        told = on_ranks(count, rank)
+        metrics_of_ranks = on_ranks(count, rank)
     (sum(losses) / count).backward()
-    reported = {name: sum(sum(one[f"actor/{name}@sum"]) for one in told) for name in ("pg_loss", "kl_loss")}
+    reported = {name: sum(sum(one[f"actor/{name}@sum"]) for one in metrics_of_ranks) for name in ("pg_loss", "kl_loss")}
     if stages:
         named = {"number": torch.arange(rows), "input_ids": ids, "old_log_probs": inputs["old_log_probs"]}
         return {"gradient": inputs["log_probs"].grad, "stages": stages, "rows": named}
-    entropies = inputs["entropies"]
     return {
-        "gradient": inputs["log_probs"].grad,
-        "entropy_gradient": None if entropies is None else entropies.grad,
+        **gradients_of(inputs),
         "pg_loss": reported["pg_loss"],
         "kl_loss": None if reference is None else reported["kl_loss"],
     }
@@ -590,13 +579,11 @@ def _actor(owner: str, kind: str, **more: Any) -> Binding:
 
 
 def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
     values = inputs["vpreds"]
     worker = stand_in(pipeline_config=_configuration(boundary, "rlvr", {"value_clip": inputs["cliprange_value"]}, {}))
     worker.forward_func_values = types.MethodType(boundary.owner.forward_func_values, worker)
     tensors = {name: inputs[name] for name in ("values", "returns")}
-    data = _batch(boundary, {**tensors, "response_mask": _with_prompt(inputs["response_mask"])})
+    data = _batch(boundary, {**tensors, "response_mask": behind_a_prompt(inputs["response_mask"])})
     output = torch.cat([values, torch.zeros_like(values[:, :1])], dim=1).unsqueeze(-1)
     loss, metrics = boundary.invoke({}, worker, data, output)
     return {"loss": loss, "clip_fraction": metrics["critic/clipfrac"]}
@@ -625,15 +612,13 @@ def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _token_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The entropy is its neighbour's, of the same logits."""
-    given = {name: inputs[name] for name in ("logits", "token_ids")}
+    names = {name: inputs[name] for name in ("logits", "token_ids")}
     entropy = boundary.module.entropy_from_logits(inputs["logits"]) if inputs["with_entropy"] else None
-    return {"log_probs": boundary.invoke(given), "entropy": entropy}
+    return {"log_probs": boundary.invoke(names), "entropy": entropy}
 
 
 def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The value head speaks at every position of prompt and response; a batch has a column for the prompt's token."""
-    import torch
-
     output = torch.cat([inputs["outputs"], inputs["output_after"][:, None]], dim=1).unsqueeze(-1)
     values, _ = boundary.invoke({}, stand_in(), data=None, output_tensor=output)
     return {"values": values}
@@ -688,7 +673,7 @@ _UPDATE = Binding(
         _CONFIG,
         _STRATEGY,
         _ADDRESS,
-        StandIn("ranks", "threads of one process, by functions in the place of torch.distributed's"),
+        RANKS,
     ),
     fixed={"kl_estimator": "k3", "max_tokens_per_microbatch": None, "loss_scale_factor": None},
     accepts={"loss_agg_mode": _MODES},
@@ -819,12 +804,12 @@ TARGET = Target(
             call=_reward_norm,
             fixed={"group_layout": "equal", **REWARD_NORMALISATION.lacking("mean_level", "std_level")},
         ),
-        Binding(
+        normalised_rewards(
             f"{_FUNCTIONALS}.group_reward_norm",
-            "reward_normalisation",
-            call=_group_reward_norm,
+            _group_reward_norm,
+            "std_level",
             imports=(PROTOCOL,),
-            fixed={"group_layout": "equal", **REWARD_NORMALISATION.lacking("std_level")},
+            fixed={"group_layout": "equal"},
             dialects=(
                 Dialect(
                     "std_about",
@@ -835,16 +820,16 @@ TARGET = Target(
             ),
         ),
         # Until reward_norm in August 2025.
-        Binding(
+        normalised_rewards(
             f"{_FUNCTIONALS}.batch_reward_norm",
-            "reward_normalisation",
-            arguments={"std_level": ("div_std",)},
-            outputs=("normalised",),
-            call=partial(
+            partial(
                 passed, leading=("rewards",), takes=("std_level",), says={"std_level": {None: False, "batch": True}}
             ),
+            "std_level",
+            arguments={"std_level": ("div_std",)},
+            outputs=("normalised",),
             requires=(f"{_FUNCTIONALS}.batch_reward_norm",),
-            fixed={**REWARD_NORMALISATION.lacking("std_level"), "mean_level": "batch"},
+            fixed={"mean_level": "batch"},
             accepts={"std_level": ("batch", None)},
         ),
         Binding(

@@ -9,7 +9,7 @@ from typing import Any
 from sentinel.contracts.table_engine import TableEngine
 from sentinel.targets import StandIn
 from sentinel.worker.families import rollout
-from sentinel.worker.kit import Named, stand_in, swapped, unbuilt
+from sentinel.worker.kit import Named, all_swapped, itself, silent, stand_in, torch, unbuilt
 
 from .containers import PROTOCOL
 
@@ -19,9 +19,7 @@ _MANAGER = "roll.pipeline.agentic.env_manager.traj_env_manager.TrajEnvManager"
 def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """One episode from its beginning to what is put into the queue. The prompt's message of the system is the
     template's, and its first message of the user what the environment shows."""
-    import torch
-
-    engine, module = TableEngine(inputs), boundary.module
+    engine = TableEngine(inputs)
     data, done = boundary.imported[PROTOCOL].DataProto, list[Any]()
     heard = [message["content"] for message in engine.messages if message["role"] == "user"]
 
@@ -34,9 +32,9 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         ended = not heard
         return "" if ended else heard.pop(0), 1.0, ended, False, {}
 
-    def put(*given: Any) -> None:
+    def put(*arguments: Any) -> None:
         made.running = False
-        done.extend(each for each in given if hasattr(each, "batch"))
+        done.extend(each for each in arguments if hasattr(each, "batch"))
 
     def remote(answers: Any) -> Any:
         return stand_in(remote=answers)
@@ -46,7 +44,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     limits = {"max_new_tokens": 1000}
     made = unbuilt(
         boundary.owner,
-        logger=stand_in(debug=lambda *_: None, warning=lambda *_: None, info=lambda *_: None),
+        logger=silent(),
         worker_config=stand_in(
             generating_args=stand_in(max_new_tokens=1000, to_dict=lambda: {**inputs["options"], **limits})
         ),
@@ -58,22 +56,19 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         mode="train",
         trace_meta=None,
         running=False,
-        thread_lock=contextlib.nullcontext(),
-        env_step_limiter=contextlib.nullcontext(),
+        **dict.fromkeys(("thread_lock", "env_step_limiter"), contextlib.nullcontext()),
         env=stand_in(reset=lambda **_: (heard.pop(0), {}), step=step),
         agent_system_template=engine.messages[0]["content"],
         agent_template="{observation}",
         llm_proxy=stand_in(generate=generate),
     )
     stands = {
-        "ray": stand_in(get=lambda found: found),
+        "ray": stand_in(get=itself),
         "Timer": lambda **_: contextlib.nullcontext(stand_in(last=0.0)),
         "attach_trace_context": lambda *_: contextlib.nullcontext(),
         "get_tracer": lambda *_: stand_in(start_as_current_span=lambda *_, **__: contextlib.nullcontext()),
     }
-    with contextlib.ExitStack() as alone:
-        for name, stands_in in stands.items():
-            alone.enter_context(swapped(module, name, stands_in))
+    with all_swapped(boundary.module, **stands):
         boundary.function(made, data(meta_info={"seed": 0}))
     batch = done[0].batch
     mask, there = batch["response_mask"][0].long().tolist(), int(batch["attention_mask"][0].sum())

@@ -9,7 +9,7 @@ from typing import Any
 
 from sentinel.contracts.conversations import chat
 from sentinel.targets import Binding, Dialect, StandIn
-from sentinel.worker.kit import passed, stand_in, swapped
+from sentinel.worker.kit import passed, stand_in, swapped, torch
 
 MAIN = "https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll"
 
@@ -25,8 +25,6 @@ _TRANSFORMERS = StandIn(
 def _response_mask(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A batch of prompts and what an engine answered, one response a prompt. Rows come back moved to the left, so that
     prompts begin in the first column; here they are moved back. Newer batches are no dataclass."""
-    import torch
-
     mask = inputs["prompt_mask"]
     prompts = {
         "input_ids": inputs["prompts"],
@@ -54,8 +52,6 @@ class _Features(dict[str, Any]):
         super().__init__(data or {}, **more)
 
     def convert_to_tensors(self, tensor_type: str | None = None) -> None:
-        import torch
-
         for name, value in self.items():
             self[name] = torch.tensor(value)
 
@@ -70,8 +66,6 @@ def _process(text: str, images: Any = None, **_: Any) -> _Features:
 
 
 def _pad(_: Any, features: Mapping[str, list[list[int]]], **__: Any) -> dict[str, Any]:
-    import torch
-
     width = max(map(len, features["input_ids"]))
     return {
         name: torch.tensor([row + [0] * (width - len(row)) for row in rows])
@@ -109,12 +103,8 @@ def _multimodal_collator(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
 def _read(batch: Mapping[str, Any], row: int) -> dict[str, Any]:
     """One sample of the batch, as it was before."""
     letters = (int(n) for n, there in zip(batch["input_ids"][row], batch["attention_mask"][row]) if there)
-    found = {"prompt": "".join(map(chr, letters))}
-    return {**found, "ground_truth": batch["ground_truth"][row]} if "ground_truth" in batch else found
-
-
-def _compared(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    return boundary.function(stand_in(**inputs["first"]), stand_in(**inputs["second"]))
+    sample = {"prompt": "".join(map(chr, letters))}
+    return {**sample, "ground_truth": batch["ground_truth"][row]} if "ground_truth" in batch else sample
 
 
 _SAMPLE = {"prompt": {"kind": "text"}, "ground_truth": {"kind": "text"}}
@@ -163,14 +153,6 @@ BINDINGS = (
         dialects=(
             Dialect("longer", "cut", "it makes rows of exactly that length", f"{MAIN}/utils/functionals.py#L457"),
         ),
-    ),
-    Binding(
-        "roll.distributed.strategy.vllm_strategy.compare_sampling_params",
-        "request_comparison",
-        outputs=("alike",),
-        call=_compared,
-        requires=("roll.distributed.strategy.vllm_strategy.compare_sampling_params",),
-        stand_ins=(StandIn("SamplingParams", "the engine's record of parameters, of which attributes are read"),),
     ),
     Binding(
         "roll.datasets.collator.DataCollatorWithPaddingForMM.__call__",

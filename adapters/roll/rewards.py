@@ -7,7 +7,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.families import rule_reward, sampling_request
-from sentinel.worker.kit import DRAWS, coefficients, fields, group_size, stand_in, swapped
+from sentinel.worker.kit import DRAWS, behind_a_prompt, coefficients, fields, group_size, stand_in, swapped, torch
 
 from .containers import PROTOCOL
 from .data import MAIN
@@ -24,13 +24,11 @@ _SAMPLING = StandIn(
 
 def _batch(boundary: Any, mask: Any, **more: Any) -> Any:
     """A batch of responses behind prompts of one token, with masks as the trainer holds them."""
-    import torch
-
     there = torch.nn.functional.pad(mask != 0, (1, 0), value=True).long()
     tensors = {
         "attention_mask": there,
         "position_ids": (there.cumsum(-1) - 1).clamp(min=0) * there,
-        "response_mask": torch.nn.functional.pad(mask, (1, 0)),
+        "response_mask": behind_a_prompt(mask),
         "responses": torch.ones_like(mask, dtype=torch.long),
         **more,
     }
@@ -44,8 +42,6 @@ def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _landed_in_the_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Without the penalty of a KL, of which no token has any."""
-    import torch
-
     zeros = torch.zeros_like(inputs["response_mask"])
     more = {"response_level_rewards": inputs["rewards"], "old_log_probs": zeros, "ref_log_probs": zeros}
     config = stand_in(kl_penalty="kl", add_token_level_kl=False, reward_clip=None)
@@ -55,12 +51,10 @@ def _landed_in_the_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
 
 
 def _by_difficulty(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
     data = _batch(boundary, torch.ones(len(inputs["group"]), 1), scores=inputs["rewards"])
     bounds = {"low_threshold": inputs["low"], "high_threshold": inputs["high"]}
-    found = boundary.function(data, n_sample=group_size(inputs), **bounds)
-    return {"kept": found.batch["difficulty_mask"]}
+    answer = boundary.function(data, n_sample=group_size(inputs), **bounds)
+    return {"kept": answer.batch["difficulty_mask"]}
 
 
 def _masked(boundary: Any, mask: Any, scores: Any, **options: Any) -> Any:
@@ -71,8 +65,6 @@ def _masked(boundary: Any, mask: Any, scores: Any, **options: Any) -> Any:
 
 
 def _difficult(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
     arguments = stand_in(num_return_sequences=group_size(inputs))
     kept = _masked(
         boundary,
@@ -87,8 +79,6 @@ def _difficult(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _not_cut_off(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
     mask = inputs["response_mask"]
     return {"kept": _masked(boundary, mask, torch.zeros(len(mask)), max_len_mask=True)}
 
@@ -100,8 +90,8 @@ _OPTIONS = fields("temperature top_p top_k max_new_tokens repetition_penalty", s
 def _request(boundary: Any, config: Any) -> Mapping[str, Any]:
     """The pipeline hands the configuration on as a mapping; the worker adds what ends a text."""
     with swapped(boundary.module, "SamplingParams", dict):
-        asked = boundary.function({**config.to_dict(), "eos_token_id": []})
-    return dict(asked)
+        params = boundary.function({**config.to_dict(), "eos_token_id": []})
+    return dict(params)
 
 
 def _seen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,8 +100,8 @@ def _seen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _chosen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The second of what a rule of multiple choices tells; what prices the wording too is asked for the loose price."""
-    told = boundary.invoke({}, inputs["response"], inputs["ground_truth"], reward_type="loose")
-    return {"score": told[1]}
+    scores = boundary.invoke({}, inputs["response"], inputs["ground_truth"], reward_type="loose")
+    return {"score": scores[1]}
 
 
 _AS_NUMBERS = "bare_point true_bare_point zeros plus"
@@ -194,15 +184,12 @@ _REWARDS = (
             ),
         ),
     ),
-    *(
-        sampling_request(
-            f"roll.distributed.strategy.{engine}_strategy.create_sampling_params_for_{engine}",
-            "roll.configs.generating_args.GeneratingArguments",
-            _request,
-            _OPTIONS,
-            _SAMPLING,
-        )
-        for engine in ("vllm",)
+    sampling_request(
+        "roll.distributed.strategy.vllm_strategy.create_sampling_params_for_vllm",
+        "roll.configs.generating_args.GeneratingArguments",
+        _request,
+        _OPTIONS,
+        _SAMPLING,
     ),
 )
 

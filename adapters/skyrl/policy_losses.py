@@ -10,7 +10,7 @@ from typing import Any
 from sentinel.contracts.aggregation import aggregated
 from sentinel.targets import Binding, Dialect
 from sentinel.worker.families import policy_loss
-from sentinel.worker.kit import taken
+from sentinel.worker.kit import taken, torch
 
 from .shared import AS_SUMS, CODE, CONFIG, PPO, algorithm_of, is_averaged_inside, ppo_line
 
@@ -37,15 +37,15 @@ def _policy_loss(
     :param behaviour: the ratio is relative to the rollout's log-probs, so the old ones are handed in as those; the
     loss has the others as an argument too, for off-policy correction, which is off.
     """
-    given = {option: inputs[name] for name, option in knobs.items() if inputs[name] is not None}
+    options = {option: inputs[name] for name, option in knobs.items() if inputs[name] is not None}
     names = taken(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
     rollout = {"rollout_logprobs": inputs["old_log_probs"]} if behaviour else {}
     # Some have added up when the others still averaged; heads of pull requests have each in either way.
     reads = inspect.unwrap(boundary.function).__code__.co_names
     averaged = is_averaged_inside(boundary.module) and "loss_reduction" in reads
-    config = algorithm_of(boundary, {**given, **settings(inputs), **(AS_SUMS if averaged else {})})
-    loss, told = boundary.invoke(names, config=config, **rollout)
-    clipped = told.get("clip_ratio") if isinstance(told, Mapping) else told  # older losses tell of nothing else
+    config = algorithm_of(boundary, {**options, **settings(inputs), **(AS_SUMS if averaged else {})})
+    loss, metrics = boundary.invoke(names, config=config, **rollout)
+    clipped = metrics.get("clip_ratio") if isinstance(metrics, Mapping) else metrics  # once there was no other
     return {"loss": loss * len(inputs["log_probs"]) if averaged else loss, "clip_fraction": clipped}
 
 
@@ -93,8 +93,6 @@ def _divergence(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _cispo_ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """With bounds that cut nothing but the smallest ratios: what is reported is taken before the cut."""
-    import torch
-
     config = algorithm_of(boundary, {"cispo.cispo_eps_clip_low": 0.0, "cispo.cispo_eps_clip_high": 5.0})
     names = taken(inputs, "log_probs", "old_log_probs", "response_mask")
     _, metrics = boundary.invoke(names, advantages=torch.ones_like(inputs["log_probs"]), config=config)
@@ -103,15 +101,15 @@ def _cispo_ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _samples_of_a_prompt(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What one environment may write to is a list in its extras."""
-    given = inputs["arguments"]
+    arguments = inputs["arguments"]
     rows: list[dict[str, Any]] = [
         {"prompt": [], "env_class": None, "env_extras": {"state": [row]}, "uid": str(row)}
-        for row in range(given["prompts"])
+        for row in range(arguments["prompts"])
     ]
     made, _ = boundary.invoke(
         {},
         prompts=rows,
-        n_samples_per_prompt=given["samples_per_prompt"],
+        n_samples_per_prompt=arguments["samples_per_prompt"],
         sampling_params={},
         default_env_class="env",
         training_phase="train",

@@ -7,7 +7,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.families import rule_reward
-from sentinel.worker.kit import group_size, ruled_of_answers, stand_in
+from sentinel.worker.kit import group_size, ruled_of_answers, stand_in, torch
 
 from .shared import CODE
 
@@ -22,8 +22,6 @@ _TAGS = ("<answer>{answer}</answer>", "I see. <answer> {answer} </answer>")
 
 def _laid(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The rewards that the trainer makes of a generator's; a response has as many tokens as there are in its row."""
-    import torch
-
     mask = inputs["response_mask"] != 0
     lengths, rows = mask.sum(-1).tolist(), len(mask)
     generator = stand_in(n_samples_per_prompt=1, step_wise_trajectories=False, merge_stepwise_output=False)
@@ -42,11 +40,9 @@ def _laid(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "rollout_logprobs": None,
     }
     answer = boundary.function(trainer, output, [str(row) for row in range(rows)])
-    found = (
-        answer[0] if isinstance(answer, tuple) else answer
-    )  # since April 2026 rows may be merged, and uids with them
+    kept = answer[0] if isinstance(answer, tuple) else answer  # since April 2026 rows may be merged, and uids with them
     width = mask.shape[1]
-    rewards = [row + [0.0] * (width - len(row)) for row in found["rewards"]]
+    rewards = [row + [0.0] * (width - len(row)) for row in kept["rewards"]]
     return {"token_level_rewards": torch.tensor(rewards, dtype=inputs["rewards"].dtype)}
 
 
@@ -102,8 +98,8 @@ def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
     state: dict[str, Any] = {"sample_batch_count": 1}
     boundary.function(batch, labels, {"train_batch_size": 1_000_000, "n_samples_per_prompt": group_size(inputs)}, state)
-    found = state.get("collected_generator_output", {"response_ids": [], "rewards": []})  # nothing was collected
-    return {"numbers": [row for (row,) in found["response_ids"]], "rewards": found["rewards"]}
+    collected = state.get("collected_generator_output", {"response_ids": [], "rewards": []})  # nothing was collected
+    return {"numbers": [row for (row,) in collected["response_ids"]], "rewards": collected["rewards"]}
 
 
 def _without_variance(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,8 +111,6 @@ def _without_variance(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
 
 def _not_cut_off(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """They stop at their end, or at the last column, as the engine says; once it was their last token that said."""
-    import torch
-
     mask = inputs["response_mask"] != 0
     rows = [[1] * int(row.sum()) for row in mask]
     full = [len(row) == mask.shape[1] for row in rows]

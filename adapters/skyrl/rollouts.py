@@ -12,8 +12,8 @@ from typing import Any
 from sentinel.contracts.conversations import ChatTokenizer, chat
 from sentinel.contracts.table_engine import ROW, TableEngine
 from sentinel.targets import Binding, Dialect, StandIn
-from sentinel.worker.families import rollout, sampling_request
-from sentinel.worker.kit import Named, awaited, fields, stand_in, swapped
+from sentinel.worker.families import WORDS, rollout, sampling_request
+from sentinel.worker.kit import Named, awaited, fields, stand_in, swapped, unbuilt
 
 from .shared import CODE, CONFIG
 
@@ -23,26 +23,39 @@ _NOW = f"skyrl.train.{_GENERATOR}"
 _EOS, _SAID, _HEARD = 2, 20, 30
 
 
-class _Environment:
-    """A stand-in environment: it answers a message as long as the scenario says, and is done after the last turn."""
-
-    def __init__(self, heard: list[int]) -> None:
-        self._heard = list(heard)
+class _Gym:
+    """What a stand-in environment has beside its turns."""
 
     def init(self, prompt: Any) -> tuple[Any, dict[str, Any]]:
         return prompt, {}
 
+    def heard(self) -> tuple[list[Any], bool]:
+        """What it says next, and whether it is done then."""
+        raise NotImplementedError
+
     def step(self, output: str) -> dict[str, Any]:
-        heard = self._heard.pop(0)
-        message = {"role": "user", "content": "x" * heard}
-        done = not self._heard
-        return {"observations": [message] if heard else [], "reward": 1.0, "done": done, "postprocessed_action": None}
+        heard, done = self.heard()
+        return {"observations": heard, "reward": 1.0, "done": done, "postprocessed_action": None}
 
     def get_metrics(self) -> dict[str, Any]:
         return {}
 
     def close(self) -> None:
         pass
+
+    async def finish_session(self, *_: Any) -> None:
+        pass
+
+
+class _Environment(_Gym):
+    """A stand-in environment: it answers a message as long as the scenario says, and is done after the last turn."""
+
+    def __init__(self, heard: list[int]) -> None:
+        self._heard = list(heard)
+
+    def heard(self) -> tuple[list[Any], bool]:
+        count = self._heard.pop(0)
+        return [{"role": "user", "content": "x" * count}] if count else [], not self._heard
 
 
 @dataclass
@@ -55,8 +68,8 @@ class _Sampling(dict[str, Any]):
 class _Engine:
     """A stand-in engine: it answers as many tokens as the scenario says, the last of them EOS, a request at a time."""
 
-    def __init__(self, said: list[list[int]]) -> None:
-        self._said = list(said)
+    def __init__(self, lengths: list[list[int]]) -> None:
+        self._said = list(lengths)
 
     async def finish_session(self, *_: Any) -> None:
         pass
@@ -88,7 +101,7 @@ class _Tokenizer:
         return "x" * len(ids)
 
 
-_SFT = "skyrl.train.sft_trainer"
+_SFT, _AFTER_STOP = "skyrl.train.sft_trainer", "append_eos_token_after_stop_str_in_multi_turn"
 
 
 def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,36 +109,38 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
     tokenizer, messages = chat(inputs)
     kinds = boundary.module.TrainOnWhat
     which = {"all": kinds.ALL_ASSISTANT_MESSAGES, "last": kinds.LAST_ASSISTANT_MESSAGE}[inputs["trains"]]
-    found = boundary.invoke(
+    example = boundary.invoke(
         {},
         example={"messages": messages},
         tokenizer=tokenizer,
         max_length=inputs["max_tokens"],
         train_on_what=which,
     )
-    if found is None:
+    if example is None:
         return {"token_ids": None}
-    batch = boundary.module.collate_sft_batch([found], tokenizer)
+    batch = boundary.module.collate_sft_batch([example], tokenizer)
     ids, mask = batch["sequences"][0], batch["loss_mask"][0]
     return {"token_ids": ids, "loss_mask": [0] * (len(ids) - len(mask)) + mask.tolist()}
 
 
-def _generator(boundary: Any, engine: _Engine, turns: int, conversation: bool, batched: bool = False) -> Any:
-    settings = stand_in(
+def _settings(kind: Any, turns: int, conversation: bool, sampling: Any, **more: Any) -> Any:
+    """The options of a generator."""
+    off = ("apply_overlong_filtering", "step_wise_trajectories", "zero_reward_on_non_stop", "batched", _AFTER_STOP)
+    return kind(
         max_turns=turns,
-        batched=batched,
         use_conversation_multi_turn=conversation,
         chat_template_kwargs={},
-        append_eos_token_after_stop_str_in_multi_turn=False,
-        apply_overlong_filtering=False,
-        step_wise_trajectories=False,
-        inference_engine=stand_in(enable_return_routed_experts=False),
-        zero_reward_on_non_stop=False,
-        sampling_params=_Sampling(),
+        inference_engine=kind(enable_return_routed_experts=False),
+        sampling_params=sampling,
+        **{**dict.fromkeys(off, False), **more},
     )
+
+
+def _generator(boundary: Any, engine: _Engine, turns: int, conversation: bool, batched: bool = False) -> Any:
+    settings = _settings(stand_in, turns, conversation, _Sampling(), batched=batched)
     base = [{"role": "system", "content": "x"}, {"role": "user", "content": "x"}]
-    made = object.__new__(boundary.owner)
-    vars(made).update(
+    return unbuilt(
+        boundary.owner,
         generator_cfg=settings,
         skyrl_gym_cfg={},
         inference_engine_client=engine,
@@ -140,7 +155,6 @@ def _generator(boundary: Any, engine: _Engine, turns: int, conversation: bool, b
         base_conversation=base,
         base_conversation_token_ids=[_HEARD] * 2,
     )
-    return made
 
 
 def _gym(boundary: Any, heard: list[int]) -> AbstractContextManager[Any]:
@@ -180,22 +194,19 @@ def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
                 *((1000,) if "max_input_length" in boundary.parameters else ()),
             )
         )
-    told = answer["rollout_metrics"]
+    metrics = answer["rollout_metrics"]
     names = {"mean": "avg", "max": "max", "min": "min"}
-    reported = {name: told[f"generate/{key}_num_tokens"] for name, key in names.items()}
+    reported = {name: metrics[f"generate/{key}_num_tokens"] for name, key in names.items()}
     return {"returned": {"lengths": [len(row) for row in answer["response_ids"]], **reported}}
 
 
-class _OfTable:
+class _OfTable(_Gym):
     """A stand-in for the engine and its environment: both say what the scenario says. The message of the system, where
     there is one, is the environment's."""
 
     def __init__(self, inputs: Mapping[str, Any]) -> None:
         self.table, self.told, self._again = TableEngine(inputs), list[Any](), inputs["heard_as"] == "again"
         self.prompt = [message for message in self.table.prompt if message["role"] != "system"]
-
-    async def finish_session(self, *_: Any) -> None:
-        pass
 
     async def generate(self, request: Any, **_: Any) -> dict[str, Any]:
         ids = request.get("prompt_token_ids")
@@ -212,15 +223,9 @@ class _OfTable:
     def init(self, prompt: list[Any]) -> tuple[list[Any], dict[str, Any]]:
         return self.table.prompt[: len(self.table.prompt) - len(prompt)] + prompt, {}
 
-    def step(self, output: str) -> dict[str, Any]:
+    def heard(self) -> tuple[list[Any], bool]:
         heard = self.table.heard()
-        return {"observations": heard, "reward": 1.0, "done": not heard, "postprocessed_action": None}
-
-    def get_metrics(self) -> dict[str, Any]:
-        return {}
-
-    def close(self) -> None:
-        pass
+        return heard, not heard
 
 
 @dataclass
@@ -232,27 +237,16 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Through the real generator, its constructor included. What ends an answer without a token of its own is a text
     that the request names."""
     engine, text = _OfTable(inputs), inputs["end"] == "text" or inputs["heard_as"] == "text"
-    settings = Named(
-        max_turns=inputs["turns"],
-        batched=False,
-        use_conversation_multi_turn=inputs["heard_as"] != "text",
-        chat_template=Named(source="name", name_or_path=None),
-        chat_template_kwargs={},
-        append_eos_token_after_stop_str_in_multi_turn=True,
-        apply_overlong_filtering=False,
-        step_wise_trajectories=False,
-        inference_engine=Named(enable_return_routed_experts=False),
-        zero_reward_on_non_stop=False,
-        sampling_params=_Options(),
-    )
+    own = {"chat_template": Named(source="name", name_or_path=None), _AFTER_STOP: True}
+    settings = _settings(Named, inputs["turns"], inputs["heard_as"] != "text", _Options(), **own)
     policy = ["policy"] * ("model_name" in str(inspect.signature(boundary.owner)))  # it came, went and came again
     made = boundary.owner(settings, Named(max_env_workers=0), engine, engine.table.tokenizer, *policy)
     if inputs["heard_as"] == "again":  # by a template of the user's; the tokenizer's own is another
         made.custom_chat_template, made.tokenizer = "of words", ChatTokenizer(default_system=True)
-    asked = {**inputs["options"], "logprobs": 1, "stop": [word["content"] for word in engine.table.messages] * text}
+    sampling = {**inputs["options"], "logprobs": 1, "stop": [word["content"] for word in engine.table.messages] * text}
     with swapped(boundary.module.skyrl_gym, "make", engine.make):
         row = {"ground_truth": ROW}
-        answer = awaited(boundary.function(made, list(engine.prompt), "env", row, 100, 1000, sampling_params=asked))
+        answer = awaited(boundary.function(made, list(engine.prompt), "env", row, 100, 1000, sampling_params=sampling))
     if isinstance(answer, tuple):  # older loops: response, reward, stop reason, loss mask, prompt
         names = ("response_ids", "reward", "stop_reason", "loss_mask", "prompt_ids", "rollout_logprobs")
         answer = stand_in(**{**dict.fromkeys(names), **dict(zip(names, answer))})
@@ -273,8 +267,6 @@ _STAND_INS = (
     StandIn("tokenizer", "a letter is a token"),
     StandIn("skyrl_gym", "makes an environment that answers as the scenario says"),
 )
-
-_WORDS = StandIn("tokenizer", "a word is a token, in a template of ChatML's form")
 
 #: Options of a rollout. repetition_penalty is documented to have no effect.
 _OPTIONS = fields("temperature top_p top_k min_p stop", max_new_tokens="max_generate_length")
@@ -297,7 +289,7 @@ BINDINGS = (
         "trained_tokens",
         call=_trained_of_a_chat,
         requires=(f"{_SFT}.tokenize_chat_example(train_on_what)", f"{_SFT}.collate_sft_batch"),
-        stand_ins=(_WORDS,),
+        stand_ins=(WORDS,),
         dialects=(
             Dialect(
                 "after_the_end",

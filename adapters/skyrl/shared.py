@@ -9,7 +9,7 @@ from typing import Any
 
 from sentinel.targets import Dialect, StandIn
 from sentinel.worker.drift import AbsentError, DriftError
-from sentinel.worker.kit import stand_in, swapped
+from sentinel.worker.kit import stand_in, swapped, torch
 
 #: Dialects say where SkyRL says so by a line of main in August 2026.
 CODE = "https://github.com/NovaSky-AI/SkyRL/blob/a9564572eb8e91076be43c1bd5e4615e3de17265/skyrl"
@@ -85,8 +85,6 @@ def other_ranks_have(boundary: Any, more: int) -> AbstractContextManager[Any]:
 
 
 def current_device(name: str) -> AbstractContextManager[Any]:
-    import torch
-
     return swapped(torch.cuda, "current_device", lambda: torch.device(name) if name == "cpu" else 0)
 
 
@@ -135,8 +133,6 @@ def training_batch(boundary: Any, fields: Mapping[str, Any]) -> Any:
 
 def batch_fields(log_probs: Any, mask: Any, **optional: Any) -> dict[str, Any]:
     """The fields that a training batch always has: one prompt token and the response, ids and advantages 0."""
-    import torch
-
     rows, tokens = log_probs.shape
     ones = torch.ones(rows, tokens, dtype=torch.long)
     lengthened = torch.ones(rows, tokens + 1, dtype=torch.long)

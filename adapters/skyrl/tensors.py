@@ -10,7 +10,7 @@ from sentinel.contracts.aggregation import aggregated
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
 from sentinel.worker.families import group_advantage, masked_statistic
-from sentinel.worker.kit import estimated, log_probs_alone, passed, stand_in, taken
+from sentinel.worker.kit import estimated, log_probs_alone, passed, rows_of_groups, stand_in, taken, torch
 
 from .policy_losses import CALLS, POLICY_LOSSES, SAFELY, SUMMED, _critic_loss
 from .shared import (
@@ -110,29 +110,20 @@ def _normalised_in_place(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
 
 def _scaled_advantages(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """Losses in the place of advantages: what it makes of them is summed by its own ``reduce_loss``."""
-    scaled = boundary.invoke(
-        taken(inputs, "loss_mat", "response_mask"),
-        loss_reduction=REDUCTIONS[inputs["loss_agg_mode"]],
-        micro_batch_size=len(inputs["loss_mat"]),
-        max_seq_len=inputs["loss_scale_factor"],
-    )
+    reduction = REDUCTIONS[inputs["loss_agg_mode"]]
+    return _scaled(boundary, inputs, loss_reduction=reduction, max_seq_len=inputs["loss_scale_factor"])
+
+
+def _scaled(boundary: Any, inputs: Mapping[str, Any], **options: Any) -> dict[str, Any]:
+    names = taken(inputs, "loss_mat", "response_mask")
+    scaled = boundary.invoke(names, micro_batch_size=len(inputs["loss_mat"]), **options)
     return {"loss": boundary.module.reduce_loss(scaled, inputs["response_mask"])}
 
 
 def _of_prompts(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """As :func:`_scaled_advantages`; the rows of a prompt stand together."""
-    if "prompt_boundaries" not in boundary.parameters:
-        raise AbsentError("not in this version: no reduction is a mean over prompts")
-    labels = list(inputs["group"])
-    starts = [row for row, label in enumerate(labels) if row == 0 or label != labels[row - 1]]
-    scaled = boundary.invoke(
-        taken(inputs, "loss_mat", "response_mask"),
-        loss_reduction="prompt_mean",
-        micro_batch_size=len(labels),
-        max_seq_len=1,
-        prompt_boundaries=list(zip(starts, [*starts[1:], len(labels)])),
-    )
-    return {"loss": boundary.module.reduce_loss(scaled, inputs["response_mask"])}
+    prompts = [(rows[0], rows[-1] + 1) for rows in rows_of_groups(inputs["group"])]
+    return _scaled(boundary, inputs, loss_reduction="prompt_mean", max_seq_len=1, prompt_boundaries=prompts)
 
 
 # -- the trainer's normalisation of advantages ------------------------------------------------------------------------
@@ -140,8 +131,6 @@ def _of_prompts(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 def _normalised_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The loss reduction that follows divides by the tokens of loss_mask, at least 1: with none it changes nothing."""
-    import torch
-
     advantages, mask = taken(inputs, "advantages", "response_mask").values()
     fields = {"advantages": advantages.clone(), "response_mask": mask, "loss_mask": torch.zeros(mask.shape)}
     options = {"advantage_batch_normalize": True, "loss_reduction": "token_mean"}
@@ -317,6 +306,7 @@ _TENSORS = (
         "prompt_loss",
         arguments={"loss_mat": ("advantages",)},
         call=_of_prompts,
+        requires=(f"{PPO}.apply_loss_reduction_to_advantages_minibatch(prompt_boundaries)",),
     ),
     Binding(
         "skyrl.train.trainer.RayPPOTrainer._normalize_advantages",
@@ -370,8 +360,8 @@ def _entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """With the log-probs of the function beside it, so that a gradient has something to come from."""
     log_probs = boundary.module.logprobs_from_logits_v2(inputs["logits"], inputs["token_ids"])
     masked = "attention_mask" in boundary.parameters
-    given = {"attention_mask": inputs["response_mask"]} if masked else {}
-    return {"log_probs": log_probs, "entropy": boundary.invoke({}, inputs["logits"].detach(), **given)}
+    masks = {"attention_mask": inputs["response_mask"]} if masked else {}
+    return {"log_probs": log_probs, "entropy": boundary.invoke({}, inputs["logits"].detach(), **masks)}
 
 
 def _bound(function: str, call: Any, fixed: Mapping[str, Any]) -> Binding:

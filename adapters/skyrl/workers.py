@@ -12,7 +12,17 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import stand_in, swapped
+from sentinel.worker.families import MPU
+from sentinel.worker.kit import (
+    all_swapped,
+    gradients_of,
+    itself,
+    megatron_alone,
+    stand_in,
+    swapped,
+    torch,
+    unbuilt,
+)
 
 from .shared import (
     BACKEND,
@@ -65,8 +75,6 @@ def rollout_kl_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _fixed_model(log_probs: Any) -> Any:
     """Stand-in model of the FSDP worker: answers log-probs and an entropy of 0."""
-    import torch
-
     model: Any = torch.nn.Module()
     entropy = {"entropy": torch.zeros(log_probs.shape[0], log_probs.shape[1] + 1, device=log_probs.device)}
     model.forward = lambda *_, **__: (log_probs, entropy)
@@ -120,7 +128,6 @@ def _fsdp_device(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     The device is meta, which shows another one on a machine that has only one. The loss up to its backward pass; what
     follows only reads values, which a meta tensor does not have.
     """
-    import torch
     from torch.overrides import TorchFunctionMode
 
     class LossIsMade(Exception):
@@ -199,8 +206,6 @@ class _Table:
         pass
 
     def __call__(self, sequences: Any, *_: Any, **__: Any) -> tuple[Any, dict[str, Any]]:
-        import torch
-
         places = sequences[:, 0]
         entropy = torch.zeros(sequences.shape)
         if self._entropies is not None:
@@ -240,12 +245,10 @@ def _shares(boundary: Any, inputs: Mapping[str, Any], fields: Mapping[str, Any])
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """All microbatches of a step on one rank. The driver has divided the advantages by what the loss is averaged over,
     so that the worker adds up (``apply_loss_reduction_to_advantages_minibatch``)."""
-    import torch
-
     if is_averaged_inside(boundary.imported[PPO]):
         raise AbsentError("not in this version: the worker averages over each microbatch, and optim_step over them all")
     log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
-    rows, tokens = log_probs.shape
+    count, tokens = log_probs.shape
     fields = batch_fields(
         log_probs,
         mask.to(log_probs.dtype),
@@ -253,7 +256,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         advantages=inputs["advantages"],
         attention_mask=torch.nn.functional.pad(mask, (1, 0), value=True).long(),
         response_mask=mask.long(),
-        sequences=torch.arange(rows)[:, None].expand(rows, tokens + 1).clone(),
+        sequences=torch.arange(count)[:, None].expand(count, tokens + 1).clone(),
     )
     fields["advantages"] = _shares(boundary, inputs, fields)
     if inputs["ref_log_probs"] is not None:
@@ -262,22 +265,17 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if inputs["max_tokens_per_microbatch"] is not None and not by_tokens:
         raise AbsentError("not in this version: a microbatch has a number of rows, and none of tokens")
     model = _Table(log_probs, inputs["entropies"])
-    with _fsdp_worker(boundary, _options(inputs, rows), log_probs, model, OneProcess()) as worker:
+    with _fsdp_worker(boundary, _options(inputs, count), log_probs, model, OneProcess()) as worker:
         worker._forward_backward_micro = types.MethodType(boundary.owner._forward_backward_micro, worker)
         answer = boundary.function(worker, training_batch(boundary, fields))
     # Newer workers return a record of metrics and outputs, older ones put the outputs among the metrics.
-    told = getattr(answer, "metrics", answer)
-    outputs = getattr(answer, "loss_fn_outputs", None) or told.get("loss_fn_outputs")
-    rows_told = [torch.tensor(output["logprobs"], dtype=log_probs.dtype) for output in outputs or ()]
-    said = [torch.nn.functional.pad(row, (tokens - len(row), 0)) for row in rows_told]
-    return {
-        "gradient": torch.zeros_like(log_probs) if log_probs.grad is None else log_probs.grad,
-        "pg_loss": told["policy_loss"],
-        "kl_loss": told.get("policy_kl"),
-        "entropy": told["policy_entropy"],
-        "entropy_gradient": None if inputs["entropies"] is None else inputs["entropies"].grad,
-        "told_log_probs": torch.stack(said) if said else None,
-    }
+    metrics = getattr(answer, "metrics", answer)
+    outputs = getattr(answer, "loss_fn_outputs", None) or metrics.get("loss_fn_outputs")
+    rows = [torch.tensor(output["logprobs"], dtype=log_probs.dtype) for output in outputs or ()]
+    rows = [torch.nn.functional.pad(row, (tokens - len(row), 0)) for row in rows]
+    names = {"pg_loss": "policy_loss", "kl_loss": "policy_kl", "entropy": "policy_entropy"}
+    reported = {ours: metrics.get(theirs) for ours, theirs in names.items()}
+    return {**gradients_of(inputs), **reported, "told_log_probs": torch.stack(rows) if rows else None}
 
 
 _UPDATES = (
@@ -368,19 +366,10 @@ class _Schedule:
         self.microbatch = -1
         self.losses: list[Any] = []
 
-    def __call__(
-        self,
-        *,
-        forward_step_func: Any,
-        data_iterator: Any,
-        model: Any,
-        num_microbatches: int,
-        forward_only: bool,
-        **_: Any,
-    ) -> list[Any]:
+    def __call__(self, *, num_microbatches: int, forward_only: bool, **parts: Any) -> list[Any]:
         collected = []
         for self.microbatch in range(num_microbatches):
-            output, loss_function = forward_step_func(data_iterator, model[0])
+            output, loss_function = parts["forward_step_func"](parts["data_iterator"], parts["model"][0])
             loss, data = loss_function(output)
             self.losses.append(loss)
             collected.append(data)
@@ -389,19 +378,9 @@ class _Schedule:
         return collected
 
 
-def _parallel_state() -> Any:
-    """Megatron's mpu for one process: every axis of size 1, rank 0, no group, first and last stage."""
-    axes = ("tensor_model_parallel", "context_parallel", "data_parallel", "pipeline_model_parallel")
-    kinds = {"world_size": 1, "rank": 0, "group": None}
-    answers = {f"get_{axis}_{kind}": answer for axis in axes for kind, answer in kinds.items()}
-    answers |= {"get_pipeline_model_parallel_last_rank": 0}
-    answers |= dict.fromkeys(("is_pipeline_first_stage", "is_pipeline_last_stage"), True)
-    return stand_in(**{name: (lambda *_, _answer=answer, **__: _answer) for name, answer in answers.items()})
-
-
 def _megatron_core() -> dict[str, Any]:
     """The modules of megatron.core that SkyRL imports inside functions, with what it takes from them."""
-    state, inside = _parallel_state(), "megatron.core.transformer"
+    state, inside = megatron_alone(get_pipeline_model_parallel_last_rank=0), "megatron.core.transformer"
     action = stand_in(REPLAY_FORWARD="replay_forward", REPLAY_BACKWARD="replay_backward")
     return {
         "megatron": stand_in(core=stand_in(parallel_state=state)),
@@ -414,8 +393,6 @@ def _megatron_core() -> dict[str, Any]:
 
 def _megatron_model(logits: Callable[[Any], Any], layers: int) -> Any:
     """Stand-in model of the Megatron worker: ``logits(input_ids)`` is what it computes."""
-    import torch
-
     model: Any = torch.nn.Module()
     model.forward = lambda sequences, *_, **__: logits(sequences)
     model.zero_grad_buffer = lambda: None
@@ -444,22 +421,18 @@ def _megatron_worker(
     utils, workers = boundary.imported[MEGATRON_UTILS], boundary.imported[MEGATRON_WORKER]
     users = (boundary.module, workers, utils, boundary.imported[MEGATRON_MODELS])
     settings = configuration_of(boundary, {"trainer.remove_microbatch_padding": False, **options}).trainer
-    swaps = (
-        *(swapped(module, "mpu", core["megatron.core.parallel_state"]) for module in users if hasattr(module, "mpu")),
-        swapped(utils, "get_attr_wrapped_model", lambda model, name, **_: getattr(model, name)),
-        swapped(utils, "unwrap_model", lambda model, *_: model),
-        swapped(boundary.module, "finalize_model_grads", lambda *_, **__: None),
-        swapped(boundary.module, "get_forward_backward_func", lambda: schedule),
-        no_ray(boundary),
-        current_device(boundary.device),
-    )
+    unwrapped = {"get_attr_wrapped_model": lambda model, name, **_: getattr(model, name), "unwrap_model": itself}
+    scheduled = {"finalize_model_grads": lambda *_, **__: None, "get_forward_backward_func": lambda: schedule}
     with contextlib.ExitStack() as alone:
-        for swap in swaps:
-            alone.enter_context(swap)
+        for module in users:
+            alone.enter_context(swapped(module, "mpu", core["megatron.core.parallel_state"]))
+        for swaps in (all_swapped(utils, **unwrapped), all_swapped(boundary.module, **scheduled), no_ray(boundary)):
+            alone.enter_context(swaps)
+        alone.enter_context(current_device(boundary.device))
         model = _megatron_model(logits, layers)
         policy_loss = boundary.imported[PPO].PolicyLossRegistry.get(settings.algorithm.policy_loss_type)
-        worker = object.__new__(workers.MegatronPolicyWorkerBase)
-        vars(worker).update(
+        yield unbuilt(
+            workers.MegatronPolicyWorkerBase,
             cfg=settings,
             actor_module=[model],
             model=boundary.owner(settings, [model], None, policy_loss),
@@ -468,13 +441,10 @@ def _megatron_worker(
             **dict.fromkeys(("optimizer", "scheduler")),
             **dict.fromkeys(("empty_cuda_cache", "is_vlm"), False),
         )
-        yield worker
 
 
 def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Logits over two tokens whose log-softmax at token 0, the id of every token, is the scenario's log-prob."""
-    import torch
-
     log_probs, schedule = inputs["log_probs"], _Schedule()
     if not (log_probs < 0).all():
         raise ValueError("no logits over two tokens have a log-prob that is not below 0")
@@ -497,8 +467,6 @@ def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
 
 def _router_replay(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A step over microbatches of the target's own iterator; only it knows what a padding microbatch carries."""
-    import torch
-
     routes = inputs["expert_indices"]
     rows, length, layers, _ = routes.shape
     schedule, calls = _Schedule(), []
@@ -526,7 +494,7 @@ _MEGATRON = (
     StandIn(
         "self", "the real worker is made without its constructor, which starts Ray and GPUs, and given its attributes"
     ),
-    StandIn("mpu", "Megatron's parallel state for one process: every axis of size 1, rank 0, first and last stage"),
+    MPU,
     StandIn(
         "schedule", "get_forward_backward_func: Megatron's schedule without a pipeline, one microbatch after the other"
     ),

@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from sentinel.contracts.normalisation import REWARD_NORMALISATION
 from sentinel.targets import Binding, Dialect, PackageRoot, Target
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.families import policy_loss
-from sentinel.worker.kit import passed, stand_in, takes_input
+from sentinel.worker.families import MPU, normalised_rewards, policy_loss
+from sentinel.worker.kit import passed, stand_in, takes_input, torch
 
 from . import balancing, log_probs, rewards, rollouts, steps
 from .shared import (
@@ -24,7 +23,6 @@ from .shared import (
     LOG_PROBS,
     LOSS,
     MAIN,
-    MPU,
     PPO,
     SELF,
     TYPES,
@@ -67,9 +65,9 @@ def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/backends/megatron_utils/loss.py#L1033
     """
     names = ("log_probs", "old_log_probs", "advantages", "eps_clip_low", "eps_clip_high", "dual_clip")
-    given = {name: inputs[name] for name in names if takes_input(boundary, name)}
-    found = boundary.invoke(given, ppo_kl=inputs["old_log_probs"] - inputs["log_probs"])
-    return {"per_token_loss": found[0], "clip_fraction": found[1]}
+    arguments = {name: inputs[name] for name in names if takes_input(boundary, name)}
+    answer = boundary.invoke(arguments, ppo_kl=inputs["old_log_probs"] - inputs["log_probs"])
+    return {"per_token_loss": answer[0], "clip_fraction": answer[1]}
 
 
 def _gspo(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,8 +76,6 @@ def _gspo(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     The loss knows no mask. That an advantage is not finite on a masked token is no matter of the KL, which is what is
     looked at here: the caller's reducer has to do with it, and is bound.
     """
-    import torch
-
     shape = inputs["log_probs"].shape
     advantages = torch.where(inputs["response_mask"] != 0, inputs["advantages"], 0.0)
     samples = as_samples(inputs, "log_probs", "old_log_probs", "response_mask")
@@ -114,8 +110,6 @@ def _policy_loss_function(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
 
 def _value_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The value of a token stands where the token before it is read."""
-    import torch
-
     vpreds = inputs["vpreds"]
     rows, tokens = vpreds.shape
     args = stand_in(value_clip=inputs["cliprange_value"], allgather_cp=False, rollout_temperature=1.0, qkv_format="thd")
@@ -194,16 +188,13 @@ def _importance_weight(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
     The log-probs that it is given carry no gradient: those of the rollout batch, or detached ones.
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/backends/megatron_utils/loss.py#L989
     """
-    import torch
-
     shape, low = inputs["old_log_probs"].shape, inputs["threshold_low"]
     args = stand_in(tis_clip_low=0.0 if low is None else low, tis_clip=inputs["threshold_high"])
-    old_log_probs = inputs["old_log_probs"].detach()
-    samples = as_samples(
-        {**inputs, "old_log_probs": old_log_probs}, "old_log_probs", "rollout_log_probs", "response_mask"
+    constant = {**inputs, "old_log_probs": inputs["old_log_probs"].detach()}
+    samples = as_samples(constant, "old_log_probs", "rollout_log_probs", "response_mask")
+    weights, _, metrics = boundary.invoke(
+        samples, args, pg_loss=torch.ones(shape.numel()).to(constant["old_log_probs"])
     )
-    ones = torch.ones_like(old_log_probs).reshape(-1)
-    weights, _, metrics = boundary.invoke(samples, args, pg_loss=ones)
     return {"weights": weights.reshape(shape), "clip_fraction": metrics["tis_clipfrac"].reshape(shape)}
 
 
@@ -225,33 +216,31 @@ def _weights(path: str, mode: str, **more: Any) -> Binding:
 def _batched_gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Padded by the function itself."""
     samples, counts = valid_samples(inputs, "values", "token_level_rewards"), valid_counts(inputs)
-    given = {"gamma": inputs["gamma"], "lam": inputs["lam"]}
+    discounts = {"gamma": inputs["gamma"], "lam": inputs["lam"]}
     with one_rank():
-        found = boundary.invoke(given, counts["total_lengths"], counts["response_lengths"], *samples.values())
+        answer = boundary.invoke(discounts, counts["total_lengths"], counts["response_lengths"], *samples.values())
     width = inputs["values"].shape[-1]
-    return {name: as_rows(list(rows), width) for name, rows in zip(("advantages", "returns"), found)}
+    return {name: as_rows(list(rows), width) for name, rows in zip(("advantages", "returns"), answer)}
 
 
 def _gae_of_a_sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     width = inputs["values"].shape[-1]
-    given = {"gamma": inputs["gamma"], "lam": inputs["lam"]}
-    found = []
+    discounts = {"gamma": inputs["gamma"], "lam": inputs["lam"]}
+    answers = []
     with one_rank():
         for values, rewards in zip(*valid_samples(inputs, "values", "token_level_rewards").values()):
-            sample = {**given, "values": values, "rewards": rewards}
-            found.append(boundary.invoke(sample, total_len=len(values) + 1, response_len=len(values)))
-    return {name: as_rows(list(rows), width) for name, rows in zip(("advantages", "returns"), zip(*found))}
+            sample = {**discounts, "values": values, "rewards": rewards}
+            answers.append(boundary.invoke(sample, total_len=len(values) + 1, response_len=len(values)))
+    return {name: as_rows(list(rows), width) for name, rows in zip(("advantages", "returns"), zip(*answers))}
 
 
 def _outcome_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """One reward a sample: the one that stands on a token that counts."""
-    import torch
-
     rewards = torch.where(inputs["response_mask"] != 0, inputs["token_level_rewards"], 0.0)
     kl = torch.zeros_like(rewards) if inputs["kl"] is None else inputs["kl"]
-    given = {"kl": list(kl), "kl_coef": inputs["kl_coef"], "gamma": inputs["gamma"]}
-    given["response_mask"] = list(inputs["response_mask"])
-    taken = {name: value for name, value in given.items() if takes_input(boundary, name)}
+    columns = {"kl": list(kl), "kl_coef": inputs["kl_coef"], "gamma": inputs["gamma"]}
+    columns["response_mask"] = list(inputs["response_mask"])
+    taken = {name: value for name, value in columns.items() if takes_input(boundary, name)}
     with one_rank():
         returns = boundary.invoke(taken, rewards.sum(-1), **full_lengths(inputs))
     return {"returns": torch.stack(list(returns))}
@@ -273,8 +262,6 @@ def _post_process_rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
     A group of one is not scaled: slime's arguments turn that off.
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/utils/arguments.py#L1981
     """
-    import torch
-
     labels = list(inputs["group"])
     groups = list(dict.fromkeys(labels))
     most = max(map(labels.count, groups))
@@ -487,14 +474,14 @@ TARGET = Target(
                 ),
             ),
         ),
-        Binding(
+        normalised_rewards(
             "slime.ray.rollout.RolloutManager._post_process_rewards",
-            "reward_normalisation",
+            _post_process_rewards,
+            "std_level",
             formerly=("slime.ray.buffer.RolloutController.post_process_rewards",),
-            call=_post_process_rewards,
             imports=(TYPES,),
             stand_ins=(SELF, ARGS),
-            fixed={"group_layout": "consecutive", **REWARD_NORMALISATION.lacking("std_level")},
+            fixed={"group_layout": "consecutive"},
             accepts={"std_level": (None, "group")},
         ),
         *log_probs.BINDINGS,

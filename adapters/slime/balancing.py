@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sentinel.worker.families import balanced_partition, microbatch_packing
@@ -10,7 +10,20 @@ from sentinel.worker.kit import lengths_of, stand_in
 
 from .shared import ARGS
 
-_BALANCING = "slime.utils.seqlen_balancing"
+_BALANCING, _GROUP = "slime.utils.seqlen_balancing", "microbatch_group_size_per_vp_stage"
+
+
+def schedule_of(lengths: Sequence[int], ranks: int, budget: int | None, micro_batch_size: int | None) -> dict[str, Any]:
+    """What is dealt out to data-parallel ranks and their microbatches in one step, one sample a rollout."""
+    dynamic = {"use_dynamic_batch_size": budget is not None, "max_tokens_per_gpu": budget}
+    unbalanced = dict.fromkeys(("balance_data", "balance_by_flops"), False)
+    return {
+        "args": stand_in(**dynamic, **unbalanced, micro_batch_size=micro_batch_size),
+        "train_parallel_config": {"dp_size": ranks, "cp_size": 1, "vpp_size": 1, _GROUP: 1},
+        "total_lengths": lengths,
+        "global_batch_size": len(lengths),
+        "rollout_indices": list(range(len(lengths))),
+    }
 
 
 def _schedule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -18,23 +31,8 @@ def _schedule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     rank's microbatches must be places among that rank's samples, and their number the same on each rank."""
     lengths = lengths_of(inputs)
     ranks = 1 if len(lengths) % 2 else 2
-    args = stand_in(
-        use_dynamic_batch_size=True,
-        max_tokens_per_gpu=inputs["max_tokens_per_microbatch"],
-        balance_data=False,
-        balance_by_flops=False,
-        micro_batch_size=None,
-    )
-    parallel = {"dp_size": ranks, "cp_size": 1, "vpp_size": 1, "microbatch_group_size_per_vp_stage": 1}
-    rollouts = list(range(len(lengths)))
-    partitions, microbatches, counts, _ = boundary.invoke(
-        {},
-        args=args,
-        train_parallel_config=parallel,
-        total_lengths=lengths,
-        global_batch_size=len(lengths),
-        rollout_indices=rollouts,
-    )
+    cutting = {"budget": inputs["max_tokens_per_microbatch"], "micro_batch_size": None}
+    partitions, microbatches, counts, _ = boundary.invoke({}, **schedule_of(lengths, ranks, **cutting))
     if any(len(mine) != sum(counts) for mine in microbatches):
         return {"parts": []}
     pairs = [(mine, part) for mine, parts in zip(partitions, microbatches) for part in parts]

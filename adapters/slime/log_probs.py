@@ -8,13 +8,15 @@ token, that predicts nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import stand_in, swapped
+from sentinel.worker.families import MPU
+from sentinel.worker.kit import all_swapped, itself, lengths_of, stand_in, swapped, taken, torch
 
-from .shared import ARGS, LOSS, MPU, PPO, as_rows, joined, one_rank, shards, valid_counts, valid_lengths
+from .shared import ARGS, LOSS, PPO, as_rows, joined, one_rank, shards, valid_counts
 
 #: The last revisions with an FSDP backend are not on main.
 _FIX = "https://github.com/THUDM/slime/blob/2a3969205ce37785b0a9f428a3c3ab1ea6422169/slime"
@@ -41,16 +43,12 @@ _RANKED = {"context_parallel_size": (1, 2)}
 
 def _packed(outputs: Any, lengths: list[int], after: Any) -> Any:
     """The outputs of all positions ``[1, T, ...]``: of each sample those of its response, and the one after it."""
-    import torch
-
     parts = [torch.cat([row[:n], last[None]]) for row, last, n in zip(outputs, after, lengths)]
     return torch.cat(parts).unsqueeze(0)
 
 
 def _tokens(inputs: Mapping[str, Any], lengths: list[int]) -> list[Any]:
     """Prompt and response of each sample; the prompt is the token 0."""
-    import torch
-
     return [torch.nn.functional.pad(row[:n].long(), (1, 0)) for row, n in zip(inputs["token_ids"], lengths)]
 
 
@@ -59,13 +57,17 @@ def _after(logits: Any) -> Any:
     return -logits[:, 0].detach()
 
 
+def _of_logits(inputs: Mapping[str, Any], ask: Any) -> dict[str, Any]:
+    """As :func:`_of_ranks`, of logits and their tokens."""
+    tokens = _tokens(inputs, lengths_of(inputs, "response_mask"))
+    return _of_ranks(inputs, inputs["logits"], _after(inputs["logits"]), tokens, ask)
+
+
 def _of_ranks(inputs: Mapping[str, Any], outputs: Any, after: Any, tokens: list[Any], ask: Any) -> dict[str, Any]:
     """What ``ask(packed, batch)`` gives of each sample, put together from its context-parallel ranks."""
-    import torch
-
-    ranks, lengths = inputs.get("context_parallel_size", 1), valid_lengths(inputs)
+    ranks, lengths = inputs.get("context_parallel_size", 1), lengths_of(inputs, "response_mask")
     packed, batch = _packed(outputs, lengths, after), {"unconcat_tokens": tokens, **valid_counts(inputs)}
-    found = []
+    answers = []
     for rank in range(ranks):
         own = []
         for part in packed[0].split(batch["total_lengths"]):
@@ -74,8 +76,8 @@ def _of_ranks(inputs: Mapping[str, Any], outputs: Any, after: Any, tokens: list[
             chunks = torch.cat([part, padding]).split(size)
             own += [chunks[rank], chunks[-1 - rank]]
         with one_rank(rank, context_parallel=ranks):
-            found.append(ask(packed if ranks == 1 else torch.cat(own)[None], batch))
-    return {key: joined([each[key] for each in found], shards(lengths, ranks)) for key in found[0]}
+            answers.append(ask(packed if ranks == 1 else torch.cat(own)[None], batch))
+    return {key: joined([each[key] for each in answers], shards(lengths, ranks)) for key in answers[0]}
 
 
 def _args(inputs: Mapping[str, Any]) -> Any:
@@ -90,23 +92,20 @@ def _args(inputs: Mapping[str, Any]) -> Any:
 
 def _responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """It hands out the logits and tokens of each response; the distribution is taken here, as its callers do."""
-    import torch
 
     def ask(packed: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
         return dict(zip(("logits", "tokens"), zip(*boundary.invoke({}, packed, args=_args(inputs), **batch))))
 
-    tokens = _tokens(inputs, valid_lengths(inputs))
-    found = _of_ranks(inputs, inputs["logits"], _after(inputs["logits"]), tokens, ask)
-    logs = [torch.log_softmax(logits, dim=-1) for logits in found["logits"]]
+    samples = _of_logits(inputs, ask)
+    logs = [torch.log_softmax(logits, dim=-1) for logits in samples["logits"]]
     width = inputs["token_ids"].shape[1]
-    chosen = [x.gather(-1, t[:, None])[:, 0] for x, t in zip(logs, found["tokens"])]
+    chosen = [x.gather(-1, t[:, None])[:, 0] for x, t in zip(logs, samples["tokens"])]
     return {"log_probs": as_rows(chosen, width), "entropy": as_rows([-(x.exp() * x).sum(-1) for x in logs], width)}
 
 
 def _own_kernel(module: Any) -> None:
     """:raises AbsentError: until June 2026 the log-prob itself was Megatron-LM's fused kernel, and not slime's code;
     get_responses, which hands it its logits and tokens, is bound."""
-
     if hasattr(module, "compute_log_probs"):
         raise AbsentError(f"not in this version: {module.__name__} asks a kernel of Megatron-LM for log-probs")
 
@@ -115,13 +114,12 @@ def _log_probs_and_entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str
     _own_kernel(boundary.imported[PPO])
 
     def ask(packed: Any, batch: Mapping[str, Any]) -> Any:
-        found = boundary.invoke({}, packed, args=_args(inputs), with_entropy=inputs["with_entropy"], **batch)
-        return found[1] if isinstance(found, tuple) else found
+        answer = boundary.invoke({}, packed, args=_args(inputs), with_entropy=inputs["with_entropy"], **batch)
+        return answer[1] if isinstance(answer, tuple) else answer
 
-    tokens = _tokens(inputs, valid_lengths(inputs))
-    found = _of_ranks(inputs, inputs["logits"], _after(inputs["logits"]), tokens, ask)
+    answer = _of_logits(inputs, ask)
     width = inputs["token_ids"].shape[1]
-    return {key: as_rows(found[key], width) if key in found else None for key in ("log_probs", "entropy")}
+    return {key: as_rows(answer[key], width) if key in answer else None for key in ("log_probs", "entropy")}
 
 
 def _flat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,23 +132,19 @@ def _flat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
-    tokens = [torch.zeros(n + 1, dtype=torch.long) for n in valid_lengths(inputs)]
+    tokens = [torch.zeros(n + 1, dtype=torch.long) for n in lengths_of(inputs, "response_mask")]
 
     def ask(packed: Any, batch: Mapping[str, Any]) -> Any:
-        found = boundary.invoke({}, packed.unsqueeze(-1), args=_args({"temperature": 0.5}), **batch)
-        return found[1] if isinstance(found, tuple) else found
+        answer = boundary.invoke({}, packed.unsqueeze(-1), args=_args({"temperature": 0.5}), **batch)
+        return answer[1] if isinstance(answer, tuple) else answer
 
-    found = _of_ranks(inputs, inputs["outputs"], inputs["output_after"], tokens, ask)
-    return {"values": as_rows(found["values"], inputs["outputs"].shape[1])}
+    answer = _of_ranks(inputs, inputs["outputs"], inputs["output_after"], tokens, ask)
+    return {"values": as_rows(answer["values"], inputs["outputs"].shape[1])}
 
 
 def _context_parallel(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Every rank has its chunk of the packed sequence, padded until the ranks divide it. The answer of rank 0."""
-    import torch
-
-    lengths, ranks = valid_lengths(inputs), inputs["context_parallel_size"]
+    lengths, ranks = lengths_of(inputs, "response_mask"), inputs["context_parallel_size"]
     logits = _packed(inputs["logits"], lengths, _after(inputs["logits"]))[0]
     tokens = torch.cat(_tokens(inputs, lengths))
     surplus = -len(tokens) % ranks
@@ -159,17 +153,10 @@ def _context_parallel(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
     sent: list[Any] = []
 
     def rank(number: int, all_gather: Any) -> Any:
+        own = {"logits": logits.chunk(ranks)[number], "model_input_ids": tokens.chunk(ranks)[number].unsqueeze(0)}
+        where = {"cp_rank": number, "cp_size": ranks, "cp_group": None, "allow_compile": False}
         with swapped(torch.distributed.nn.functional, "all_gather", all_gather):
-            return boundary.invoke(
-                {"temperature": inputs["temperature"]},
-                logits=logits.chunk(ranks)[number],
-                target_tokens=tokens,
-                cp_rank=number,
-                cp_size=ranks,
-                cp_group=None,
-                model_input_ids=tokens.chunk(ranks)[number].unsqueeze(0),
-                allow_compile=False,
-            )
+            return boundary.invoke(taken(inputs, "temperature"), target_tokens=tokens, **own, **where)
 
     def recorded(part: Any, group: Any = None) -> list[Any]:
         sent.append(part)
@@ -177,38 +164,27 @@ def _context_parallel(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
 
     for number in range(ranks):
         rank(number, recorded)
-    found = rank(0, lambda part, group=None: list(sent))
-    return dict(zip(("log_probs", "entropy"), (_responses_of(part, lengths, inputs) for part in found)))
+    answer = rank(0, lambda part, group=None: list(sent))
+    return dict(zip(("log_probs", "entropy"), (_responses_of(part, lengths, inputs) for part in answer)))
 
 
-class _Model:
-    """A model that answers these logits ``[1, T, V]``, wherever it is."""
-
-    def __init__(self, logits: Any) -> None:
-        self._answer = stand_in(logits=logits)
-
-    def __call__(self, **_: Any) -> Any:
-        return self._answer
-
-    def nothing(self) -> None:
-        """There is one device."""
-
-    cpu = cuda = eval = nothing
+def _model(logits: Any) -> Any:
+    """A model that answers these logits ``[1, T, V]``, on the one device that there is."""
+    model: Any = torch.nn.Module()
+    model.forward = lambda **_: stand_in(logits=logits)
+    model.cuda = lambda: model
+    return model
 
 
 def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The reference's log-probs. The policy answers the logits turned round, so that asking it shows."""
-    import torch
-
-    if not hasattr(boundary.owner, "_get_model_inputs_args"):
-        raise AbsentError("not in this version: there is one model, whose parameters are exchanged on its GPU")
-    lengths = valid_lengths(inputs)
+    lengths = lengths_of(inputs, "response_mask")
     logits = _packed(inputs["logits"], lengths, _after(inputs["logits"]))
     tokens = torch.cat(_tokens(inputs, lengths))
     batch = {"tokens": tokens, "position_ids": torch.arange(len(tokens))}
     actor = stand_in(
-        model=_Model(-logits),
-        ref_model=_Model(logits),
+        model=_model(-logits),
+        ref_model=_model(logits),
         args=stand_in(rollout_temperature=inputs["temperature"], true_on_policy_mode=True),
         prof=stand_in(iterate_train_log_probs=iter),
         fsdp_cpu_offload=True,  # models stay where they are
@@ -217,20 +193,14 @@ def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         cp_group=None,
     )
     actor._get_model_inputs_args = boundary.owner._get_model_inputs_args.__get__(actor)
-    with (
-        swapped(torch.distributed, "get_rank", lambda *_: 0),
-        swapped(torch.distributed, "barrier", lambda **_: None),
-        swapped(boundary.module, "tqdm", lambda batches, **_: batches),
-        swapped(boundary.module, "get_gloo_group", lambda: None),
-    ):
+    ranks = all_swapped(torch.distributed, get_rank=partial(itself, 0), barrier=partial(itself, None))
+    with ranks, all_swapped(boundary.module, tqdm=itself, get_gloo_group=partial(itself, None)):
         boundary.function(actor, "ref", [batch], store_prefix="ref_")
     return {"log_probs": _responses_of(batch["ref_log_probs"], lengths, inputs)}
 
 
 def _responses_of(packed: Any, lengths: list[int], inputs: Mapping[str, Any]) -> Any:
     """The responses among the answers for all tokens but the first; the token after a response is the next prompt."""
-    import torch
-
     parts = torch.nn.functional.pad(packed, (0, 1))[: sum(lengths) + len(lengths)].split([n + 1 for n in lengths])
     return as_rows([part[:n] for part, n in zip(parts, lengths)], inputs["token_ids"].shape[1])
 
@@ -298,7 +268,8 @@ BINDINGS = (
         formerly=(f"{_FSDP}.FSDPTrainRayActor._compute_log_prob",),
         call=_reference,
         stand_ins=(_ACTOR, _MODELS, _FIRST),
-        requires=(_FSDP,),
+        # Before, there was one model, whose parameters were exchanged on its GPU.
+        requires=(f"{_FSDP}.FSDPTrainRayActor._get_model_inputs_args",),
         fixed={"with_entropy": False},
         accepts=_LENGTHS,
     ),

@@ -8,6 +8,7 @@ import queue
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from sentinel.contracts.conversations import chat
@@ -15,8 +16,19 @@ from sentinel.contracts.rollouts import SAMPLING_REQUEST
 from sentinel.contracts.table_engine import ROW, TableEngine, experts_beside, in_sglangs_words
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.families import BASE64, rollout, sampling_request
-from sentinel.worker.kit import Asked, asked, awaited, itself, kept, of_parser, stand_in, swapped, with_base64
+from sentinel.worker.families import BASE64, WORDS, rollout, sampling_request
+from sentinel.worker.kit import (
+    Asked,
+    all_swapped,
+    asked,
+    awaited,
+    itself,
+    kept,
+    of_parser,
+    stand_in,
+    swapped,
+    with_base64,
+)
 
 from .shared import ARGS, MAIN, TYPES
 
@@ -86,27 +98,24 @@ def _refuse_groups(module: Any) -> None:
         raise AbsentError("not in this version: a group is a record, which counts the tokens that are left")
 
 
+def _alone(tokenizer: Any) -> dict[str, Any]:
+    """What the module of rollouts makes its state of: a tokenizer, in both of the ways in which it has been loaded."""
+    answers = {"load_tokenizer": tokenizer, "load_processor": None, "get_rollout_num_engines": 1}
+    tokenizers = stand_in(from_pretrained=partial(itself, tokenizer))  # until December 2025
+    return {**{name: partial(itself, answer) for name, answer in answers.items()}, "AutoTokenizer": tokenizers}
+
+
 def _asked(boundary: Any, args: Any) -> Any:
     """Of the state that all requests share, and the function that makes one."""
     _refuse_groups(boundary.module)
     module, rollouts = boundary.module, boundary.imported[_ROLLOUTS]
-    told = "custom_params"  # what a top_p asks to be told of changes no sample
+    left_out = "custom_params"  # what a top_p asks to be told of changes no sample
 
     async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
-        raise Asked({name: value for name, value in payload["sampling_params"].items() if name != told})
+        raise Asked({name: value for name, value in payload["sampling_params"].items() if name != left_out})
 
-    tokenizer = _OneToken()
-    answers = {
-        "load_tokenizer": tokenizer,
-        "load_processor": None,
-        "_prepare_prompt_ids": [5],
-        "get_rollout_num_engines": 1,
-    }
-    sample = boundary.imported[TYPES].Sample(prompt="a", tokens=[5])
-    tokenizers = stand_in(from_pretrained=lambda *_, **__: tokenizer)  # until December 2025
-    with contextlib.ExitStack() as alone, swapped(module, "post", post), swapped(module, "AutoTokenizer", tokenizers):
-        for name, said in answers.items():
-            alone.enter_context(swapped(module, name, lambda *_, _said=said, **__: _said))
+    tokenizer, sample = _OneToken(), boundary.imported[TYPES].Sample(prompt="a", tokens=[5])
+    with all_swapped(module, **_alone(tokenizer), post=post, _prepare_prompt_ids=partial(itself, [5])):
         if "tokenizer" in boundary.parameters:  # for a day in August 2025
             return asked(boundary.function(args, tokenizer, sample, rollouts.compute_sampling_params(args)))
         type(module.GenerateState)._instances.clear()
@@ -125,7 +134,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     samples share. An engine says nothing of where the last token goes."""
     module, made = boundary.module, boundary.imported[TYPES].Sample
     _refuse_groups(module)
-    engine, told = TableEngine(inputs), list[Any]()
+    engine, labels = TableEngine(inputs), list[Any]()
     room = 1000 if inputs["max_tokens"] is None else inputs["max_tokens"]
     options = {"partial_rollout": True, "use_token_output": True, "use_rollout_routing_replay": inputs["routed"]}
     sizes = dict.fromkeys(("num_layers", "moe_router_topk", "rollout_num_gpus", "rollout_num_gpus_per_engine"), 1)
@@ -141,20 +150,13 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return in_sglangs_words(engine.answer(payload["input_ids"], payload["sampling_params"]), inputs["routed"])
 
     async def graded(_: Any, sample: Any, **__: Any) -> float:
-        told.append(sample.label)
+        labels.append(sample.label)
         return 1.0
 
-    answers = {"load_tokenizer": engine.tokenizer, "load_processor": None, "get_rollout_num_engines": 1}
     row = made(prompt=engine.tokenizer.written(engine.prompt, add_generation_prompt=True), label=ROW)
     shared = {**inputs["options"], "max_new_tokens": room}
-    with contextlib.ExitStack() as alone:
-        for name, said in answers.items():
-            alone.enter_context(swapped(module, name, lambda *_, _said=said, **__: _said))
-        tokenizers = stand_in(from_pretrained=lambda *_, **__: engine.tokenizer)
-        for name, stands in (("post", post), ("async_rm", graded), ("AutoTokenizer", tokenizers)):
-            alone.enter_context(swapped(module, name, stands))
-        alone.enter_context(with_base64(module))
-        alone.enter_context(swapped(sys.modules.get(_GENERATOR), "post", post))
+    of_generator = swapped(sys.modules.get(_GENERATOR), "post", post)
+    with all_swapped(module, **_alone(engine.tokenizer), post=post, async_rm=graded), with_base64(module), of_generator:
         getattr(type(module.GenerateState), "_instances", {}).clear()
         state = (module.GenerateState(args),) if "state" in boundary.parameters else ()  # for a day in August 2025
         for _ in range(1 + sum(map(len, inputs["pieces"]))):
@@ -169,7 +171,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "log_probs": kept(row, "rollout_log_probs"),
         "experts": experts_beside(kept(row, "rollout_routed_experts")),
         "cut": row.status is made.Status.TRUNCATED,
-        "row": told,
+        "row": labels,
         "counts": [row.prefix_cache_info.cached_tokens] if hasattr(row, "prefix_cache_info") else None,
         "engine": engine,
     }
@@ -177,12 +179,12 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _teacher_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """It leaves them in the samples. The engine says nothing of the first token, which nothing predicts."""
-    given, made = inputs["arguments"], boundary.imported[TYPES].Sample
+    arguments, made = inputs["arguments"], boundary.imported[TYPES].Sample
     samples = [
         made(
             response_length=length, reward={"meta_info": {"input_token_logprobs": [(None, 5), *((n, 6) for n in row)]}}
         )
-        for row, length in zip(given["values"], given["response_lengths"])
+        for row, length in zip(arguments["values"], arguments["response_lengths"])
     ]
     boundary.function(stand_in(reward_key=None), samples)
     return {"returned": [sample.teacher_log_probs for sample in samples]}
@@ -190,23 +192,23 @@ def _teacher_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """How many samples are kept, and the batch size that was chosen; as many as fill whole batches of it should be."""
-    given = inputs["arguments"]
+    arguments = inputs["arguments"]
     if hasattr(boundary.module, "build_dp_schedule"):
         raise AbsentError(f"{boundary.path} trims nothing here: build_dp_schedule leaves out what fills no step")
     sample = boundary.imported[TYPES].Sample
-    answer = stand_in(samples=[sample(index=n) for n in range(given["samples"])], metrics=None)
+    answer = stand_in(samples=[sample(index=n) for n in range(arguments["samples"])], metrics=None)
     args = stand_in(
         load_debug_rollout_data=None,
         disable_rollout_trim_samples=False,
         debug_rollout_only=False,
-        use_dynamic_global_batch_size=given["dynamic"],
-        global_batch_size=given["global_batch_size"],
+        use_dynamic_global_batch_size=arguments["dynamic"],
+        global_batch_size=arguments["global_batch_size"],
     )
-    manager = stand_in(args=args, train_parallel_config={"dp_size": given["dp_size"]})
+    manager = stand_in(args=args, train_parallel_config={"dp_size": arguments["dp_size"]})
     manager.rollout_id, manager.data_source = 0, None
     manager.generate_rollout = lambda *_, **__: answer.samples
-    manager._dynamic_global_batch_size = given["global_batch_size"]
-    if given["dynamic"]:
+    manager._dynamic_global_batch_size = arguments["global_batch_size"]
+    if arguments["dynamic"]:
         size = getattr(boundary.owner, "_compute_dynamic_global_batch_size", None)
         if size is None:
             raise AbsentError("not in this version: there is no dynamic batch size")
@@ -243,7 +245,6 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
     return {"token_ids": ids, "loss_mask": mask}
 
 
-_WORDS = StandIn("tokenizer", "a word is a token, in a template of ChatML's form")
 _SGLANG, _ARGUMENTS = "slime.backends.sglang_utils.arguments", "slime.utils.arguments"
 _MASKS = "slime.utils.mask_utils.MultiTurnLossMaskGenerator"
 
@@ -283,7 +284,7 @@ BINDINGS = (
             "trained_tokens",
             call=_trained_of_a_chat,
             requires=(f"{_MASKS}.gen_multi_turn_loss_mask_{kind}",),
-            stand_ins=(_WORDS,),
+            stand_ins=(WORDS,),
             fixed={"trains": "all", "max_tokens": None, **without},
             dialects=(
                 Dialect(

@@ -9,7 +9,7 @@ from typing import Any
 
 from sentinel.targets import StandIn
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import stand_in, swapped
+from sentinel.worker.kit import lengths_of, megatron_alone, stand_in, swapped, torch
 
 MAIN = "https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime"
 PPO = "slime.utils.ppo_utils"
@@ -18,7 +18,6 @@ CP = "slime.backends.megatron_utils.cp_utils"
 TYPES = "slime.utils.types"
 
 ARGS = StandIn("args", "the trainer's command-line namespace, of which the boundary reads these fields alone")
-MPU = StandIn("mpu", "Megatron's parallel state for one process: every axis of size 1, rank 0, first and last stage")
 SELF = StandIn("self", "the real manager starts a cluster; the method reads these attributes alone")
 LOG_PROBS = StandIn(
     "get_log_probs_and_entropy", "answers the log-probs of the scenario; how logits make them is not measured"
@@ -39,16 +38,8 @@ def one_rank(context_parallel_rank: int | None = 0, **sizes: int) -> Iterator[No
     :param context_parallel_rank: None for the one that torch says.
     :param sizes: of an axis that is to have another size than 1, such as ``context_parallel=2``.
     """
-    import torch
-
-    axes = ("tensor_model_parallel", "context_parallel", "data_parallel", "pipeline_model_parallel")
-    answers: dict[str, Any] = {f"get_{axis}_world_size": sizes.get(axis, 1) for axis in axes}
-    answers |= {f"get_{axis}_rank": 0 for axis in axes}
-    answers["get_context_parallel_rank"] = context_parallel_rank or 0
-    stages = {"is_pipeline_first_stage": True, "is_pipeline_last_stage": True}
-    groups = dict.fromkeys(f"get_{axis}_group" for axis in axes)
-    answers |= {**stages, **groups}
-    mpu = stand_in(**{k: lambda *_, _answer=v, **__: _answer for k, v in answers.items()})
+    ranks = {f"get_{axis}_world_size": size for axis, size in sizes.items()}
+    mpu = megatron_alone(**ranks, get_context_parallel_rank=context_parallel_rank or 0)
     if context_parallel_rank is None:
         mpu.get_context_parallel_rank = lambda: torch.distributed.get_rank()
     users = [m for n, m in list(sys.modules.items()) if n.startswith("slime.") and "mpu" in getattr(m, "__dict__", {})]
@@ -80,8 +71,6 @@ def kl_name(compute_approx_kl: Any, estimator: str) -> str:
 
     :raises AbsentError: where the revision has no such estimator.
     """
-    import torch
-
     for name in (estimator, *_FORMER_NAMES.get(estimator, ())):
         try:
             compute_approx_kl(torch.zeros(1), torch.zeros(1), kl_loss_type=name)
@@ -98,19 +87,37 @@ def as_samples(inputs: Mapping[str, Any], *names: str) -> dict[str, list[Any]]:
     return {name: list(inputs[name]) for name in names}
 
 
-def valid_lengths(inputs: Mapping[str, Any]) -> list[int]:
-    return [int(length) for length in (inputs["response_mask"] != 0).sum(-1)]
-
-
 def valid_samples(inputs: Mapping[str, Any], *names: str) -> dict[str, list[Any]]:
     """Samples of the lengths that the mask says."""
-    return {name: [row[:n] for row, n in zip(inputs[name], valid_lengths(inputs))] for name in names}
+    return {name: [row[:n] for row, n in zip(inputs[name], lengths_of(inputs, "response_mask"))] for name in names}
 
 
 def valid_counts(inputs: Mapping[str, Any]) -> dict[str, list[int]]:
     """Of these samples, with one token of a prompt."""
-    lengths = valid_lengths(inputs)
+    lengths = lengths_of(inputs, "response_mask")
     return {"response_lengths": lengths, "total_lengths": [n + 1 for n in lengths]}
+
+
+def policy_args(inputs: Mapping[str, Any], **options: Any) -> Any:
+    """What the policy loss reads of the command line."""
+    off = ("use_rollout_logprobs", "use_opsm", "get_mismatch_metrics", "use_tis", "use_unbiased_kl")
+    usual: dict[str, Any] = {
+        **dict.fromkeys(off, False),
+        "advantage_estimator": "grpo",
+        "eps_clip": inputs["eps_clip_low"],
+        "eps_clip_high": inputs["eps_clip_high"],
+        "eps_clip_c": inputs["dual_clip"],
+        "rollout_top_p": 1.0,
+        "custom_pg_loss_reducer_function_path": None,
+        "loss_aggregation": "sample_mean",  # of #2090, which was not merged
+    }
+    return stand_in(**{**usual, **options})
+
+
+def policy_batch(inputs: Mapping[str, Any], mask: Any) -> dict[str, Any]:
+    """The rows of a policy loss as samples, whole."""
+    names = {"advantages": inputs["advantages"], "log_probs": inputs["old_log_probs"], "loss_masks": mask}
+    return {**{name: list(rows) for name, rows in names.items()}, "unconcat_tokens": None, **full_lengths(inputs)}
 
 
 def policy_microbatch(
@@ -120,29 +127,8 @@ def policy_microbatch(
 
     :param more: further fields of the batch.
     """
-    import torch
-
-    off = ("use_rollout_logprobs", "use_opsm", "get_mismatch_metrics", "use_tis", "use_unbiased_kl", "use_kl_loss")
-    usual = {**dict.fromkeys(off, False), "advantage_estimator": "grpo"}
-    args = stand_in(
-        eps_clip=inputs["eps_clip_low"],
-        eps_clip_high=inputs["eps_clip_high"],
-        eps_clip_c=inputs["dual_clip"],
-        entropy_coef=0.0,
-        rollout_top_p=1.0,
-        custom_pg_loss_reducer_function_path=None,
-        loss_aggregation="sample_mean",  # of #2090, which was not merged
-        **{**usual, **options},
-    )
-    log_probs = list(inputs["log_probs"])
-    batch = {
-        "advantages": list(inputs["advantages"]),
-        "log_probs": list(inputs["old_log_probs"]),
-        "loss_masks": list(inputs["response_mask"]),
-        "unconcat_tokens": None,
-        **full_lengths(inputs),
-        **more,
-    }
+    args = policy_args(inputs, **{"entropy_coef": 0.0, "use_kl_loss": False, **options})
+    log_probs, batch = list(inputs["log_probs"]), {**policy_batch(inputs, inputs["response_mask"]), **more}
     answer = Answer(log_probs=log_probs, entropy=[torch.zeros_like(row) for row in log_probs])
     with one_rank(), swapped(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
         return boundary.function(args, *parallel_state(boundary), batch, torch.zeros(()), reducer)
@@ -159,15 +145,13 @@ def shards(lengths: list[int], ranks: int) -> list[list[list[int]]]:
 
 def joined(parts: list[list[Any]], own: list[list[list[int]]]) -> list[Any]:
     """Samples, from the part that each rank has of each."""
-    import torch
-
-    found = []
+    samples = []
     for row, own_places in zip(zip(*parts), zip(*own)):
         order = torch.tensor([t for part in own_places for t in part], dtype=torch.long).argsort()
-        known = [len(part) for part in row] == [len(part) for part in own_places]
+        whole = [len(part) for part in row] == [len(part) for part in own_places]
         # A rank that answers for other tokens than it has has answered for none.
-        found.append(torch.cat(row)[order] if known else _nothing(row[0], len(order)))
-    return found
+        samples.append(torch.cat(row)[order] if whole else _nothing(row[0], len(order)))
+    return samples
 
 
 def _nothing(like: Any, count: int) -> Any:
@@ -176,8 +160,6 @@ def _nothing(like: Any, count: int) -> Any:
 
 def as_rows(samples: list[Any], width: int) -> Any:
     """Samples as rows ``[batch, tokens]``, with zeros behind them."""
-    import torch
-
     return torch.stack([torch.nn.functional.pad(row, (0, width - len(row))) for row in samples])
 
 

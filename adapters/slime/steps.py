@@ -9,15 +9,16 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import itself, on_ranks, stand_in, swapped
+from sentinel.worker.families import MPU
+from sentinel.worker.kit import gradients_of, itself, on_ranks, stand_in, swapped, torch
 
+from .balancing import schedule_of
 from .shared import (
     ARGS,
     CP,
     LOG_PROBS,
     LOSS,
     MAIN,
-    MPU,
     PPO,
     Answer,
     as_rows,
@@ -27,6 +28,8 @@ from .shared import (
     mask_sums,
     one_rank,
     parallel_state,
+    policy_args,
+    policy_batch,
     shards,
     valid_counts,
     valid_samples,
@@ -51,8 +54,6 @@ def _microbatch(
     boundary: Any, losses: list[Any], args: Any, batch: Mapping[str, Any], num_microbatches: int
 ) -> tuple[Any, Any]:
     """(loss, what Megatron divides by) of one microbatch with these losses of its tokens."""
-    import torch
-
     answer = Answer(log_probs=[-row for row in losses])
     with swapped(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
         loss, count, _ = boundary.invoke(
@@ -75,12 +76,7 @@ def _step_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     masks = list(inputs["response_mask"])
     rows = inputs["global_batch_size"]
     args = _loss_args(per_token, len(masks) if rows is None else rows)
-    batch = {
-        "loss_masks": masks,
-        **mask_sums(masks),
-        "unconcat_tokens": None,
-        **full_lengths(inputs),
-    }
+    batch = {"loss_masks": masks, **mask_sums(masks), "unconcat_tokens": None, **full_lengths(inputs)}
     with one_rank():
         loss, count = _microbatch(boundary, list(inputs["loss_mat"]), args, batch, 1)
     return {"loss": loss / count}
@@ -88,26 +84,17 @@ def _step_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _shared_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The loss of one sample whose tokens are spread over context-parallel ranks, as Megatron averages it over them."""
-    import torch
-
     losses, ranks = inputs["losses"], inputs["context_parallel_size"]
     mask, tokens = torch.ones_like(losses), len(losses)
-    prompt = inputs["prompt_length"]
-    batch = {
-        "loss_masks": [mask],
-        **mask_sums([mask]),
-        "unconcat_tokens": None,
-        "response_lengths": [tokens],
-        "total_lengths": [tokens + prompt],
-    }
+    whole = tokens + inputs["prompt_length"]
+    lengths = {"response_lengths": [tokens], "total_lengths": [whole]}
+    batch = {"loss_masks": [mask], **mask_sums([mask]), "unconcat_tokens": None, **lengths}
     args = _loss_args(inputs["per_token"], 1)
-    if not hasattr(boundary.imported[CP], "slice_log_prob_with_cp"):
-        raise AbsentError("not in this version: nothing there gives a rank its part of a response's tokens")
     own = boundary.imported[CP].slice_log_prob_with_cp
     total = 0.0
     for rank in range(ranks):
         with one_rank(rank, context_parallel=ranks, data_parallel=ranks):
-            part = own(losses, tokens + prompt, tokens) if ranks > 1 else losses
+            part = own(losses, whole, tokens) if ranks > 1 else losses
             loss, count = _microbatch(boundary, [part], args, batch, 1)
         total += loss / count / ranks
     return {"loss": total}
@@ -147,8 +134,8 @@ def _advantage_step(boundary: Any, args: Any, data: dict[str, Any], ranks: int =
         return mine
 
     with one_rank(None, context_parallel=ranks):
-        found = on_ranks(ranks, work)
-    data.update((name, joined([each[name] for each in found], own)) for name in ("advantages", "returns"))
+        of_ranks = on_ranks(ranks, work)
+    data.update((name, joined([each[name] for each in of_ranks], own)) for name in ("advantages", "returns"))
 
 
 def _stored_step(boundary: Any, args: Any, data: dict[str, Any]) -> None:
@@ -167,8 +154,6 @@ def _stored_step(boundary: Any, args: Any, data: dict[str, Any]) -> None:
 
 def _ppo_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """PPO's advantages, with what the rollout data says of the KL afterwards. Samples of the lengths of the mask."""
-    import torch
-
     width = inputs["response_mask"].shape[1]
     data: dict[str, Any] = {
         **valid_samples(inputs, "log_probs", "ref_log_probs", "values"),
@@ -189,16 +174,12 @@ _PPO_OPTIONS = {"kl_coef": "kl_coef", "gamma": "gamma", "lambd": "lam"}
 
 def _outcomes(inputs: Mapping[str, Any]) -> list[float]:
     """One reward a sample: the one that stands on a token that counts."""
-    import torch
-
     rewards = torch.where(inputs["response_mask"] != 0, inputs["token_level_rewards"], 0.0)
     return [float(reward) for reward in rewards.sum(-1)]
 
 
 def _ppo_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Samples of the lengths that the mask says; no KL penalty."""
-    import torch
-
     (values,) = valid_samples(inputs, "values").values()
     data = {
         **valid_counts(inputs),
@@ -214,8 +195,6 @@ def _ppo_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _reinforce_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
     rewards = inputs["token_level_rewards"]
     kl = torch.zeros_like(rewards) if inputs["kl"] is None else inputs["kl"]
     data = {
@@ -233,40 +212,23 @@ def _reinforce_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
 
 def _policy_args(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """What the policy loss reads of the command line."""
-    return _loss_args(
-        inputs["loss_agg_mode"] == "token-mean",
-        len(inputs["response_mask"]),
-        "policy_loss",
-        advantage_estimator="grpo",
-        eps_clip=inputs["eps_clip_low"],
-        eps_clip_high=inputs["eps_clip_high"],
-        eps_clip_c=inputs["dual_clip"],
+    per_token, rows = inputs["loss_agg_mode"] == "token-mean", len(inputs["response_mask"])
+    return policy_args(
+        inputs,
+        **vars(_loss_args(per_token, rows, "policy_loss")),
         entropy_coef=inputs["entropy_coef"],
         kl_loss_type=kl_name(boundary.module.compute_approx_kl, inputs["kl_estimator"]),
         kl_loss_coef=inputs["kl_coef"],
         use_kl_loss=inputs["ref_log_probs"] is not None,
-        custom_pg_loss_reducer_function_path=None,
-        loss_aggregation="sample_mean",  # of #2090, which was not merged
-        **dict.fromkeys(
-            ("use_rollout_logprobs", "use_opsm", "get_mismatch_metrics", "use_tis", "use_unbiased_kl"), False
-        ),
     )
 
 
 def _policy_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """One step on one microbatch: the gradient of the policy loss, its KL term and its entropy term."""
-    import torch
-
     log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
     reference, current = inputs["ref_log_probs"], list(log_probs)
     args = _policy_args(boundary, inputs)
-    batch = {
-        "advantages": list(inputs["advantages"]),
-        "log_probs": list(inputs["old_log_probs"]),
-        "loss_masks": list(mask.to(log_probs.dtype)),
-        "unconcat_tokens": None,
-        **full_lengths(inputs),
-    }
+    batch = policy_batch(inputs, mask.to(log_probs.dtype))
     if reference is not None:
         batch["ref_log_probs"] = list(reference)
     entropies = inputs["entropies"]
@@ -276,44 +238,37 @@ def _policy_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return torch.where(mask.reshape(-1), values, 0.0).sum() / mask.sum().clamp(min=1)
 
     with one_rank(), swapped(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
-        loss, told = boundary.function(args, *parallel_state(boundary), batch, torch.zeros(()), token_mean)
+        loss, metrics = boundary.function(args, *parallel_state(boundary), batch, torch.zeros(()), token_mean)
     loss.backward()
-    found = {} if entropies is None else {"entropy_gradient": entropies.grad, "entropy": told["entropy_loss"]}
-    return {"gradient": log_probs.grad, "pg_loss": told["pg_loss"], "kl_loss": told.get("kl_loss"), **found}
+    return {**gradients_of(inputs), **_reported(metrics)}
+
+
+def _reported(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    return {"pg_loss": metrics["pg_loss"], "kl_loss": metrics.get("kl_loss"), "entropy": metrics.get("entropy_loss")}
 
 
 def _policy_steps(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A step through the framework's own schedule of ranks and microbatches, iterator, loss, and reduction of what is
     reported. Megatron divides what a microbatch says by their number, and averages over ranks; or adds all up, and
     divides by the tokens that it is told."""
-    import torch
-
     mask, ranks = inputs["response_mask"] != 0, inputs["dp_size"]
     rows, width = mask.shape
     places = torch.arange(1, width + 1)
     lengths = [max(int(last), 1) for last in (mask * places).amax(-1)]  # what follows the last that counts is padding
-    budget = inputs["max_tokens_per_microbatch"]
-    cutting = stand_in(
-        use_dynamic_batch_size=budget is not None,
-        max_tokens_per_gpu=budget,
-        micro_batch_size=inputs["micro_batch_size"] or rows // ranks,
-        balance_data=False,
-        balance_by_flops=False,
-    )
-    parallel = {"dp_size": ranks, "cp_size": 1, "vpp_size": 1, "microbatch_group_size_per_vp_stage": 1}
     whole = {"response_lengths": lengths, "total_lengths": [length + 1 for length in lengths]}
-    order, cuts, (count,), (size,) = boundary.imported[_SCHEDULE].build_dp_schedule(
-        cutting, parallel, whole["total_lengths"], global_batch_size=rows, rollout_indices=list(range(rows))
-    )
+    cutting = {"budget": inputs["max_tokens_per_microbatch"], "micro_batch_size": inputs["micro_batch_size"]}
+    cutting["micro_batch_size"] = cutting["micro_batch_size"] or rows // ranks
+    schedule = schedule_of(whole["total_lengths"], ranks, **cutting)
+    order, cuts, (count,), (size,) = boundary.imported[_SCHEDULE].build_dp_schedule(**schedule)
     tables = {"current": "log_probs", "entropy": "entropies", "log_probs": "old_log_probs"}
     tables |= {"ref_log_probs": "ref_log_probs", "advantages": "advantages"}
-    for name, given in tables.items():
-        if inputs[given] is not None:
-            whole[name] = [row[:length] for row, length in zip(inputs[given], lengths)]
+    for name, ours in tables.items():
+        if inputs[ours] is not None:
+            whole[name] = [row[:length] for row, length in zip(inputs[ours], lengths)]
     whole["loss_masks"] = [row[:length].to(inputs["log_probs"].dtype) for row, length in zip(mask, lengths)]
     whole |= mask_sums(whole["loss_masks"])
     args = _policy_args(boundary, inputs)
-    losses, tokens, told = [], 0, []
+    losses, tokens, logs = [], 0, []
     for rank in range(ranks):
         own = {name: [values[row] for row in order[rank]] for name, values in whole.items()}
         iterator = boundary.imported[_DATA].DataIterator(own, cuts[rank])
@@ -328,17 +283,15 @@ def _policy_steps(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
                 loss, counted, log = boundary.function(args, batch, count, size, torch.zeros(()))
             losses.append(loss)
             tokens = tokens + counted
-            told.append(log)
+            logs.append(log)
     per_token = args.calculate_per_token_loss
     (sum(losses) / (tokens if per_token else count * ranks)).backward()
     reports = boundary.imported[_REPORTS]
     with swapped(reports.dist, "all_reduce", lambda *_, **__: None):
-        said = reports.reduce_train_step_metrics(
-            told, calculate_per_token_loss=per_token, step_global_batch_size=size, cp_size=1, dp_with_cp_group=None
+        metrics = reports.reduce_train_step_metrics(
+            logs, calculate_per_token_loss=per_token, step_global_batch_size=size, cp_size=1, dp_with_cp_group=None
         )
-    log_probs, entropies = inputs["log_probs"], inputs["entropies"]
-    found = {} if entropies is None else {"entropy_gradient": entropies.grad, "entropy": said["entropy_loss"]}
-    return {"gradient": log_probs.grad, "pg_loss": said["pg_loss"], "kl_loss": said.get("kl_loss"), **found}
+    return {**gradients_of(inputs), **_reported(metrics)}
 
 
 _SCHEDULE = "slime.utils.dp_schedule"
@@ -348,8 +301,6 @@ _REPORTS = "slime.observability.train_metric_utils"
 
 def _prompt_mean(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A step with as many responses a prompt, after the division by the responses that follows."""
-    import torch
-
     losses, mask, labels = inputs["loss_mat"], inputs["response_mask"], list(inputs["group"])
     sums = {label: sum(row.sum() for row, own in zip(mask, labels) if own == label) for label in labels}
     args = stand_in(
@@ -382,6 +333,7 @@ BINDINGS = (
         "context_parallel_loss",
         call=_shared_loss,
         imports=(CP,),
+        requires=(f"{CP}.slice_log_prob_with_cp",),
         stand_ins=(ARGS, MPU, LOG_PROBS),
     ),
     Binding(

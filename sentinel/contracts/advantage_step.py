@@ -20,24 +20,23 @@ from sentinel.contracts.contract import (
     per_token,
 )
 from sentinel.contracts.normalisation import LAWS_OF_TOKENS, lay_out_groups, normalised, rows_of
+from sentinel.values.lazy import torch
 from sentinel.values.literals import Tensor, tensor
 
 _KEYS = ("advantages", "returns", "tot_rewards", "kl_rewards", "loss_mask")
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Advantages and returns that the loss will mask out are nobody's meaning: they are left out on both sides."""
-    import torch
-
+    """Measure one step; advantages and returns that the loss will mask out mean nothing, and are left out."""
     outputs = call(**{**inputs, "reward_norm": _sized(inputs["reward_norm"], inputs["group"])})
-    seen = {key: outputs[key] for key in _KEYS}
+    observation = {key: outputs[key] for key in _KEYS}
     for key in ("advantages", "returns"):
-        seen[key] = torch.where(seen["loss_mask"] != 0, seen[key], 0.0)
-    return seen
+        observation[key] = torch.where(observation["loss_mask"] != 0, observation[key], 0.0)
+    return observation
 
 
 def _sized(norm: Mapping[str, Any] | None, group: Any) -> Mapping[str, Any] | None:
-    """The normalisation with the size of the groups, where it needs it and does not say it."""
+    """Add the size of the groups to a normalisation that needs it and does not say it."""
     if (
         norm is None
         or group is None
@@ -59,8 +58,6 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     A sequence without a generated token is rejected, and one without EOS earns nothing where that is asked for; the
     reward of neither is in the statistics of the others.
     """
-    import torch
-
     if inputs["kl_ctl"]:
         raise DoesNotApply("the step's KL penalty needs the log-probs of a reference")
     attention, generated = inputs["attention_mask"] != 0, inputs["loss_mask"] != 0
@@ -92,7 +89,7 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _normalisation(norm: Mapping[str, Any], group: Any) -> dict[str, Any]:
-    """A configuration's normalisation in the terms of :func:`sentinel.contracts.normalisation.normalised`."""
+    """Write a configuration's normalisation in the terms of :func:`sentinel.contracts.normalisation.normalised`."""
     return {
         "group": group,
         "mean_level": norm.get("mean_level"),

@@ -6,11 +6,13 @@ Formulas are in float64 torch, from the papers named; what frameworks honestly c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from sentinel.contracts.contract import Choose, DoesNotApply, Input, dialect
+from sentinel.contracts.contract import Choose, DoesNotApply, Input, Measure, dialect, drawn
+from sentinel.values.lazy import torch
 from sentinel.values.literals import Tensor, tensor
 
 LOSS_AGG_MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
@@ -20,16 +22,15 @@ LOSS_AGG_MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-tok
 #: A search draws ``batch_num_tokens`` and ``global_batch_size`` as the tokens and sequences of *other* microbatches
 #: and ranks; :func:`count_globally` adds the batch's own.
 AGGREGATION_INPUTS = (
-    Input("loss_agg_mode", "string", "how per-token losses become one", default="token-mean", choices=LOSS_AGG_MODES),
-    Input("batch_num_tokens", "number", "valid tokens of the global batch", default=None, choices=(None, 0, 3)),
-    Input("global_batch_size", "number", "valid sequences of the global batch", default=None, choices=(None, 0, 2)),
-    Input("dp_size", "number", "data-parallel ranks whose losses are averaged", default=None, choices=(None, 1, 2)),
-    Input(
+    drawn("loss_agg_mode", "how per-token losses become one", LOSS_AGG_MODES, "token-mean", kind="string"),
+    drawn("batch_num_tokens", "valid tokens of the global batch", (None, 0, 3), kind="number"),
+    drawn("global_batch_size", "valid sequences of the global batch", (None, 0, 2), kind="number"),
+    drawn("dp_size", "data-parallel ranks whose losses are averaged", (None, 1, 2), kind="number"),
+    drawn(
         "loss_scale_factor",
-        "number",
         "constant divisor of seq-mean-token-sum-norm; left out, the number of columns",
-        default=None,
-        choices=(None, 8),
+        (None, 8),
+        kind="number",
     ),
     dialect(
         "empty_rows",
@@ -45,7 +46,7 @@ AGGREGATION_INPUTS = (
 
 
 def aggregated(mode: str) -> dict[str, Any]:
-    """What a binding fixes whose boundary aggregates in one way, and counts nothing but the batch that it has."""
+    """Name what a binding fixes whose boundary aggregates in one way, and counts nothing but the batch that it has."""
     counts = ("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor")
     return {"loss_agg_mode": mode, **dict.fromkeys(counts)}
 
@@ -70,7 +71,7 @@ CONTEXT_PARALLEL = Input(
 
 
 def aggregate(loss_mat: Any, inputs: Mapping[str, Any], weights: Any = None) -> Any:
-    """One scalar from per-token losses ``l`` [batch, tokens] with mask ``m``.
+    """Reduce per-token losses ``l`` [batch, tokens] with mask ``m`` to one scalar.
 
     With ``T = sum_it m_it``, ``B`` = sequences with a valid token, ``R`` = data-parallel ranks, ``w_i`` a sequence's
     weight, and ``batch_num_tokens`` and ``global_batch_size`` in the places of ``T`` and ``B`` where they are given:
@@ -84,8 +85,6 @@ def aggregate(loss_mat: Any, inputs: Mapping[str, Any], weights: Any = None) -> 
 
     ``R`` undoes that ranks average their gradients. A batch without valid tokens has the loss 0.
     """
-    import torch
-
     valid = inputs["response_mask"] != 0
     per_row = torch.where(valid, loss_mat, 0.0).sum(-1)
     if weights is not None:
@@ -108,19 +107,17 @@ def aggregate(loss_mat: Any, inputs: Mapping[str, Any], weights: Any = None) -> 
     raise DoesNotApply(f"no definition of the loss aggregation mode {mode!r}")
 
 
-def _count(given: float | None, counted: int) -> float:
-    return max(counted if given is None else given, 1)
+def _count(whole: float | None, counted: int) -> float:
+    return max(counted if whole is None else whole, 1)
 
 
 def log_ratio(log_probs: Any, old_log_probs: Any, mask: Any, level: str = "token") -> Any:
-    """``log (p / p_old)`` of each token, at the level at which the ratio is taken, as [batch, tokens].
+    """Compute ``log (p / p_old)`` of each token, at the level at which the ratio is taken, as [batch, tokens].
 
     ``token``: its own. ``sequence``: the sum over the sequence's valid tokens, that is, the ratio of whole responses.
     ``geometric``: their mean (GSPO, arXiv:2507.18071, equation 7). ``segment``: the mean over the run of valid tokens
     in which the token stands. Masked tokens carry no gradient, whatever stands there.
     """
-    import torch
-
     valid = mask != 0
     ratio = torch.where(valid, log_probs, 0.0) - torch.where(valid, old_log_probs, 0.0)
     if level in ("sequence", "geometric"):
@@ -137,28 +134,22 @@ def log_ratio(log_probs: Any, old_log_probs: Any, mask: Any, level: str = "token
 
 
 def exponential(logs: Any, inputs: Mapping[str, Any]) -> Any:
-    """``exp`` of log-ratios, by way of single precision where the dialect says so."""
-    import torch
-
+    """Take ``exp`` of log-ratios, by way of single precision where the dialect says so."""
     return torch.exp(logs.float()).double() if inputs["ratio_precision"] == "float32" else torch.exp(logs)
 
 
 def row_mean(values: Any, mask: Any) -> Any:
-    """The mean over each row's valid tokens, at every token of the row; 0 in a row without any."""
-    import torch
-
+    """Average each row's valid tokens, at every token of the row; 0 in a row without any."""
     valid = mask != 0
     total = torch.where(valid, values, 0.0).sum(-1, keepdim=True)
     return (total / valid.sum(-1, keepdim=True).clamp(min=1)).expand_as(values)
 
 
 def fraction(flags: Any, mask: Any) -> float:
-    """The share of the valid tokens that are flagged, as a float; flags that are one number already are that number.
+    """Compute the share of the valid tokens that are flagged; flags that are one number already are that number.
 
     A boundary may report a flag a token: its caller takes the mean.
     """
-    import torch
-
     if not isinstance(flags, torch.Tensor):
         return float(flags)
     if flags.numel() == 1 and flags.shape != mask.shape:
@@ -171,9 +162,7 @@ def fraction(flags: Any, mask: Any) -> float:
 
 
 def leaf(value: Any) -> Any:
-    """A copy to differentiate with respect to, laid out in memory as the original."""
-    import torch
-
+    """Copy a tensor to differentiate with respect to, laid out in memory as the original."""
     copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
     try:
         copy.copy_(value.detach())
@@ -183,13 +172,11 @@ def leaf(value: Any) -> Any:
 
 
 def gradient(loss: Any, of: Any) -> Any:
-    """``d loss / d of``; zeros where the loss does not depend on it."""
-    import torch
-
+    """Compute ``d loss / d of``; zeros where the loss does not depend on it."""
     if not isinstance(loss, torch.Tensor) or not loss.requires_grad:
         return torch.zeros_like(of)
-    (found,) = torch.autograd.grad(loss, of, allow_unused=True)
-    return torch.zeros_like(of) if found is None else found
+    (slope,) = torch.autograd.grad(loss, of, allow_unused=True)
+    return torch.zeros_like(of) if slope is None else slope
 
 
 def detached(value: Any) -> Any:
@@ -197,15 +184,43 @@ def detached(value: Any) -> Any:
 
 
 def metric(value: Any, mask: Any) -> float | None:
-    """A reported metric as a number; None where the boundary reports none; the mean where it reports one a token."""
+    """Read a reported metric as a number: None where there is none, the mean where it is one a token."""
     return None if value is None else fraction(detached(value), mask)
+
+
+def differentiated(*metrics: str, **gradients: str) -> Measure:
+    """Measure one loss and its backward pass, by these inputs: ``call`` returns ``loss``.
+
+    :param metrics: what it reports beside that, as a number or one number a token.
+    :param gradients: input -> what its gradient is called.
+    """
+    return partial(_differentiated, metrics=metrics, gradients=gradients)
+
+
+def _differentiated(
+    call: Callable[..., Mapping[str, Any]],
+    inputs: Mapping[str, Any],
+    metrics: Sequence[str],
+    gradients: Mapping[str, str],
+) -> dict[str, Any]:
+    leaves = {name: leaf(inputs[name]) for name in gradients}
+    outputs = call(**{**inputs, **leaves})
+    loss = outputs["loss"]
+    slopes: Sequence[Any] = [torch.zeros_like(value) for value in leaves.values()]
+    if isinstance(loss, torch.Tensor) and loss.requires_grad:
+        slopes = torch.autograd.grad(loss, [*leaves.values()], allow_unused=True, materialize_grads=True)
+    return {
+        "loss": detached(loss),
+        **dict(zip(gradients.values(), slopes)),
+        **{name: metric(outputs.get(name), inputs["response_mask"]) for name in metrics},
+    }
 
 
 # -- scenarios ---------------------------------------------------------------------------------------------------------
 
 
 def replaced(value: Tensor, array: Any) -> Tensor:
-    """A tensor literal with other values: the dtype and ``requires_grad`` stay."""
+    """Give a tensor literal other values; its dtype and ``requires_grad`` stay."""
     return tensor(np.asarray(array).tolist(), value.dtype, value.requires_grad)
 
 
@@ -223,12 +238,12 @@ def spread(inputs: dict[str, Any], current: str, other: str) -> dict[str, Any]:
 
 
 def spreading(current: str, other: str) -> Callable[[dict[str, Any], Choose], dict[str, Any]]:
-    """The arrangement of a scenario that is :func:`spread` and nothing else."""
+    """Arrange scenarios by :func:`spread` and nothing else."""
     return lambda inputs, choose: spread(inputs, current, other)
 
 
 def with_a_token(inputs: dict[str, Any], choose: Choose, name: str = "response_mask") -> dict[str, Any]:
-    """The scenario, in which every response has a token that counts: a response of no token was never sampled."""
+    """Give every response a token that counts: a response of no token was never sampled."""
     filled = inputs[name].array() != 0
     filled[:, 0] |= ~filled.any(-1)
     inputs[name] = replaced(inputs[name], filled.astype(int))
@@ -261,7 +276,7 @@ def count_globally(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
 
 
 def cut_rows(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
-    """The batch cut into microbatches of consecutive rows; the sum of their losses is the whole batch's.
+    """Cut the batch into microbatches of consecutive rows; the sum of their losses is the whole batch's.
 
     Every part keeps the global counts, so it has to be given the one that its mode divides by.
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from sentinel.contracts.contract import Contract, Input, Observed
+from sentinel.values.lazy import torch
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every leaf of nested containers and attribute holders with its dotted path."""
+    """List every leaf of nested containers and attribute holders with its dotted path."""
     from types import SimpleNamespace
 
     if isinstance(value, SimpleNamespace):
@@ -25,22 +26,15 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _snapshot(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
     return {
         path: leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for path, leaf in _leaves(arguments)
     }
 
 
 def _same(left: Any, right: Any) -> bool:
-    import torch
-
     if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
-        return (
-            left.dtype == right.dtype
-            and left.shape == right.shape
-            and torch.equal(left.nan_to_num(), right.nan_to_num())
-        )
+        alike = left.dtype == right.dtype and left.shape == right.shape
+        return alike and bool(torch.equal(left.nan_to_num(), right.nan_to_num()))
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
         return False
     return left is right or (type(left) is type(right) and repr(left) == repr(right))
@@ -48,10 +42,8 @@ def _same(left: Any, right: Any) -> bool:
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call once; observe the answer, the gradients of the sum of all differentiable outputs, and what was mutated."""
-    import torch
-
-    given = {"self": inputs["self"], "positional": inputs["positional"], **inputs["arguments"]}
-    before = _snapshot(given)
+    arguments = {"self": inputs["self"], "positional": inputs["positional"], **inputs["arguments"]}
+    before = _snapshot(arguments)
     raised = None
     returned = None
     try:
@@ -64,8 +56,8 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
     live = [leaf for leaf in outputs if leaf.requires_grad and leaf.grad_fn is not None]
     if live:
         torch.autograd.backward(torch.stack([leaf.sum() for leaf in live]).sum())
-    after = _snapshot(given)
-    tensors = {path: leaf for path, leaf in _leaves(given) if isinstance(leaf, torch.Tensor)}
+    after = _snapshot(arguments)
+    tensors = {path: leaf for path, leaf in _leaves(arguments) if isinstance(leaf, torch.Tensor)}
     return {
         "returned": returned,
         "raised": raised,

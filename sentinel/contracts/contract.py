@@ -1,15 +1,16 @@
 """What a contract is: the framework-independent meaning of a kind of boundary.
 
-A contract is read by the controller (which never imports torch) and by the worker; functions that touch tensors
-import torch inside themselves.
+A contract is read by the controller (which never imports torch) and by the worker.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Literal, Protocol
+
+from sentinel.values.lazy import torch
 
 InputKind = Literal["tensor", "number", "integer", "boolean", "string", "labels", "mapping", "any"]
 
@@ -32,16 +33,16 @@ class Choose(Protocol):
     """
 
     def integer(self, low: int, high: int) -> int:
-        """An integer from ``low`` to ``high``, both included; shrinks towards ``low``."""
+        """Choose an integer from ``low`` to ``high``, both included; shrinks towards ``low``."""
 
     def one_of(self, choices: Sequence[Any]) -> Any:
-        """One of the choices; shrinks towards the first."""
+        """Choose one of these; shrinks towards the first."""
 
     def integers(self, count: int, low: int, high: int) -> list[int]:
-        """``count`` integers, as :meth:`integer` each, at less cost."""
+        """Choose ``count`` integers, as :meth:`integer` each, at less cost."""
 
     def permutation(self, count: int) -> list[int]:
-        """An order of ``range(count)``; shrinks towards the identity."""
+        """Choose an order of ``range(count)``; shrinks towards the identity."""
 
 
 class Required:
@@ -112,17 +113,34 @@ def token_mask(
     return per_token("response_mask", meaning, "mask", dtypes=dtypes, **more)
 
 
+#: Which rows belong together.
+GROUP = Input("group", "labels", "the prompt that each row answers", shape=("batch",))
+GROUP_LAYOUT = Input(
+    "group_layout",
+    "string",
+    "which labels the boundary can be given: any, consecutive (the rows of a group stand together), equal "
+    "(consecutive, and every group has the same number of rows)",
+    default="any",
+)
+
 _FIRST = object()
 _KINDS: Mapping[type, InputKind] = {bool: "boolean", int: "integer", float: "number", str: "string"}
+
+
+def drawn(
+    name: str, meaning: str, choices: tuple[Any, ...], default: Any = _FIRST, kind: InputKind | None = None
+) -> Input:
+    """Declare a setting of which a search draws one of these; what a scenario leaves out is the first of them."""
+    first = next(choice for choice in choices if choice is not None)
+    default = choices[0] if default is _FIRST else default
+    return Input(name, kind or _KINDS[type(first)], meaning, default=default, choices=choices)
 
 
 def knob(
     name: str, meaning: str, choices: tuple[Any, ...], default: Any = _FIRST, kind: InputKind | None = None
 ) -> Input:
-    """Declare a setting each choice of which must count; what a scenario leaves out is the first of them."""
-    first = next(choice for choice in choices if choice is not None)
-    default = choices[0] if default is _FIRST else default
-    return Input(name, kind or _KINDS[type(first)], meaning, default=default, choices=choices, knob=True)
+    """Declare one each choice of which must count."""
+    return replace(drawn(name, meaning, choices, default, kind), knob=True)
 
 
 def dialect(name: str, default: Any, meaning: str, kind: InputKind | None = None) -> Input:
@@ -168,8 +186,6 @@ def returned(**forms: str) -> Measure:
 def _returned(
     call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any], forms: Mapping[str, str]
 ) -> dict[str, Any]:
-    import torch
-
     of: Mapping[str, Callable[[Any], Any]] = {
         "as_is": lambda value: value,
         "counted": lambda value: torch.where(inputs["response_mask"] != 0, value, 0.0),
@@ -228,23 +244,23 @@ class Contract:
 
     @property
     def of_its_module(self) -> Any:
-        """A function of the module that defines it."""
+        """Give a function of the module that defines it."""
         return self.oracle if isinstance(self.measure, partial) else self.measure
 
     @property
     def file(self) -> str:
-        """Where it is defined: the worker loads it from there."""
+        """Give the path of the file that defines it: the worker loads it from there."""
         return str(self.of_its_module.__code__.co_filename)
 
     def input(self, name: str) -> Input | None:
         return self._named.get(name)
 
     def lacking(self, *has: str) -> dict[str, Any]:
-        """The knobs that a boundary does not have, each as the contract has it by default: what its binding fixes."""
+        """Name the knobs that a boundary does not have, each at its default: what the boundary's binding fixes."""
         return {item.name: item.default for item in self.inputs if item.knob and item.name not in has}
 
     def reference(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The oracle's answer; an input that is left out has its default."""
+        """Ask the oracle; an input that is left out has its default."""
         assert self.oracle is not None
         return self.oracle({**{item.name: item.default for item in self.inputs}, **inputs})
 

@@ -7,7 +7,8 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sentinel.contracts.contract import AS_DEFINED, Choose, Input, Observed, dialect, knob, rule
+from sentinel.contracts.contract import AS_DEFINED, Choose, Input, Observed, dialect, drawn, knob, rule
+from sentinel.values.lazy import torch
 
 Message = Mapping[str, Any]
 
@@ -42,7 +43,7 @@ class ChatTokenizer:
         self.tokenizer, self.model_input_names = self, ("input_ids", "attention_mask")  # a processor of text is both
 
     def written(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> str:
-        """The text of a chat."""
+        """Write a chat as text."""
         messages = list(messages)
         if self._default_system and not (messages and messages[0]["role"] == "system"):
             messages = [{"role": "system", "content": "you help"}, *messages]
@@ -76,7 +77,7 @@ class ChatTokenizer:
         return _number(tokens) if isinstance(tokens, str) else [_number(token) for token in tokens]
 
     def text_of(self, ids: Sequence[int]) -> str:
-        """The words of an answer, as they were written, without tokens that are no words."""
+        """Write the words of an answer, without tokens that are no words."""
         return " ".join(f"w{(token - 100) // 50}.{(token - 100) % 50}" for token in ids if 100 <= token < _BEYOND)
 
     def get_added_vocab(self) -> dict[str, int]:
@@ -112,32 +113,30 @@ class ChatTokenizer:
             ids = ids[: options["max_length"]]
         handed = self._handed(ids, return_dict, **options)
         if options.get("return_assistant_tokens_mask"):
-            said = writer.said(conversation)
-            handed["assistant_masks"] = [int(place in said) for place in range(len(ids))]
+            places = writer.spoken(conversation)
+            handed["assistant_masks"] = [int(place in places) for place in range(len(ids))]
         return handed
 
-    def said(self, messages: Sequence[Message], last: bool = False, after_the_end: bool = False) -> list[int]:
-        """The places of what the assistant said: its words, and the end of each of its turns."""
+    def spoken(self, messages: Sequence[Message], last: bool = False, after_the_end: bool = False) -> list[int]:
+        """List the places of the assistant's tokens: its words, and the end of each of its turns."""
         turns = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
-        found: list[int] = []
+        places: list[int] = []
         for turn in turns[-1:] if last else turns:
             start = len(self.encode(self.written(messages[:turn], add_generation_prompt=True)))
             end = len(self.encode(self.written(messages[: turn + 1])))
-            found += range(start, end if after_the_end else end - 1)
-        return found
+            places += range(start, end if after_the_end else end - 1)
+        return places
 
     def _handed(self, ids: list[int], as_mapping: bool, return_tensors: str | None = None, **_: Any) -> Any:
-        given: Any = ids
+        tokens: Any = ids
         ones: Any = [1] * len(ids)
         if return_tensors == "pt":
-            import torch
-
-            given, ones = torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.int64)
-        return {"input_ids": given, "attention_mask": ones} if as_mapping else given
+            tokens, ones = torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.int64)
+        return {"input_ids": tokens, "attention_mask": ones} if as_mapping else tokens
 
 
 def chat(inputs: Mapping[str, Any]) -> tuple[ChatTokenizer, list[dict[str, str]]]:
-    """The tokenizer and the messages of a scenario."""
+    """Make the tokenizer and the messages of a scenario."""
     tokenizer = ChatTokenizer(inputs["default_system"], inputs["tools_share_a_turn"])
     return tokenizer, messages_of(inputs["conversation"])
 
@@ -146,7 +145,7 @@ _BEYOND = 100_000
 
 
 def _number(token: str) -> int:
-    """The id of a token, which is always the same."""
+    """Number a token: it always has the same id."""
     if token in _SPECIAL:
         return _SPECIAL.index(token)
     word = re.fullmatch(r"w(\d+)\.(\d+)", token)
@@ -154,18 +153,16 @@ def _number(token: str) -> int:
 
 
 def _plain(ids: Any) -> list[int]:
-    found: list[int] = ids.tolist() if hasattr(ids, "tolist") else list(ids)
-    return found
+    plain: list[int] = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+    return plain
 
 
 def _measure_trained_tokens(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``call`` returns the ids of the chat, and a mask of those whose probability the loss is about; or nothing of it,
     where there is nothing to train. The new line behind the last message, which some leave out, is left aside."""
-    import torch
-
-    found = call(**inputs)
-    ids = [] if found.get("token_ids") is None else _plain(found["token_ids"])
-    mask = _plain(found["loss_mask"]) if ids else []
+    outputs = call(**inputs)
+    ids = [] if outputs.get("token_ids") is None else _plain(outputs["token_ids"])
+    mask = _plain(outputs["loss_mask"]) if ids else []
     if ids[-1:] == [_number("\n")]:
         ids, mask = ids[:-1], mask[: len(ids) - 1]
     return {"token_ids": torch.tensor(ids), "trained": torch.tensor([int(counts != 0) for counts in mask])}
@@ -176,7 +173,7 @@ def _oracle_trained_tokens(inputs: Mapping[str, Any]) -> dict[str, Any]:
     template writes around them is not."""
     tokenizer, messages = chat(inputs)
     ids = tokenizer.encode(tokenizer.written(messages))
-    trained = tokenizer.said(messages, inputs["trains"] == "last", inputs["after_the_end"] == "counted")
+    trained = tokenizer.spoken(messages, inputs["trains"] == "last", inputs["after_the_end"] == "counted")
     room = inputs["max_tokens"]
     ids = ids if room is None else ids[:room]
     mask = [int(place in trained) for place in range(len(ids))]
@@ -184,7 +181,7 @@ def _oracle_trained_tokens(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_trained_tokens(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """A chat that ends with what the policy says: perhaps a system's message, and a user's or tools' before each."""
+    """Draw a chat that ends with the policy: perhaps a system's message, and a user's or tools' before each answer."""
     conversation: list[list[Any]] = [["system", choose.integer(1, 2)]] if choose.integer(0, 1) else []
     conversation.append(["user", choose.integer(1, 3)])
     for turn in range(choose.integer(1, 3)):
@@ -212,28 +209,18 @@ CONVERSATION = rule(
             default=("tool",),
             choices=(("tool",),),
         ),
-        Input(
+        drawn(
             "default_system",
-            "boolean",
             "whether the template begins with a message of the system where a chat has none",
-            default=False,
-            choices=(False, True),
+            (False, True),
         ),
-        Input(
+        drawn(
             "tools_share_a_turn",
-            "boolean",
             "whether the template makes what tools say one after the other one turn of the user's",
-            default=False,
-            choices=(False, True),
+            (False, True),
         ),
         knob("trains", "all that the policy said, or its last answer", ("all", "last")),
-        Input(
-            "max_tokens",
-            "integer",
-            "tokens that a chat may have; the others are cut off",
-            default=None,
-            choices=(None, 12, 20),
-        ),
+        drawn("max_tokens", "tokens that a chat may have; the others are cut off", (None, 12, 20)),
         dialect("after_the_end", "absent", "whether the new line behind the end of an answer is trained: or counted"),
         dialect("untrained", "left out", "a chat of which no trained token is left: left out, or kept"),
     ),

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sentinel.contracts.aggregation import cut_rows, detached, gradient, leaf
-from sentinel.contracts.contract import (
-    Choose,
-    Contract,
-    Input,
-    Observed,
-    knob,
-    laws_of_tokens,
-    token_mask,
-)
+from sentinel.contracts.aggregation import cut_rows, differentiated
+from sentinel.contracts.contract import Choose, Contract, Input, Observed, drawn, knob, laws_of_tokens, token_mask
 from sentinel.contracts.updates import MICRO_BATCH_SIZE, cut_otherwise, fitting
+from sentinel.values.lazy import torch
 
 _LOGITS = ("batch", "tokens", "vocabulary")
-
-
-def _measure_distillation_loss(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    logits = leaf(inputs["logits"])
-    loss = call(**{**inputs, "logits": logits})["loss"]
-    return {"loss": detached(loss), "logits_gradient": gradient(loss, logits)}
 
 
 def _oracle_distillation_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -32,14 +19,12 @@ def _oracle_distillation_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     their mixture ``M = beta T + (1 - beta) S``, each token's is ``beta KL(T || M) + (1 - beta) KL(S || M)``; at beta 0
     ``KL(T || S)``, at beta 1 ``KL(S || T)``. The loss is their sum over the tokens that count, divided by how many of
     them the whole step has."""
-    import torch
-
     valid, beta = inputs["response_mask"] != 0, inputs["beta"]
-    found = []
+    distributions = []
     for name in ("logits", "teacher_logits"):
         kept = torch.where(valid[..., None], inputs[name], 0.0)
-        found.append(torch.log_softmax(kept / inputs["temperature"], -1))
-    student, teacher = found
+        distributions.append(torch.log_softmax(kept / inputs["temperature"], -1))
+    student, teacher = distributions
     if beta == 0:
         divergences = _divergence(teacher, student)
     elif beta == 1:
@@ -57,14 +42,14 @@ def _divergence(one: Any, other: Any) -> Any:
 
 
 def _arrange_distillation_loss(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """The tokens of a step are those of other microbatches and the batch's own."""
+    """Count the batch's own tokens among those of a step."""
     if inputs["batch_num_tokens"] is not None:
         inputs["batch_num_tokens"] += max(int((inputs["response_mask"].array() != 0).sum()), 1)
     return inputs
 
 
 def _parts(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
-    """Microbatches of consecutive rows that know how many tokens the step has; their losses add up."""
+    """Cut microbatches of consecutive rows that know how many tokens the step has; their losses add up."""
     parts = cut_rows({**inputs, "loss_agg_mode": "token-mean"}, choose)
     return [{name: value for name, value in part.items() if name != "loss_agg_mode"} for part in parts]
 
@@ -86,19 +71,18 @@ DISTILLATION_LOSS = Contract(
         token_mask(dtype="int64", dtypes=()),
         knob("beta", "0 is the forward KL (teacher || student), 1 the reverse", (0.5, 0.0, 1.0, 0.1)),
         knob("temperature", "what both logits are divided by", (1.0, 2.0)),
-        Input(
+        drawn(
             "batch_num_tokens",
-            "number",
             "tokens that count of the whole step; left out, those of the batch",
-            default=None,
-            choices=(None, 0, 3),
+            (None, 0, 3),
+            kind="number",
         ),
     ),
     observes=(
         Observed("loss", "the loss"),
         Observed("logits_gradient", "d loss / d logits", _LOGITS, "gradient"),
     ),
-    measure=_measure_distillation_loss,
+    measure=differentiated(logits="logits_gradient"),
     oracle=_oracle_distillation_loss,
     laws=laws_of_tokens(
         "a_sequence_decision_is_one_decision",
@@ -112,10 +96,6 @@ DISTILLATION_LOSS = Contract(
 )
 
 
-def _arrange_distillation_update(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    return fitting(inputs)
-
-
 DISTILLATION_UPDATE = replace(
     DISTILLATION_LOSS,
     name="distillation_update",
@@ -125,6 +105,6 @@ DISTILLATION_UPDATE = replace(
         knob("generated", "whether the student says the completions, or the data set has them", (True, False)),
         MICRO_BATCH_SIZE,
     ),
-    arrange=_arrange_distillation_update,
+    arrange=fitting,
     parts=cut_otherwise,
 )

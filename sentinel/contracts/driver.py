@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from sentinel.contracts.contract import TOKENS, Choose, Contract, Input, Observed
+from sentinel.contracts.contract import REQUIRED, TOKENS, Choose, Contract, Input, Observed, drawn
+from sentinel.values.lazy import torch
 from sentinel.values.literals import from_array
 
 # -- from rollouts to the training batch -------------------------------------------------------------------------------
@@ -25,7 +26,7 @@ def _measure_training_input(call: Callable[..., Mapping[str, Any]], inputs: Mapp
 
 
 def _arrange_training_input(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """A few rollouts, with log-probs or without, under a configuration that needs log-probs or one that does not."""
+    """Draw a few rollouts, with log-probs or without, under a configuration that needs them or one that does not."""
     rows = choose.integer(1, 3)
     lengths = [(choose.integer(1, 3), choose.integer(1, 4)) for _ in range(rows)]
     inputs["prompt_token_ids"] = [[10 + place for place in range(prompt)] for prompt, _ in lengths]
@@ -40,14 +41,12 @@ def _arrange_training_input(inputs: dict[str, Any], choose: Choose) -> dict[str,
 
 def _oracle_training_input(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Without log-probs, what needs them is refused; else they stand where the responses stand, aligned right."""
-    import torch
-
-    given = inputs["rollout_log_probs"]
-    if not given:
+    log_probs = inputs["rollout_log_probs"]
+    if not log_probs:
         missed = {"type": "", "message": inputs["option"]} if inputs["needing"] else None
         return {"refusal": missed, "rollout_log_probs": None}
-    tokens = max(map(len, given))
-    rows = [[0.0] * (tokens - len(row)) + list(row) for row in given]
+    tokens = max(map(len, log_probs))
+    rows = [[0.0] * (tokens - len(row)) + list(row) for row in log_probs]
     return {"refusal": None, "rollout_log_probs": torch.tensor(rows, dtype=torch.float64)}
 
 
@@ -145,12 +144,12 @@ ROUTER_REPLAY = Contract(
             shape=("batch", "tokens", "layers", "top-k"),
             choices=(None,),  # a search makes them in arrange: no domain holds expert numbers
         ),
-        Input("max_tokens_per_microbatch", "integer", "token budget of one microbatch", choices=(4, 8, 100)),
-        Input(
+        drawn("max_tokens_per_microbatch", "token budget of one microbatch", (4, 8, 100), REQUIRED),
+        drawn(
             "padding_microbatches",
-            "integer",
             "microbatches that the slowest data-parallel rank has more than this one",
-            choices=(0, 1, 2),
+            (0, 1, 2),
+            REQUIRED,
         ),
     ),
     observes=(

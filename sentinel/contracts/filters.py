@@ -8,12 +8,13 @@ from typing import Any
 from sentinel.contracts.aggregation import spreading, with_a_token
 from sentinel.contracts.contract import (
     AS_DEFINED,
+    GROUP,
+    GROUP_LAYOUT,
     REQUIRED,
     TOKENS,
     Choose,
     Contract,
     DoesNotApply,
-    Input,
     Observed,
     dialect,
     knob,
@@ -24,6 +25,7 @@ from sentinel.contracts.contract import (
     token_mask,
 )
 from sentinel.contracts.normalisation import lay_out_groups, rows_of
+from sentinel.values.lazy import torch
 from sentinel.values.literals import tensor
 
 # -- dynamic sampling --------------------------------------------------------------------------------------------------
@@ -35,8 +37,6 @@ _ROUNDED = (0.1, 0.9)
 
 def _measure_group_filter(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``call`` returns the ``numbers`` of the rows that come out, and the ``rewards`` that come out beside them."""
-    import torch
-
     outputs = call(**inputs)
     numbers = list(outputs["numbers"])
     intact = numbers == sorted(set(numbers)) and list(outputs["rewards"]) == inputs["rewards"][numbers].tolist()
@@ -57,7 +57,7 @@ def _oracle_group_filter(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_group_filter(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Groups in the layout that the boundary needs; the last is often all alike, and then often no sum of halves."""
+    """Lay the groups out as the boundary needs; the last is often all alike, and then often no sum of halves."""
     inputs = lay_out_groups(inputs, choose)
     rewards = inputs["rewards"]
     if choose.integer(0, 2) < 2:
@@ -75,13 +75,8 @@ GROUP_FILTER = rule(
     source="DAPO (arXiv:2503.14476), section 3.2, equation 11: dynamic sampling leaves out what has no advantage",
     inputs=(
         per_row("rewards", "reward of each response", "reward", dtype="float64"),
-        Input("group", "labels", "the prompt that each response answers", shape=("batch",)),
-        Input(
-            "group_layout",
-            "string",
-            "which labels the boundary can be given: any, consecutive, equal (consecutive, and of one size)",
-            default="any",
-        ),
+        GROUP,
+        GROUP_LAYOUT,
         dialect("group_of_one", "dropped", "a response without others to differ from: dropped, or kept"),
         dialect("none_left", "none", "what comes out where no group is kept: none, or all"),
     ),
@@ -102,8 +97,6 @@ GROUP_FILTER = rule(
 
 def _oracle_difficulty_filter(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """1 for each row of a group with ``low < mean reward < high``."""
-    import torch
-
     kept = torch.zeros(len(inputs["group"]), dtype=torch.float64)
     for rows in rows_of(inputs["group"]).values():
         unfiltered = len(rows) == 1 and inputs["group_of_one"] == "kept"
@@ -117,8 +110,8 @@ DIFFICULTY_FILTER = rule(
     source="PRIME (arXiv:2502.01456), online prompt filtering: prompts whose accuracy is within a range",
     inputs=(
         per_row("rewards", "reward of each response", "reward"),
-        Input("group", "labels", "the prompt that each response answers", shape=("batch",)),
-        Input("group_layout", "string", "any, consecutive, or equal (and of one size)", default="any"),
+        GROUP,
+        GROUP_LAYOUT,
         knob("low", "a prompt whose mean is not above is too hard", (0.125, 0.375), REQUIRED),
         knob("high", "one whose mean is not below is too easy", (0.875, 0.625), REQUIRED),
         dialect("group_of_one", "filtered", "a response without others to the same prompt: filtered, or kept"),
@@ -187,8 +180,6 @@ def _oracle_second_moment_mask(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     :raises DoesNotApply: where the last token that is left out is as far off as the first that is kept.
     """
-    import torch
-
     valid = inputs["response_mask"] != 0
     moments = (inputs["behaviour_log_probs"] - inputs["proximal_log_probs"]).square()
     rising = moments[valid].sort().values

@@ -8,6 +8,7 @@ from typing import Any
 
 from sentinel.contracts.aggregation import replaced
 from sentinel.contracts.contract import (
+    GROUP,
     TOKENS,
     Choose,
     Contract,
@@ -22,7 +23,6 @@ from sentinel.contracts.contract import (
     token_mask,
 )
 from sentinel.contracts.normalisation import (
-    COUNT_EPSILON,
     LAWS_OF_TOKENS,
     REWARD_LAYOUT,
     place_rewards,
@@ -31,6 +31,7 @@ from sentinel.contracts.normalisation import (
     squares,
     whitened,
 )
+from sentinel.values.lazy import torch
 from sentinel.values.literals import tensor
 
 #: Estimators of one score a response; remax and optimal_token_baseline are those of token rewards.
@@ -63,8 +64,6 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     Only responses with a token that counts are in a group: a rejected row is an absent row. The return is the
     advantage, but for remax and optimal_token_baseline the reward to go.
     """
-    import torch
-
     valid = inputs["response_mask"] != 0
     rewards = inputs["token_level_rewards"]
     if inputs["masked_rewards"] == "ignored":
@@ -77,17 +76,15 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     of_responses, lengths = _of_responses(rewards.sum(-1), valid.sum(-1), inputs), valid.sum(-1)
     white = _chosen(inputs, "whiten", _WHITENED)
     if white and inputs["estimator"] == "gdpo":
-        of_responses = whitened(of_responses, lengths > 0, inputs["count_epsilon"])
+        of_responses = whitened(of_responses, lengths > 0)
     advantages = torch.where(valid, of_responses[:, None], 0.0)
     if white and inputs["estimator"] != "gdpo":
-        advantages = whitened(advantages, valid, inputs["count_epsilon"])
+        advantages = whitened(advantages, valid)
     return {"advantages": advantages, "returns": advantages}
 
 
 def _token_baselines(returns: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
-    """The baseline of each token, [batch, tokens]: the mean of the group's returns at the same step, weighted."""
-    import torch
-
+    """Compute each token's baseline, [batch, tokens]: the weighted mean of the group's returns at the same step."""
     if inputs["old_log_probs"] is None or inputs["sum_squared_probs"] is None:
         raise DoesNotApply("the optimal token baseline weighs tokens by their probabilities, which are not given")
     squared_norms = 1 - 2 * torch.exp(inputs["old_log_probs"]) + inputs["sum_squared_probs"]
@@ -111,9 +108,7 @@ def _chosen(inputs: Mapping[str, Any], name: str, by_paper: Sequence[str]) -> bo
 
 
 def _of_responses(scores: Any, lengths: Any, inputs: Mapping[str, Any]) -> Any:
-    """The advantage of each response, [batch]."""
-    import torch
-
+    """Compute the advantage of each response, [batch]."""
     advantages = torch.zeros_like(scores)
     counted = [row for row in range(len(scores)) if inputs["rejected"] == "counted" or lengths[row] > 0]
     useful = 0
@@ -129,9 +124,7 @@ def _of_responses(scores: Any, lengths: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _of_group(scores: Any, lengths: Any, inputs: Mapping[str, Any]) -> Any:
-    """The advantages of the responses to one prompt, [n]."""
-    import torch
-
+    """Compute the advantages of the responses to one prompt, [n]."""
     estimator, count = inputs["estimator"], len(scores)
     if estimator not in _ESTIMATORS:
         raise DoesNotApply(f"no definition of the estimator {estimator!r}")
@@ -182,7 +175,7 @@ _OTHER_SHARES = (0.5, 1.0, 0.1)
 
 
 def _draw_distributions(inputs: dict[str, Any], choose: Choose) -> None:
-    """Probabilities of the tokens, and what a distribution that has them may have as the sum of its squares."""
+    """Draw probabilities of the tokens, and a sum of squares that a distribution with them may have."""
     rewards = inputs["token_level_rewards"]
     log_probs, squares_ = [], []
     for _ in range(rewards.shape[0]):
@@ -207,7 +200,7 @@ GROUP_ADVANTAGE = Contract(
         per_token("token_level_rewards", "reward of each token; an outcome reward stands on one", "reward"),
         token_mask("1 where a token counts; a rejected row is all 0"),
         REWARD_LAYOUT,
-        Input("group", "labels", "the prompt that each row answers", shape=("batch",)),
+        GROUP,
         knob("epsilon", "added to the standard deviation; left out, the boundary's own (1e-6)", (1e-6, 0.5), None),
         knob(
             "norm_by_std",
@@ -258,7 +251,6 @@ GROUP_ADVANTAGE = Contract(
             "1e-8), the variance with n - 1; left out, as the estimator's paper does",
             kind="boolean",
         ),
-        COUNT_EPSILON,
     ),
     observes=(
         Observed("advantages", "advantage of each token", TOKENS),
@@ -275,7 +267,7 @@ GROUP_ADVANTAGE = Contract(
 
 
 def of_rewards(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A scenario of ``reward_normalisation`` as one of this contract: a response of one token has its whole reward."""
+    """Write a scenario of ``reward_normalisation`` as one of this contract: each response is one token."""
     rewards = inputs["rewards"]
     one = {
         "token_level_rewards": replaced(rewards, rewards.array()[:, None]),
@@ -288,6 +280,6 @@ def of_rewards(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_rewards(observation: Mapping[str, Any]) -> dict[str, Any]:
-    """What was answered to such a scenario, as ``reward_normalisation`` has it."""
-    found = observation["advantages"]
-    return {"normalised": tensor(found.array()[:, 0].tolist(), found.dtype)}
+    """Write the answer to such a scenario as ``reward_normalisation`` has it."""
+    advantages = observation["advantages"]
+    return {"normalised": tensor(advantages.array()[:, 0].tolist(), advantages.dtype)}

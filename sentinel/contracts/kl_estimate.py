@@ -17,6 +17,7 @@ from sentinel.contracts.contract import (
     per_token,
     token_mask,
 )
+from sentinel.values.lazy import torch
 
 
 def _measure_kl(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -28,8 +29,6 @@ def _measure_kl(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any
 def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Schulman, for a sample of the policy p and the reference q: ``r = q / p``, and ``k1 = -log r``,
     ``k2 = (log r)^2 / 2``, ``k3 = (r - 1) - log r``."""
-    import torch
-
     log_r = inputs["ref_log_probs"] - inputs["log_probs"]
     mask = inputs["response_mask"]
     if mask is not None:  # before exp: 0 times the gradient of an infinity is NaN

@@ -26,12 +26,11 @@ from sentinel.contracts.contract import (
     per_token,
     token_mask,
 )
+from sentinel.values.lazy import torch
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Aggregate twice: scaled by a scalar parameter theta, as in a training step, and with the losses as the leaf."""
-    import torch
-
     arguments = {name: value for name, value in inputs.items() if name not in ("loss_mat", "theta", "learning_rate")}
     loss_mat = inputs["loss_mat"]
     theta = torch.nn.Parameter(torch.tensor(float(inputs["theta"]), dtype=loss_mat.dtype, device=loss_mat.device))

@@ -12,6 +12,8 @@ import numpy as np
 
 from sentinel.contracts.aggregation import replaced
 from sentinel.contracts.contract import (
+    GROUP,
+    GROUP_LAYOUT,
     TOKENS,
     Choose,
     Contract,
@@ -26,17 +28,12 @@ from sentinel.contracts.contract import (
     rule,
     token_mask,
 )
+from sentinel.values.lazy import torch
 
 #: How rewards or advantages are normalised: ``(x - mean) / (std + epsilon)``.
 NORMALISATION_INPUTS = (
-    Input("group", "labels", "the prompt that each row answers", shape=("batch",)),
-    Input(
-        "group_layout",
-        "string",
-        "which labels the boundary can be given: any, consecutive (the rows of a group stand together), equal "
-        "(consecutive, and every group has the same number of rows)",
-        default="any",
-    ),
+    GROUP,
+    GROUP_LAYOUT,
     knob("mean_level", "over what the subtracted mean is: group, batch, or None for no mean", ("group", "batch", None)),
     knob(
         "std_level",
@@ -78,47 +75,43 @@ LAWS_OF_TOKENS = (
 
 
 def rows_of(labels: Iterable[Hashable]) -> dict[Hashable, list[int]]:
-    """The rows of each group, in the order of their first row."""
-    found: dict[Hashable, list[int]] = {}
+    """Number the rows of each group, in the order of their first row."""
+    groups: dict[Hashable, list[int]] = {}
     for row, label in enumerate(labels):
-        found.setdefault(label, []).append(row)
-    return found
+        groups.setdefault(label, []).append(row)
+    return groups
 
 
 def runs(flags: Sequence[bool]) -> list[slice]:
-    """The runs of True, from left to right."""
+    """List the runs of True, from left to right."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], np.asarray(flags, dtype=int), [0]])))
     return [slice(int(start), int(stop)) for start, stop in zip(edges[::2], edges[1::2])]
 
 
 def mean(values: Any, count_epsilon: float = 0.0) -> Any:
-    """``sum_i x_i / (n + count_epsilon)`` of ``values`` [n]; 0 of none.
+    """Compute ``sum_i x_i / (n + count_epsilon)`` of ``values`` [n]; 0 of none.
 
     The count is a sum over the mask: it has single precision, whatever the values have, so that an epsilon below half
     its unit in the last place is not seen.
     """
-    import torch
-
     count = torch.tensor(float(len(values) or 1), dtype=torch.float32) + count_epsilon
     return values.sum() / count.double()
 
 
 def variance(values: Any, unbiased: bool = True, count_epsilon: float = 0.0) -> Any:
-    """``n / (n - 1)`` (or 1) times the mean of ``(x_i - mean)^2`` of ``values`` [n]; 0 where that says nothing."""
+    """Compute ``n / (n - 1)`` (or 1) times the mean of ``(x_i - mean)^2`` of ``values`` [n]; 0 of fewer than two."""
     count = len(values)
     var = mean((values - mean(values, count_epsilon)).square(), count_epsilon)
     return var * count / max(count - 1, 1) if unbiased else var
 
 
 def squares(deviations: Any, unbiased: bool) -> Any:
-    """``sum_i d_i^2 / (n - 1)`` of ``deviations`` [n], or ``/ n``; 0 where that says nothing."""
+    """Compute ``sum_i d_i^2 / (n - 1)`` of ``deviations`` [n], or ``/ n``."""
     return deviations.square().sum() / max(len(deviations) - unbiased, 1)
 
 
 def root(var: Any, epsilon: float, placement: str) -> Any:
-    """What a normalisation divides by: see ``epsilon_placement``."""
-    import torch
-
+    """Compute what a normalisation divides by: see ``epsilon_placement``."""
     if placement == "inside":
         return torch.sqrt(var + epsilon)
     if placement == "outside":
@@ -128,25 +121,20 @@ def root(var: Any, epsilon: float, placement: str) -> Any:
     raise DoesNotApply(f"no definition of the epsilon placement {placement!r}")
 
 
-def whitened(values: Any, valid: Any, count_epsilon: float = 0.0) -> Any:
-    """``(x - mean) / sqrt(variance + 1e-8)`` over all tokens that count, the variance with n - 1; 0 elsewhere."""
-    import torch
-
+def whitened(values: Any, valid: Any) -> Any:
+    """Compute ``(x - mean) / sqrt(variance + 1e-8)`` over tokens that count, the variance with n - 1; 0 elsewhere."""
     tokens = values[valid]
-    scale = root(variance(tokens, count_epsilon=count_epsilon), 1e-8, "inside")
-    return torch.where(valid, (values - mean(tokens, count_epsilon)) / scale, 0.0)
+    return torch.where(valid, (values - mean(tokens)) / root(variance(tokens), 1e-8, "inside"), 0.0)
 
 
 def normalised(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
-    """``(x - mean) / (std + epsilon)`` of the ``values`` that are ``valid`` (both [batch, ...]); 0 elsewhere.
+    """Compute ``(x - mean) / (std + epsilon)`` of the ``values`` that are ``valid`` (both [batch, ...]); 0 elsewhere.
 
     ``mean`` and ``std`` are of the group's or the batch's valid values: GRPO (arXiv:2402.03300, section 4.1.2) has
     both of the group, Dr. GRPO (arXiv:2503.20783, section 3.2) only the mean, RLOO (arXiv:2402.14740, section 3.3) the
     mean of the others, ``(sum_j x_j - x_i) / (n - 1)``. A value without others is its own mean. A standard deviation
     of one value with n - 1 is no number; nothing is divided by it but ``1 + epsilon``.
     """
-    import torch
-
     centre, scale = torch.zeros_like(values), torch.ones_like(values)
     for part in _parts(inputs["mean_level"], valid, inputs):
         x = values[part]
@@ -167,7 +155,7 @@ def normalised(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _parts(level: str | None, valid: Any, inputs: Mapping[str, Any]) -> list[Any]:
-    """The valid places of each group, of the batch, or none, as boolean tensors of the shape of ``valid``."""
+    """Mark the valid places of each group, of the batch, or none: boolean tensors of the shape of ``valid``."""
     if level is None:
         return []
     if level == "batch":
@@ -221,9 +209,6 @@ def place_rewards(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-#: An input of contracts whose results may be whitened.
-COUNT_EPSILON = dialect("count_epsilon", 0.0, "added to the number of tokens that a mean divides by")
-
 #: An input of contracts whose scenarios :func:`place_rewards` arranges.
 REWARD_LAYOUT = Input(
     "reward_layout",
@@ -239,8 +224,6 @@ REWARD_LAYOUT = Input(
 
 def _oracle_reward_normalisation(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``clip((r_i - mean) / (std + epsilon))``: see :func:`sentinel.contracts.normalisation.normalised`."""
-    import torch
-
     rewards = inputs["rewards"]
     result = normalised(rewards, torch.ones_like(rewards, dtype=torch.bool), inputs)
     clip = inputs["clip"]
@@ -276,12 +259,10 @@ def _measure_advantage_normalisation(
     call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
     """A token that does not count has no advantage; where a boundary means to leave something there, it is left out."""
-    import torch
-
-    found = call(**inputs)["normalised"]
+    output = call(**inputs)["normalised"]
     valid = inputs["response_mask"] != 0
-    left = 0.0 if inputs["masked_output"] == "any" else float(torch.where(valid, 0.0, found).abs().sum())
-    return {"normalised": torch.where(valid, found, 0.0), "left_on_masked": left}
+    left = 0.0 if inputs["masked_output"] == "any" else float(torch.where(valid, 0.0, output).abs().sum())
+    return {"normalised": torch.where(valid, output, 0.0), "left_on_masked": left}
 
 
 def _oracle_advantage_normalisation(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -322,8 +303,6 @@ def _measure_masked_statistics(call: Callable[..., Mapping[str, Any]], inputs: M
 
     What stands at tokens that do not count is nobody's meaning: it is left out on both sides.
     """
-    import torch
-
     (result,) = call(**inputs).values()
     mask = inputs["response_mask"]
     whitened = row_statistic = statistic = None
@@ -340,8 +319,6 @@ def _oracle_masked_statistics(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Over the tokens that count of the batch, or of each row: ``sum x``, ``mean = sum x / n``, ``var = sum (x -
     mean)^2 / (n - 1)`` (or ``/ n``), and ``whiten = (x - mean) / sqrt(var + epsilon)``, plus ``mean`` without
     ``shift_mean``. Of no token, all of them are 0; so is the variance of one token."""
-    import torch
-
     values, valid, statistic = inputs["values"], inputs["response_mask"] != 0, inputs["statistic"]
     if statistic == "segment_mean":
         return {"result": _segment_means(values, valid, inputs)}
@@ -351,8 +328,6 @@ def _oracle_masked_statistics(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _statistic(statistic: str, values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
-    import torch
-
     x = values[valid]
     centre = mean(x, inputs["count_epsilon"])
     var = variance(x, inputs["unbiased"], inputs["count_epsilon"])
@@ -369,8 +344,6 @@ def _statistic(statistic: str, values: Any, valid: Any, inputs: Mapping[str, Any
 
 
 def _segment_means(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
-    import torch
-
     means = torch.zeros_like(values)
     for x, counts, result in zip(values, valid, means):
         for run in runs(counts.tolist()):
@@ -401,7 +374,7 @@ MASKED_STATISTICS = Contract(
             "inside (sqrt(variance + epsilon)), outside (sqrt(variance) + epsilon), floor (sqrt(max(variance, "
             "epsilon)))",
         ),
-        COUNT_EPSILON,
+        dialect("count_epsilon", 0.0, "added to the number of tokens that a mean divides by"),
     ),
     observes=(
         Observed("statistic", "mean, sum or var over the batch; else None"),

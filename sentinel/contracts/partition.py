@@ -6,15 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sentinel.contracts.aggregation import with_a_token
-from sentinel.contracts.contract import Choose, Contract, Input, Observed, per_token, rule
+from sentinel.contracts.contract import REQUIRED, Choose, Contract, Input, Observed, drawn, per_token, rule
+from sentinel.values.lazy import torch
 
 # -- balanced partition ------------------------------------------------------------------------------------------------
 
 
 def _measure_balanced_partition(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``call`` returns ``parts``: for each part the places of its sequences in the batch, in their order."""
-    import torch
-
     lengths, count = inputs["lengths"], len(inputs["lengths"])
     parts = [[int(place) for place in part] for part in call(**inputs)["parts"]]
     places = [place for part in parts for place in part if 0 <= place < count]
@@ -42,7 +41,7 @@ def _measure_balanced_partition(call: Callable[..., Mapping[str, Any]], inputs: 
 
 
 def _strayed(parts: Sequence[Sequence[int]], size: int | None) -> int:
-    """Sequences that are trained on in another minibatch: each part is gone through in its order, as many at a time."""
+    """Count sequences that are trained on in another minibatch: parts are gone through in order, as many at a time."""
     if size is None:
         return 0
     each = max(size // max(len(parts), 1), 1)
@@ -68,7 +67,7 @@ def _oracle_balanced_partition(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_balanced_partition(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """At least one sequence (or group) for each part; as many for each where parts are to be of equal size."""
+    """Draw at least one sequence (or group) for each part; as many for each where parts are to be of equal size."""
     parts, turns = inputs["parts"], choose.one_of((2, 1, 3))
     minibatches = choose.integer(2, 3) if inputs["keep_minibatches"] else 1
     even = inputs["equal_size"] or inputs["keep_minibatches"]
@@ -89,8 +88,8 @@ BALANCED_PARTITION = rule(
         "in one part, and merging the largest with the smallest keeps parts no further apart than the longest item"
     ),
     inputs=(
-        Input("parts", "integer", "how many parts there are to be", choices=(2, 1, 3, 4)),
-        Input("equal_size", "boolean", "whether each part gets as many sequences", default=True, choices=(True, False)),
+        drawn("parts", "how many parts there are to be", (2, 1, 3, 4), REQUIRED),
+        drawn("equal_size", "whether each part gets as many sequences", (True, False)),
         Input("grouped", "boolean", "whether sequences of one prompt go to one part", default=False),
         Input("keep_minibatches", "boolean", "whether each is to stay in its minibatch", default=False),
         Input("lengths", "any", "tokens of each sequence", choices=((),)),
@@ -119,8 +118,6 @@ BALANCED_PARTITION = rule(
 
 def _measure_microbatch_packing(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``call`` returns ``parts``: for each microbatch the places of its rows in the batch."""
-    import torch
-
     parts = [list(part) for part in call(**inputs)["parts"]]
     lengths = (inputs["attention_mask"] != 0).sum(-1)
     places = torch.tensor([row for part in parts for row in part], dtype=torch.int64)
@@ -138,7 +135,7 @@ def _oracle_microbatch_packing(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_microbatch_packing(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Rows of at least one token, and a budget that each fits in."""
+    """Give rows a token at least, and a budget that each fits in."""
     with_a_token(inputs, choose, "attention_mask")
     inputs["max_tokens_per_microbatch"] = max(inputs["max_tokens_per_microbatch"], inputs["attention_mask"].shape[-1])
     return inputs
@@ -150,12 +147,7 @@ MICROBATCH_PACKING = Contract(
     source="bin packing (Johnson et al., 1974): every item in one bin, and no bin above its capacity",
     inputs=(
         per_token("attention_mask", "1 where a token is no padding", "mask", dtype="int64"),
-        Input(
-            "max_tokens_per_microbatch",
-            "integer",
-            "most tokens of a microbatch; no row has more",
-            choices=(100, 5, 6, 8),
-        ),
+        drawn("max_tokens_per_microbatch", "most tokens of a microbatch; no row has more", (100, 5, 6, 8), REQUIRED),
     ),
     observes=(
         Observed("times", "in how many microbatches each row is", ("batch",)),

@@ -20,6 +20,7 @@ from sentinel.contracts.contract import (
     returned,
     token_mask,
 )
+from sentinel.values.lazy import torch
 
 # -- batch reports -----------------------------------------------------------------------------------------------------
 
@@ -39,11 +40,11 @@ def _oracle_batch_report(inputs: Mapping[str, Any]) -> dict[str, Any]:
     valid = inputs["response_mask"] != 0
     if not valid.any():
         raise DoesNotApply("no token counts")
-    seen = {name: inputs[name][valid] for name in _QUANTITIES if inputs[name] is not None}
-    seen["response_length"] = valid.sum(-1).double()
+    quantities = {name: inputs[name][valid] for name in _QUANTITIES if inputs[name] is not None}
+    quantities["response_length"] = valid.sum(-1).double()
     return {
         f"{name}_{statistic}": float(getattr(values, statistic)())
-        for name, values in seen.items()
+        for name, values in quantities.items()
         for statistic in _STATISTICS
     }
 
@@ -87,7 +88,7 @@ def _oracle_ratio_report(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_ratio_report(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Some token counts."""
+    """Have some token count."""
     spread(inputs, "log_probs", "old_log_probs")
     mask = inputs["response_mask"]
     filled = mask.array() != 0
@@ -129,8 +130,6 @@ RATIO_REPORT = Contract(
 
 def _oracle_weight_report(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Weights are cut at the threshold; what is above it is counted before they are."""
-    import torch
-
     valid, threshold = inputs["response_mask"] != 0, inputs["threshold"]
     if not valid.any():
         raise DoesNotApply("no token counts")

@@ -9,12 +9,14 @@ import numpy as np
 
 from sentinel.contracts.aggregation import CONTEXT_PARALLEL, gradient, leaf
 from sentinel.contracts.contract import (
+    REQUIRED,
     TOKENS,
     Choose,
     Contract,
     Input,
     Observed,
     dialect,
+    drawn,
     knob,
     laws_of_tokens,
     per_row,
@@ -22,6 +24,7 @@ from sentinel.contracts.contract import (
     rule,
     token_mask,
 )
+from sentinel.values.lazy import torch
 from sentinel.values.literals import Array, Tensor, tensor
 
 # -- response masks ----------------------------------------------------------------------------------------------------
@@ -34,8 +37,6 @@ _WORDS = 10
 def _measure_response_masks(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``call`` gets the batch padded as frameworks have it (``prompts`` on the left, ``responses`` on the right) and
     returns ``response_mask`` of the response columns, and of the prompt columns if it has them."""
-    import torch
-
     pad = inputs["pad_token_id"]
     prompts, responses = inputs["prompt_token_ids"], inputs["response_token_ids"]
     before = max(map(len, prompts))
@@ -57,14 +58,12 @@ def _measure_response_masks(call: Callable[..., Mapping[str, Any]], inputs: Mapp
 
 def _oracle_response_masks(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Every token that the policy chose, its EOS too, and nothing behind it."""
-    import torch
-
     places = torch.arange(inputs["response_length"])
     return {"response_mask": (places[None, :] < inputs["lengths"][:, None]).to(torch.int64)}
 
 
 def _arrange_response_masks(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """A response ends with EOS, or fills the whole length; no other token of it is special."""
+    """Draw responses that end with EOS, or fill the whole length; no other token of them is special."""
     length, eos = inputs["response_length"], inputs["eos_token_id"]
     prompts, responses = [], []
     for _ in range(choose.integer(1, 3)):
@@ -83,11 +82,9 @@ RESPONSE_MASKS = rule(
         Input(
             "response_token_ids", "any", "token ids of each response, ragged, with the EOS that ends it", choices=([],)
         ),
-        Input("response_length", "integer", "columns that responses have", choices=(4, 2, 6)),
-        Input("eos_token_id", "integer", "id of the end of a response", default=1, choices=(1, 0)),
-        Input(
-            "pad_token_id", "integer", "id of padding; many tokenizers have one id for both", default=0, choices=(0,)
-        ),
+        drawn("response_length", "columns that responses have", (4, 2, 6), REQUIRED),
+        drawn("eos_token_id", "id of the end of a response", (1, 0)),
+        drawn("pad_token_id", "id of padding; many tokenizers have one id for both", (0,)),
     ),
     observes=(
         Observed("response_mask", "1 where the policy chose a token, its EOS among them", ("batch", "columns")),
@@ -108,8 +105,6 @@ def _measure_token_log_probs(call: Callable[..., Mapping[str, Any]], inputs: Map
     ``call`` returns ``log_probs`` [batch, tokens], and ``entropy`` [batch, tokens] where the boundary has it. Where it
     takes no gradients there are none to observe.
     """
-    import torch
-
     valid = inputs["response_mask"] != 0
     logits = leaf(inputs["logits"])
     outputs = call(**{**inputs, "logits": logits})
@@ -127,8 +122,6 @@ def _oracle_token_log_probs(inputs: Mapping[str, Any]) -> dict[str, Any]:
     At the temperature 0 all of the probability is on the likeliest token, which leaves no log-probs to train with;
     those of a greedy rollout are of the distribution itself, ``T = 1``.
     """
-    import torch
-
     logits = inputs["logits"] / (inputs["temperature"] or 1.0)
     distribution = torch.log_softmax(logits, dim=-1)
     log_probs = distribution.gather(-1, inputs["token_ids"].long().unsqueeze(-1)).squeeze(-1)
@@ -140,13 +133,13 @@ def _oracle_token_log_probs(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _counted_up(inputs: Mapping[str, Any]) -> Tensor:
-    """Each token its position, as far as the vocabulary goes: a neighbour's token shows."""
+    """Give each token the id of its position, as far as the vocabulary goes: a neighbour's token shows."""
     rows, tokens, vocabulary = inputs["logits"].shape
     return tensor(np.broadcast_to(np.arange(tokens) % vocabulary, (rows, tokens)).tolist(), "int64")
 
 
 def _arrange_token_log_probs(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Token ids that the vocabulary has."""
+    """Draw token ids that the vocabulary has."""
     rows, tokens, vocabulary = inputs["logits"].shape
     drawn = np.array(choose.integers(rows * tokens, 0, vocabulary - 1)).reshape(rows, tokens)
     inputs["token_ids"] = tensor(drawn.tolist(), "int64")
@@ -183,7 +176,7 @@ TOKEN_LOG_PROBS = Contract(
             "sampled",
             "which distribution's entropy it is: sampled (with the temperature), or model (without)",
         ),
-        Input("with_entropy", "boolean", "whether the entropy is asked for", default=True, choices=(True, False)),
+        drawn("with_entropy", "whether the entropy is asked for", (True, False)),
     ),
     observes=(
         Observed("log_probs", "of each response token; 0 elsewhere", TOKENS),
@@ -209,8 +202,6 @@ TOKEN_LOG_PROBS = Contract(
 
 def _measure_critic_values(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``call`` returns ``values`` [batch, tokens]. Where it takes no gradients there are none to observe."""
-    import torch
-
     valid = inputs["response_mask"] != 0
     outputs, after = leaf(inputs["outputs"]), leaf(inputs["output_after"])
     values = call(**{**inputs, "outputs": outputs, "output_after": after})["values"]
@@ -231,8 +222,6 @@ def _oracle_critic_values(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``V(s_t)`` of the state in which token t is chosen (PPO, arXiv:1707.06347, equation 11): what the head says at
     the token before it. What it says of the state after the last token is no baseline of any token: it has seen them
     all."""
-    import torch
-
     return {"values": torch.where(inputs["response_mask"] != 0, inputs["outputs"], 0.0)}
 
 
@@ -302,10 +291,8 @@ def _measure_group_numbers(call: Callable[..., Mapping[str, Any]], inputs: Mappi
 
 def _oracle_group_numbers(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Numbers in the order of the first row of each group; which group has which number is nobody's meaning."""
-    import torch
-
-    known: dict[Any, int] = {}
-    return {"numbers": torch.tensor([known.setdefault(label, len(known)) for label in inputs["labels"].tolist()])}
+    numbers: dict[Any, int] = {}
+    return {"numbers": torch.tensor([numbers.setdefault(label, len(numbers)) for label in inputs["labels"].tolist()])}
 
 
 def _arrange_group_numbers(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:

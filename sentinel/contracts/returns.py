@@ -21,7 +21,8 @@ from sentinel.contracts.contract import (
     returned,
     token_mask,
 )
-from sentinel.contracts.normalisation import COUNT_EPSILON, LAWS_OF_TOKENS, REWARD_LAYOUT, place_rewards, runs, whitened
+from sentinel.contracts.normalisation import LAWS_OF_TOKENS, REWARD_LAYOUT, place_rewards, runs, whitened
+from sentinel.values.lazy import torch
 
 # -- generalised advantage estimation ----------------------------------------------------------------------------------
 
@@ -29,8 +30,6 @@ from sentinel.contracts.normalisation import COUNT_EPSILON, LAWS_OF_TOKENS, REWA
 def _oracle_generalised_advantage(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Equation 16, over the tokens that count: ``A_t = sum_l (gamma lam)^l delta_{t+l}`` with
     ``delta_t = r_t + gamma V_{t+1} - V_t`` and 0 for the value after the last; the return is ``A_t + V_t``."""
-    import torch
-
     rewards, values, gamma = inputs["token_level_rewards"], inputs["values"], inputs["gamma"]
     valid = inputs["response_mask"] != 0
     if inputs["masked_steps"] not in ("skipped", "counted"):
@@ -46,7 +45,7 @@ def _oracle_generalised_advantage(inputs: Mapping[str, Any]) -> dict[str, Any]:
         advantages[row, step] = weights @ deltas
         returns[row, step] = weights @ deltas + v
     if inputs["whiten"]:
-        advantages = whitened(advantages, valid, inputs["count_epsilon"])
+        advantages = whitened(advantages, valid)
     return {"advantages": advantages, "returns": returns}
 
 
@@ -74,7 +73,6 @@ GENERALISED_ADVANTAGE = Contract(
             "what a token that does not count is: skipped (no step), or counted (a step with the reward and the value "
             "that stand there)",
         ),
-        COUNT_EPSILON,
     ),
     observes=(
         Observed("advantages", "advantage of each token that counts; 0 elsewhere", TOKENS),
@@ -92,12 +90,10 @@ GENERALISED_ADVANTAGE = Contract(
 
 
 def _measure_discounted_return(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What stands at tokens that do not count is nobody's meaning: it is left out on both sides.
+    """Measure returns and advantages; those at tokens that do not count mean nothing, and are left out on both sides.
 
     ``call`` returns ``returns``, and ``advantages`` where these are not the returns.
     """
-    import torch
-
     outputs = {**call(**inputs)}
     outputs.setdefault("advantages", outputs["returns"])
     valid = inputs["response_mask"] != 0
@@ -108,8 +104,6 @@ def _oracle_discounted_return(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """With the KL in the rewards (arXiv:2203.02155, equation 2), ``r_t - kl_coef * kl_t`` at each token that counts:
     the return ``G_t = sum_{k >= t} gamma^(k - t) (r_k - kl_coef * kl_k)`` (REINFORCE++, arXiv:2501.03262, whose
     advantage is the return, normalised over the global batch)."""
-    import torch
-
     valid = inputs["response_mask"] != 0
     penalty = inputs["kl_coef"] * inputs["kl"] if inputs["kl"] is not None and inputs["kl_coef"] else None
     returns = torch.zeros_like(inputs["token_level_rewards"])
@@ -119,14 +113,12 @@ def _oracle_discounted_return(inputs: Mapping[str, Any]) -> dict[str, Any]:
         returns[row] = torch.where(counts, _returns(rewards, own, counts, inputs), 0.0)
     return {
         "returns": returns,
-        "advantages": whitened(returns, valid, inputs["count_epsilon"]) if inputs["whiten"] else returns,
+        "advantages": whitened(returns, valid) if inputs["whiten"] else returns,
     }
 
 
 def _returns(rewards: Any, penalty: Any, counts: Any, inputs: Mapping[str, Any]) -> Any:
-    """The returns of one response, [tokens]; only those at tokens that count mean anything."""
-    import torch
-
+    """Compute the returns of one response, [tokens]; only those at tokens that count mean anything."""
     credit, gamma = inputs["credit"], inputs["gamma"]
     earned = torch.where(counts, rewards, 0.0)
     if credit == "response":
@@ -153,9 +145,7 @@ def _returns(rewards: Any, penalty: Any, counts: Any, inputs: Mapping[str, Any])
 
 
 def _discounted(rewards: Any, gamma: float) -> Any:
-    """``sum_{k >= t} gamma^(k - t) r_k`` for each step t of ``rewards`` [steps]."""
-    import torch
-
+    """Compute ``sum_{k >= t} gamma^(k - t) r_k`` for each step t of ``rewards`` [steps]."""
     steps = torch.arange(len(rewards), dtype=torch.float64)
     ahead = steps[None, :] - steps[:, None]
     return torch.where(ahead >= 0, gamma ** ahead.clamp(min=0), 0.0).to(rewards) @ rewards
@@ -196,7 +186,6 @@ DISCOUNTED_RETURN = Contract(
             "advantages are the returns, centred and divided by sqrt(variance + 1e-8) over all tokens that count, the "
             "variance with n - 1; false: advantages are the returns",
         ),
-        COUNT_EPSILON,
     ),
     observes=(
         Observed("returns", "return of each token that counts; 0 elsewhere", TOKENS),
@@ -215,8 +204,6 @@ DISCOUNTED_RETURN = Contract(
 
 def _oracle_penalised_advantage(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Token rewards are ``-kl_coef k1``, and the outcome on the last token (arXiv:2203.02155, equation 2)."""
-    import torch
-
     valid = inputs["response_mask"] != 0
     kl = torch.where(valid, inputs["log_probs"] - inputs["ref_log_probs"], 0.0)
     rewards = -inputs["kl_coef"] * kl
@@ -226,7 +213,7 @@ def _oracle_penalised_advantage(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_penalised_advantage(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Every response has a token."""
+    """Give every response a token."""
     spread(inputs, "log_probs", "ref_log_probs")
     return with_a_token(inputs, choose)
 

@@ -16,11 +16,13 @@ from sentinel.contracts.contract import (
     Input,
     Observed,
     dialect,
+    drawn,
     knob,
     per_row,
     returned,
     token_mask,
 )
+from sentinel.values.lazy import torch
 
 # -- rule-based rewards ------------------------------------------------------------------------------------------------
 
@@ -30,7 +32,7 @@ WORDINGS = {"boxed": "I think that it is \\boxed{{{answer}}}.", "bare": "{answer
 
 
 def worded(answer: str, wording: str) -> str:
-    """The response that says an answer; an unknown wording is the response itself, with ``{answer}`` in it."""
+    """Write the response that says an answer; an unknown wording is the response itself, with ``{answer}`` in it."""
     return WORDINGS.get(wording, wording).format(answer=answer)
 
 
@@ -103,16 +105,16 @@ NOTATIONS = {
     "bracketed_text_letter": ("B", "\\text{(B)}", "\\text{(C)}"),
 }
 
-_MEAN_THE_SAME = {(true, said) for true, said, _ in NOTATIONS.values()}
+_MEAN_THE_SAME = {(true, written) for true, written, _ in NOTATIONS.values()}
 
 
 def _measure_rule_reward(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The scores of two responses that differ in their answer. ``call`` returns ``score``, a number or a boolean."""
+    """Score two responses that differ in their answer. ``call`` returns ``score``, a number or a boolean."""
 
-    given = {name: inputs[name] for name in ("ground_truth", "rule", "wording")}
+    question = {name: inputs[name] for name in ("ground_truth", "rule", "wording")}
 
     def score(answer: str) -> float:
-        return float(call(response=worded(answer, inputs["wording"]), **given)["score"])
+        return float(call(response=worded(answer, inputs["wording"]), **question)["score"])
 
     right, wrong = score(inputs["right_answer"] or inputs["ground_truth"]), score(inputs["wrong_answer"])
     return {"right": right, "wrong": wrong, "right_above_wrong": int(right > wrong)}
@@ -121,12 +123,12 @@ def _measure_rule_reward(call: Callable[..., Mapping[str, Any]], inputs: Mapping
 def _oracle_rule_reward(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """1 for a response that says what the ground truth says, else 0. Of answers that are written differently this
     knows numbers, and the ways of :data:`NOTATIONS`."""
-    said, true = _said(inputs["response"], inputs.get("wording") or "boxed"), inputs["ground_truth"]
-    return {"score": float(_value(said) == _value(true) or (true, said) in _MEAN_THE_SAME)}
+    answer, true = _answer_in(inputs["response"], inputs.get("wording") or "boxed"), inputs["ground_truth"]
+    return {"score": float(_value(answer) == _value(true) or (true, answer) in _MEAN_THE_SAME)}
 
 
-def _said(response: str, wording: str) -> str:
-    """The answer in a response: the last one in a box, or what stands where the wording has ``{answer}``."""
+def _answer_in(response: str, wording: str) -> str:
+    """Read the answer in a response: the last one in a box, or what stands where the wording has ``{answer}``."""
     if wording in WORDINGS:
         last = response.split("\\boxed{")[-1]
         depth = list(accumulate((letter == "{") - (letter == "}") for letter in last))
@@ -144,7 +146,7 @@ def _value(answer: str) -> Any:
 
 
 def _arrange_rule_reward(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """A notation is of answers of its own."""
+    """Give a notation the answers that it is of."""
     answers = ("ground_truth", "right_answer", "wrong_answer")
     return {**inputs, **dict(zip(answers, NOTATIONS.get(inputs["notation"], ())))}
 
@@ -154,8 +156,8 @@ RULE_REWARD = Contract(
     summary="the score of a response, by a rule that compares its answer with the ground truth",
     source="the definition of a verifiable reward (arXiv:2411.15124, section 6): positive exactly where it is verified",
     inputs=(
-        Input("ground_truth", "string", "the answer that is right", choices=("42", "7", "-3", "100")),
-        Input("wrong_answer", "string", "another answer", default="43", choices=("43", "8", "0")),
+        drawn("ground_truth", "the answer that is right", ("42", "7", "-3", "100"), REQUIRED),
+        drawn("wrong_answer", "another answer", ("43", "8", "0")),
         Input(
             "right_answer",
             "string",
@@ -163,20 +165,18 @@ RULE_REWARD = Contract(
             "ground truth itself",
             default=None,
         ),
-        Input(
+        drawn(
             "wording",
-            "string",
             "how a response says its answer: boxed (in a sentence, in a \\boxed), bare (nothing else), or the response "
             "itself with {answer} in its place",
-            default="boxed",
-            choices=tuple(WORDINGS),
+            tuple(WORDINGS),
+            "boxed",
+            kind="string",
         ),
-        Input(
+        drawn(
             "notation",
-            "string",
             "in which way the right answer is written otherwise than the ground truth; as_is: as the other inputs say",
-            default="as_is",
-            choices=("as_is",),
+            ("as_is",),
         ),
         Input("rule", "string", "the name of the rule, where a boundary has several", default=None),
     ),
@@ -204,8 +204,6 @@ def _measure_token_reward(call: Callable[..., Mapping[str, Any]], inputs: Mappin
 
 def _oracle_token_reward(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``r_t = score`` at the last token that counts, else 0: the return of every token is then the score."""
-    import torch
-
     valid = inputs["response_mask"] != 0
     rewards = torch.zeros(valid.shape, dtype=torch.float64)
     last = valid.shape[1] - 1 - valid.flip(-1).int().argmax(-1)
@@ -220,13 +218,11 @@ TOKEN_REWARD = Contract(
     inputs=(
         per_row("rewards", "score of each response", "reward"),
         token_mask(dtypes=()),
-        Input(
+        drawn(
             "score_as",
-            "string",
             "what a rule says of a response: number, or record (the score, with what else it found); null where no "
             "rule is asked",
-            default="number",
-            choices=("number", "record"),
+            ("number", "record"),
         ),
     ),
     observes=(
@@ -261,7 +257,7 @@ def _oracle_overlong_penalty(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_overlong_penalty(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Every response has a token, and the buffer is within the limit."""
+    """Give every response a token, and keep the buffer within the limit."""
     inputs["buffer"] = min(inputs["buffer"], inputs["max_length"])
     return with_a_token(inputs, choose)
 

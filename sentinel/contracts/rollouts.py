@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import AS_DEFINED, REQUIRED, Choose, Input, Observed, knob, returned, rule
+from sentinel.contracts.contract import AS_DEFINED, REQUIRED, Choose, Input, Observed, drawn, knob, returned, rule
+from sentinel.values.lazy import torch
 
 # -- a turn of a rollout -----------------------------------------------------------------------------------------------
 
 
 def _oracle_rollout_turn(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What fits is there, and is not trained on; a response without room for another token has ended."""
-    said, heard, room = (inputs[name] for name in ("generated_tokens", "observation_tokens", "response_length"))
-    there = heard if said + heard <= room else 0
-    return {"response_mask": [1] * said + [0] * there, "ended": said + heard >= room}
+    generated, observed, room = (inputs[name] for name in ("generated_tokens", "observation_tokens", "response_length"))
+    there = observed if generated + observed <= room else 0
+    return {"response_mask": [1] * generated + [0] * there, "ended": generated + observed >= room}
 
 
 def _arrange_rollout_turn(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Room for what the policy has said already."""
+    """Make room for what the policy has said already."""
     inputs["response_length"] = max(inputs["response_length"], inputs["generated_tokens"])
     return inputs
 
@@ -28,9 +29,9 @@ ROLLOUT_TURN = rule(
     summary="an observation that follows what the policy said, in the room that a response has",
     source="a limit of n tokens is kept by n tokens: what fits exactly fits",
     inputs=(
-        Input("generated_tokens", "integer", "tokens that the policy said so far", choices=(3, 1, 2)),
-        Input("observation_tokens", "integer", "tokens that the environment answers", choices=(2, 1, 3)),
-        Input("response_length", "integer", "most tokens of a response, observations among them", choices=(8, 5, 4, 3)),
+        drawn("generated_tokens", "tokens that the policy said so far", (3, 1, 2), REQUIRED),
+        drawn("observation_tokens", "tokens that the environment answers", (2, 1, 3), REQUIRED),
+        drawn("response_length", "most tokens of a response, observations among them", (8, 5, 4, 3), REQUIRED),
     ),
     observes=(
         Observed(
@@ -54,8 +55,8 @@ def _oracle_rollout_episode(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What the policy said, with what it heard between two turns; what comes after its last turn, it never answers.
     A response has no more tokens than there is room for, and says so where it had to be cut."""
     mask: list[int] = []
-    for said, heard in zip(inputs["said"], inputs["heard"]):
-        mask += [1] * said + [0] * heard
+    for generated, observed in zip(inputs["said"], inputs["heard"]):
+        mask += [1] * generated + [0] * observed
     whole = mask[: len(mask) - inputs["heard"][-1]]
     room = inputs["max_tokens"]
     return {"loss_mask": whole[:room], "cut": len(whole) > room}
@@ -80,8 +81,8 @@ ROLLOUT_EPISODE = rule(
     inputs=(
         Input("said", "any", "tokens that the policy says in each turn, EOS among them", choices=([],)),
         Input("heard", "any", "tokens that the environment answers to each turn, the last one included", choices=([],)),
-        Input("turns", "integer", "how many turns there may be", choices=(1, 2, 3)),
-        Input("max_tokens", "integer", "most tokens of a response", choices=(100, 2, 4)),
+        drawn("turns", "how many turns there may be", (1, 2, 3), REQUIRED),
+        drawn("max_tokens", "most tokens of a response", (100, 2, 4), REQUIRED),
     ),
     observes=(
         Observed("loss_mask", "for each token of the response: 1 the policy's, 0 the environment's", ("response",)),
@@ -98,8 +99,6 @@ ROLLOUT_EPISODE = rule(
 
 def _measure_rollout_collection(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``call`` returns ``taken`` and ``left``: rollouts by their number, which is the order that they end in."""
-    import torch
-
     outputs = call(**inputs)
     taken, left = ([int(number) for number in outputs[name]] for name in ("taken", "left"))
     places = torch.tensor([*taken, *left], dtype=torch.int64)
@@ -118,7 +117,7 @@ def _oracle_rollout_collection(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_rollout_collection(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """No less than a batch: nothing else is to be waited for."""
+    """Complete no less than a batch: nothing else is to be waited for."""
     inputs["completed"] = inputs["needed"] + choose.integer(0, 4)
     return inputs
 
@@ -128,8 +127,8 @@ ROLLOUT_COLLECTION = rule(
     summary="a batch that is taken of the rollouts that are done, and what is left for the next",
     source="a queue: what is put in is taken out once",
     inputs=(
-        Input("completed", "integer", "rollouts that are done", choices=(0,)),
-        Input("needed", "integer", "rollouts of a batch", choices=(2, 1, 3)),
+        drawn("completed", "rollouts that are done", (0,), REQUIRED),
+        drawn("needed", "rollouts of a batch", (2, 1, 3), REQUIRED),
     ),
     observes=(
         Observed("times", "how often each rollout is in the batch or among what is left", ("rollouts",)),
@@ -149,8 +148,6 @@ ROLLOUT_COLLECTION = rule(
 def _measure_truncation(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``call`` returns ``token_ids``, those that are left, in their order and without padding or a note that something
     is missing, and the ``loss_mask`` beside them."""
-    import torch
-
     outputs = call(**inputs)
     mask = outputs.get("loss_mask")
     return {
@@ -171,7 +168,7 @@ def _oracle_truncation(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_truncation(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Tokens that all differ: a prompt, and an answer that is trained on."""
+    """Draw tokens that all differ: a prompt, and an answer that is trained on."""
     prompt, answer = choose.integer(0, 4), choose.integer(1, 4)
     inputs["token_ids"] = [65 + place for place in range(prompt + answer)]
     inputs["loss_mask"] = [0] * prompt + [1] * answer
@@ -185,14 +182,12 @@ TRUNCATION = rule(
     inputs=(
         Input("token_ids", "any", "the sequence; of a text, the code points of its letters", choices=([],)),
         Input("loss_mask", "any", "1 where a token is trained on; null where the boundary has none", default=None),
-        Input("max_length", "integer", "how many of them there is room for", choices=(3, 1, 2, 5)),
+        drawn("max_length", "how many of them there is room for", (3, 1, 2, 5), REQUIRED),
         knob("side", "the end that loses tokens: left or right", ("right", "left"), REQUIRED),
-        Input(
+        drawn(
             "padded",
-            "boolean",
             "whether what is shorter than max_length is filled up to it; the padding is no part of the answer",
-            default=False,
-            choices=(False, True),
+            (False, True),
         ),
     ),
     observes=(
@@ -233,14 +228,14 @@ def _measure_sampling_request(call: Callable[..., Mapping[str, Any]], inputs: Ma
     """``call`` returns the ``request``, in an engine's words, and what the framework's configuration says of each
     option (``configured``). It is called twice: an option that is turned turns nothing else."""
     outputs, untouched = call(**inputs), call(**dict.fromkeys(inputs))
-    found, configured = _understood(outputs["request"]), outputs["configured"]
-    told = {"greedy", *(("temperature",) if configured.get("greedy") else ())}
-    alone = [name for name in configured if inputs[name] is None and name not in told]
-    unlike = [name for name in alone if _plain(name, configured[name]) != _plain(name, found[name])]
+    request, configured = _understood(outputs["request"]), outputs["configured"]
+    implied = {"greedy", *(("temperature",) if configured.get("greedy") else ())}
+    alone = [name for name in configured if inputs[name] is None and name not in implied]
+    unlike = [name for name in alone if _plain(name, configured[name]) != _plain(name, request[name])]
     beside = [_beside(answer["request"]) for answer in (outputs, untouched)]
     changed = [name for name in {**beside[0], **beside[1]} if beside[0].get(name) != beside[1].get(name)]
     return {
-        **{name: None if inputs[name] is None else _number(name, found[name]) for name in _PARAMETERS},
+        **{name: None if inputs[name] is None else _number(name, request[name]) for name in _PARAMETERS},
         "unlike_configured": len(unlike),
         "changed_beside": len(changed),
         "which": sorted([*unlike, *changed]),
@@ -248,17 +243,17 @@ def _measure_sampling_request(call: Callable[..., Mapping[str, Any]], inputs: Ma
 
 
 def _understood(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Each option as an engine understands the request."""
-    found = {}
+    """Read each option as an engine understands the request."""
+    options = {}
     for name, (_, _, without, words) in _PARAMETERS.items():
-        said = [request[word] for word in (name, *words) if request.get(word) is not None]
-        found[name] = said[0] if said else without
-    found["greedy"] = found["temperature"] == 0 or found["top_k"] == 1 or request.get("do_sample") is False
-    return {**found, "temperature": 0.0} if found["greedy"] else found
+        values = [request[word] for word in (name, *words) if request.get(word) is not None]
+        options[name] = values[0] if values else without
+    options["greedy"] = options["temperature"] == 0 or options["top_k"] == 1 or request.get("do_sample") is False
+    return {**options, "temperature": 0.0} if options["greedy"] else options
 
 
 def _plain(name: str, value: Any) -> Any:
-    """The value in one form of those that mean the same."""
+    """Write a value in one form of those that mean the same."""
     value = _PARAMETERS[name][2] if value is None else value
     if name == "top_k":
         return value if 0 < value < 10**6 else -1
@@ -266,8 +261,6 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def _number(name: str, value: Any) -> Any:
-    import torch
-
     value = _plain(name, value)
     if name not in _LISTS:
         return -1 if value is None else value
@@ -275,8 +268,8 @@ def _number(name: str, value: Any) -> Any:
 
 
 def _beside(request: Mapping[str, Any]) -> dict[str, str]:
-    known = {"do_sample", *(word for name, (*_, words) in _PARAMETERS.items() for word in (name, *words))}
-    return {name: repr(value) for name, value in request.items() if name not in known}
+    words_of_options = {"do_sample", *(word for name, (*_, words) in _PARAMETERS.items() for word in (name, *words))}
+    return {name: repr(value) for name, value in request.items() if name not in words_of_options}
 
 
 def _oracle_sampling_request(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -288,10 +281,10 @@ def _oracle_sampling_request(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_sampling_request(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """One option that is given, or two; the others are what the framework's configuration has by default."""
-    given = [name for name in _PARAMETERS if inputs[name] is not None]
-    given.sort(key=lambda name: bool(inputs[name] == _PARAMETERS[name][1][0]))  # the least plain come first
-    kept = [choose.one_of(given) for _ in range(choose.integer(1, 2))]
+    """Keep one option, or two; the others are what the framework's configuration has by default."""
+    chosen = [name for name in _PARAMETERS if inputs[name] is not None]
+    chosen.sort(key=lambda name: bool(inputs[name] == _PARAMETERS[name][1][0]))  # the least plain come first
+    kept = [choose.one_of(chosen) for _ in range(choose.integer(1, 2))]
     return {name: value if name in kept else None for name, value in inputs.items()}
 
 
@@ -328,53 +321,4 @@ SAMPLING_REQUEST = rule(
     law="every_knob_counts",
     laws=("the_oracle_agrees", "every_knob_counts", "nothing_else_is_touched"),
     arrange=_arrange_sampling_request,
-)
-
-
-# -- request comparison ------------------------------------------------------------------------------------------------
-
-
-#: Parameters that every engine samples by, with two values of each.
-_VALUES: Mapping[str, tuple[Any, Any]] = {
-    "temperature": (1.0, 0.5),
-    "top_p": (1.0, 0.9),
-    "top_k": (50, 20),
-    "max_tokens": (8, 4),
-    "n": (1, 2),
-    "stop_token_ids": ([1], [2]),
-    "presence_penalty": (0.0, 1.5),
-    "frequency_penalty": (0.0, 1.5),
-    "repetition_penalty": (1.0, 1.1),
-    "min_p": (0.0, 0.1),
-    "stop": (["."], ["?"]),
-    "ignore_eos": (False, True),
-}
-
-
-def _oracle_request_comparison(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"alike": inputs["first"] == inputs["second"]}
-
-
-def _arrange_request_comparison(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Two requests that are equal, or differ in one parameter."""
-    first = {name: one for name, (one, _) in _VALUES.items()}
-    second = dict(first)
-    changed = choose.one_of((None, *_VALUES))
-    if changed is not None:
-        second[changed] = _VALUES[changed][1]
-    return {**inputs, "first": first, "second": second}
-
-
-REQUEST_COMPARISON = rule(
-    name="request_comparison",
-    summary="whether two requests have the same sampling parameters",
-    source="two requests may be sampled as one where nothing that sampling goes by differs",
-    inputs=(
-        Input("first", "mapping", "sampling parameter -> value", choices=({},)),
-        Input("second", "mapping", "the same, of the other request", choices=({},)),
-    ),
-    observes=(Observed("alike", "whether they are taken for alike"),),
-    measure=returned(alike="truth"),
-    oracle=_oracle_request_comparison,
-    arrange=_arrange_request_comparison,
 )

@@ -6,7 +6,19 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import AS_DEFINED, REQUIRED, Choose, Input, Observed, dialect, knob, returned, rule
+from sentinel.contracts.contract import (
+    AS_DEFINED,
+    REQUIRED,
+    Choose,
+    Input,
+    Observed,
+    dialect,
+    drawn,
+    knob,
+    returned,
+    rule,
+)
+from sentinel.values.lazy import torch
 
 # -- KL coefficient ----------------------------------------------------------------------------------------------------
 
@@ -23,7 +35,7 @@ def _oracle_kl_coefficient(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_kl_coefficient(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """A few steps, whose KL is below, near or above the target; an estimate may be negative."""
+    """Draw a few steps, whose KL is below, near or above the target; an estimate may be negative."""
     shares = [choose.one_of((3.0, 1.1, 1.0, 0.9, 0.0, -1.0)) for _ in range(choose.integer(1, 4))]
     inputs["kls"] = [share * inputs["target_kl"] for share in shares]
     return inputs
@@ -34,8 +46,8 @@ KL_COEFFICIENT = rule(
     summary="the weight of the KL penalty, step after step",
     source="arXiv:1909.08593, section 2.2, and its code: github.com/openai/lm-human-preferences, AdaptiveKLController",
     inputs=(
-        Input("adaptive", "boolean", "whether it is steered towards the target", choices=(True, False)),
-        Input("initial", "number", "the coefficient of the first step", choices=(0.2, 0.001, 0.0)),
+        drawn("adaptive", "whether it is steered towards the target", (True, False), REQUIRED),
+        drawn("initial", "the coefficient of the first step", (0.2, 0.001, 0.0), REQUIRED),
         knob("target_kl", "what the KL of a step is to be, in nats", (0.5, 6.0), REQUIRED),
         knob("horizon", "samples over which the coefficient is corrected", (100, 7, 10000), REQUIRED),
         knob("samples_per_step", "samples of one step", (8, 1, 64), REQUIRED),
@@ -72,7 +84,7 @@ def _oracle_learning_rate(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_learning_rate(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """More steps than the warm-up has."""
+    """Draw more steps than the warm-up has."""
     inputs["training_steps"] = inputs["warmup_steps"] + choose.integer(1, 12)
     return inputs
 
@@ -85,13 +97,13 @@ LEARNING_RATE = rule(
         "warmup-stable-decay (arXiv:2404.06395, section 4.2), whose decay is that cosine here"
     ),
     inputs=(
-        Input("schedule", "string", "constant, cosine or wsd", choices=("constant", "cosine", "wsd")),
+        drawn("schedule", "constant, cosine or wsd", ("constant", "cosine", "wsd"), REQUIRED),
         knob("warmup_steps", "updates in which it goes up", (3, 0, 1, 10), REQUIRED),
         Input("training_steps", "integer", "updates of the training", default=10),
         knob("min_ratio", "the lowest rate by the peak", (0.0, 0.1, 1.0)),
         knob("initial_ratio", "the rate of step 0 by the peak", (0.0, 0.2)),
         knob("stable_ratio", "share of the rest at the peak", (0.5, 0.0, 0.9)),
-        Input("peak", "number", "the highest rate", default=1.0, choices=(1.0, 1e-6)),
+        drawn("peak", "the highest rate", (1.0, 1e-6)),
         knob("first_step", "what the first update is counted as", (0, 1)),
         dialect("warmup_from", "initial", "where the warm-up begins: at initial_ratio, or at the minimum"),
     ),
@@ -110,8 +122,6 @@ LEARNING_RATE = rule(
 def _measure_epoch_order(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``call`` goes through a loader on torch's DistributedSampler (one rank, with this seed) and returns ``drawn``:
     the samples of all epochs, one after the other."""
-    import torch
-
     drawn = torch.tensor([int(index) for index in call(**inputs)["drawn"]])
     orders = drawn.reshape(inputs["epochs"], inputs["size"])
     return {"orders": orders, "distinct_orders": len({tuple(order) for order in orders.tolist()})}
@@ -136,9 +146,9 @@ EPOCH_ORDER = rule(
     summary="the order of a shuffled dataset, epoch after epoch",
     source="the documentation of torch.utils.data.DistributedSampler",
     inputs=(
-        Input("size", "integer", "samples of the dataset", choices=(8, 2, 5)),
-        Input("epochs", "integer", "how often it is gone through", choices=(3, 1, 2)),
-        Input("seed", "integer", "of the sampler", default=0, choices=(0, 1, 7)),
+        drawn("size", "samples of the dataset", (8, 2, 5), REQUIRED),
+        drawn("epochs", "how often it is gone through", (3, 1, 2), REQUIRED),
+        drawn("seed", "of the sampler", (0, 1, 7)),
     ),
     observes=(
         Observed("orders", "the samples in the order of each epoch", ("epochs", "samples")),

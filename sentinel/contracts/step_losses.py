@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from sentinel.contracts.aggregation import detached, gradient, leaf, replaced, spread, spreading, with_a_token
+from sentinel.contracts.aggregation import detached, differentiated, leaf, replaced, spread, spreading, with_a_token
 from sentinel.contracts.contract import (
     AS_DEFINED,
+    GROUP,
     REQUIRED,
     TOKENS,
     Choose,
@@ -19,6 +20,7 @@ from sentinel.contracts.contract import (
     Input,
     Observed,
     dialect,
+    drawn,
     knob,
     laws_of_tokens,
     per_token,
@@ -29,6 +31,7 @@ from sentinel.contracts.contract import (
 from sentinel.contracts.kl_estimate import KL_ESTIMATE
 from sentinel.contracts.normalisation import rows_of
 from sentinel.contracts.updates import MICRO_BATCH_SIZE, cut_otherwise, fitting
+from sentinel.values.lazy import torch
 from sentinel.values.literals import tensor
 
 # -- context-parallel losses -------------------------------------------------------------------------------------------
@@ -40,7 +43,7 @@ def _oracle_context_parallel_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_context_parallel_loss(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """A response behind a prompt."""
+    """Draw a response behind a prompt."""
     inputs["losses"] = tensor([choose.one_of((1.0, 2.0, 0.5)) for _ in range(choose.integer(1, 6))], "float32")
     inputs["prompt_length"] = choose.integer(1, 5)
     return inputs
@@ -52,9 +55,9 @@ CONTEXT_PARALLEL_LOSS = rule(
     source="data and context parallelism are implementations of one sum (Megatron-LM, arXiv:2104.04473)",
     inputs=(
         Input("losses", "any", "loss of each response token: tensor [tokens]", choices=((),)),
-        Input("prompt_length", "integer", "tokens of the prompt, which the ranks share too", choices=(4,)),
-        Input("context_parallel_size", "integer", "ranks", choices=(1, 2, 4)),
-        Input("per_token", "boolean", "whether losses are summed and divided by all tokens", choices=(True, False)),
+        drawn("prompt_length", "tokens of the prompt, which the ranks share too", (4,), REQUIRED),
+        drawn("context_parallel_size", "ranks", (1, 2, 4), REQUIRED),
+        drawn("per_token", "whether losses are summed and divided by all tokens", (True, False), REQUIRED),
     ),
     observes=(Observed("loss", "the loss of the sequence"),),
     measure=returned(loss="number"),
@@ -66,16 +69,8 @@ CONTEXT_PARALLEL_LOSS = rule(
 # -- prompt losses -----------------------------------------------------------------------------------------------------
 
 
-def _measure_prompt_loss(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    losses = leaf(inputs["loss_mat"])
-    loss = call(**{**inputs, "loss_mat": losses})["loss"]
-    return {"loss": detached(loss), "per_token_gradient": gradient(loss, losses)}
-
-
 def _oracle_prompt_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``mean_p sum_{i in p, t} m_it l_it / sum_{i in p, t} m_it``."""
-    import torch
-
     losses, valid = inputs["loss_mat"], inputs["response_mask"] != 0
     prompts = [torch.tensor(rows) for rows in rows_of(inputs["group"]).values()]
     if not all(valid[rows].any() for rows in prompts):
@@ -84,7 +79,7 @@ def _oracle_prompt_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_prompt_loss(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Prompts with one and the same number of responses, which stand together."""
+    """Draw prompts with one and the same number of responses, which stand together."""
     rows = inputs["response_mask"].shape[0]
     size = choose.one_of([size for size in range(1, rows + 1) if rows % size == 0])
     inputs["group"] = [f"prompt {row // size}" for row in range(rows)]
@@ -98,13 +93,13 @@ PROMPT_LOSS = Contract(
     inputs=(
         per_token("loss_mat", "per-token losses", "loss", differentiable=True),
         token_mask(dtypes=()),
-        Input("group", "labels", "the prompt that each row answers", shape=("batch",)),
+        GROUP,
     ),
     observes=(
         Observed("loss", "the loss of the batch"),
         Observed("per_token_gradient", "d loss / d loss_mat", TOKENS, "gradient"),
     ),
-    measure=_measure_prompt_loss,
+    measure=differentiated(loss_mat="per_token_gradient"),
     oracle=_oracle_prompt_loss,
     laws=("masked_values_have_no_influence", "the_oracle_agrees", "nothing_else_is_touched", "finite_in_finite_out"),
     group="group",
@@ -128,8 +123,6 @@ def _oracle_rollout_kl(inputs: Mapping[str, Any]) -> dict[str, Any]:
     Where tokens are samples of the trained policy, the gradient of the expectation has that of their probability, too
     (arXiv:2506.09477, equation 5): the estimate times ``exp(log_probs - sg(log_probs))``, which is 1.
     """
-    import torch
-
     valid, log_probs = inputs["response_mask"] != 0, inputs["log_probs"]
     kl = KL_ESTIMATE.reference({**inputs, "clamp": None, "ref_log_probs": inputs["rollout_log_probs"]})["kl"]
     if inputs["of_the_samples"] == "differentiated":
@@ -187,34 +180,23 @@ ROLLOUT_KL = Contract(
 _SIDES = ("chosen", "rejected")
 
 
-def _measure_preference_loss(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
-    given = {f"{side}_log_probs": leaf(inputs[f"{side}_log_probs"]) for side in _SIDES}
-    loss = call(**{**inputs, **given})["loss"]
-    slopes = torch.autograd.grad(loss, list(given.values()))
-    return {"loss": detached(loss), **{f"{side}_gradient": slope for side, slope in zip(_SIDES, slopes)}}
-
-
 def _oracle_preference_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """DPO, equation 7: ``-log sigmoid(beta h)``, ``h`` the log-ratio of the chosen response minus that of the rejected
     one, each a sum over its tokens. IPO, equation 17: ``(h - 1 / (2 beta))^2``, each an average over its tokens.
     LD-DPO, section 3: tokens beyond the length of the shorter response of the pair weigh ld_alpha. KTO, equation 7:
     the mean over responses of ``sigmoid(beta (z - h))``, and of ``sigmoid(beta (h - z))`` where one is rejected; APO,
     the same with ``z`` = 0. ORPO, equation 7: ``-beta log sigmoid(log odds)``, of the likelihood of a token."""
-    import torch
-
-    found = []
+    scores = []
     shared = torch.minimum(*((inputs[f"{side}_mask"] != 0).sum(-1) for side in _SIDES))
     for side in _SIDES:
         valid = inputs[f"{side}_mask"] != 0
-        given = inputs[f"{side}_ref_log_probs"] if inputs["reference"] == "given" else 0.0
-        ratios = torch.where(valid, inputs[f"{side}_log_probs"] - given, 0.0)
+        reference = inputs[f"{side}_ref_log_probs"] if inputs["reference"] == "given" else 0.0
+        ratios = torch.where(valid, inputs[f"{side}_log_probs"] - reference, 0.0)
         if inputs["ld_alpha"] is not None:
             ratios = torch.where(valid.cumsum(-1) <= shared[:, None], ratios, inputs["ld_alpha"] * ratios)
         tokens = valid.sum(-1) if inputs["loss_type"] in ("ipo", "orpo") else 1
-        found.append(ratios.sum(-1) / tokens)
-    chosen, rejected = found
+        scores.append(ratios.sum(-1) / tokens)
+    chosen, rejected = scores
     beta = inputs["beta"]
     if inputs["loss_type"] == "ipo":
         return {"loss": (chosen - rejected - 1 / (2 * beta)).square().mean()}
@@ -222,21 +204,19 @@ def _oracle_preference_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
         beside = _of_microbatches(chosen + rejected, inputs) / 2 if inputs["loss_type"] == "kto" else 0.0
         return {"loss": torch.cat([beside - chosen, rejected - beside]).mul(beta).sigmoid().mean()}
     if inputs["loss_type"] == "orpo":
-        chosen, rejected = (logs - torch.log(-torch.expm1(logs)) for logs in found)
+        chosen, rejected = (logs - torch.log(-torch.expm1(logs)) for logs in scores)
         return {"loss": -beta * torch.nn.functional.logsigmoid(chosen - rejected).mean()}
     return {"loss": -torch.nn.functional.logsigmoid(beta * (chosen - rejected)).mean()}
 
 
 def _of_microbatches(ratios: Any, inputs: Mapping[str, Any]) -> Any:
-    """KTO's estimate of how far the policy is from its reference: of each microbatch its mean, if that is above 0."""
-    import torch
-
+    """Estimate, as KTO, how far the policy is from its reference: of each microbatch its mean, if that is above 0."""
     parts = ratios.detach().split(inputs["micro_batch_size"] or len(ratios))
     return torch.cat([part.mean().clamp(min=0).expand(len(part)) for part in parts])
 
 
 def _arrange_preference_loss(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Every response has a token."""
+    """Give every response a token."""
     for side in _SIDES:
         with_a_token(inputs, choose, f"{side}_mask")
     return inputs
@@ -271,7 +251,7 @@ PREFERENCE_LOSS = Contract(
         Observed("chosen_gradient", "d loss / d chosen_log_probs", TOKENS, "other"),
         Observed("rejected_gradient", "d loss / d rejected_log_probs", TOKENS, "other"),
     ),
-    measure=_measure_preference_loss,
+    measure=differentiated(chosen_log_probs="chosen_gradient", rejected_log_probs="rejected_gradient"),
     oracle=_oracle_preference_loss,
     laws=("order_does_not_matter", "the_oracle_agrees", "nothing_else_is_touched", "every_knob_counts"),
     mask="chosen_mask",
@@ -280,7 +260,7 @@ PREFERENCE_LOSS = Contract(
 
 
 def _arrange_preference_update(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    return fitting(_arrange_preference_loss(inputs, choose), "chosen_mask")
+    return fitting(_arrange_preference_loss(inputs, choose), choose, "chosen_mask")
 
 
 def _pairs_cut_otherwise(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
@@ -290,7 +270,7 @@ def _pairs_cut_otherwise(inputs: Mapping[str, Any], choose: Choose) -> list[dict
 
 
 def _loss_types(item: Input) -> Input:
-    """Of the losses of a step those, too, that are means over responses."""
+    """Add, for a step, the losses that are means over responses."""
     types = knob("loss_type", "sigmoid (DPO), ipo, kto or apo_zero", ("sigmoid", "ipo", "kto", "apo_zero"), REQUIRED)
     return types if item.name == "loss_type" else item
 
@@ -314,13 +294,11 @@ PREFERENCE_UPDATE = replace(
 
 
 def _measure_decoupled_loss(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
-    given = {name: leaf(inputs[name]) for name in ("log_probs", "proximal_log_probs")}
-    outputs = call(**{**inputs, **given})
+    leaves = {name: leaf(inputs[name]) for name in ("log_probs", "proximal_log_probs")}
+    outputs = call(**{**inputs, **leaves})
     loss = outputs["loss"]
-    found = torch.autograd.grad(loss, list(given.values()), allow_unused=True) if loss.requires_grad else (None, None)
-    gradients = [torch.zeros_like(value) if slope is None else slope for value, slope in zip(given.values(), found)]
+    slopes = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True) if loss.requires_grad else (None, None)
+    gradients = [torch.zeros_like(value) if slope is None else slope for value, slope in zip(leaves.values(), slopes)]
     return {
         "loss": detached(loss),
         "gradient": gradients[0],
@@ -332,8 +310,6 @@ def _measure_decoupled_loss(call: Callable[..., Mapping[str, Any]], inputs: Mapp
 def _oracle_decoupled_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``-min(r A, clip(r) A) w`` with ``r = pi / pi_prox`` and the constant ``w = pi_prox / pi_behaviour``, of the
     tokens whose ``w`` lies within its bounds. The ratio that is reported is that of every token, dropped or not."""
-    import torch
-
     valid, eps = inputs["response_mask"] != 0, inputs["eps_clip"]
     ratio = (inputs["log_probs"] - inputs["proximal_log_probs"]).exp()
     weight = (inputs["proximal_log_probs"].detach() - inputs["behaviour_log_probs"]).exp()
@@ -370,11 +346,8 @@ DECOUPLED_LOSS = Contract(
         per_token("advantages", "advantage of each token", "advantage"),
         token_mask(dtype="bool", dtypes=()),
         knob("eps_clip", "bound of |ratio - 1|", (0.2, 0.6)),
-        Input(
-            "correction",
-            "string",
-            "what drops tokens, as the framework calls it: icepop or mask",
-            choices=("mask", "icepop"),
+        drawn(
+            "correction", "what drops tokens, as the framework calls it: icepop or mask", ("mask", "icepop"), REQUIRED
         ),
         knob("weight_low", "smallest weight of a token that is kept", (None, 0.5)),
         knob("weight_high", "largest weight of a token that is kept", (2.0, 5.0)),

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from sentinel.contracts.contract import Choose, Contract, Input, Observed, dialect, rule
+from sentinel.contracts.contract import REQUIRED, Choose, Contract, Input, Observed, dialect, drawn, rule
+from sentinel.values.lazy import torch
 from sentinel.values.literals import Tensor, from_array
 
 # -- row surgery -------------------------------------------------------------------------------------------------------
@@ -32,25 +33,23 @@ def _measure_row_surgery(call: Callable[..., Mapping[str, Any]], inputs: Mapping
     return {**rows_of(inputs["fields"], parts), "meta_kept": all(dict(meta) == dict(inputs["meta"]) for meta in metas)}
 
 
-def rows_of(given: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Which rows the parts hold, by the field ``number``, and whether everything else of each row stands beside it."""
-    import torch
-
-    places = {int(number): place for place, number in enumerate(given["number"])}
+def rows_of(fields: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Tell which rows the parts hold, by the field ``number``, and whether all else of each row stands beside it."""
+    places = {int(number): place for place, number in enumerate(fields["number"])}
     rows, dropped, intact = [], set(), 0
     dtype_changed, shape_changed = set(), set()
     for part in parts:
         numbers = [places.get(int(number), -1) for number in part["number"]]
         rows += numbers
-        for name, column in given.items():
+        for name, column in fields.items():
             if name not in part:
                 dropped.add(name)
                 continue
-            found = part[name]
+            output = part[name]
             if isinstance(column, torch.Tensor):
-                dtype_changed |= {name} if found.dtype != column.dtype else set()
-                shape_changed |= {name} if found.shape[1:] != column.shape[1:] else set()
-            intact += sum(place >= 0 and _same_entry(column[place], entry) for place, entry in zip(numbers, found))
+                dtype_changed |= {name} if output.dtype != column.dtype else set()
+                shape_changed |= {name} if output.shape[1:] != column.shape[1:] else set()
+            intact += sum(place >= 0 and _same_entry(column[place], entry) for place, entry in zip(numbers, output))
     return {
         "rows": torch.tensor(rows, dtype=torch.int64),
         "sizes": torch.tensor([len(part["number"]) for part in parts], dtype=torch.int64),
@@ -62,17 +61,13 @@ def rows_of(given: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> dic
 
 
 def _same_entry(one: Any, other: Any) -> bool:
-    import torch
-
     if isinstance(one, torch.Tensor):
         return isinstance(other, torch.Tensor) and one.shape == other.shape and torch.equal(one, other)
     return isinstance(one, list) == isinstance(other, list) and bool(np.array_equal(one, other))
 
 
 def taken(fields: Mapping[str, Any], places: Sequence[int]) -> dict[str, Any]:
-    """These rows of a container, in this order."""
-    import torch
-
+    """Take these rows of a container, in this order."""
     return {
         name: column[list(places)] if isinstance(column, torch.Tensor) else [column[place] for place in places]
         for name, column in fields.items()
@@ -85,7 +80,7 @@ def _oracle_row_surgery(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _places(inputs: Mapping[str, Any]) -> list[list[int]]:
-    """The rows of each part that comes out."""
+    """List the rows of each part that comes out."""
     count, rows = inputs["count"], list(range(len(inputs["fields"]["number"])))
     surgeries: Mapping[str, Callable[[], list[list[int]]]] = {
         "cut": lambda: [part.tolist() for part in np.array_split(rows, count)],
@@ -102,7 +97,7 @@ def _places(inputs: Mapping[str, Any]) -> list[list[int]]:
 
 
 def _arrange_row_surgery(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Rows that all differ, as many as the surgery can be done to."""
+    """Draw rows that all differ, as many as the surgery can be done to."""
     count = inputs["count"]
     if inputs["surgery"] == "cut":
         rows = count * choose.one_of((2, 1, 3)) + inputs["remainder"] * choose.integer(0, count - 1)
@@ -121,7 +116,7 @@ def _arrange_row_surgery(inputs: dict[str, Any], choose: Choose) -> dict[str, An
 
 
 def drawn_fields(layouts: Mapping[str, Any], rows: int, choose: Choose) -> dict[str, Any]:
-    """A column of each layout; no entry of a row is equal to another row's, as far as the dtype goes."""
+    """Draw a column of each layout; no entry of a row is equal to another row's, as far as the dtype goes."""
     return {name: _column(layout, rows, choose) for name, layout in layouts.items()}
 
 
@@ -148,17 +143,17 @@ ROW_SURGERY = rule(
         "a row is one thing in all fields, and what belongs to the whole container goes with each part"
     ),
     inputs=(
-        Input(
+        drawn(
             "surgery",
-            "string",
             "cut (into count parts, the first ones longer where it does not come out even), split (into parts of count "
             "rows), join (containers of sizes rows), reorder (to order), fill (up to a multiple of count rows, with "
             "the rows again from the first), shorten (by the last count rows), repeat (each row count times), tile "
             "(all rows count times), repeat_each (row n sizes[n] times)",
-            choices=("split", "cut", "join", "reorder", "fill", "shorten", "repeat", "tile", "repeat_each"),
+            ("split", "cut", "join", "reorder", "fill", "shorten", "repeat", "tile", "repeat_each"),
+            REQUIRED,
         ),
-        Input("count", "integer", "what the surgery counts", default=2, choices=(2, 1, 3, 4)),
-        Input("remainder", "integer", "1 where a cut need not come out even", default=0, choices=(0, 1)),
+        drawn("count", "what the surgery counts", (2, 1, 3, 4)),
+        drawn("remainder", "1 where a cut need not come out even", (0, 1)),
         Input(
             "meta", "mapping", "what belongs to the whole container", default={"temperature": 0.5, "split": ["train"]}
         ),
@@ -194,15 +189,13 @@ ROW_SURGERY = rule(
 
 def _measure_minibatch_iteration(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``call`` returns ``parts``: the minibatches of all epochs, each a mapping from a field to its column."""
-    import torch
-
-    seen = rows_of(inputs["fields"], list(call(**inputs)["parts"]))
-    rows, size, epochs = seen.pop("rows"), len(inputs["fields"]["number"]), inputs["epochs"]
+    observation = rows_of(inputs["fields"], list(call(**inputs)["parts"]))
+    rows, size, epochs = observation.pop("rows"), len(inputs["fields"]["number"]), inputs["epochs"]
     every = torch.arange(size).repeat(epochs)
     times = torch.zeros(epochs, size, dtype=torch.int64)
     if len(rows) == len(every) and bool((rows >= 0).all()):
         times = torch.stack([torch.bincount(order, minlength=size) for order in rows.reshape(epochs, size)])
-    return {**seen, "times": times, "in_order": inputs["shuffle"] or torch.equal(rows, every)}
+    return {**observation, "times": times, "in_order": inputs["shuffle"] or torch.equal(rows, every)}
 
 
 def _oracle_minibatch_iteration(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,7 +206,7 @@ def _oracle_minibatch_iteration(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_minibatch_iteration(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """As many rows as come out even."""
+    """Draw as many rows as come out even."""
     rows = inputs["minibatch_size"] * choose.one_of((2, 1, 3))
     inputs["fields"] = drawn_fields(inputs["layouts"], rows, choose)
     return inputs
@@ -227,10 +220,10 @@ MINIBATCH_ITERATION = rule(
         "each row once an epoch; an order that is drawn is drawn from the seed alone"
     ),
     inputs=(
-        Input("minibatch_size", "integer", "rows of a minibatch", choices=(2, 1, 3)),
-        Input("epochs", "integer", "how often the batch is gone through", choices=(2, 1, 3)),
-        Input("shuffle", "boolean", "whether each epoch has an order of its own", default=False, choices=(False, True)),
-        Input("seed", "integer", "of the order", default=0, choices=(0, 1, 7)),
+        drawn("minibatch_size", "rows of a minibatch", (2, 1, 3), REQUIRED),
+        drawn("epochs", "how often the batch is gone through", (2, 1, 3), REQUIRED),
+        drawn("shuffle", "whether each epoch has an order of its own", (False, True)),
+        drawn("seed", "of the order", (0, 1, 7)),
         Input("layouts", "mapping", "what a search makes fields of, as in row_surgery", default=LAYOUTS),
         Input("fields", "any", "field -> column: a tensor [rows, ...], or a list of one entry a row", choices=({},)),
     ),
@@ -254,7 +247,7 @@ MINIBATCH_ITERATION = rule(
 
 
 def _present(rows: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that are there; None is how the frameworks write a field that is not."""
+    """Keep the fields that are there; None is how the frameworks write a field that is not."""
     return {name: rows[name] for name in sorted(rows.keys()) if rows[name] is not None}
 
 
@@ -274,8 +267,6 @@ def _measure_batch_surgery(call: Callable[..., Mapping[str, Any]], inputs: Mappi
 
 def _oracle_batch_surgery(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """One made-up row: every field of the real rows, of their dtype and shape; zeros, so that it counts for nothing."""
-    import torch
-
     real = {**inputs["fields"], **inputs["optional_fields"]}
     made = {name: torch.zeros_like(value[:1]) for name, value in _present(real).items()}
     return {"real_rows": real, "made_rows": made, "loss_mask": torch.zeros(1)}
@@ -294,7 +285,7 @@ def _arrange_batch_surgery(inputs: dict[str, Any], choose: Choose) -> dict[str, 
 
 
 def _batch_field(layout: Mapping[str, Any], sizes: dict[str, int], choose: Choose) -> Tensor:
-    """A mask is all ones; in any other field no two places hold the same number, as far as its dtype goes."""
+    """Fill a mask with ones; in any other field no two places hold the same number, as far as its dtype goes."""
     for axis in layout["shape"]:
         if axis not in sizes:
             sizes[axis] = choose.integer(1, 2)
@@ -322,7 +313,7 @@ BATCH_SURGERY = Contract(
             default={},
         ),
         Input("optional_layouts", "mapping", "the same, of the fields that a batch may lack", default={}),
-        Input("max_tokens_per_microbatch", "integer", "token budget of one microbatch", choices=(8, 4, 100)),
+        drawn("max_tokens_per_microbatch", "token budget of one microbatch", (8, 4, 100), REQUIRED),
     ),
     observes=(
         Observed("fields", "the fields that the made-up rows carry"),
@@ -357,8 +348,6 @@ def _measure_column_padding(call: Callable[..., Mapping[str, Any]], inputs: Mapp
 def _oracle_column_padding(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The values, and beside them as many columns of the padding value as they lack; of one dtype. What is cut off is
     at the side where padding would stand."""
-    import torch
-
     values = inputs["values"]
     missing = max(inputs["length"] - values.shape[1], 0)
     beside = (missing, 0) if inputs["side"] == "left" else (0, missing)
@@ -370,7 +359,7 @@ def _oracle_column_padding(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_column_padding(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """A matrix of any dtype; booleans are filled up with false."""
+    """Draw a matrix of any dtype; booleans are filled up with false."""
     dtype = choose.one_of(_DTYPES)
     shape = (choose.integer(1, 2), choose.integer(1, 4))
     numbers = np.arange(shape[0] * shape[1]).reshape(shape) % (2 if dtype == "bool" else 100)
@@ -386,9 +375,9 @@ COLUMN_PADDING = rule(
     source="padding adds columns and nothing else: values, order and dtype stay",
     inputs=(
         Input("values", "any", "tensor [rows, columns] of any dtype", choices=((),)),
-        Input("length", "integer", "columns that there are to be at least", choices=(4, 2, 6)),
-        Input("pad_value", "number", "what the new columns hold", choices=(0, 7)),
-        Input("side", "string", "where they stand: right or left", default="right", choices=("right", "left")),
+        drawn("length", "columns that there are to be at least", (4, 2, 6), REQUIRED),
+        drawn("pad_value", "what the new columns hold", (0, 7), REQUIRED, kind="number"),
+        drawn("side", "where they stand: right or left", ("right", "left")),
         dialect("longer", "kept", "rows that are longer: kept, or cut to the length"),
     ),
     observes=(
@@ -407,12 +396,12 @@ COLUMN_PADDING = rule(
 
 def _measure_collation(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``call`` returns ``samples``: each as it is read out of the batch, field by field."""
-    given = inputs["samples"]
-    found = list(call(**inputs)["samples"])
-    fields = sorted(given[0])
-    pairs = list(zip(given, found))
+    samples = inputs["samples"]
+    outputs = list(call(**inputs)["samples"])
+    fields = sorted(samples[0])
+    pairs = list(zip(samples, outputs))
     return {
-        "count": len(found),
+        "count": len(outputs),
         "dropped": [name for name in fields if any(name not in after for _, after in pairs)],
         "altered": [
             name
@@ -426,11 +415,9 @@ def _measure_collation(call: Callable[..., Mapping[str, Any]], inputs: Mapping[s
 
 
 def _same_value(one: Any, other: Any) -> bool:
-    import torch
-
     if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
         one, other = torch.as_tensor(one), torch.as_tensor(other)
-        return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
+        return bool(one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other))
     return bool(one == other)
 
 
@@ -440,7 +427,7 @@ def _oracle_collation(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_collation(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Samples of the layouts, of lengths of their own; nothing in one is equal to anything in another."""
+    """Draw samples of the layouts, of lengths of their own; nothing in one is equal to anything in another."""
     lengths = [choose.integer(1, 4) for _ in range(choose.integer(1, 3))]
     inputs["samples"] = [
         {name: _sample_field(layout, row, tokens) for name, layout in inputs["layouts"].items()}

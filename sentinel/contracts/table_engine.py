@@ -11,20 +11,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sentinel.contracts.contract import AS_DEFINED, Choose, Input, Observed, knob, rule
+from sentinel.contracts.contract import AS_DEFINED, REQUIRED, Choose, Input, Observed, drawn, knob, rule
 from sentinel.contracts.conversations import chat
+from sentinel.values.lazy import torch
 
 #: What engines call the most tokens of an answer.
 _LIMITS = ("max_new_tokens", "max_tokens")
 
 
 def log_prob_of(token: int, version: int) -> float:
-    """The log-prob with which these weights say the token; none is 0."""
+    """Compute the log-prob with which these weights say the token; none is 0."""
     return -(1 + (7 * token + 31 * version) % 127) / 64
 
 
 def expert_of(token: int, version: int) -> int:
-    """The expert that these weights send the token to; none is 0."""
+    """Number the expert that these weights send the token to; none is 0."""
     return 1 + (5 * token + 11 * version) % 61
 
 
@@ -52,7 +53,7 @@ class TableEngine:
 
     def __init__(self, inputs: Mapping[str, Any]) -> None:
         self.tokenizer, self.messages = chat(inputs)
-        self.version, self.asked = 1, list[tuple[list[int], dict[str, Any]]]()
+        self.version, self.requests = 1, list[tuple[list[int], dict[str, Any]]]()
         self._pieces = pieces_of(inputs)
         self._turns = [place for place, message in enumerate(self.messages) if message["role"] == "assistant"]
         self.prompt = self.messages[: self._turns[0]]
@@ -60,9 +61,9 @@ class TableEngine:
 
     def answer(self, token_ids: Any, sampling: Mapping[str, Any] | None = None) -> Answer:
         context, sampling = [int(token) for token in token_ids], dict(sampling or {})
-        self.asked.append((context, sampling))
+        self.requests.append((context, sampling))
         if not self._pieces:
-            assert len(self.asked) < 100, "the loop asks for ever"
+            assert len(self.requests) < 100, "the loop asks for ever"
             return Answer([], [], [expert_of(token, self.version) for token in context], self.version, "stop", "")
         turn, ids, ends = self._pieces.pop(0)
         limits = [sampling[name] for name in _LIMITS if sampling.get(name) is not None]
@@ -77,7 +78,7 @@ class TableEngine:
             version,
             ends,
             self.tokenizer.text_of(ids),
-            len(self.asked),
+            len(self.requests),
         )
 
     def heard(self) -> list[dict[str, str]]:
@@ -87,11 +88,11 @@ class TableEngine:
 
 
 def in_sglangs_words(answer: Answer, routed: bool) -> dict[str, Any]:
-    """The answer as SGLang's server sends it. Of the last token, which nothing has followed yet, it has no experts."""
+    """Write the answer as SGLang's server sends it: without experts of the last token, which nothing follows yet."""
     import numpy
 
     experts = base64.b64encode(numpy.array(answer.experts[:-1], numpy.int32).tobytes()).decode()
-    told = {
+    meta = {
         "output_token_logprobs": [[log_prob, token, None] for log_prob, token in zip(answer.log_probs, answer.ids)],
         "finish_reason": {"type": answer.ends},
         "prompt_tokens": len(answer.experts) - len(answer.ids),
@@ -99,31 +100,31 @@ def in_sglangs_words(answer: Answer, routed: bool) -> dict[str, Any]:
         "cached_tokens": answer.count,
         "weight_version": str(answer.version),
     }
-    return {"text": answer.text, "meta_info": {**told, **({"routed_experts": experts} if routed else {})}}
+    return {"text": answer.text, "meta_info": {**meta, **({"routed_experts": experts} if routed else {})}}
 
 
 def experts_beside(experts: Any) -> list[Any] | None:
-    """The experts of all tokens but the last, a layer and a choice each, and nothing for that."""
+    """List the experts of all tokens but the last, a layer and a choice each, and nothing for that."""
     return None if experts is None else [*_listed(experts), None]
 
 
 def pieces_of(inputs: Mapping[str, Any]) -> list[tuple[int, list[int], str]]:
-    """Each piece that the policy says in one go: the number of its turn, its tokens, and how it ends."""
+    """List each piece that the policy says in one go: the number of its turn, its tokens, and how it ends."""
     tokenizer, messages = chat(inputs)
-    said = [message["content"] for message in messages if message["role"] == "assistant"]
-    found = []
-    for turn, (content, words) in enumerate(zip(said, inputs["pieces"])):
-        ids, last = tokenizer.encode(content), turn + 1 == len(said)
+    answers = [message["content"] for message in messages if message["role"] == "assistant"]
+    pieces = []
+    for turn, (content, words) in enumerate(zip(answers, inputs["pieces"])):
+        ids, last = tokenizer.encode(content), turn + 1 == len(answers)
         if inputs["end"] == "eos" if last else inputs["heard_as"] != "text" and inputs["end"] != "text":
             ids.append(tokenizer.eos_token_id)
         for place, count in enumerate(words):
             final = place + 1 == len(words)
             ends = "abort" if not final else "length" if last and inputs["end"] == "length" else "stop"
-            found.append((turn, ids if final else ids[:count], ends))
+            pieces.append((turn, ids if final else ids[:count], ends))
             if not final and not inputs["resumed"]:
-                return found
+                return pieces
             ids = [] if final else ids[count:]
-    return found
+    return pieces
 
 
 def _measure_rollout(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,29 +136,27 @@ def _measure_rollout(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str
 
     What stands behind the last token that is trained on is left aside: nothing is said of it, nor after it.
     """
-    import torch
-
     outputs = call(**inputs)
     prompt, ids, mask = (_listed(outputs[name]) for name in ("prompt_ids", "response_ids", "loss_mask"))
     trained = [place for place, counts in enumerate(mask) if counts]
     end = max(trained, default=-1) + 1
-    asked = outputs["asked"] if "asked" in outputs else outputs["engine"].asked
-    cut, total = outputs.get("cut"), sum(range(len(asked) + 1))
+    requests = outputs["asked"] if "asked" in outputs else outputs["engine"].requests
+    cut, total = outputs.get("cut"), sum(range(len(requests) + 1))
     return {
         "token_ids": torch.tensor([*prompt, *ids[:end]], dtype=torch.int64),
         "trained": torch.tensor([0] * len(prompt) + [int(counts != 0) for counts in mask[:end]], dtype=torch.int64),
-        "asked": torch.tensor([token for context, _ in asked for token in (*context, -1)], dtype=torch.int64),
+        "asked": torch.tensor([token for context, _ in requests for token in (*context, -1)], dtype=torch.int64),
         **{f"{name}_astray": _astray(inputs, ids, trained, outputs.get(name), of) for name, of in _OWN.items()},
         "cut_astray": 0 if cut is None else int(bool(cut) is not _is_cut(inputs)),
         "options_astray": sum(
             name in options and options[name] != value
-            for _, options in asked
+            for _, options in requests
             for name, value in inputs["options"].items()
         ),
-        "limits_astray": sum(_limit_is_another(inputs, *request) for request in asked),
+        "limits_astray": sum(_limit_is_another(inputs, *request) for request in requests),
         "rows_astray": sum(row != ROW for row in outputs.get("row") or ()),
         "counts_astray": sum(count != total for count in outputs.get("counts") or ()),
-        "messages_astray": _messages_astray(inputs, outputs["messages"], len(asked)) if outputs.get("messages") else 0,
+        "messages_astray": _messages_astray(inputs, outputs.get("messages") or (), len(requests)),
     }
 
 
@@ -169,29 +168,31 @@ _OWN: Mapping[str, Callable[[int, int], float]] = {
 }
 
 
-def _astray(inputs: Mapping[str, Any], ids: list[int], trained: list[int], found: Any, of: Any) -> int:
-    """How many of the tokens that the policy said, and that are trained on, have not what is their own beside them."""
-    if found is None or (of is expert_of and not inputs["routed"]):
+def _astray(inputs: Mapping[str, Any], ids: list[int], trained: list[int], values: Any, of: Any) -> int:
+    """Count the tokens that the policy said and that are trained on, beside which something not their own stands."""
+    if values is None or (of is expert_of and not inputs["routed"]):
         return 0
     engine = TableEngine(inputs)
     answers = [engine.answer([]) for _ in pieces_of(inputs)]
-    said = [(token, answer.version) for answer in answers for token in answer.ids]
+    owners = [(token, answer.version) for answer in answers for token in answer.ids]
     if of is expert_of:  # the last token of an answer is sent nowhere before the next request
-        told = [place < len(answer.ids) for answer in answers for place, _ in enumerate(answer.ids, 1)]
-        said = [pair if known else (-1, 0) for pair, known in zip(said, told)]
-    beside = _listed(found)[-len(ids) :]
-    pairs = [(place, *told) for place, told in zip(trained, said) if ids[place] == told[0]]
+        routed = [place < len(answer.ids) for answer in answers for place, _ in enumerate(answer.ids, 1)]
+        owners = [pair if is_routed else (-1, 0) for pair, is_routed in zip(owners, routed)]
+    beside = _listed(values)[-len(ids) :]
+    pairs = [(place, *owner) for place, owner in zip(trained, owners) if ids[place] == owner[0]]
     return sum(beside[place : place + 1] not in ([of(token, version)], [None]) for place, token, version in pairs)
 
 
 def _messages_astray(inputs: Mapping[str, Any], kept: Any, requests: int) -> int:
-    """How many messages of others than the policy are kept twice; or not at all, although an answer followed."""
+    """Count messages of others than the policy that are kept twice; or not at all, although an answer followed."""
+    if not kept:
+        return 0
     _, messages = chat(inputs)
     turns = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
     answered = [message["content"] for message in messages[: turns[min(requests, len(turns)) - 1]]]
-    found = [message["content"] for message in kept if message["role"] != "assistant"]
+    texts = [message["content"] for message in kept if message["role"] != "assistant"]
     return sum(
-        found.count(message["content"]) > 1 or (message["content"] in answered and message["content"] not in found)
+        texts.count(message["content"]) > 1 or (message["content"] in answered and message["content"] not in texts)
         for message in messages
         if message["role"] != "assistant"
     )
@@ -202,7 +203,7 @@ ROW = "of this row"
 
 
 def _listed(values: Any) -> list[Any]:
-    """Numbers as a list, one a token."""
+    """Write numbers as a list, one a token."""
     plain: list[Any] = values.tolist() if hasattr(values, "tolist") else list(values)
     while plain and isinstance(plain[0], (list, tuple)):
         plain = [value[0] for value in plain]
@@ -215,19 +216,19 @@ def _whole(inputs: Mapping[str, Any]) -> tuple[list[int], list[int], int]:
     tokenizer, messages = chat(inputs)
     first = next(place for place, message in enumerate(messages) if message["role"] == "assistant")
     ids = tokenizer.encode(tokenizer.written(messages[:first], add_generation_prompt=True))
-    start, said = len(ids), list[int]()
+    start, spoken = len(ids), list[int]()
     if inputs["heard_as"] == "text":
         for message in messages[first:]:
             words = tokenizer.encode(message["content"])
-            said += range(len(ids), len(ids) + len(words)) if message["role"] == "assistant" else ()
+            spoken += range(len(ids), len(ids) + len(words)) if message["role"] == "assistant" else ()
             ids += words
-        ids, said = [*ids, tokenizer.eos_token_id], [*said, len(ids)]
+        ids, spoken = [*ids, tokenizer.eos_token_id], [*spoken, len(ids)]
     else:
-        ids, said = tokenizer.encode(tokenizer.written(messages)), tokenizer.said(messages)
+        ids, spoken = tokenizer.encode(tokenizer.written(messages)), tokenizer.spoken(messages)
         if inputs["end"] == "text":  # the template writes what the policy did not say
-            said = [place for place in said if ids[place] != tokenizer.eos_token_id]
-    said = said[: sum(len(tokens) for _, tokens, _ in pieces_of(inputs))]
-    return ids[: said[-1] + 1 if said else start], said, start
+            spoken = [place for place in spoken if ids[place] != tokenizer.eos_token_id]
+    spoken = spoken[: sum(len(tokens) for _, tokens, _ in pieces_of(inputs))]
+    return ids[: spoken[-1] + 1 if spoken else start], spoken, start
 
 
 def _is_cut(inputs: Mapping[str, Any]) -> bool:
@@ -247,23 +248,23 @@ def _limit_is_another(inputs: Mapping[str, Any], context: list[int], options: Ma
 def _oracle_rollout(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The conversation as the template writes it; trained is what the policy said, in the room that there is. Each
     request has all that stands before its answer."""
-    ids, said, start = _whole(inputs)
+    ids, spoken, start = _whole(inputs)
     room = len(ids) if inputs["max_tokens"] is None else inputs["max_tokens"]
-    begins = [place for place in said if place - 1 not in said] or [start]
-    asked = []
+    begins = [place for place in spoken if place - 1 not in spoken] or [start]
+    contexts = []
     for turn, tokens, _ in pieces_of(inputs):
-        asked.append(begins[turn])
+        contexts.append(begins[turn])
         begins[turn] += len(tokens)
     return {
         "prompt_ids": ids[:start],
         "response_ids": ids[start : start + room],
-        "loss_mask": [int(place in said) for place in range(start, len(ids))][:room],
-        "asked": [(ids[:place], {}) for place in asked if place - start < room],
+        "loss_mask": [int(place in spoken) for place in range(start, len(ids))][:room],
+        "asked": [(ids[:place], {}) for place in contexts if place - start < room],
     }
 
 
 def _arrange_rollout(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """A chat that ends with what the policy says, in as many turns as there may be, interrupted or not. The room is
+    """Draw a chat that ends with the policy, in as many turns as there may be, interrupted or not. The room is
     that of the last turns, whatever a template writes between."""
     conversation: list[list[Any]] = [["system", choose.integer(1, 2)]] if inputs["system"] else []
     conversation.append(["user", choose.integer(1, 3)])
@@ -294,37 +295,25 @@ ROLLOUT = rule(
         Input(
             "pieces", "any", "for each answer the words said in one go; all but the last are cut short", choices=((),)
         ),
-        Input("turns", "integer", "how many answers there may be", choices=(1, 2, 3)),
-        Input("heard", "integer", "most messages between two of them", default=2, choices=(1, 2)),
-        Input("system", "boolean", "whether a message of the system comes first", default=False, choices=(False, True)),
+        drawn("turns", "how many answers there may be", (1, 2, 3), REQUIRED),
+        drawn("heard", "most messages between two of them", (1, 2), 2),
+        drawn("system", "whether a message of the system comes first", (False, True)),
         Input("after_an_answer", "any", "roles that speak between two answers", choices=(("user",), ("tool",))),
-        Input(
+        drawn(
             "heard_as",
-            "string",
             "how what an environment says stands behind an answer: chat, as messages; text, as such, in one answer; "
             "again, as messages of a chat that is written anew from its beginning",
-            default="chat",
-            choices=("chat", "text", "again"),
+            ("chat", "text", "again"),
         ),
-        Input(
-            "routed", "boolean", "whether the engine is to say its experts", default=False, choices=(False, True, True)
-        ),
-        Input(
-            "interrupted",
-            "boolean",
-            "whether an engine stops for new weights",
-            default=False,
-            choices=(False, True, True),
-        ),
-        Input(
+        drawn("routed", "whether the engine is to say its experts", (False, True, True)),
+        drawn("interrupted", "whether an engine stops for new weights", (False, True, True)),
+        drawn(
             "end",
-            "string",
             "how the last answer ends: eos; length, its limit; text, that stops every one without a token of its own",
-            default="eos",
-            choices=("eos", "length", "text"),
+            ("eos", "length", "text"),
         ),
         knob("resumed", "whether an answer that was interrupted is to go on", (True, True, False)),
-        Input("max_tokens", "integer", "most tokens of a response", default=None, choices=(None, None, 6, 2)),
+        drawn("max_tokens", "most tokens of a response", (None, None, 6, 2)),
         Input(
             "options",
             "mapping",
@@ -332,8 +321,8 @@ ROLLOUT = rule(
             default={},
             choices=({}, {"temperature": 0.5}, {"top_p": 0.75, "top_k": 7}),
         ),
-        Input("default_system", "boolean", "see trained_tokens", default=False, choices=(False, True)),
-        Input("tools_share_a_turn", "boolean", "see trained_tokens", default=False, choices=(False, True)),
+        drawn("default_system", "see trained_tokens", (False, True)),
+        drawn("tools_share_a_turn", "see trained_tokens", (False, True)),
     ),
     observes=(
         Observed("token_ids", "prompt and response, to the last token that is trained on", ("tokens",)),

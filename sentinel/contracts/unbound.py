@@ -17,8 +17,7 @@ _GRADIENT = ("leaf Variable", "requires grad", "non-differentiable", "resize_", 
 
 
 def parts_of(value: Any, path: str, depth: int = 2) -> Iterator[tuple[str, Any]]:
-    """The parts of an answer that somebody knows, each with its path. What there is one of for each row becomes one
-    array."""
+    """List the parts of an answer that the lexicon knows, each with its path; one value a row becomes one array."""
     import torch
 
     if hasattr(type(value), "is_unknown"):
@@ -57,18 +56,18 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
     try:
         answer = call(**{**inputs, **leaves})
     except (RuntimeError, AssertionError) as error:
-        if not leaves or not any(said in str(error) for said in _GRADIENT):
+        if not leaves or not any(message in str(error) for message in _GRADIENT):
             raise
         leaves, answer = {}, call(**inputs)
-    found = dict(list(parts_of(answer, "answer"))[:_MOST])
-    return {**found, **_gradients(found, leaves)}
+    parts = dict(list(parts_of(answer, "answer"))[:_MOST])
+    return {**parts, **_gradients(parts, leaves)}
 
 
-def _gradients(found: Mapping[str, Any], leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a sum in which each number has another weight, by what it is and not by where it stands."""
+def _gradients(parts: Mapping[str, Any], leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """Differentiate a sum in which each number has another weight, by what it is and not by where it stands."""
     import torch
 
-    live = [part for part in found.values() if isinstance(part, torch.Tensor) and part.grad_fn is not None]
+    live = [part for part in parts.values() if isinstance(part, torch.Tensor) and part.grad_fn is not None]
     live = [part for part in live if part.is_floating_point()]
     if not live or not leaves:
         return {}

@@ -34,6 +34,7 @@ from sentinel.contracts.aggregation import (
 )
 from sentinel.contracts.contract import (
     AS_DEFINED,
+    GROUP,
     REQUIRED,
     TOKENS,
     Choose,
@@ -42,6 +43,7 @@ from sentinel.contracts.contract import (
     Input,
     Observed,
     dialect,
+    drawn,
     knob,
     laws_of_tokens,
     per_row,
@@ -50,6 +52,7 @@ from sentinel.contracts.contract import (
 )
 from sentinel.contracts.kl_estimate import KL_ESTIMATE
 from sentinel.contracts.policy_loss import POLICY_LOSS
+from sentinel.values.lazy import torch
 
 #: How a worker may cut its rows: (rows per microbatch, tokens per microbatch).
 CUTS: tuple[tuple[int | None, int | None], ...] = ((None, None), (1, None), (2, None), (1, 8), (None, 8))
@@ -74,14 +77,12 @@ def _oracle_policy_update(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """PPO (arXiv:1707.06347, algorithm 1) takes one step a mini-batch ``M`` of the loss ``L(M) = L_clip(M) + beta
     KL(M) - c H(M)``, each term aggregated over all of ``M`` as ``loss_agg_mode`` says. How ``M`` is spread over ranks
     and microbatches is not in it. Reported is the mean over the mini-batches."""
-    import torch
-
     log_probs, entropies = inputs["log_probs"], inputs["entropies"]
     rows = len(log_probs)
     size = inputs["mini_batch_size"] or rows
     tables = ("log_probs",) if entropies is None else ("log_probs", "entropies")
     gradients = {name: torch.zeros_like(inputs[name]) for name in tables}
-    told: dict[str, list[float]] = {name: [] for name in ("pg_loss", "kl_loss", "entropy")[: 1 + len(tables)]}
+    reports: dict[str, list[float]] = {name: [] for name in ("pg_loss", "kl_loss", "entropy")[: 1 + len(tables)]}
     for start in range(0, rows, size):
         batch = _rows_of_an_update(inputs, slice(start, start + size))
         losses = {"pg_loss": _policy_loss(batch)}
@@ -92,14 +93,14 @@ def _oracle_policy_update(inputs: Mapping[str, Any]) -> dict[str, Any]:
         total = losses["pg_loss"] + inputs["kl_coef"] * losses.get("kl_loss", 0.0)
         total = total - inputs["entropy_coef"] * losses.get("entropy", 0.0)
         for name, gradient in gradients.items() if total.requires_grad else ():
-            (found,) = torch.autograd.grad(total, inputs[name], retain_graph=True, allow_unused=True)
-            gradient += 0.0 if found is None else found
+            (slope,) = torch.autograd.grad(total, inputs[name], retain_graph=True, allow_unused=True)
+            gradient += 0.0 if slope is None else slope
         for name, loss in losses.items():
-            told[name].append(float(loss))
-    reported = {name: sum(found) / len(found) if found else None for name, found in told.items()}
-    said = torch.where(inputs["response_mask"] != 0, log_probs, 0)
+            reports[name].append(float(loss.detach()))
+    reported = {name: sum(slope) / len(slope) if slope else None for name, slope in reports.items()}
+    log_probs_back = torch.where(inputs["response_mask"] != 0, log_probs, 0)
     of_entropy = {"entropy_gradient": gradients["entropies"]} if entropies is not None else {}
-    return {"gradient": gradients["log_probs"], **of_entropy, **reported, "told_log_probs": said}
+    return {"gradient": gradients["log_probs"], **of_entropy, **reported, "told_log_probs": log_probs_back}
 
 
 _TENSORS = ("log_probs", "old_log_probs", "ref_log_probs", "entropies", "advantages", "response_mask")
@@ -114,8 +115,7 @@ _WHOLE = dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size"))
 
 
 def _policy_loss(batch: Mapping[str, Any]) -> Any:
-    old = batch["old_log_probs"] if batch["old_policy"] == "given" else batch["log_probs"].detach()
-    return POLICY_LOSS.reference({**batch, **_WHOLE, "old_log_probs": old, "algorithm": "ppo"})["loss"]
+    return POLICY_LOSS.reference({**batch, **_WHOLE, "algorithm": "ppo"})["loss"]
 
 
 def _kl_loss(batch: Mapping[str, Any]) -> Any:
@@ -123,13 +123,13 @@ def _kl_loss(batch: Mapping[str, Any]) -> Any:
 
 
 def _term(values: Any, batch: Mapping[str, Any], name: str) -> Any:
-    """A term beside the policy's own loss."""
+    """Aggregate a term beside the policy's own loss."""
     mode = batch[f"{name}_agg_mode"] or batch["loss_agg_mode"]
     return aggregate(values, {**batch, **_WHOLE, "loss_agg_mode": mode})
 
 
 def _arrange_policy_update(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Log-probs from log-ratios; ranks and microbatches that the rows divide into, as frameworks demand."""
+    """Make log-probs of log-ratios, and ranks and microbatches that the rows divide into, as frameworks demand."""
     spread(inputs, "log_probs", "old_log_probs")
     reference = inputs["ref_log_probs"]
     if reference is not None:
@@ -139,11 +139,11 @@ def _arrange_policy_update(inputs: dict[str, Any], choose: Choose) -> dict[str, 
         inputs["kl_coef"] = 0.0
     if inputs["entropies"] is None:
         inputs["entropy_coef"] = 0.0
-    return fitting(inputs)
+    return fitting(inputs, choose)
 
 
-def fitting(inputs: dict[str, Any], mask: str = "response_mask") -> dict[str, Any]:
-    """The scenario with ranks and microbatches that its rows divide into."""
+def fitting(inputs: dict[str, Any], choose: Choose, mask: str = "response_mask") -> dict[str, Any]:
+    """Choose ranks and microbatches that the rows divide into."""
     rows, ranks = inputs[mask].shape[0], inputs.get("dp_size", 1)
     if rows % ranks:
         ranks = inputs["dp_size"] = 1
@@ -153,7 +153,7 @@ def fitting(inputs: dict[str, Any], mask: str = "response_mask") -> dict[str, An
 
 
 def cut_otherwise(inputs: Mapping[str, Any], choose: Choose, mask: str = "response_mask") -> list[dict[str, Any]]:
-    """The same batch, cut another way: one part, which is the whole."""
+    """Cut the same batch another way: one part, which is the whole."""
     rows = inputs[mask].shape[0] // inputs.get("dp_size", 1)
     packs = "max_tokens_per_microbatch" in inputs
     now = (inputs["micro_batch_size"], inputs.get("max_tokens_per_microbatch"))
@@ -168,30 +168,22 @@ def _as_in(contract: Contract, *names: str) -> tuple[Input, ...]:
     return tuple(item for item in contract.inputs if item.name in names)
 
 
-MICRO_BATCH_SIZE = Input(
-    "micro_batch_size",
-    "integer",
-    "rows of one forward pass, on a rank; left out, all that the rank has",
-    default=None,
-    choices=(None, 1, 2),
+MICRO_BATCH_SIZE = drawn(
+    "micro_batch_size", "rows of one forward pass, on a rank; left out, all that the rank has", (None, 1, 2)
 )
 
 #: How a batch is cut: inputs that must not matter.
 CUTTING = (
-    Input(
+    drawn(
         "dp_size",
-        "integer",
         "data-parallel ranks: each has an equal run of the rows of a step, and their gradients are averaged",
-        default=1,
-        choices=(1, 2),
+        (1, 2),
     ),
     MICRO_BATCH_SIZE,
-    Input(
+    drawn(
         "max_tokens_per_microbatch",
-        "integer",
         "microbatches are packed up to so many tokens, whatever micro_batch_size says; left out, they are not",
-        default=None,
-        choices=(None, 8),
+        (None, 8),
     ),
 )
 
@@ -245,11 +237,6 @@ POLICY_UPDATE = Contract(
         ),
         Input("mini_batch_size", "integer", "rows of one optimiser step, of all ranks; left out, all", default=None),
         *CUTTING,
-        dialect(
-            "old_policy",
-            "given",
-            "given: what old_log_probs say; current: the first and only step on a batch takes the ratio to be 1",
-        ),
         dialect(
             "empty_rows",
             "absent",
@@ -308,8 +295,6 @@ def _measure_supervised_update(call: Callable[..., Mapping[str, Any]], inputs: M
 
 def _oracle_supervised_update(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Maximum likelihood: ``- sum_it m_it log p_it / sum_it m_it``, over the tokens of all rows that count."""
-    import torch
-
     valid = inputs["response_mask"] != 0
     count = int(valid.sum())
     if inputs["first_counts"] and inputs["first_token"] == "counted":
@@ -320,10 +305,6 @@ def _oracle_supervised_update(inputs: Mapping[str, Any]) -> dict[str, Any]:
         "gradient": -valid.to(inputs["log_probs"]) / count,
         "gradient_after": torch.zeros_like(inputs["output_after"]),
     }
-
-
-def _arrange_supervised_update(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    return fitting(inputs)
 
 
 SUPERVISED_UPDATE = Contract(
@@ -347,12 +328,10 @@ SUPERVISED_UPDATE = Contract(
             differentiable=True,
         ),
         token_mask("1 where a token after the first is to be learned", dtype="int64", dtypes=()),
-        Input(
+        drawn(
             "first_counts",
-            "boolean",
             "whether the mask marks the first token of each row too, which nothing predicts",
-            default=False,
-            choices=(False, True),
+            (False, True),
         ),
         *CUTTING,
         dialect(
@@ -378,7 +357,7 @@ SUPERVISED_UPDATE = Contract(
         "finite_in_finite_out",
         *AS_DEFINED,
     ),
-    arrange=_arrange_supervised_update,
+    arrange=fitting,
     parts=cut_otherwise,
 )
 
@@ -402,12 +381,12 @@ def _measure_training_step(call: Callable[..., Mapping[str, Any]], inputs: Mappi
 
 
 def _of_an_update() -> dict[str, Any]:
-    """What a step's scenario does not say of the update in it."""
+    """Give what a step's scenario does not say of the update in it."""
     return {item.name: item.default for item in POLICY_UPDATE.inputs if item.default is not REQUIRED}
 
 
 def _whole(part: Mapping[str, Any], rows: Mapping[str, Any]) -> list[int]:
-    """The rows of a part that are one row of the batch in all that there is of it."""
+    """Number the rows of a part that are one row of the batch in all that there is of it."""
     columns = {name: part[name] for name in rows if name in part}
     columns = {name: column if hasattr(column, "dtype") else list(column) for name, column in columns.items()}
     return [
@@ -427,18 +406,16 @@ def _equal(one: Any, other: Any) -> bool:
 def _oracle_training_step(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A response's advantage is its reward above the mean of its prompt's (Dr. GRPO, arXiv:2503.20783, section 3.2),
     and the step is that of an update of the policy with these advantages."""
-    import torch
-
     rewards, labels = inputs["rewards"], inputs["group"]
     groups = torch.tensor([[one == other for other in labels] for one in labels]).to(rewards)
     above = rewards - groups @ rewards / groups.sum(-1)
     advantages = above[:, None] * (inputs["response_mask"] != 0)
-    found = _oracle_policy_update({**_of_an_update(), **inputs, "advantages": advantages})
-    return {"gradient": found["gradient"], "stages": [], "rows": {}}
+    update = _oracle_policy_update({**_of_an_update(), **inputs, "advantages": advantages})
+    return {"gradient": update["gradient"], "stages": [], "rows": {}}
 
 
 def _arrange_training_step(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Every response has a token, and every prompt two responses at least, which need not stand together."""
+    """Give every response a token, and every prompt two responses at least, which need not stand together."""
     spread(inputs, "log_probs", "old_log_probs")
     with_a_token(inputs, choose)
     rows = inputs["response_mask"].shape[0]
@@ -451,12 +428,12 @@ def _arrange_training_step(inputs: dict[str, Any], choose: Choose) -> dict[str, 
     else:
         prompts = choose.integer(1, rows // 2)
         inputs["group"] = [f"prompt {order[row] % prompts}" for row in range(rows)]
-    return fitting(inputs)
+    return fitting(inputs, choose)
 
 
 _OF_A_STEP = """
     log_probs old_log_probs response_mask loss_agg_mode eps_clip_low eps_clip_high dual_clip dp_size micro_batch_size
-    max_tokens_per_microbatch empty_rows sequence_norm log_ratio_clamp old_policy
+    max_tokens_per_microbatch empty_rows sequence_norm log_ratio_clamp
 """
 
 TRAINING_STEP = replace(
@@ -466,7 +443,7 @@ TRAINING_STEP = replace(
     inputs=(
         *_as_in(POLICY_UPDATE, *_OF_A_STEP.split()),
         per_row("rewards", "score of each response", "reward"),
-        Input("group", "labels", "the prompt that each row answers", shape=("batch",)),
+        GROUP,
         Input(
             "group_layout", "string", "any, or equal: as many rows in each group, which stand together", default="any"
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from sentinel.contracts.aggregation import (
@@ -10,11 +10,8 @@ from sentinel.contracts.aggregation import (
     aggregate,
     count_globally,
     cut_rows,
-    detached,
+    differentiated,
     fraction,
-    gradient,
-    leaf,
-    metric,
 )
 from sentinel.contracts.contract import (
     TOKENS,
@@ -26,43 +23,26 @@ from sentinel.contracts.contract import (
     per_token,
     token_mask,
 )
-
-
-def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """One loss and its backward pass.
-
-    ``call`` returns ``loss``, and ``clip_fraction`` as a number or one number a token.
-    """
-    vpreds = leaf(inputs["vpreds"])
-    outputs = call(**{**inputs, "vpreds": vpreds})
-    return {
-        "loss": detached(outputs["loss"]),
-        "per_token_gradient": gradient(outputs["loss"], vpreds),
-        "clip_fraction": metric(outputs.get("clip_fraction"), inputs["response_mask"]),
-    }
+from sentinel.values.lazy import torch
 
 
 def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``l(v) = (v - R)^2`` (PPO, equation 9); with a clip range ``c`` and the old value ``o`` a token has the loss
     ``max(l(v), l(o + clip(v - o, -c, c)))`` (Engstrom et al., section 3, value function clipping)."""
-    import torch
-
     valid = inputs["response_mask"] != 0
     v, old, returns = (torch.where(valid, inputs[key], 0.0) for key in ("vpreds", "values", "returns"))
-    losses, moved = _distance(v - returns, inputs), (v - old).detach()
+    losses = _distance(v - returns, inputs)
     cut = torch.zeros_like(losses)
     reach = inputs["cliprange_value"]
     if reach is not None:
         clipped = _distance(old + (v - old).clamp(-reach, reach) - returns, inputs)
-        cut = (moved.abs() > reach if inputs["clipped_tokens"] == "range" else clipped > losses).double()
+        cut = (clipped > losses).double()
         losses = torch.maximum(losses, clipped)
     return {"loss": inputs["factor"] * aggregate(losses, inputs), "clip_fraction": _clip_fraction(cut, inputs)}
 
 
 def _distance(error: Any, inputs: Mapping[str, Any]) -> Any:
-    """``d^2``, or twice Huber's loss: ``d^2`` for ``|d| < delta``, else ``2 delta |d| - delta^2``."""
-    import torch
-
+    """Compute ``d^2``, or twice Huber's loss: ``d^2`` for ``|d| < delta``, else ``2 delta |d| - delta^2``."""
     if inputs["kind"] == "mse":
         return error.square()
     delta = inputs["huber_delta"]
@@ -103,12 +83,6 @@ VALUE_LOSS = Contract(
         dialect("kind", "mse", "mse: (v - R)^2; huber: the same up to huber_delta, and from there linear"),
         dialect("huber_delta", 1.0, "where huber becomes linear"),
         dialect(
-            "clipped_tokens",
-            "loss",
-            "what clip_fraction counts: loss (the clipped term is the larger one) or range (the value has moved "
-            "further than cliprange_value)",
-        ),
-        dialect(
             "clip_fraction_over",
             "tokens",
             "what clip_fraction is the mean over: tokens, or sequences (each the mean over its own valid tokens)",
@@ -119,7 +93,7 @@ VALUE_LOSS = Contract(
         Observed("per_token_gradient", "d loss / d vpreds", TOKENS, "gradient"),
         Observed("clip_fraction", "share of the valid tokens that the clip range cuts", role="metric"),
     ),
-    measure=_measure,
+    measure=differentiated("clip_fraction", vpreds="per_token_gradient"),
     oracle=_oracle,
     aliases={"old_values": "values", "loss_mask": "response_mask", "value_clip": "cliprange_value"},
     laws=laws_of_tokens("a_sequence_decision_is_one_decision", "normalisation_laws"),

@@ -1,8 +1,8 @@
 """What an adapter declares: the target, and how contracts bind to its boundaries across its history.
 
 Standard library only: the controller reads these tables without torch, the worker reads the same file beside the
-target's code. An adapter module defines ``TARGET = Target(...)``; functions in it that touch tensors import torch
-inside themselves.
+target's code. An adapter module defines ``TARGET = Target(...)``; functions in it that touch tensors take the
+kit's torch.
 """
 
 from __future__ import annotations

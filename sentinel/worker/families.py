@@ -182,7 +182,10 @@ def sampling_request(
 #: What :func:`~sentinel.worker.kit.with_base64` puts there.
 BASE64 = StandIn("pybase64", "the same as Python's own base64, and faster")
 _ENGINE = StandIn("engine", "there is none; it answers what the scenario says")
-_WORDS = StandIn("tokenizer", "a word is a token, in a template of ChatML's form")
+WORDS = StandIn("tokenizer", "a word is a token, in a template of ChatML's form")
+#: What :func:`~sentinel.worker.kit.on_ranks` makes.
+RANKS = StandIn("ranks", "threads of one process, by functions in the place of torch.distributed's")
+MPU = StandIn("mpu", "Megatron's parallel state for one process: every axis of size 1, rank 0, first and last stage")
 
 
 def rollout(
@@ -203,7 +206,7 @@ def rollout(
     kept = {**plain, "options": None, "turns": 1, "after_an_answer": (role,), **(fixed or {})}
     free = ("options", "heard", "system", *takes.split())
     kept = {name: value for name, value in kept.items() if name not in free or name in (fixed or {})}
-    return Binding(path, "rollout", call=call, stand_ins=(_ENGINE, _WORDS, *stand_ins), fixed=kept, **more)
+    return Binding(path, "rollout", call=call, stand_ins=(_ENGINE, WORDS, *stand_ins), fixed=kept, **more)
 
 
 def balanced_partition(path: str, *leading: str, **more: Any) -> Binding:

@@ -16,17 +16,8 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
+from sentinel.values.lazy import torch as torch
 from sentinel.worker.drift import AbsentError, DriftError, StandInNamespace
-
-
-class _Torch:
-    """torch, once it is asked for something: who reads an adapter does without it."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(importlib.import_module("torch"), name)
-
-
-torch: Any = _Torch()
 
 
 def stand_in(**attributes: Any) -> Any:
@@ -90,6 +81,20 @@ def swapped(owner: Any, name: str, value: Any) -> AbstractContextManager[Any]:
     return mock.patch.object(owner, name, value) if hasattr(owner, name) else nullcontext()
 
 
+@contextmanager
+def all_swapped(owner: Any, **values: Any) -> Iterator[None]:
+    """Give other attributes for the length of a block, where there are some to swap."""
+    with ExitStack() as swaps:
+        for name, value in values.items():
+            swaps.enter_context(swapped(owner, name, value))
+        yield
+
+
+def silent(*_: Any, **__: Any) -> Any:
+    """Make a logger that says nothing."""
+    return stand_in(**dict.fromkeys(("debug", "info", "warning"), partial(itself, None)))
+
+
 def taken(inputs: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: inputs[name] for name in names}
 
@@ -104,6 +109,11 @@ def both_sides(inputs: Mapping[str, Any], name: str, value: float = 0.0) -> Any:
     sides = [inputs[f"{side}_{name}"] for side in ("chosen", "rejected")]
     longest = max(side.shape[1] for side in sides)
     return torch.cat([torch.nn.functional.pad(side, (0, longest - side.shape[1]), value=value) for side in sides])
+
+
+def behind_a_prompt(values: Any) -> Any:
+    """Put a column of zeros, one token of a prompt, before those of the responses."""
+    return torch.nn.functional.pad(values, (1, 0))
 
 
 def rows_of_groups(labels: Sequence[Any]) -> list[list[int]]:
@@ -327,9 +337,9 @@ def log_probs_alone(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"log_probs": boundary.function(inputs["logits"], inputs["token_ids"]), "entropy": None}
 
 
-def lengths_of(inputs: Mapping[str, Any]) -> list[int]:
+def lengths_of(inputs: Mapping[str, Any], mask: str = "attention_mask") -> list[int]:
     """Count the tokens of each row."""
-    return [int(length) for length in (inputs["attention_mask"] != 0).sum(-1)]
+    return [int(length) for length in (inputs[mask] != 0).sum(-1)]
 
 
 def packed(boundary: Any, inputs: Mapping[str, Any], **upstream: Any) -> dict[str, Any]:
@@ -522,6 +532,19 @@ def unpadded(values: Any, mask: Any, *_: Any, **__: Any) -> Any:
     return values[kept], kept.flatten().nonzero().flatten(), ends, int(lengths.max())
 
 
+def tables_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Flatten the tables of an update, with a column before the first: by :func:`named_tokens`' ids."""
+    there = [name for name in ("log_probs", "entropies") if inputs[name] is not None]
+    return {name: behind_a_prompt(inputs[name]).flatten() for name in there}
+
+
+def gradients_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Read what has arrived at the tables of an update."""
+    log_probs, entropies = inputs["log_probs"], inputs["entropies"]
+    arrived = torch.zeros_like(log_probs) if log_probs.grad is None else log_probs.grad
+    return {"gradient": arrived, "entropy_gradient": None if entropies is None else entropies.grad}
+
+
 def gradient_of_ranks(tables: Sequence[Any]) -> Any:
     """Average what has arrived at the table that each rank has for a model."""
     return sum(torch.zeros_like(table) if table.grad is None else table.grad for table in tables) / len(tables)
@@ -594,6 +617,18 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
     if failed:
         raise failed[0]
     return answers
+
+
+def megatron_alone(**answers: Any) -> Any:
+    """Make Megatron's ``mpu`` of one process: every axis of size 1, rank 0, no group, first and last stage.
+
+    :param answers: function of its -> what it answers otherwise.
+    """
+    axes = ("tensor_model_parallel", "context_parallel", "data_parallel", "pipeline_model_parallel")
+    kinds = {"world_size": 1, "rank": 0, "group": None}
+    said = {f"get_{axis}_{kind}": answer for axis in axes for kind, answer in kinds.items()}
+    said |= dict.fromkeys(("is_pipeline_first_stage", "is_pipeline_last_stage"), True)
+    return stand_in(**{name: partial(itself, answer) for name, answer in {**said, **answers}.items()})
 
 
 # -- models and trainers of transformers -------------------------------------------------------------------------------

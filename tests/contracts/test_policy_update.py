@@ -96,11 +96,6 @@ def test_without_a_reference_there_is_no_kl_term(oracle):
     assert oracle(**UNEVEN, kl_coef=0.5) == oracle(**UNEVEN)
 
 
-def test_the_only_step_on_a_batch_may_take_the_ratio_to_be_one(oracle):
-    old = {**CLIPPED, "old_log_probs": CLIPPED["log_probs"]}
-    assert oracle(**CLIPPED, old_policy="current") == oracle(**old)
-
-
 #: Entropies of 1 where the first row counts, and of 4 where the second does: they weigh less in a mean over rows.
 ENTROPIES: dict[str, Any] = {"entropies": [[1.0, 1.0, 9.0, 9.0], [4.0] * 4], "entropy_coef": 0.5}
 

@@ -126,12 +126,6 @@ def test_an_option_that_is_left_alone_is_what_the_configuration_has():
     assert asked(lambda _: {"temperature": 0}, configured, temperature=0.7, greedy=True)["unlike_configured"] == 0
 
 
-def test_requests_are_alike_where_they_are_equal():
-    one = {"temperature": 1.0, "stop": ["."]}
-    assert measured("request_comparison", first=one, second=dict(one)) == {"alike": True}
-    assert measured("request_comparison", first=one, second={**one, "stop": ["?"]}) == {"alike": False}
-
-
 # -- groups ------------------------------------------------------------------------------------------------------------
 
 

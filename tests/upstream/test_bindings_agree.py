@@ -28,7 +28,6 @@ ELSEWHERE = {
     "verl.workers.critic.dp_critic.DataParallelPPOCritic.compute_values": "aa11dd19b3a374042321db397046e06c23fa1bed",
     "verl.trainer.ppo.mismatch_helper.compute_rollout_importance_weights": "4424616d7dfe03cc564866dc5e99dfaba1daba2e",
     f"{VERL}._masked_reward_sum": "eb2a6a0fef7dc5127c9704fab1d876b55810c1b9",  # the head of #6362
-    "roll.distributed.strategy.vllm_strategy.compare_sampling_params": "b5bb83b5e433e7b6b30236bfc8855374b022c33a",
     f"{ROLL}.batch_reward_norm": "541d7f6d7812da483832e87b56aa65a87aeceb2f",
     "areal.trainer.ppo.actor.PPOActor._compute_logp": "abc85aba2f3b1d486b23781242bce9d8bc726b23",
     "areal.utils.functional.dynamic_sampling": "abc85aba2f3b1d486b23781242bce9d8bc726b23",

@@ -1,0 +1,14 @@
+"""torch, imported once a function asks it for something: the controller reads adapters and contracts without it."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+
+class _Torch:
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module("torch"), name)
+
+
+torch: Any = _Torch()
