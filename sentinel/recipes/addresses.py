@@ -22,7 +22,7 @@ class AddressError(ValueError):
 
 @dataclass(frozen=True)
 class Address:
-    """:ivar variants: the variant it takes, ``("",)`` where the scenario has none; or the two whose difference it is."""
+    """:ivar variants: its variant, ``("",)`` where the scenario has none; or the two whose difference it is."""
 
     variants: tuple[str, ...]
     key: str

@@ -14,7 +14,7 @@ from sentinel.site.grids import (
     Cell,
     Grid,
     Mark,
-    Marker,
+    Marks,
     Rows,
     as_number,
     bare,
@@ -37,6 +37,9 @@ _ABOUT_MASKS = (
 )
 
 Inputs = Mapping[str, Any]
+
+#: (variant, input) -> its values that leak.
+Leaks = Mapping[tuple[str, str], Marks]
 
 
 @dataclass(frozen=True)
@@ -137,23 +140,13 @@ def story(bug: Bug, catalog: Catalog) -> Story | None:
     name, *others = inputs
     first = inputs[name]
     scenario = {key: value for key, value in first.items() if key not in defaulted}
-    variants = [
-        _variant(
-            other,
-            {k: v for k, v in inputs[other].items() if k not in first or first[k] != v},
-            inputs,
-            contract,
-            leaking,
-        )
-        for other in others
-    ]
-    defaults = tuple((key, written(value)) for key, value in first.items() if key in defaulted)
+    changes = {other: {k: v for k, v in inputs[other].items() if k not in first or first[k] != v} for other in others}
     return Story(
         before,
         after,
         _variant(name, scenario, inputs, contract, leaking),
-        tuple(variants),
-        defaults,
+        tuple(_variant(other, own, inputs, contract, leaking) for other, own in changes.items()),
+        tuple((key, written(value)) for key, value in first.items() if key in defaulted),
         tuple(_outcomes(document, before, after, inputs, contract)),
     )
 
@@ -178,11 +171,7 @@ def _place(name: str, order: Sequence[str]) -> tuple[int, str]:
 
 
 def _variant(
-    name: str,
-    own: Inputs,
-    inputs: Mapping[str, Inputs],
-    contract: Contract | None,
-    leaking: frozenset[tuple[str, str, int, int]],
+    name: str, own: Inputs, inputs: Mapping[str, Inputs], contract: Contract | None, leaking: Leaks
 ) -> Variant:
     grids, settings = [], []
     mask = mask_of(contract, inputs[name])
@@ -194,28 +183,11 @@ def _variant(
             continue
         own_mask = None if contract is not None and key == contract.mask else mask
         upright = bool(declared and (declared.kind == "labels" or declared.shape[:1] == ("batch",)))
-        grids.append(
-            grid(
-                key,
-                value,
-                mask=own_mask,
-                upright=upright,
-                mark=_input_mark(key, name, leaking, _varying(key, name, inputs)),
-                note=declared.meaning if declared else "",
-            )
-        )
+        varies: Marks = dict.fromkeys(_varying(key, name, inputs), "varies")
+        marks = {**varies, **leaking.get((name, key), {})}
+        note = declared.meaning if declared else ""
+        grids.append(grid(key, value, mask=own_mask, upright=upright, marks=marks, note=note))
     return Variant(name, tuple(grids), tuple(settings))
-
-
-def _input_mark(
-    key: str, variant: str, leaking: frozenset[tuple[str, str, int, int]], varying: frozenset[tuple[int, int]]
-) -> Marker:
-    def mark(row: int, column: int, item: Any) -> Mark:
-        if (variant, key, row, column) in leaking:
-            return "leak"
-        return "varies" if (row, column) in varying else ""
-
-    return mark
 
 
 def mask_of(contract: Contract | None, inputs: Inputs) -> Rows | None:
@@ -234,15 +206,13 @@ def _varying(key: str, variant: str, inputs: Mapping[str, Inputs]) -> frozenset[
     return differing(inputs[variant][key], inputs[first][key])
 
 
-def _leaking(
-    inputs: Mapping[str, Inputs], contract: Contract | None, about_masks: bool
-) -> frozenset[tuple[str, str, int, int]]:
-    """Give the values behind the mask that the right answer does not depend on: (variant, input, row, column).
+def _leaking(inputs: Mapping[str, Inputs], contract: Contract | None, about_masks: bool) -> Leaks:
+    """Mark the values behind the mask that the right answer does not depend on.
 
     Where variants differ behind the mask, those values are what the scenario is about; else all that are not zero.
     """
     if contract is None or not about_masks:
-        return frozenset()
+        return {}
     leaks: dict[tuple[str, str, int, int], Any] = {}
     for variant, own in inputs.items():
         mask = mask_of(contract, own)
@@ -254,8 +224,11 @@ def _leaking(
                 for j, item in enumerate(row):
                     if not behind[i][j] and as_number(item) not in (None, 0.0):
                         leaks[variant, key, i, j] = item
-    telling = {place for place, item in leaks.items() if _tells(place, item, inputs)}
-    return frozenset(telling or leaks)
+    telling = [place for place, item in leaks.items() if _tells(place, item, inputs)]
+    marks: dict[tuple[str, str], dict[tuple[int, int], Mark]] = {}
+    for variant, key, i, j in telling or leaks:
+        marks.setdefault((variant, key), {})[i, j] = "leak"
+    return marks
 
 
 def _tells(place: tuple[str, str, int, int], item: Any, inputs: Mapping[str, Inputs]) -> bool:
@@ -297,14 +270,10 @@ def _outcomes(
         yield Outcome(
             key,
             declared.meaning if declared else "",
-            grid(key, observed, **drawn, mark=_marking("wrong", off), beside=right) if before else None,
-            grid(key, right, **drawn, mark=_marking("mended", back), beside=observed) if has_right else None,
+            grid(key, observed, **drawn, marks=dict.fromkeys(off, "wrong"), beside=right) if before else None,
+            grid(key, right, **drawn, marks=dict.fromkeys(back, "mended"), beside=observed) if has_right else None,
             same,
         )
-
-
-def _marking(mark: Mark, places: frozenset[tuple[int, int]]) -> Marker:
-    return lambda row, column, item: mark if (row, column) in places else ""
 
 
 def _addressed(key: str, inputs: Mapping[str, Inputs]) -> tuple[str, str]:
