@@ -70,21 +70,27 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Finding:
-    """A scenario that breaks a law, shrunk and confirmed.
+    """A scenario that breaks a law: a suspect as it was drawn, a finding once it is shrunk and confirmed.
 
-    :ivar trial: the confirming trial, in a fresh process.
-    :ivar violations: those of the finding's symptom.
-    :ivar replayed: whether an earlier run had found it already.
+    :ivar trial: of a confirmed one, the trial in a fresh process.
+    :ivar violations: those that count; of a confirmed one, those of its symptom.
+    :ivar replayed: whether an earlier run reported it already.
     :ivar examples: the recipes whose scenarios show it, that of the trial first; none where it was drawn. Of others,
         those that say that their scenario breaks the law.
+    :ivar known_as: the recipes that explain it; None where they were not compared.
+    :ivar also: other boundaries that break the same law in the same way because they call this one.
+    :ivar laws: other laws that the boundary breaks for the same reason: one scenario shows both.
     """
 
     subject: Subject
     law: Law
     trial: Trial
-    violations: tuple[Violation, ...]
+    violations: tuple[Violation, ...] = ()
     replayed: bool = False
     examples: tuple[str, ...] = ()
+    known_as: tuple[str, ...] | None = None
+    also: tuple[str, ...] = ()
+    laws: tuple[str, ...] = ()
 
     @property
     def symptom(self) -> str:
@@ -126,20 +132,6 @@ class LawOutcome:
         return {finding.symptom for finding in self.findings}
 
 
-@dataclass(frozen=True)
-class _Suspect:
-    """A trial that broke its law, to be confirmed.
-
-    :ivar violations: those that count.
-    :ivar examples: the recipe whose scenario it is; none where it was drawn.
-    """
-
-    law: Law
-    trial: Trial
-    violations: tuple[Violation, ...]
-    examples: tuple[str, ...] = ()
-
-
 #: How many choices of a law vary; enough for the longest permutation and what stands beside it.
 CHOICES = 16
 
@@ -176,7 +168,6 @@ class BoundarySearch:
     :param shrink_further: whether another symptom of a law that is known to be broken is shrunk, too. Otherwise it is
         confirmed as it was drawn.
     :param glimpse: whether :func:`glimpses` follow the first scenarios. What they show is confirmed, and not shrunk.
-    :param ahead: the first scenarios, where :func:`drawn_scenarios` has drawn them already.
     """
 
     def __init__(
@@ -188,7 +179,6 @@ class BoundarySearch:
         shrinking: int = 500,
         shrink_further: bool = True,
         glimpse: bool = False,
-        ahead: Sequence[Drawn] = (),
     ) -> None:
         self._law_session = law_session
         self.subject = subject
@@ -197,7 +187,6 @@ class BoundarySearch:
         self.shrinking = shrinking
         self._shrink_further = shrink_further
         self._glimpse = glimpse
-        self._ahead = ahead
         self._round = self._done = self._empty = 0
         self._unknown: set[str] = set()
         self._not_taken: set[str] = set()
@@ -297,7 +286,7 @@ class BoundarySearch:
         trials = self._tried(self._law_session, [plan for plan, _ in looks])
         self._not_taken |= {trial.unknown_input for trial in trials}
         left = [
-            _Suspect(law, trial, (), (example.name,) if example else ())
+            Finding(self.subject, law, trial, examples=(example.name,) if example else ())
             for ((law, _), example), trial in zip(looks, trials)
         ]
         confirmed = False
@@ -356,11 +345,12 @@ class BoundarySearch:
 
     def _look(
         self, skip: int, count: int, tick: Callable[[], None], enough: Callable[[], bool]
-    ) -> tuple[int, dict[tuple[Law, str], tuple[int, _Suspect]]]:
+    ) -> tuple[int, dict[tuple[Law, str], tuple[int, Finding]]]:
         """Try scenarios ``skip`` to ``skip + count`` of this round: how many, and where each symptom showed first."""
         tried = 0
-        broken: dict[tuple[Law, str], tuple[int, _Suspect]] = {}
-        for variants, trials in self._asked(self._drawn(skip, count)):
+        broken: dict[tuple[Law, str], tuple[int, Finding]] = {}
+        scenarios = drawn_scenarios(self.subject, self.seed, self._round, skip + count)[skip:]
+        for variants, trials in self._asked(scenarios):
             if tried and (enough() or self._narrowed()):
                 break
             tried += 1
@@ -392,11 +382,6 @@ class BoundarySearch:
                     yield variants, trials[: len(several)]
                     del trials[: len(several)]
 
-    def _drawn(self, skip: int, count: int) -> Sequence[Drawn]:
-        if self._round == 0 and skip + count <= len(self._ahead):
-            return self._ahead[skip : skip + count]
-        return drawn_scenarios(self.subject, self.seed, self._round, skip + count)[skip:]
-
     def _narrowed(self) -> Subject | None:
         """The subject without the inputs that it has been found not to take; None where there is no such."""
         return _without(self.subject, self._unknown)
@@ -413,7 +398,7 @@ class BoundarySearch:
                 for trial in self._tried(self._law_session, plans):
                     broken = tuple(item for item in self._counting(law, trial) if item.symptom == symptom)
                     if broken:
-                        return self._confirm([_Suspect(law, trial, broken, finding.examples[:1])])
+                        return self._confirm([Finding(self.subject, law, trial, broken, examples=finding.examples[:1])])
         return False
 
     def shrink(self, law: Law, inputs: Inputs, symptom: str) -> None:
@@ -426,8 +411,8 @@ class BoundarySearch:
         :param whole: a scenario, of which parts are drawn instead; from any of them to go on.
         """
         seen = calls = attempts = 0
-        best: tuple[int, _Suspect] | None = None
-        known: dict[bytes, _Suspect] = {}  # many a choice makes no difference to this law's variants
+        best: tuple[int, Finding] | None = None
+        known: dict[bytes, Finding] = {}  # many a choice makes no difference to this law's variants
 
         def body(drawn: Drawn) -> None:
             nonlocal seen, calls, attempts, best
@@ -450,7 +435,7 @@ class BoundarySearch:
                     raise _StopRound
                 [trial] = self._law_session.try_(self.subject, [(law, variants)])
                 counting = [item for item in self._counting(law, trial) if item.symptom == symptom]
-                known[key] = _Suspect(law, trial, tuple(counting))
+                known[key] = Finding(self.subject, law, trial, tuple(counting))
             if known[key].violations:
                 size = _size(variants)
                 if best is None or size <= best[0]:
@@ -463,12 +448,12 @@ class BoundarySearch:
 
     # -- one scenario -------------------------------------------------------------------------------------------------
 
-    def _judged(self, variants: _Varied, trials: Sequence[Trial]) -> list[_Suspect]:
+    def _judged(self, variants: _Varied, trials: Sequence[Trial]) -> list[Finding]:
         """What every law says of a scenario; what counts, each symptom of each law by itself."""
         for law, why in variants.items():
             if isinstance(why, str):
                 self.outcomes[law].silent[why] += 1
-        broken: list[_Suspect] = []
+        broken: list[Finding] = []
         for law, trial in zip((law for law, each in variants.items() if not isinstance(each, str)), trials):
             outcome = self.outcomes[law]
             if trial.silent:
@@ -489,7 +474,7 @@ class BoundarySearch:
                     outcome.told = trial
                 for symptom in dict.fromkeys(item.symptom for item in counting):
                     same = tuple(item for item in counting if item.symptom == symptom)
-                    broken.append(_Suspect(law, trial, same))
+                    broken.append(Finding(self.subject, law, trial, same))
         return broken
 
     def _note_dialects(self, law: Law, trial: Trial) -> None:
@@ -537,7 +522,7 @@ class BoundarySearch:
         [again] = self._law_session.try_(self.subject, [(law, wide[0])], coarsest=wide[1])
         return again.case is not None and not again.violations
 
-    def _confirm(self, suspects: Sequence[_Suspect], replayed: bool = False) -> bool:
+    def _confirm(self, suspects: Sequence[Finding], replayed: bool = False) -> bool:
         """Measure violations once more, in a fresh process; those of one symptom that show there too are a finding.
 
         :returns: whether any was confirmed.
@@ -554,7 +539,7 @@ class BoundarySearch:
             for symptom in dict.fromkeys(violation.symptom for violation in item.violations):
                 same = tuple(violation for violation in trial.violations if violation.symptom == symptom)
                 if same:
-                    finding = Finding(self.subject, item.law, trial, same, replayed, item.examples)
+                    finding = replace(item, subject=self.subject, trial=trial, violations=same, replayed=replayed)
                     self.outcomes[item.law].findings.append(finding)
                     confirmed = True
         return confirmed
@@ -563,8 +548,8 @@ class BoundarySearch:
 #: What was drawn already, by boundary, seed and round: of which subject, and how many were asked for.
 _DRAWN: dict[tuple[str, int, int], tuple[Subject, int, list[Drawn]]] = {}
 
-#: Rounds of it that are kept, some 100 kB each.
-_REMEMBERED = 200
+#: Rounds of it that are kept, 100 kB each at most: more than all targets have boundaries.
+_REMEMBERED = 600
 
 
 def drawn_scenarios(subject: Subject, seed: int, round_: int, count: int) -> list[Drawn]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -30,46 +31,6 @@ TURN = 20
 
 #: Calls that shrinking one finding may take.
 SHRINKING = 1000
-
-
-@dataclass(frozen=True)
-class Discovered:
-    """A finding, with what is known of it.
-
-    :ivar known_as: the recipes that explain it; None where nobody has asked.
-    :ivar also: other boundaries that break the same law in the same way because they call this one.
-    :ivar laws: other laws that the boundary breaks for the same reason: one scenario shows both.
-    """
-
-    finding: Finding
-    known_as: tuple[str, ...] | None = None
-    also: tuple[str, ...] = ()
-    laws: tuple[str, ...] = ()
-
-
-@dataclass
-class Progress:
-    """Where a discovery stands; what it says is complete whenever it is stopped.
-
-    :ivar tried: scenarios so far; ``--examples`` of a run that repeats this one.
-    :ivar stopped: whether it was interrupted.
-    """
-
-    tried: int = 0
-    stopped: bool = False
-    findings: list[Finding] = field(default_factory=list)
-    searches: list[BoundarySearch] = field(default_factory=list)
-    not_searched: list[Omitted] = field(default_factory=list)
-
-    @property
-    def stale(self) -> list[tuple[Subject, Dialect]]:
-        """Declared dialects that had their chance to show, and did not."""
-        return [
-            (search.subject, dialect)
-            for search in self.searches
-            for law, outcome in search.outcomes.items()
-            for dialect in stale_dialects(search.subject, law, outcome)
-        ]
 
 
 class Memory:
@@ -104,7 +65,11 @@ def _key(target: str, subject: Subject, law: Law) -> bytes:
 
 
 class Discovery:
-    """:param found: called with each finding as it comes.
+    """A search of some boundaries; what it says is complete whenever it is stopped.
+
+    :ivar tried: scenarios so far; ``--examples`` of a run that repeats this one.
+    :ivar stopped: whether it was interrupted.
+    :param found: called with each finding as it comes.
     :param tell: called with one line about where the search stands.
     :param interval: seconds between such lines.
     :param memory: earlier runs' failing scenarios, tried first; None to go by the seed alone.
@@ -121,20 +86,28 @@ class Discovery:
         tell: Callable[[str], None] = lambda line: None,
         interval: float = 0.2,
     ) -> None:
-        self._told, self._interval = 0.0, interval
+        self._reported, self._interval = 0.0, interval
         self._open_target, self._memory, self._found, self._tell = open_target, memory, found, tell
-        self.progress = Progress()
-        for subject in subjects:
-            wanted = [law for law in subject.laws if laws(law)]
-            if wanted:
-                self.progress.searches.append(BoundarySearch(open_target.law_session, subject, seed, wanted, SHRINKING))
+        self.tried, self.stopped = 0, False
+        self.findings: list[Finding] = []
+        self.not_searched: list[Omitted] = []
+        wanted = [(subject, [law for law in subject.laws if laws(law)]) for subject in subjects]
+        self.searches = [
+            BoundarySearch(open_target.law_session, subject, seed, some, SHRINKING) for subject, some in wanted if some
+        ]
 
-    def run(self, examples: int | None = None, seconds: float | None = None) -> Progress:
-        """Search until so many scenarios were tried, or the time is up.
+    @property
+    def stale(self) -> list[tuple[Subject, Dialect]]:
+        """Declared dialects that had their chance to show, and did not."""
+        return [
+            (search.subject, dialect)
+            for search in self.searches
+            for law, outcome in search.outcomes.items()
+            for dialect in stale_dialects(search.subject, law, outcome)
+        ]
 
-        Interrupted, it returns what it has.
-        """
-        progress = self.progress
+    def run(self, examples: int | None = None, seconds: float | None = None) -> None:
+        """Search until so many scenarios were tried, or the time is up, or it is interrupted."""
         began = time.monotonic()
 
         def over() -> bool:
@@ -142,43 +115,42 @@ class Discovery:
 
         try:
             self._replay()
-            going = list(progress.searches)
-            while going and not over() and (examples is None or progress.tried < examples):
+            going = list(self.searches)
+            while going and not over() and (examples is None or self.tried < examples):
                 for search in list(going):
-                    left = TURN if examples is None else min(TURN, examples - progress.tried)
+                    left = TURN if examples is None else min(TURN, examples - self.tried)
                     if left <= 0 or over():
                         break
                     if not self._turn(search, left, over, began):
                         going.remove(search)
         except KeyboardInterrupt:
-            progress.stopped = True
+            self.stopped = True
             self._collect()  # what the boundary under search has shown so far
-        for search in list(progress.searches):
-            reason = search.undecided
-            if reason:
-                progress.searches.remove(search)
-                progress.not_searched.append(Omitted(search.subject.boundary, "", reason))
-        return progress
+        for search in [each for each in self.searches if each.undecided]:
+            self._leave(search, search.undecided)
+
+    def _leave(self, search: BoundarySearch, reason: str) -> None:
+        self.searches.remove(search)
+        self.not_searched.append(Omitted(search.subject.boundary, "", reason))
 
     def _turn(self, search: BoundarySearch, count: int, over: Callable[[], bool], began: float) -> bool:
         """One boundary's turn; whether it is worth another."""
-        progress, before = self.progress, search.tried
+        before = search.tried
 
         def tick() -> None:
-            progress.tried += 1
-            if time.monotonic() - self._told >= self._interval:
-                self._told = time.monotonic()
-                rate = progress.tried / max(time.monotonic() - began, 1e-9)
+            self.tried += 1
+            now = time.monotonic()
+            if now - self._reported >= self._interval:
+                self._reported = now
+                rate = self.tried / max(now - began, 1e-9)
                 self._tell(
-                    f"{progress.tried} tried, {rate:.0f} a second, {len(progress.findings)} found; "
-                    f"at {search.subject.boundary}"
+                    f"{self.tried} tried, {rate:.0f} a second, {len(self.findings)} found; at {search.subject.boundary}"
                 )
 
         try:
             search.run(count, tick=tick, enough=over)
         except Undecidable as error:
-            progress.not_searched.append(Omitted(search.subject.boundary, "", str(error)))
-            progress.searches.remove(search)
+            self._leave(search, str(error))
             return False
         self._collect()
         return search.tried > before
@@ -186,7 +158,7 @@ class Discovery:
     def _replay(self) -> None:
         if self._memory is None:
             return
-        for search in list(self.progress.searches):
+        for search in self.searches:
             for law in search.outcomes:
                 for variants in self._memory.of(self._open_target.target, search.subject, law):
                     try:
@@ -197,18 +169,18 @@ class Discovery:
         self._collect()
 
     def _collect(self) -> None:
-        known = {id(finding) for finding in self.progress.findings}
-        for search in self.progress.searches:
+        known = {id(finding) for finding in self.findings}
+        for search in self.searches:
             for outcome in search.outcomes.values():
                 for finding in outcome.findings:
                     if id(finding) not in known:
-                        self.progress.findings.append(finding)
+                        self.findings.append(finding)
                         if self._memory is not None:
                             self._memory.keep(self._open_target.target, finding)
                         self._found(finding)
 
 
-def grouped(findings: Sequence[Finding], law_session: LawSession | None = None) -> list[Discovered]:
+def grouped(findings: Sequence[Finding], law_session: LawSession | None = None) -> list[Finding]:
     """One root cause, one finding.
 
     A boundary that breaks a law because it calls another one that breaks it in the same way is named beside that one.
@@ -218,33 +190,25 @@ def grouped(findings: Sequence[Finding], law_session: LawSession | None = None) 
     :param law_session: where scenarios are tried; None: laws are not grouped.
     """
     roots: list[Finding] = []
-    also: dict[int, list[str]] = {}
-    laws: dict[int, list[str]] = {}
+    also: dict[int, dict[str, None]] = defaultdict(dict)
+    laws: dict[int, dict[str, None]] = defaultdict(dict)
     for finding in findings:
         root = next((item for item in findings if _explains(item, finding)), None)
         # Two that call each other explain each other; the first of them stands.
         if root is None or (_explains(finding, root) and findings.index(finding) < findings.index(root)):
             roots.append(finding)
         else:
-            also.setdefault(id(root), []).append(finding.subject.boundary)
+            also[id(root)][finding.subject.boundary] = None
     first: list[Finding] = []
     for finding in sorted(roots, key=lambda item: item.subject.laws.index(item.law)):
-        same = next(
-            (item for item in first if law_session is not None and _one_cause(law_session, item, finding)), None
-        )
-        if same is None:
+        same = (item for item in first if law_session is not None and _one_cause(law_session, item, finding))
+        cause = next(same, None)
+        if cause is None:
             first.append(finding)
         else:
-            laws.setdefault(id(same), []).append(finding.law.name)
+            laws[id(cause)][finding.law.name] = None
     first.sort(key=findings.index)
-    return [
-        Discovered(
-            finding,
-            also=tuple(dict.fromkeys(also.get(id(finding), ()))),
-            laws=tuple(dict.fromkeys(laws.get(id(finding), ()))),
-        )
-        for finding in first
-    ]
+    return [replace(each, also=tuple(also[id(each)]), laws=tuple(laws[id(each)])) for each in first]
 
 
 def _one_cause(law_session: LawSession, one: Finding, other: Finding) -> bool:
@@ -281,10 +245,10 @@ def recognised(
     runner: Runner,
     target: Target,
     open_target: OpenTarget,
-    found: Sequence[Discovered],
+    findings: Sequence[Finding],
     recipes: Sequence[Recipe],
     subjects: Sequence[Subject] = (),
-) -> Iterator[Discovered]:
+) -> Iterator[Finding]:
     """The findings, one after the other, with the recipes that explain them: same law, the boundary is the recipe's or
     calls it, and the recipe's bug is there at this ref.
 
@@ -307,15 +271,14 @@ def recognised(
                     search.try_recipes([recipe])
                 yield from search.outcomes[laws[0]].findings
 
-    for item in list(found):
-        beside = [other.finding for other in found if other.finding.subject.name == item.finding.subject.name]
-        known = tuple(
+    for finding in list(findings):
+        beside = [other for other in findings if other.subject.name == finding.subject.name]
+        known_as = tuple(
             recipe.bug_id
             for recipe in recipes
-            if is_about(recipe, item.finding, target, item.laws)
-            and is_there(recipe, verdict(recipe), chain(beside, shown_by(recipe)))
+            if is_about(recipe, finding, target) and is_there(recipe, verdict(recipe), chain(beside, shown_by(recipe)))
         )
-        yield replace(item, known_as=known)
+        yield replace(finding, known_as=known_as)
 
 
 def is_there(recipe: Recipe, verdict: str, findings: Iterable[Finding]) -> bool:
@@ -332,18 +295,16 @@ def is_there(recipe: Recipe, verdict: str, findings: Iterable[Finding]) -> bool:
     )
 
 
-def is_about(recipe: Recipe, finding: Finding, target: Target, laws: Sequence[str] = ()) -> bool:
+def is_about(recipe: Recipe, finding: Finding, target: Target) -> bool:
     """Whether a finding is the recipe's scenario, or the recipe is of the finding's law, and of its boundary, of the
     twin that it was compared with, or of a function that ran when the law broke, whatever it was called then. A bug
     whose wrong values are all NaN or infinite explains a wrong number only where its scenario shows it.
-
-    :param laws: other laws that are broken for the same reason.
     """
     if recipe.target != target.name:
         return False
     if finding.examples[:1] == (recipe.bug_id,):
         return True
-    if {finding.law.name, *laws}.isdisjoint(recipe.laws):
+    if {finding.law.name, *finding.laws}.isdisjoint(recipe.laws):
         return False
     if finding.symptom == "value" and recipe.bug_id not in finding.examples and _makes_no_wrong_number(recipe):
         return False

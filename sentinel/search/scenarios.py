@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import REQUIRED, Choose, Contract, DoesNotApply, Input
-from sentinel.search.domains import DOMAINS
 from sentinel.targets import Binding
 from sentinel.values.literals import FLOATS, Tensor, from_array, tensor
 
@@ -25,6 +24,29 @@ PRECISIONS = ("float32", "float32", "float32", "float64", "float32", "bfloat16",
 MOST_ROWS, MOST_TOKENS = 5, 5
 
 _LABELS = ("p", "q", "r")
+
+#: What is drawn for a tensor of a domain: what a training step meets every day (the plainest first, as everything
+#: shrinks towards that; the differences are so small that no honest float32 sum loses them), and what it meets once a
+#: month, and still must get right: extremes, ties that floats cannot represent, log-ratios beyond ±89.
+DOMAINS: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    # log-prob of a token, and difference of two, in nats
+    "log_prob": (
+        (-1.0, -0.5, -2.0, -0.75, -1.25, -0.25, -1.5, -0.125, -3.0, -0.625), (-1e-6, -20.0, -45.0, -100.0, -120.0)
+    ),
+    "log_ratio": (
+        (0.0, 0.25, -0.25, 0.5, -0.5, 0.125, 1.0, -1.0, 1.5, -1.5),
+        (10.0, -10.0, 25.0, -25.0, 90.0, -90.0, 110.0, -110.0),
+    ),
+    # of a response
+    "reward": ((0.0, 1.0, -1.0, 0.5, 2.0, 3.0, -0.5, 0.25), (0.1, 0.3, 0.7, 10.0, -10.0, 1000.0)),
+    # of a token
+    "advantage": ((1.0, -1.0, 0.5, -0.5, 0.25, -0.25, 2.0, -2.0, 0.0, 1.5), (1e-6, 10.0, -10.0, 100.0)),
+    "value": ((0.0, 1.0, -1.0, 0.5, -0.5, 2.0, 0.25, -2.0, 1.5, 0.75), (10.0, -10.0, 1000.0)),
+    "loss": ((1.0, 2.0, 0.5, -1.0, 3.0, 0.25, -0.5, 4.0, 0.0, 5.0), (100.0, -100.0, 1e4)),
+    "weight": ((1.0, 0.5, 2.0, 0.25, 1.5, 0.75), (0.0, 1e-4, 5.0, 100.0)),
+    "entropy": ((1.0, 0.5, 2.0, 0.25, 1.5, 0.75), (0.0, 1e-4, 11.0)),
+    "token_id": ((1, 2, 3, 4, 5, 6, 7, 0), ()),
+}  # fmt: skip
 
 #: Decimals of a captured number, of which all are kept.
 _EXACT = 4
@@ -242,8 +264,8 @@ def _mask(item: Input, sizes: Sizes, choose: Choose) -> Tensor:
 
 
 def _tensor(item: Input, sizes: Sizes, precision: str, wild: bool, choose: Choose) -> Tensor:
-    domain = DOMAINS[item.domain]
-    pool = domain.calm + domain.wild if wild else domain.calm
+    calm, rare = DOMAINS[item.domain]
+    pool = calm + rare if wild else calm
     shape = _shape(item, sizes, choose)
     values = np.array(pool)[_grid(shape, len(pool), choose)]
     return tensor(values.tolist(), precision if item.dtype == "float32" else item.dtype)

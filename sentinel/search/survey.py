@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from sentinel.contracts.contract import Inputs
 from sentinel.deciding.law_session import Subject, Undecidable
 from sentinel.deciding.outcomes import Decision, Failure
-from sentinel.errors import Unavailable
+from sentinel.errors import SentinelError, Unavailable
 from sentinel.laws.law import Law
+from sentinel.recipes import load_copy
 from sentinel.recipes.catalog import Catalog
+from sentinel.reports.evidence import ref_text
+from sentinel.reports.store import below, law_folder, load
 from sentinel.search.checks import subjects
 from sentinel.targets.refs import Ref
 
@@ -22,8 +28,7 @@ if TYPE_CHECKING:
     from sentinel.deciding.open_target import OpenTarget
     from sentinel.deciding.runner import Runner
     from sentinel.recipes import Recipe
-    from sentinel.search.boundary_search import BoundarySearch, Drawn, Finding, LawOutcome
-    from sentinel.search.recorded import Recorded
+    from sentinel.search.boundary_search import BoundarySearch, Finding
     from sentinel.targets.checkout import Checkout
 
 #: Scenarios for each boundary, and calls that shrinking one finding may take.
@@ -60,7 +65,8 @@ class Survey:
     :param level: ``quick`` or ``deep``.
     :param recipes_of: a target's recipes, whose scenarios are looked at first: what they show needs no luck and no
         shrinking.
-    :param recorded: scenarios that an earlier run recorded; they are looked at next.
+    :param baseline: a folder of evidence, whose scenarios are looked at next: what a short search shows is a matter of
+        luck, and of the release of the library that draws; whether it is still there must not be.
     :param searchers: boundaries that are searched at the same time. What a search finds does not depend on it.
     """
 
@@ -72,17 +78,17 @@ class Survey:
         seed: int = 0,
         recipes_of: Callable[[str], Sequence[Recipe]] = lambda target: (),
         searchers: int = 1,
-        recorded: Recorded | None = None,
+        baseline: Path | None = None,
     ) -> None:
         self._catalog, self._runner = catalog, runner
         self._examples, self._shrinking = LEVELS[level]
         self._seed = seed
         self._recipes_of = recipes_of
-        self._recorded = recorded
+        self._baseline = baseline
         self._searchers = searchers
         self._pool = ThreadPoolExecutor(max_workers=searchers, thread_name_prefix="sentinel-search")
         self._drawer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sentinel-draw")
-        self._ahead: dict[Place, Future[Sequence[Drawn]]] = {}
+        self._ahead: dict[Place, Future[None]] = {}
         self._searches: dict[Place, Future[None]] = {}
         self._wanted: dict[Place, set[str]] = {}
         self._decided: dict[LawJob, Decision] = {}
@@ -141,17 +147,12 @@ class Survey:
         self._drawer.shutdown(wait=True, cancel_futures=True)
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _draw(self, place: Place) -> Sequence[Drawn]:
-        """Scenarios for a search to come: while the target is imported there is nothing to try them on."""
+    def _draw(self, place: Place) -> None:
+        """Draw the scenarios of a search to come: while the target is imported there is nothing to try them on."""
         from sentinel.search.boundary_search import drawn_scenarios  # Hypothesis takes its time
 
         target, boundary, ref = place
-        return drawn_scenarios(self._subjects_of(target, ref)[boundary], self._seed, 0, self._examples)
-
-    def _drawn_ahead(self, place: Place) -> Sequence[Drawn]:
-        """What was drawn for a search; nothing where nobody has begun with it."""
-        ahead = self._ahead.pop(place, None)
-        return () if ahead is None or ahead.cancel() else ahead.result()
+        drawn_scenarios(self._subjects_of(target, ref)[boundary], self._seed, 0, self._examples)
 
     def _searched(self, place: Place) -> Future[None]:
         if place not in self._searches:
@@ -177,14 +178,15 @@ class Survey:
                 self._decided[job] = of_absence(target, ref, subject, law, failure, adapter)
             return
         law_session = open_target.law_session.fresh()  # what another boundary's calls leave behind cannot matter
-        ahead = self._drawn_ahead(place)
+        ahead = self._ahead.pop(place, None)
+        if ahead is not None and not ahead.cancel():
+            ahead.result()
         # Evidence shows one scenario of a law, that of its first symptom: nobody reads a second one.
         search = BoundarySearch(
-            law_session, subject, self._seed, laws, self._shrinking, shrink_further=False, glimpse=True, ahead=ahead
+            law_session, subject, self._seed, laws, self._shrinking, shrink_further=False, glimpse=True
         )
         try:
-            recorded = self._recorded.variants(target, subject, laws, ref) if self._recorded is not None else {}
-            search.try_recipes(self._recipes_of(target), list(recorded.items()))
+            search.try_recipes(self._recipes_of(target), list(self._recorded(subject, jobs)))
             search.run(self._examples)
             self._wait_for_dialects(law_session, search)
         except Undecidable as error:
@@ -196,6 +198,18 @@ class Survey:
         for law, outcome in search.outcomes.items():
             self._findings[jobs[law]] = list(outcome.findings)
             self._decided[jobs[law]] = of_outcome(open_target, subject, law, outcome, search.tried, self._seed)
+
+    def _recorded(self, subject: Subject, jobs: Mapping[Law, LawJob]) -> Iterator[tuple[Law, Mapping[str, Inputs]]]:
+        """Give the scenarios that broke laws at this ref when the baseline was recorded."""
+        if self._baseline is None:
+            return
+        for law, job in jobs.items():
+            for file in below(self._baseline, law_folder(job.target, subject.name, law.name)):
+                with suppress(SentinelError):  # who compares with the baseline says what is wrong with it
+                    document = load(file)
+                    if document["verdict"] == "reproduced" and document["ref"] == ref_text(job.ref):
+                        yield law, load_copy(document["recipe"]["document"], self._catalog).variants
+                        break
 
     def _subjects_of(self, target: str, ref: Ref) -> Mapping[str, Subject]:
         """name -> boundary."""
@@ -225,14 +239,10 @@ class Survey:
             if not outcome.findings and stale_dialects(search.subject, law, outcome, chances=1):
                 longer = BoundarySearch(law_session, search.subject, search.seed, [law], search.shrinking)
                 more = longer.outcomes[law]
-                longer.run(_PATIENCE, enough=partial(_shown, more))
+                longer.run(_PATIENCE, enough=partial(bool, more.dialects))
                 outcome.dialects.update(more.dialects)
                 outcome.dialects_open.update(more.dialects_open)
                 outcome.findings += more.findings
-
-
-def _shown(outcome: LawOutcome) -> bool:
-    return bool(outcome.dialects)
 
 
 def names(laws: Iterable[Law]) -> list[str]:
