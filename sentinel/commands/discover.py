@@ -175,19 +175,18 @@ def _of_functions(arguments: argparse.Namespace, catalog: Catalog, settings: Set
     """Ranks 3 and 4: the functions that no adapter names, held to what they did at an earlier revision."""
     refs = Ref.parse(arguments.since), Ref.parse(arguments.ref)
     count, seed = arguments.examples or _EACH, arguments.seed or 0
-    held, patient = [], replace(settings, timeout=min(settings.timeout, PATIENCE))
+    outcomes, patient = [], replace(settings, timeout=min(settings.timeout, PATIENCE))
     with progress() as tell, closing(runner_of(catalog, patient, tell)) as runner:
-        for one in held_to(runner, catalog, arguments.target, refs, arguments.boundary, count, seed):
-            held.append(one)
-            if one.outcome is not None:
-                tell(f"{counted(len(held), 'function')}; at {one.function.path}")
+        for outcome in held_to(runner, catalog, arguments.target, refs, arguments.boundary, count, seed):
+            outcomes.append(outcome)
+            if not outcome.why:
+                tell(f"{counted(len(outcomes), 'function')}; at {outcome.path}")
     broken = [
         item
-        for one in held
-        for item in (one.outcome.broken if one.outcome else [])
+        for item in (each for outcome in outcomes for each in outcome.broken)
         if item.rank in arguments.rank and (item.law is None or any_of(item.law.name, arguments.law))
     ]
-    answered = sum(1 for one in held if one.outcome and one.outcome.answered)
+    answered = sum(1 for outcome in outcomes if outcome.answered)
     if arguments.json:
         say_json([_broken_json(item) for item in broken])
         return 1 if broken else 0
@@ -198,7 +197,7 @@ def _of_functions(arguments: argparse.Namespace, catalog: Catalog, settings: Set
         say("\n".join(filter(None, [kept, f"   {item.violation.detail}"])))
     say(
         f"\n{arguments.target}: {counted(answered, 'function')} that no adapter names answered at {arguments.since} "
-        f"and at {arguments.ref}, of {len(held)}: {counted(len(broken), 'finding')}"
+        f"and at {arguments.ref}, of {len(outcomes)}: {counted(len(broken), 'finding')}"
     )
     return 1 if broken else 0
 
