@@ -140,7 +140,7 @@ def cost(catalog: Catalog, name: str, one: str, other: str, *globs: str, example
     with closing(runner_of(catalog, Settings())) as runner:
         target, refs = catalog.targets[name], (Ref.parse(one), Ref.parse(other))
         comparison = Comparison(catalog, runner, target, refs, examples=examples, boundaries=globs)
-        asked = [known for known in comparison.known.values() if not known[1].state]
+        asked = [state for state in comparison.states.values() if not state[1].state]
         seconds: dict[str, float] = defaultdict(float)
         for subject, _, _ in asked:
             drawn_scenarios(subject, 0, 0, examples)  # by neither

@@ -138,7 +138,7 @@ def _asked(
         comparison = Comparison(catalog, runner, target, (refs[0], refs[1]), boundaries=[recipe.boundary], until=until)
         found = [
             subject
-            for subject, known, _ in comparison.known.values()
+            for subject, known, _ in comparison.states.values()
             if known.contract == recipe.contract and recipe.boundary in subject.binding.paths
         ]
         if not found:

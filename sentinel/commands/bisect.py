@@ -52,7 +52,7 @@ def _bisect(arguments: argparse.Namespace) -> int:
         say_json(_plain(recipe, found))
     else:
         say("\n".join(_said(recipe, found)))
-    return 0 if found.found else 1
+    return 0 if found.first else 1
 
 
 def recipe_named(catalog: Catalog, bug: str) -> Recipe:
@@ -66,10 +66,10 @@ def recipe_named(catalog: Catalog, bug: str) -> Recipe:
 def _said(recipe: Recipe, found: Bisection) -> list[str]:
     what = "brought" if found.seeks == "bad" else "took away"
     steps = f"{counted(len(found.steps), 'step')}, {found.skipped} skipped"
-    if found.found is None:
+    if found.first is None:
         lines = [f"one of these commits {what} {recipe.bug_id}; those beside the change could not be decided ({steps})"]
         return lines + [f"  {_named(commit)}" for commit in found.suspects]
-    return [f"{_named(found.found)}", f"{what} {recipe.bug_id} ({steps})"]
+    return [f"{_named(found.first)}", f"{what} {recipe.bug_id} ({steps})"]
 
 
 def _named(commit: Commit) -> str:
@@ -89,6 +89,6 @@ def _plain(recipe: Recipe, found: Bisection) -> dict[str, Any]:
             {**plain_commit(commit), "verdict": entry.verdict, "kind": entry.kind, "reason": entry.reason}
             for commit, entry in found.steps
         ],
-        "found": plain_commit(found.found) if found.found else None,
+        "found": plain_commit(found.first) if found.first else None,
         "suspects": [plain_commit(commit) for commit in found.suspects],
     }

@@ -135,7 +135,7 @@ def _discover(arguments: argparse.Namespace) -> int:
             lambda law: law.rank in arguments.rank and any_of(law.name, arguments.law),
             seed,
             Memory(Home.default().path / "found") if arguments.seed is None else None,
-            found=lambda finding: tell(
+            on_finding=lambda finding: tell(
                 f"found{' by an earlier run' if finding.replayed else ''}: {finding.subject.boundary} breaks "
                 f"{finding.law.name}"
             ),

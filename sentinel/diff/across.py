@@ -21,7 +21,7 @@ from sentinel.contracts.contract import REQUIRED, Contract, DoesNotApply, Input,
 from sentinel.deciding.law_session import LawSession, Subject, Told, Trial, Undecidable, widened
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.proof import NotProvenError, prove
-from sentinel.diff.pairs import AFTER, BEFORE, SIDES, Pair, Seen
+from sentinel.diff.pairs import AFTER, BEFORE, SIDES, Log, Pair
 from sentinel.errors import SentinelError
 from sentinel.laws.agreement import same
 from sentinel.laws.law import Case, Law, Violation
@@ -88,25 +88,25 @@ class Member:
         does not take, and its dialects."""
         return dict(inputs) if self.opened is None else _terms(self.subject, inputs)
 
-    def answers(self, session: LawSession, subject: Subject, asked: Mapping[str, Inputs], describe: Told) -> Sat:
+    def answers(self, session: LawSession, subject: Subject, scenarios: Mapping[str, Inputs], describe: Told) -> Sat:
         """What it answers to scenarios in its terms.
 
         :param subject: what it is asked about together with others; an input that this leaves out need not be taken.
         """
         if self.opened is None:
-            return session.references(subject, asked)
+            return session.references(subject, scenarios)
         if self.translation is None:
             own = self.subject
-            return session.answers(own, asked, describe, [name for name in own.given if name in subject.given])
+            return session.answers(own, scenarios, describe, [name for name in own.given if name in subject.given])
         own, back = self.translation.subject, self.translation.back
-        told = session.answers(
-            own, {name: _terms(own, self.translation.of(each)) for name, each in asked.items()}, describe
+        translated = session.answers(
+            own, {name: _terms(own, self.translation.of(each)) for name, each in scenarios.items()}, describe
         )
         answers = {
             name: called if called.observation is None else replace(called, observation=back(called.observation))
-            for name, called in told.answers.items()
+            for name, called in translated.answers.items()
         }
-        return replace(told, answers=answers)
+        return replace(translated, answers=answers)
 
 
 def _terms(subject: Subject, inputs: Inputs) -> dict[str, Any]:
@@ -144,8 +144,8 @@ class _InItsTerms(LawSession):
     def answers(
         self, subject: Subject, calls: Mapping[str, Inputs], describe: Told = False, given: Sequence[str] | None = None
     ) -> Sat:
-        asked = {name: self.member.terms(inputs) for name, inputs in calls.items()}
-        return self.member.answers(self._inner, subject, asked, describe)
+        scenarios = {name: self.member.terms(inputs) for name, inputs in calls.items()}
+        return self.member.answers(self._inner, subject, scenarios, describe)
 
 
 class Across(Pair):
@@ -154,8 +154,8 @@ class Across(Pair):
     :param reference: where the definition answers.
     """
 
-    def __init__(self, one: _InItsTerms, other: _InItsTerms, reference: LawSession, seen: Any = None) -> None:
-        super().__init__(one, other, seen)
+    def __init__(self, one: _InItsTerms, other: _InItsTerms, reference: LawSession, logs: Any = None) -> None:
+        super().__init__(one, other, logs)
         self._members = {BEFORE: one.member, AFTER: other.member}
         self._reference = reference
 
@@ -163,7 +163,7 @@ class Across(Pair):
         one, other = (self._sides[side].fresh() for side in SIDES)
         assert isinstance(one, _InItsTerms)
         assert isinstance(other, _InItsTerms)
-        return Across(one, other, self._reference, self.seen)
+        return Across(one, other, self._reference, self.logs)
 
     def _closer(self, subject: Subject, law: Law, trial: Trial) -> Trial:
         return self._explained(subject, law, super()._closer(subject, law, trial))
@@ -212,10 +212,10 @@ class Across(Pair):
         differing = [name for name, value in terms[BEFORE].items() if terms[AFTER].get(name) != value]
         swapped = {name: {**terms[BEFORE], name: terms[AFTER].get(name)} for name in differing}
         defined = self._reference.references(subject, {**terms, **swapped}).answers
-        definitions = {name: told.observation for name, told in defined.items()}
+        definitions = {name: definition.observation for name, definition in defined.items()}
         for side in SIDES:
-            told, member = definitions[side], self._members[side]
-            if told is not None and not _alike(case, terms[side], case.observation[side], told):
+            definition, member = definitions[side], self._members[side]
+            if definition is not None and not _alike(case, terms[side], case.observation[side], definition):
                 return _meant(member.subject.binding, terms[side]) or f"{UNEXPLAINED}{member.name}"
         base = definitions[BEFORE]
         if base is None:
@@ -226,8 +226,8 @@ class Across(Pair):
 
 def _meant(binding: Binding, inputs: Inputs) -> str:
     """Why the boundary is not its contract's definition, where its adapter says that it means that."""
-    said = (item.reason for item in binding.dialects if item.name == THE_ORACLE_AGREES.name and item.holds(inputs))
-    return next(said, "")
+    reasons = (item.reason for item in binding.dialects if item.name == THE_ORACLE_AGREES.name and item.holds(inputs))
+    return next(reasons, "")
 
 
 def _alike(case: Case, inputs: Inputs, one: Mapping[str, Any], other: Mapping[str, Any] | None) -> bool:
@@ -245,8 +245,8 @@ def the_same_is_meant(case: Case) -> list[Violation]:
 
     Where one is not finite, that is what *finite in, finite out* is about, and no other meaning.
     """
-    found = same(case, BEFORE, AFTER, roles=("output", "gradient", "decision"))
-    return [item for item in found if item.symptom != "non-finite"]
+    violations = same(case, BEFORE, AFTER, roles=("output", "gradient", "decision"))
+    return [item for item in violations if item.symptom != "non-finite"]
 
 
 THE_SAME_IS_MEANT = Law("the_same_is_meant", "two frameworks mean the same by one name", the_same_is_meant)
@@ -394,12 +394,12 @@ class Agreement:
     def __init__(
         self,
         reference: LawSession,
-        known: Callable[[Member, Collection[str]], Sequence[Recipe]] = lambda member, called: (),
+        bugs_of: Callable[[Member, Collection[str]], Sequence[Recipe]] = lambda member, called: (),
         count: int = EXAMPLES,
         seed: int = 0,
         brief: bool = False,
     ) -> None:
-        self._reference, self._recipes, self._count, self._seed = reference, known, count, seed
+        self._reference, self._recipes, self._count, self._seed = reference, bugs_of, count, seed
         self._brief = brief
         self._bugs: dict[str, tuple[str, ...]] = {}
 
@@ -414,15 +414,15 @@ class Agreement:
                 if self._brief and apart and _explanations(row.apart, group[0]) != _explanations(apart, member):
                     continue
                 try:
-                    found, count = self._compared(row, group[0], member)
+                    differences, count = self._compared(row, group[0], member)
                 except Undecidable as error:
                     why = str(error)
                     continue
                 spoken += count
-                if count and not found:
+                if count and not differences:
                     home = group
                     break
-                apart += found
+                apart += differences
             if classes and not spoken:
                 row.not_compared[member.name] = why.partition(": ")[2] or why or "no scenario is both's"
                 continue
@@ -450,12 +450,12 @@ class Agreement:
             pair.close()
         if not outcome.spoken and search.undecided:
             raise Undecidable(Failed("raised", search.undecided))
-        seen = pair.seen.get(subject.name, Seen())
+        log = pair.logs.get(subject.name, Log())
         for side, member in zip(SIDES, (one, other)):
-            if side in seen.claims and member.opened is not None:
+            if side in log.claims and member.opened is not None:
                 with suppress(NotProvenError, SentinelError):
-                    told = prove(seen.claims[side], member.opened.checkout, member.opened.sources)
-                    row.places[member.name] = f"{told.file}:{told.line}"
+                    provenance = prove(log.claims[side], member.opened.checkout, member.opened.sources)
+                    row.places[member.name] = f"{provenance.file}:{provenance.line}"
         apart = []
         for finding in outcome.findings:
             inputs, case = next(iter(finding.trial.variants.values())), finding.trial.case
@@ -483,7 +483,7 @@ class Agreement:
     def _explaining(self, pair: Across, subject: Subject, members: Sequence[Member], why: str) -> tuple[str, ...]:
         """The known bugs of what is not as it is defined whose own scenarios tell the two apart, too; else those of
         functions that it called."""
-        ran = pair.seen[subject.name].functions if subject.name in pair.seen else {}
+        ran = pair.logs[subject.name].functions if subject.name in pair.logs else {}
         for side, member in zip(SIDES, members):
             if why == f"{UNEXPLAINED}{member.name}" and not self._bugs.get(member.name):
                 recipes = self._recipes(member, ran.get(side, ()))

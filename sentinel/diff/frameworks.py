@@ -70,7 +70,7 @@ TABLE = (
 )
 
 
-def asked(name: str, contracts: Sequence[str]) -> tuple[Meaning, ...]:
+def rows_named(name: str, contracts: Sequence[str]) -> tuple[Meaning, ...]:
     """A contract, with all that it may mean; or the rows of the table of a name.
 
     :raises SentinelError: for any other name, with the nearest.
@@ -145,8 +145,8 @@ class Frameworks:
         return any(self._bindings(contract, target) for target in self._targets)
 
     def ref(self, target: str) -> Ref:
-        given = self._refs.get(target) or self._refs.get(None)
-        return given or Ref("git", self._catalog.targets[target].branch)
+        ref = self._refs.get(target) or self._refs.get(None)
+        return ref or Ref("git", self._catalog.targets[target].branch)
 
     def _bindings(self, contract: str, target: str) -> list[Binding]:
         return [item for item in self._catalog.targets[target].bindings if item.contract == contract]
@@ -160,12 +160,14 @@ class Frameworks:
         contract = self.contract(meaning.contract)
         names = (contract.name, *(_READ_AS.get(contract.name, {}) if meaning.where else ()))
         bound = {target: [item for name in names for item in self._bindings(name, target)] for target in self._targets}
-        there = [target for target, found in bound.items() if found and self._open(target, found)]
-        missing = {target: self.unavailable[target] for target, found in bound.items() if found and target not in there}
+        there = [target for target, bindings in bound.items() if bindings and self._open(target, bindings)]
+        missing = {
+            target: self.unavailable[target] for target, bindings in bound.items() if bindings and target not in there
+        }
         if not there:
             raise SentinelError("; ".join(f"{target}: {why}" for target, why in missing.items()))
         reference = self.opened[there[0]].law_session
-        everything = [item for found in bound.values() for item in found if item.contract == contract.name]
+        everything = [item for bindings in bound.values() for item in bindings if item.contract == contract.name]
         for where in meanings(contract, everything):
             if any(where.get(name, value) != value for name, value in meaning.where.items()):
                 continue
@@ -175,7 +177,7 @@ class Frameworks:
                 continue
             self._tell(f"{meaning.title}: {', '.join(f'{k} = {v}' for k, v in row.where.items()) or contract.name}")
             definition = _definition(contract, reference)
-            Agreement(reference, self._known, self._count, self._seed, self._brief).of(row, [definition, *members])
+            Agreement(reference, self._bugs_of, self._count, self._seed, self._brief).of(row, [definition, *members])
             self._in_numbers(row, contract, definition, members)
             yield row
 
@@ -193,15 +195,15 @@ class Frameworks:
                 row.coarse.update(_number(member, contract, halved, halved))
         for target in dict.fromkeys(member.target for member in there):
             opened = self.opened[target]
-            told = defaults_of(self._catalog, self._catalog.targets[target], opened.checkout, contract.name)
-            usual = {name: value for name, (value, _) in told.items()}
+            defaults = defaults_of(self._catalog, self._catalog.targets[target], opened.checkout, contract.name)
+            usual = {name: value for name, (value, _) in defaults.items()}
             where = {**{name: row.where[name] for name in row.where if name in identities(contract)}, **usual}
             for member in self._members(target, where, contract) if usual else ():
                 if member.name in row.scenarios:
                     for name, number in _number(member, contract, batch, {**batch, **usual}).items():
-                        row.usual[name] = Number(told, number.value)
+                        row.usual[name] = Number(defaults, number.value)
 
-    def _known(self, member: Member, called: Collection[str]) -> list[Recipe]:
+    def _bugs_of(self, member: Member, called: Collection[str]) -> list[Recipe]:
         """The recipes of the known bugs that a member, or one of the functions that it called, has at its ref."""
         binding = member.subject.binding
         of_target = [item for item in self._recipes if item.target == member.target]
@@ -255,30 +257,30 @@ def _as_bound_to(contract: Contract, binding: Binding, where: Mapping[str, Any])
 
 def shortened(paths: Sequence[str]) -> dict[str, str]:
     """Dotted paths by as many of their last parts as tell them apart; two at least of a method."""
-    found = {}
+    short = {}
     for path in paths:
         parts = path.split(".")
         size = 2 if len(parts) > 1 and parts[-2][:1].isupper() else 1
         tails = [other.split(".") for other in paths if other != path]
         while any(tail[-size:] == parts[-size:] for tail in tails) and size < len(parts):
             size += 1
-        found[path] = ".".join(parts[-size:])
-    return found
+        short[path] = ".".join(parts[-size:])
+    return short
 
 
-def _number(member: Member, contract: Contract, batch: Inputs, asked: Inputs) -> dict[str, Number]:
+def _number(member: Member, contract: Contract, batch: Inputs, scenario: Inputs) -> dict[str, Number]:
     """Its first output; nothing where it does not answer."""
     subject = replace(member.subject, contract=contract)
-    terms = member.terms(asked)
+    terms = member.terms(scenario)
     with suppress(Undecidable):
-        told = member.answers(member.session, subject, {"": terms}, False).answers[""].observation or {}
-        keys = [item.key for item in contract.observes if item.role in ("output", "decision") and item.key in told]
+        answer = member.answers(member.session, subject, {"": terms}, False).answers[""].observation or {}
+        keys = [item.key for item in contract.observes if item.role in ("output", "decision") and item.key in answer]
         if keys:
             other = {name: value for name, value in terms.items() if name in batch and batch[name] != value}
             swapped = {name: {**batch, name: value} for name, value in other.items()}
             defined = member.session.references(subject, {**swapped, "": batch}).answers
             moving = {name: other[name] for name in other if defined[name].observation != defined[""].observation}
-            return {member.name: Number(moving, told[keys[0]])}
+            return {member.name: Number(moving, answer[keys[0]])}
     return {}
 
 

@@ -32,7 +32,7 @@ class Modules(dict[str, Module]):
         self._read: dict[str, str] = {}
         with suppress(OSError, ValueError):  # a line is read where it is asked for
             self._read.update(line.partition(" ")[::2] for line in self._file.read_text("utf-8").split("\n"))
-        self._known = set(self._read)
+        self._on_disk = set(self._read)
 
     def __contains__(self, blob: object) -> bool:
         if not super().__contains__(blob) and blob in self._read:
@@ -44,13 +44,13 @@ class Modules(dict[str, Module]):
 
     def save(self) -> None:
         """Write what is new; what cannot be written is parsed again."""
-        if self.keys() <= self._known:
+        if self.keys() <= self._on_disk:
             return
         with suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
             kept = {**self._read, **{blob: json.dumps(_plain(module)) for blob, module in self.items()}}
             replace_file(self._file, "\n".join(f"{blob} {plain}" for blob, plain in list(kept.items())[-_KEPT:]))
-        self._known |= self.keys()
+        self._on_disk |= self.keys()
 
 
 def _plain(module: Module) -> list[Any]:

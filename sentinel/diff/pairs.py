@@ -28,13 +28,13 @@ def numbers_stay(case: Case) -> list[Violation]:
     one, other = case.observation[BEFORE], case.observation[AFTER]
     scale = scale_of(case, [case.inputs[BEFORE]], [one, other])
     declared = {item.key: item for item in case.contract.observes} if case.contract is not None else {}
-    found: list[Violation] = []
+    violations: list[Violation] = []
     for key in dict.fromkeys([*one, *other]):
         item = declared.get(key, Observed(key, ""))
         symptom, detail = _difference(case, item, one.get(key), other.get(key), scale)
         if symptom:
-            found.append(Violation(key, other.get(key), one.get(key), detail, symptom))
-    return found
+            violations.append(Violation(key, other.get(key), one.get(key), detail, symptom))
+    return violations
 
 
 def _difference(case: Case, item: Observed, one: Any, other: Any, scale: Scale) -> tuple[str, str]:
@@ -72,7 +72,7 @@ def beside_stays(case: Case, called: Mapping[str, Called]) -> list[Violation]:
     whole = max(len(one), len(other)) < PARTS
     labels = {key.partition(": ")[0] for key in one} & {key.partition(": ")[0] for key in other}
     scale = scale_of(replace(case, contract=None), [case.inputs[BEFORE]], [one, other])
-    found: list[Violation] = []
+    violations: list[Violation] = []
     for key in dict.fromkeys([*one, *other]):
         label = key.partition(": ")[0]
         if (key not in one or key not in other) and (not whole or ("(" in label and label not in labels)):
@@ -81,8 +81,8 @@ def beside_stays(case: Case, called: Mapping[str, Called]) -> list[Violation]:
             replace(case, contract=None), Observed(key, ""), one.get(key), other.get(key), scale
         )
         if symptom:
-            found.append(Violation(key, other.get(key), one.get(key), detail, BESIDE))
-    return found
+            violations.append(Violation(key, other.get(key), one.get(key), detail, BESIDE))
+    return violations
 
 
 def same_answers(
@@ -119,13 +119,13 @@ def _varied(varying: Sequence[Law]) -> Law:
     return replace(NUMBERS_STAY, name=f"numbers_stay_as_{varying[0].name}_varies_them", vary=vary)
 
 
-def asked(trial: Trial) -> Inputs:
+def inputs_of(trial: Trial) -> Inputs:
     """What both revisions were asked in a trial."""
     return list(trial.variants.values())[-1]
 
 
 @dataclass
-class Seen:
+class Log:
     """What a pair has seen of one boundary.
 
     :ivar steady: what it hands on beside its contract, and whether that is the same whenever it is asked.
@@ -161,11 +161,11 @@ class Pair(LawSession):
         self,
         one: LawSession,
         other: LawSession,
-        seen: dict[str, Seen] | None = None,
+        logs: dict[str, Log] | None = None,
         beside: list[str] | None = None,
     ) -> None:
         self._sides = {BEFORE: one, AFTER: other}
-        self.seen = {} if seen is None else seen
+        self.logs = {} if logs is None else logs
         self._whole = beside
         self._at_once = ThreadPoolExecutor(1, "sentinel-before")
 
@@ -175,7 +175,7 @@ class Pair(LawSession):
         self._at_once.shutdown()
 
     def fresh(self) -> Pair:
-        return Pair(self._sides[BEFORE].fresh(), self._sides[AFTER].fresh(), self.seen, self._whole)
+        return Pair(self._sides[BEFORE].fresh(), self._sides[AFTER].fresh(), self.logs, self._whole)
 
     def try_(
         self,
@@ -188,10 +188,10 @@ class Pair(LawSession):
         calls = {f"{place}": list(variants.values())[-1] for place, (_, variants) in enumerate(plans)}
         if not calls:
             return []
-        told = self.both(subject, calls, describe, given)
+        by_side = self.both(subject, calls, describe, given)
         trials = [
             self._look(
-                subject, law, variants, {side: told[side].answers[name] for side in SIDES}, told[AFTER], coarsest
+                subject, law, variants, {side: by_side[side].answers[name] for side in SIDES}, by_side[AFTER], coarsest
             )
             for name, (law, variants) in zip(calls, plans)
         ]
@@ -219,29 +219,29 @@ class Pair(LawSession):
         """
         describe = describe if self._whole is None else self._whole
         promise = self._at_once.submit(self._sides[BEFORE].answers, subject, calls, describe, given)
-        told: dict[str, Sat] = {}
+        by_side: dict[str, Sat] = {}
         failed: dict[str, Undecidable] = {}
         try:
-            told[AFTER] = self._sides[AFTER].answers(subject, calls, describe, given)
+            by_side[AFTER] = self._sides[AFTER].answers(subject, calls, describe, given)
         except Undecidable as error:
             failed[AFTER] = error
         try:
-            told[BEFORE] = promise.result()
+            by_side[BEFORE] = promise.result()
         except Undecidable as error:
             failed[BEFORE] = error
         if failed:
             side, first = min(failed.items())
             where = "both" if len(failed) == 2 else side
             raise Undecidable(replace(first.failure, reason=f"{where}: {first.failure.reason}"))
-        return self._noted(subject, told)
+        return self._noted(subject, by_side)
 
-    def _noted(self, subject: Subject, told: dict[str, Sat]) -> dict[str, Sat]:
-        seen = self.seen.setdefault(subject.name, Seen())
-        for side, sat in told.items():
+    def _noted(self, subject: Subject, by_side: dict[str, Sat]) -> dict[str, Sat]:
+        log = self.logs.setdefault(subject.name, Log())
+        for side, sat in by_side.items():
             if sat.provenance is not None:
-                seen.claims[side] = sat.provenance
-            seen.functions.setdefault(side, set()).update(sat.functions)
-        return told
+                log.claims[side] = sat.provenance
+            log.functions.setdefault(side, set()).update(sat.functions)
+        return by_side
 
     def _look(
         self,
@@ -255,34 +255,34 @@ class Pair(LawSession):
         inputs = list(variants.values())[-1]
         failed = {side: each.refused or _SILENT for side, each in called.items() if each.observation is None}
         case = Case(dict.fromkeys(SIDES, inputs), {}, None, subject.contract, {}, coarsest)
-        seen = self.seen.setdefault(subject.name, Seen())
+        log = self.logs.setdefault(subject.name, Log())
         if failed:
             first = next(iter(failed.values()))
             unknown = next((each.unknown_input for each in failed.values() if each.unknown_input), "")
-            seen.came |= AFTER not in failed and (bool(unknown) or first.kind == "not-in-this-version")
+            log.came |= AFTER not in failed and (bool(unknown) or first.kind == "not-in-this-version")
             if unknown or len(failed) == 2 or first.kind != "raised":
                 return Trial(variants, refused=first.reason, refusal=first.kind, unknown_input=unknown)
-            seen.refused |= {side: each.reason for side, each in failed.items()}
+            log.refused |= {side: each.reason for side, each in failed.items()}
             symptom = "raises" if AFTER in failed else "no longer raises"
-            known = {side: each.observation for side, each in called.items() if each.observation is not None}
+            answers = {side: each.observation for side, each in called.items() if each.observation is not None}
             violation = Violation("", None, None, first.reason, symptom)
-            return Trial(variants, replace(case, observation=known), (violation,), answer=answer)
-        seen.answered += 1
+            return Trial(variants, replace(case, observation=answers), (violation,), answer=answer)
+        log.answered += 1
         case = replace(case, observation={side: each.observation or {} for side, each in called.items()})
         for side, observation in case.observation.items():
-            left = {key: numbers(value) for key, value in observation.items() if key not in seen.spoken[side]}
-            seen.spoken[side] |= {key for key, told in left.items() if told is not None and told[0].any()}
+            left = {key: numbers(value) for key, value in observation.items() if key not in log.spoken[side]}
+            log.spoken[side] |= {key for key, array in left.items() if array is not None and array[0].any()}
         violations = tuple(law.violations(case)) or self._unlike(subject, case, called)
         if not violations:
-            seen.rounding = max([seen.rounding, *_gaps(case)])
+            log.rounding = max([log.rounding, *_gaps(case)])
         return Trial(variants, case, violations, answer=answer)
 
     def _unlike(self, subject: Subject, case: Case, called: Mapping[str, Called]) -> tuple[Violation, ...]:
         """How what is handed on beside the contract differs; and where it is not what each revision says when it is
         asked once more, in a fresh process, it is a clock or an address, and says nothing."""
-        steady = self.seen[subject.name].steady
-        found = [item for item in beside_stays(case, called) if steady.get(item.key, True)]
-        if any(item.key not in steady for item in found):
+        steady = self.logs[subject.name].steady
+        violations = [item for item in beside_stays(case, called) if steady.get(item.key, True)]
+        if any(item.key not in steady for item in violations):
             pair = self.fresh()
             try:
                 again = {side: sat.answers[""] for side, sat in pair.both(subject, {"": case.inputs[BEFORE]}).items()}
@@ -291,8 +291,8 @@ class Pair(LawSession):
             wavers: set[str] = set()
             for side in SIDES:
                 wavers |= {item.key for item in beside_stays(case, {BEFORE: called[side], AFTER: again[side]})}
-            steady |= {item.key: item.key not in wavers for item in found}
-        return tuple(item for item in found if steady[item.key])
+            steady |= {item.key: item.key not in wavers for item in violations}
+        return tuple(item for item in violations if steady[item.key])
 
 
 class Alone(Pair):
@@ -301,11 +301,11 @@ class Alone(Pair):
     :param one: closed with this.
     """
 
-    def __init__(self, one: LawSession, seen: dict[str, Seen] | None = None) -> None:
-        super().__init__(one, one, seen)
+    def __init__(self, one: LawSession, logs: dict[str, Log] | None = None) -> None:
+        super().__init__(one, one, logs)
 
     def fresh(self) -> Alone:
-        return Alone(self._sides[BEFORE].fresh(), self.seen)
+        return Alone(self._sides[BEFORE].fresh(), self.logs)
 
     def both(
         self, subject: Subject, calls: Mapping[str, Inputs], describe: Told = False, given: Sequence[str] | None = None
@@ -359,29 +359,29 @@ def ahead(trial: Trial, other: Trial) -> tuple[Violation, ...]:
         key = part(item.key), item.symptom
         there[key] = max(_gap(item), there.get(key, 0.0))
     symptoms = {item.symptom for item in other.violations}
-    found = []
+    worse = []
     for item in trial.violations:
-        known = there.get((part(item.key), item.symptom))
-        if known is not None:
-            said = f"{item.detail}; at the other revision it is {known:.3g} off"
-            found += [replace(item, detail=said)] if _WORSE * known < _gap(item) < math.inf else []
+        gap = there.get((part(item.key), item.symptom))
+        if gap is not None:
+            detail = f"{item.detail}; at the other revision it is {gap:.3g} off"
+            worse += [replace(item, detail=detail)] if _WORSE * gap < _gap(item) < math.inf else []
         elif item.symptom not in symptoms or _finite(other.case, part(item.key)):
-            found.append(item)
-    return tuple(found)
+            worse.append(item)
+    return tuple(worse)
 
 
 def _gap(item: Violation) -> float:
     """How far a number is from what its law demands; infinite where that is not known."""
-    seen, right = numbers(item.observed), numbers(item.demanded)
-    if seen is None or right is None or seen[0].shape != right[0].shape:
+    actual, right = numbers(item.observed), numbers(item.demanded)
+    if actual is None or right is None or actual[0].shape != right[0].shape:
         return math.inf
-    return float(gap_between(seen[0], right[0]).max(initial=0.0))
+    return float(gap_between(actual[0], right[0]).max(initial=0.0))
 
 
 def _finite(case: Case, key: str) -> bool:
     """Whether a part of an answer is a number in all variants: what is NaN in all of them alike keeps no law."""
-    told = (numbers(each.get(key)) for each in case.observation.values())
-    return all(each is None or bool(np.isfinite(each[0]).all()) for each in told)
+    arrays = (numbers(each.get(key)) for each in case.observation.values())
+    return all(each is None or bool(np.isfinite(each[0]).all()) for each in arrays)
 
 
 def part(key: str) -> str:

@@ -102,12 +102,12 @@ class Module:
     @cached_property
     def inner(self) -> Mapping[str, Sequence[str]]:
         """What stands in each class: its methods and fields, and theirs."""
-        found: dict[str, list[str]] = {}
+        members: dict[str, list[str]] = {}
         for name in self.units:
             for place, letter in enumerate(name):
                 if letter == ".":
-                    found.setdefault(name[:place], []).append(name)
-        return found
+                    members.setdefault(name[:place], []).append(name)
+        return members
 
     @cached_property
     def decorated(self) -> Sequence[Unit]:
@@ -149,19 +149,19 @@ class Code:
     def reached(self, tree: str, binding: Binding) -> Reached | None:
         """What a boundary reaches in a tree; None where it is not there. Trees that have the same files where the walk
         came by have the same answer."""
-        found = next(filter(None, (self.definitions.find(tree, path) for path in binding.paths)), None)
-        if found is None:
+        definition = next(filter(None, (self.definitions.find(tree, path) for path in binding.paths)), None)
+        if definition is None:
             return None
         files = self.files(tree)
         walked = self._walked.setdefault((binding.boundary, binding.contract), deque(maxlen=_WALKS))
         for passed, reached in walked:
-            if found.file in passed and all(files.get(file) == blob for file, blob in passed.items()):
+            if definition.file in passed and all(files.get(file) == blob for file, blob in passed.items()):
                 return reached
         walk = _Walk(self, tree)
         for path in binding.paths:
             walk.follow(path)
         called = frozenset(names_in(binding.call)) if binding.call is not None else frozenset()
-        walk.use((found.file, found.blob), called)
+        walk.use((definition.file, definition.blob), called)
         for name in binding.imports:
             for then in binding.names(name):
                 walk.follow(then, called)
@@ -250,10 +250,10 @@ class _Walk:
 
     def follow(self, path: str, called: frozenset[str] = frozenset()) -> None:
         """Include what a dotted path leads to; of a whole module its classes, and what is called of it."""
-        found = self._module_of(path)
-        if found is None:
+        module_and_rest = self._module_of(path)
+        if module_and_rest is None:
             return
-        place, rest = found
+        place, rest = module_and_rest
         if rest:
             self._use(place, rest[0], _FAR)
             if len(rest) > 1:
@@ -325,8 +325,8 @@ class _Walk:
         here = self._code.module_of(place[0])
         paths = [f"{here}.{name}"]
         paths += [absolute(path, here, place[0]) for path in self._code.module(place[1]).imports.get(name, ())]
-        for found in filter(None, map(self._module_of, paths)):
-            (file, blob), rest = found
+        for module_and_rest in filter(None, map(self._module_of, paths)):
+            (file, blob), rest = module_and_rest
             unit = self._code.module(blob).units.get(".".join(rest))
             if unit is not None:
                 self._decorating[file, unit.name] = unit
@@ -351,9 +351,9 @@ class _Walk:
         if far == 0 or path in self._followed:
             return
         self._followed.add(path)
-        found = self._module_of(path)
-        if found is not None:
-            place, rest = found
+        module_and_rest = self._module_of(path)
+        if module_and_rest is not None:
+            place, rest = module_and_rest
             self._enter(place)
             if rest:
                 self._use(place, rest[0], far - 1)

@@ -90,42 +90,42 @@ def revision(checkout: Checkout) -> str:
     return f"{checkout.ref.short} ({what}{dirty})"
 
 
-def headline(comparison: Comparison, found: Sequence[Compared], interrupted: bool = False) -> str:
+def headline(comparison: Comparison, results: Sequence[Compared], interrupted: bool = False) -> str:
     """One sentence that a maintainer can quote."""
-    states = Counter(item.state for item in found)
-    judged = Counter(item.judgement for item in found if item.state == "differs")
-    scenarios = sum(item.scenarios for item in found)
+    states = Counter(item.state for item in results)
+    judged = Counter(item.judgement for item in results if item.state == "differs")
+    scenarios = sum(item.scenarios for item in results)
     where = f"{comparison.target.name} from {revision(comparison.checkouts[BEFORE])} to "
     where += revision(comparison.checkouts[AFTER])
-    asked = states["differs"] + states["same numbers"]
-    if not asked:
-        said = "none of its boundaries reaches code that has changed" if states["same code"] else "nothing is compared"
+    count = states["differs"] + states["same numbers"]
+    if not count:
+        text = "none of its boundaries reaches code that has changed" if states["same code"] else "nothing is compared"
         if interrupted:
-            said = "none of the boundaries that reach changed code was asked"
+            text = "none of the boundaries that reach changed code was asked"
         elif states["not compared"]:
-            said = "none of the boundaries that reach changed code could be compared"
+            text = "none of the boundaries that reach changed code could be compared"
     else:
-        told = ", ".join(f"{count} {word}" for word, count in judged.items())
-        differ = f"{states['differs']} of {asked} boundaries that reach changed code differ ({told})"
-        same = f"no difference at the {asked} boundaries that reach changed code"
-        same = "no difference at the one boundary that reaches changed code" if asked == 1 else same
-        said = f"{differ if states['differs'] else same}, in {scenarios} scenarios"
-    same = f"; {states['same code']} reach none" if states["same code"] and asked else ""
-    bad = sum(item.state == "new" and bool(item.judgement) for item in found)
-    said_of = {"new": f" ({bad} worse)" if bad else ""}
+        judgements = ", ".join(f"{times} {word}" for word, times in judged.items())
+        differ = f"{states['differs']} of {count} boundaries that reach changed code differ ({judgements})"
+        same = f"no difference at the {count} boundaries that reach changed code"
+        same = "no difference at the one boundary that reaches changed code" if count == 1 else same
+        text = f"{differ if states['differs'] else same}, in {scenarios} scenarios"
+    same = f"; {states['same code']} reach none" if states["same code"] and count else ""
+    bad = sum(item.state == "new" and bool(item.judgement) for item in results)
+    suffixes = {"new": f" ({bad} worse)" if bad else ""}
     kinds = ("new", "gone", "not compared")
-    others = "".join(f"; {states[name]} {name}{said_of.get(name, '')}" for name in kinds if states[name])
-    return f"{where}: {said}{same}{others}{'; interrupted' if interrupted else ''}"
+    others = "".join(f"; {states[name]} {name}{suffixes.get(name, '')}" for name in kinds if states[name])
+    return f"{where}: {text}{same}{others}{'; interrupted' if interrupted else ''}"
 
 
-def lines(comparison: Comparison, found: Sequence[Compared], interrupted: bool = False) -> Iterator[str]:
+def lines(comparison: Comparison, results: Sequence[Compared], interrupted: bool = False) -> Iterator[str]:
     """For a terminal."""
     number = 0
-    for item in found:
+    for item in results:
         if item.state == "differs":
             number += 1
             yield from described(comparison, item, number)
-    for item in found:
+    for item in results:
         if item.state in ("new", "gone", "not compared"):
             place = next(iter(item.places.values()), item.name)
             yield f"{item.state}: {place}{f': {message(item.reason)}' if item.reason else ''}"
@@ -137,7 +137,7 @@ def lines(comparison: Comparison, found: Sequence[Compared], interrupted: bool =
             yield from (f"  not reached: {message(name)}" for name in item.unreached)
     yield from (f"not compared: {name}: {message(why)}" for name, why in comparison.left_out.items())
     yield ""
-    yield headline(comparison, found, interrupted)
+    yield headline(comparison, results, interrupted)
 
 
 def described(comparison: Comparison, item: Compared, number: int = 1) -> Iterator[str]:
@@ -192,7 +192,7 @@ def _stated(inputs: Mapping[str, Any], unsaid: Collection[str]) -> dict[str, Any
     }
 
 
-def document(comparison: Comparison, found: Sequence[Compared], interrupted: bool = False) -> dict[str, Any]:
+def document(comparison: Comparison, results: Sequence[Compared], interrupted: bool = False) -> dict[str, Any]:
     """For programs."""
     sides = {}
     for side, checkout in comparison.checkouts.items():
@@ -200,9 +200,9 @@ def document(comparison: Comparison, found: Sequence[Compared], interrupted: boo
     return {
         "target": comparison.target.name,
         **sides,
-        "headline": headline(comparison, found, interrupted),
+        "headline": headline(comparison, results, interrupted),
         "interrupted": interrupted,
-        "boundaries": [_plain(item) for item in found],
+        "boundaries": [_plain(item) for item in results],
         "left_out": {name: message(why) for name, why in comparison.left_out.items()},
     }
 
@@ -251,11 +251,11 @@ def _plain(item: Compared) -> dict[str, Any]:
     }
 
 
-def brief(comparison: Comparison, found: Sequence[Compared], interrupted: bool = False) -> dict[str, Any]:
+def brief(comparison: Comparison, results: Sequence[Compared], interrupted: bool = False) -> dict[str, Any]:
     """What a page or release notes say: one sentence for all, and a row for each boundary that differs, or is new and
     breaks a law."""
     rows = []
-    for item in (each for each in found if each.judgement):
+    for item in (each for each in results if each.judgement):
         details = [pair for each in item.differences for pair in each.details.items() if pair[1]]
         shown = [f"{key}: {detail}" if key else detail for key, detail in details]
         shown += [each.detail for side in (AFTER, BEFORE) for each in item.broken.get(side, ())]
@@ -269,38 +269,38 @@ def brief(comparison: Comparison, found: Sequence[Compared], interrupted: bool =
             }
         )
     stopped = {"interrupted": True} if interrupted else {}
-    return {"headline": headline(comparison, found, interrupted), "rows": rows, **stopped}
+    return {"headline": headline(comparison, results, interrupted), "rows": rows, **stopped}
 
 
-def markdown(comparison: Comparison, found: Sequence[Compared], interrupted: bool = False) -> str:
+def markdown(comparison: Comparison, results: Sequence[Compared], interrupted: bool = False) -> str:
     """For a page, a pull request or release notes: a row for each boundary that differs, the rest in one sentence."""
-    said = brief(comparison, found, interrupted)
-    parts = [f"## What changes in {escaped(comparison.target.name)}", "", f"{escaped(said['headline'])}."]
-    if said["rows"]:
+    page = brief(comparison, results, interrupted)
+    parts = [f"## What changes in {escaped(comparison.target.name)}", "", f"{escaped(page['headline'])}."]
+    if page["rows"]:
         parts += ["", "| boundary | is | what changes | before and after | commit |", "|" + " --- |" * 5]
-    parts += [f"| {' | '.join(map(escaped, row.values()))} |" for row in said["rows"]]
+    parts += [f"| {' | '.join(map(escaped, row.values()))} |" for row in page["rows"]]
     return "\n".join(parts) + "\n"
 
 
-def save(file: Path, kind: str, target: str, said: Mapping[str, Any]) -> None:
+def save(file: Path, kind: str, target: str, entries: Mapping[str, Any]) -> None:
     """Put what was found into a file that holds more of it, for pages: by kind, target and name.
 
     :raises SentinelError: where the file is another one, or cannot be written.
     """
     held: dict[str, Any] = {}
     if file.exists():
-        known = read_json(file)
-        if known is None or not known.keys() <= set(KINDS):
+        there_ = read_json(file)
+        if there_ is None or not there_.keys() <= set(KINDS):
             raise SentinelError(f"{file} holds something else; name another file")
-        held = known
+        held = there_
     there = held.setdefault(kind, {}).setdefault(target, {})
     # What was stopped says less than what stands there of the same pair and came to its end.
-    there.update({name: each for name, each in said.items() if name not in there or not _stopped(each)})
+    there.update({name: each for name, each in entries.items() if name not in there or not _stopped(each)})
     write_atomically(file, json.dumps(held, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
 
 
-def _stopped(said: Any) -> bool:
-    return isinstance(said, Mapping) and bool(said.get("interrupted"))
+def _stopped(entry: Any) -> bool:
+    return isinstance(entry, Mapping) and bool(entry.get("interrupted"))
 
 
 #: What a file of :func:`save` holds.

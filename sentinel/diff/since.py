@@ -38,7 +38,7 @@ class Since:
         self.ends = {side: self._end(comparison.checkouts[side]) for side in SIDES}
         self._trees = GitTrees(self._mirror)
         self._code = Code(self._target, self._trees)
-        self._found: list[Commit] = []
+        self._commits: list[Commit] = []
         self._kept: dict[tuple[str, str], ClosureVerdict] = {}
 
     def close(self) -> None:
@@ -62,17 +62,17 @@ class Since:
         if decide is None:
             return None, "nothing that differs can be asked of the commits between"
         try:
-            for known in self._found:  # one commit has changed several boundaries more often than not
-                parents = [commits.commit(self._mirror, sha) for sha in known.parents[:1]]
-                if [decide(each).verdict for each in (known, *parents)] == [_VERDICTS[AFTER], _VERDICTS[BEFORE]]:
-                    return known, ""
-            found = bisect(self._mirror, self.ends[BEFORE], self.ends[AFTER], decide)
+            for earlier in self._commits:  # one commit has changed several boundaries more often than not
+                parents = [commits.commit(self._mirror, sha) for sha in earlier.parents[:1]]
+                if [decide(each).verdict for each in (earlier, *parents)] == [_VERDICTS[AFTER], _VERDICTS[BEFORE]]:
+                    return earlier, ""
+            bisection = bisect(self._mirror, self.ends[BEFORE], self.ends[AFTER], decide)
         except SentinelError as error:
             return None, str(error)
-        if found.found is None:
-            return None, f"one of {len(found.suspects)} commits; those beside the change could not be decided"
-        self._found.append(found.found)
-        return found.found, ""
+        if bisection.first is None:
+            return None, f"one of {len(bisection.suspects)} commits; those beside the change could not be decided"
+        self._commits.append(bisection.first)
+        return bisection.first, ""
 
     def _decider(self, subject: Subject, compared: Compared) -> Callable[[Commit], ClosureVerdict] | None:
         reached = {side: self._comparison.reached(side, subject) for side in SIDES}
@@ -83,7 +83,7 @@ class Since:
         def decide(commit: Commit) -> ClosureVerdict:
             key = commit.sha, subject.name
             if key not in self._kept:
-                side = self._by_code(commit, subject, reached) or self._asked(commit, subject, state)
+                side = self._by_code(commit, subject, reached) or self._by_asking(commit, subject, state)
                 verdict, why = (_VERDICTS[side], "") if side in SIDES else ("inconclusive", side)
                 self._kept[key] = ClosureVerdict("", "", verdict, "law" if why else "", why, commit.sha)
             return self._kept[key]
@@ -95,7 +95,7 @@ class Since:
         like = (side for side, each in reached.items() if here is not None and each and not here.changed(each))
         return next(like, "")
 
-    def _asked(self, commit: Commit, subject: Subject, state: Callable[[LawSession], str]) -> str:
+    def _by_asking(self, commit: Commit, subject: Subject, state: Callable[[LawSession], str]) -> str:
         """Which side a commit is like; or why that cannot be told."""
         ref = Ref("git", commit.sha)
         try:
@@ -119,8 +119,12 @@ class Since:
                 whole = first.symptom == BESIDE or SETTINGS in first.inputs
                 beside = self._comparison.beside(subject) if whole else False
                 called = session.answers(subject, {"": first.inputs}, beside).answers[""]
-                said = {key: called.beside.get(key) for key in first.details} if first.symptom == BESIDE else {}
-                answer = called.refused.reason if called.refused is not None else said or called.observation or {}
+                beside_answers = (
+                    {key: called.beside.get(key) for key in first.details} if first.symptom == BESIDE else {}
+                )
+                answer = (
+                    called.refused.reason if called.refused is not None else beside_answers or called.observation or {}
+                )
                 like = [s for s in SIDES if same_answers(subject.contract, first.inputs, first.answers[s], answer)]
                 return like[0] if len(like) == 1 else "it answers as neither does"
 
@@ -141,25 +145,25 @@ class Since:
 
 
 def with_commits(
-    comparison: Comparison, found: list[Compared], runner: Runner, store: MirrorStore, tell: Callable[[str], None]
+    comparison: Comparison, results: list[Compared], runner: Runner, store: MirrorStore, tell: Callable[[str], None]
 ) -> list[Compared]:
     """What differs, with the commit with which that came, where it can be had."""
     named = {subject.name: subject for subject in comparison.subjects}
-    differing = [compared for compared in found if compared.state == "differs"]
+    differing = [compared for compared in results if compared.state == "differs"]
     if not differing:
-        return found
+        return results
     try:
         since = Since(comparison, runner, store)
     except SentinelError as error:
-        return [replace(each, no_commit=str(error)) if each.state == "differs" else each for each in found]
+        return [replace(each, no_commit=str(error)) if each.state == "differs" else each for each in results]
     try:
-        told = []
-        for each in found:
+        dated = []
+        for each in results:
             if each.state == "differs":
                 tell(f"looking for the commit that changed {each.name}")
                 commit, why = since.commit(named[each.name], each)
                 each = replace(each, commit=commit, no_commit=why)
-            told.append(each)
-        return told
+            dated.append(each)
+        return dated
     finally:
         since.close()

@@ -64,15 +64,15 @@ class ClosureVerdicts:
         self._target = target
         self._file = store.folder / file_name(target) / file_name(bug_id) / f"{basis.id}.jsonl"
         self.basis = basis
-        self._known: dict[tuple[str, str], ClosureVerdict] = {}
+        self._by_answers: dict[tuple[str, str], ClosureVerdict] = {}
         self._recent: dict[str, Closure] = {}
         self.read()
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._by_answers)
 
     def __iter__(self) -> Iterator[ClosureVerdict]:
-        return iter(list(self._known.values()))
+        return iter(list(self._by_answers.values()))
 
     def read(self) -> None:
         """Take over what is on disk."""
@@ -86,7 +86,7 @@ class ClosureVerdicts:
     def find(self, revision: Revision) -> ClosureVerdict | None:
         """Give the entry that a revision belongs to, where one is known."""
         for closure in reversed(list(self._recent.values())):
-            entry = self._known.get((closure.id, revision.answers(closure)))
+            entry = self._by_answers.get((closure.id, revision.answers(closure)))
             if entry is not None:
                 # What held last holds next, nearly always.
                 self._recent[closure.id] = self._recent.pop(closure.id)
@@ -98,7 +98,7 @@ class ClosureVerdicts:
 
         :raises SentinelError: where the disk is full or cannot be written.
         """
-        if (entry.closure, entry.answers) in self._known:
+        if (entry.closure, entry.answers) in self._by_answers:
             return
         self._remember(entry, closure)
         if entry.kind not in PASSING:
@@ -106,7 +106,7 @@ class ClosureVerdicts:
             self._store.append(self._file, {"basis": asdict(self.basis)}, asdict(entry))
 
     def _remember(self, entry: ClosureVerdict, closure: Closure) -> None:
-        self._known[entry.closure, entry.answers] = entry
+        self._by_answers[entry.closure, entry.answers] = entry
         self._recent[closure.id] = closure
 
 
@@ -121,10 +121,10 @@ class ClosureVerdictStore:
     def closure(self, target: str, name: str) -> Closure | None:
         key = (target, name)
         if key not in self._closures:
-            known = read_json(self._closure_file(target, name))
-            questions = known.get("questions") if known else None
-            found = Closure(tuple(map(str, questions))) if isinstance(questions, list) else None
-            self._closures[key] = found if found is not None and found.id == name else None
+            document = read_json(self._closure_file(target, name))
+            questions = document.get("questions") if document else None
+            closure = Closure(tuple(map(str, questions))) if isinstance(questions, list) else None
+            self._closures[key] = closure if closure is not None and closure.id == name else None
         return self._closures[key]
 
     def keep_closure(self, target: str, closure: Closure) -> None:

@@ -34,8 +34,8 @@ class Commit:
 
     @property
     def pull(self) -> int | None:
-        found = _PULL.search(self.subject)
-        return int(found.group(1) or found.group(2)) if found else None
+        match = _PULL.search(self.subject)
+        return int(match.group(1) or match.group(2)) if match else None
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,14 @@ def history(mirror: Path, head: str, since: str | None = None, until: str | None
     :raises GitError: where the mirror's history is torn.
     """
     span = [head, f"^{since}"] if since and not _DAY.fullmatch(since) else [head]
-    found = _read(mirror, "--topo-order", "--reverse", "--first-parent", *span)
+    commits = _read(mirror, "--topo-order", "--reverse", "--first-parent", *span)
     if len(span) == 2:
-        found = [*_read(mirror, "--no-walk", span[1][1:]), *found]
+        commits = [*_read(mirror, "--no-walk", span[1][1:]), *commits]
     elif since:
-        found = found[next((n for n, commit in enumerate(found) if commit.date[:10] >= since), len(found)) :]
+        commits = commits[next((n for n, commit in enumerate(commits) if commit.date[:10] >= since), len(commits)) :]
     if until:
-        found = found[: max((n + 1 for n, commit in enumerate(found) if commit.date[:10] <= until), default=0)]
-    return found
+        commits = commits[: max((n + 1 for n, commit in enumerate(commits) if commit.date[:10] <= until), default=0)]
+    return commits
 
 
 def is_day(text: str) -> bool:
@@ -100,8 +100,8 @@ def releases(mirror: Path) -> list[Tag]:
             named[name] = sha
     if not named:
         return []
-    known = {commit.sha: commit for commit in _read(mirror, "--no-walk=unsorted", *sorted(set(named.values())))}
-    tags = [Tag(name, known[sha]) for name, sha in named.items() if sha in known]
+    by_sha = {commit.sha: commit for commit in _read(mirror, "--no-walk=unsorted", *sorted(set(named.values())))}
+    tags = [Tag(name, by_sha[sha]) for name, sha in named.items() if sha in by_sha]
     return sorted(tags, key=lambda tag: (tag.commit.date, tag.name))
 
 

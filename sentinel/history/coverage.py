@@ -73,10 +73,10 @@ class Coverage:
 
     @property
     def modules(self) -> dict[str, dict[State, int]]:
-        found: dict[str, list[Looked]] = defaultdict(list)
+        by_module: dict[str, list[Looked]] = defaultdict(list)
         for function in self.functions:
-            found[function.module].append(function)
-        return {module: counted(found[module]) for module in sorted(found)}
+            by_module[function.module].append(function)
+        return {module: counted(by_module[module]) for module in sorted(by_module)}
 
 
 def counted(functions: Sequence[Looked]) -> dict[State, int]:
@@ -97,8 +97,8 @@ def coverage(
     parsed = {} if parsed is None else parsed
     blobs = dict(sorted(definitions.sources(tree)))
     new = {file: blob for file, blob in blobs.items() if (file, blob) not in parsed}
-    found = read({file: (target.module_of(file), trees.blob(blob)) for file, blob in new.items()})
-    parsed.update(((file, new[file]), source) for file, source in found.items())
+    sources_read = read({file: (target.module_of(file), trees.blob(blob)) for file, blob in new.items()})
+    parsed.update(((file, new[file]), source) for file, source in sources_read.items())
     sources = {file: parsed[file, blob] for file, blob in blobs.items()}
     names.update((blobs[file], source) for file, source in sources.items())
     return coverage_of(target, definitions, tree, sources)
@@ -109,15 +109,15 @@ def coverage_of(target: Target, definitions: Definitions, tree: str, sources: Ma
     bound: dict[tuple[str, tuple[int, int]], list[str]] = defaultdict(list)
     paths = {}
     for binding in target.bindings:
-        seen = sighting(definitions, tree, binding)
-        if seen.found is not None and seen.bound:
-            place = seen.found.file, seen.found.name.span
-            paths[place] = seen.found.path
+        where = sighting(definitions, tree, binding)
+        if where.definition is not None and where.bound:
+            place = where.definition.file, where.definition.name.span
+            paths[place] = where.definition.path
             bound[place].append(binding.contract)
     left = {
-        (found.file, found.name.span): reason
+        (definition.file, definition.name.span): reason
         for path, reason in target.unbound.items()
-        if (found := definitions.find(tree, path)) is not None
+        if (definition := definitions.find(tree, path)) is not None
     }
     functions = []
     for file, source in sources.items():
@@ -128,22 +128,22 @@ def coverage_of(target: Target, definitions: Definitions, tree: str, sources: Ma
             left_out = bool(reason) and not reason.startswith(NOT_YET)
             state: State = "by contract" if place in bound else "left out" if left_out else "never looked at"
             by = tuple(dict.fromkeys(bound[place])) if place in bound else (reason,) if reason else ()
-            looked = Looked(
+            entry = Looked(
                 module, function.name, file, *function.span, function.subjects, state, by, function.signature
             )
-            functions.append(looked)
+            functions.append(entry)
     inside = {(function.file, (function.line, function.end_line)) for function in functions}
     outside = tuple(sorted(path for place, path in paths.items() if place not in inside))
     unread = {file: source.unread for file, source in sources.items() if source.unread}
     return Coverage(tuple(functions), outside, unread)
 
 
-def unbound(adapter: Adapter, found: Coverage, laws: Mapping[str, Law]) -> Iterator[tuple[Looked, Subject | None]]:
+def unbound(adapter: Adapter, whole: Coverage, laws: Mapping[str, Law]) -> Iterator[tuple[Looked, Subject | None]]:
     """The functions that nobody has looked at, each as what the lexicon makes of it; where nobody can call it, why not
     stands in ``by``."""
     from sentinel.search.automatic import subject_of, understood  # with its lexicon, of which nobody else here has need
 
-    for function in found.functions:
+    for function in whole.functions:
         if function.state == "never looked at":
             read = understood(adapter.target, function.path, function.signature, "." in function.name)
             lacks = (read.odd,) if read.odd else ()
@@ -152,7 +152,7 @@ def unbound(adapter: Adapter, found: Coverage, laws: Mapping[str, Law]) -> Itera
 
 
 def called(
-    adapter: Adapter, found: Coverage, laws: Mapping[str, Law], session: LawSession, bound: Iterable[Subject]
+    adapter: Adapter, whole: Coverage, laws: Mapping[str, Law], session: LawSession, bound: Iterable[Subject]
 ) -> Coverage:
     """The coverage in which what answers with no line of an adapter is automatic, and what runs when a boundary or one
     of these is called is within a call.
@@ -167,7 +167,7 @@ def called(
             trials, _ = answers(session, boundary, count=_FEW)
             ran |= dict.fromkeys(ran_by(trials), boundary.boundary)
     now = {}
-    for function, subject in unbound(adapter, found, laws):
+    for function, subject in unbound(adapter, whole, laws):
         if subject is not None:
             made, why = None, ""
             try:
@@ -183,7 +183,7 @@ def called(
     for place, function in now.items():
         if function.state in ("never looked at", "left out") and function.path in ran:
             now[place] = replace(function, state="within a call", by=(ran[function.path],))
-    return replace(found, functions=tuple(now.get((one.file, one.line), one) for one in found.functions))
+    return replace(whole, functions=tuple(now.get((one.file, one.line), one) for one in whole.functions))
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class Lines:
 
 
 def lines(
-    found: Coverage,
+    whole: Coverage,
     folder: Path,
     level: str,
     recipes: Sequence[Recipe],
@@ -234,11 +234,11 @@ def lines(
                 search.run(examples)
     finally:
         watched.close()
-    known = {each.file for each in found.functions}
+    files_ = {each.file for each in whole.functions}
     jumps = {  # the worker may know the checkout by another name
         str(folder / file): several
         for path, several in watched.jumps.items()
-        for file in known
+        for file in files_
         if path.endswith(f"/{file}")
     }
     measured = library.Coverage(data_file=None, branch=True, config_file=False)
@@ -249,18 +249,18 @@ def lines(
         with suppress(library.CoverageException, ValueError, MemoryError, RecursionError):  # it does not parse
             _, statements, _, idle, _ = measured.analysis2(path)
             there[path] = set(statements).difference(idle), set(idle), measured.branch_stats(path)
-    told = []
-    for each in found.functions:
+    per_function = []
+    for each in whole.functions:
         inside = range(each.line + 1, each.end_line + 1)  # to define a function is not to run it
         gone, never, ways = there.get(str(folder / each.file), (set(), set(), {}))
         ran = tuple(sorted(gone.intersection(inside)))
         if ran:
             exits = [ways[line] for line in inside if line in ways]
             of, taken = (sum(numbers) for numbers in zip(*exits)) if exits else (0, 0)
-            told.append(Lines(each, ran, tuple(sorted(never.intersection(inside))), of, taken))
+            per_function.append(Lines(each, ran, tuple(sorted(never.intersection(inside))), of, taken))
         elif each.state == "by contract":
-            told.append(Lines(each, (), ()))
-    return told
+            per_function.append(Lines(each, (), ()))
+    return per_function
 
 
 #: Scenarios of a boundary, to see what runs when it is called.

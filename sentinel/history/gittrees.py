@@ -64,18 +64,18 @@ class GitTrees:
         :raises MissingObjectError: where the mirror does not have it.
         """
         with self._lock:
-            known = self._folders.get(tree)
-            if known is None:
+            entries = self._folders.get(tree)
+            if entries is None:
                 try:
-                    known = dict(_parsed(self._read(tree, b"tree")))
+                    entries = dict(_parsed(self._read(tree, b"tree")))
                 except ValueError as error:
                     raise MissingObjectError(f"object {tree} in {self._mirror.name} is no tree") from error
-                self._folders[tree] = known
+                self._folders[tree] = entries
                 if len(self._folders) > _REMEMBERED:
                     self._folders.popitem(last=False)
             else:
                 self._folders.move_to_end(tree)
-        return known
+        return entries
 
     def blob(self, name: str) -> bytes:
         """Give the content of a file.
@@ -89,10 +89,10 @@ class GitTrees:
         """Mode and object name of what lies at a path below a tree, or None."""
         mode, name = TREE, tree
         for part in path.split("/") if path else ():
-            found = self.folder(name).get(part) if mode == TREE else None
-            if found is None:
+            entry = self.folder(name).get(part) if mode == TREE else None
+            if entry is None:
                 return None
-            mode, name = found
+            mode, name = entry
         return mode, name
 
     def _read(self, name: str, kind: bytes) -> bytes:

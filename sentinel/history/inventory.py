@@ -146,10 +146,10 @@ def read(sources: Mapping[str, tuple[str, bytes]]) -> dict[str, Source]:
     work = [(module, content) for module, content in sources.values()]
     try:
         with ProcessPoolExecutor(min(os.cpu_count() or 1, 1 + len(work) // 64), spawn, _bound) as pool:
-            found = list(pool.map(_read, work, chunksize=max(1, min(32, len(work) // 16))))
+            results = list(pool.map(_read, work, chunksize=max(1, min(32, len(work) // 16))))
     except BrokenProcessPool:
         raise SentinelError(f"a file takes more than {_SECONDS} seconds or {_MEMORY >> 30} GiB to parse") from None
-    return dict(zip(sources, found))
+    return dict(zip(sources, results))
 
 
 def _bound() -> None:
@@ -178,8 +178,8 @@ def signal_functions(body: Sequence[ast.stmt], module: str) -> list[Function]:
     functions = dict(_functions(body))
     judged = ((name, node, *_judged(node, parts, name.split("."))) for name, node in functions.items())
     return [
-        Function(name, span_of(node), said, signature(node, _beside(name, functions)))
-        for name, node, score, said in judged
+        Function(name, span_of(node), subjects, signature(node, _beside(name, functions)))
+        for name, node, score, subjects in judged
         if score >= ENOUGH and not is_kernel(node)
     ]
 
@@ -225,16 +225,16 @@ def _judged(node: _Def, module: Sequence[str], names: Sequence[str]) -> tuple[in
         "module": module[-1:],
         "body": list(_identifiers(below)),
     }
-    score, said = sum(acts), defaultdict[str, int](int)
+    score, weight_of = sum(acts), defaultdict[str, int](int)
     for site, weights in SITES.items():
         levels: dict[str, int] = {}
-        for level, subject in (found for word in words[site] for found in _spoken(word)):
+        for level, subject in (spoken for word in words[site] for spoken in _spoken(word)):
             levels[subject] = min(level, levels.get(subject, level))
         for subject, level in levels.items():
-            said[subject] += weights[level]
+            weight_of[subject] += weights[level]
     against = sum(bool(_AGAINST.search(_spelled(name))) for name in (*module, *names))
     against += any(parameter.arg == "hidden_states" for parameter in parameters)
-    return score + sum(said.values()) - AGAINST * against, tuple(sorted(filter(said.__getitem__, said)))
+    return score + sum(weight_of.values()) - AGAINST * against, tuple(sorted(filter(weight_of.__getitem__, weight_of)))
 
 
 def _called(call: ast.Call) -> str:

@@ -15,7 +15,7 @@ from sentinel.history import record as records
 from sentinel.history.basis import basis
 from sentinel.history.closure_verdicts import ClosureVerdict, ClosureVerdicts, ClosureVerdictStore
 from sentinel.history.commits import Commit, Tag
-from sentinel.history.executors import Executor, Found, Local, Work
+from sentinel.history.executors import Executor, Local, ProbeResult, Work
 from sentinel.history.gittrees import GitTrees
 from sentinel.history.origins import Origin, origin
 from sentinel.history.record import Selection
@@ -95,7 +95,7 @@ class Ledger:
         recipes: Sequence[Recipe],
         selection: Selection,
         executor: Callable[[], Executor] | None = None,
-        told: Told | None = None,
+        on_commit: Told | None = None,
     ) -> Account:
         """Decide each recipe at each commit, and write the records.
 
@@ -106,10 +106,10 @@ class Ledger:
         every = list({commit.sha: commit for commit in (*line, *(tag.commit for tag in tags))}.values())
         with self.trees() as trees:
             sweep = Sweep(self.target, recipes, entries, trees, self.beside)
-            decided = sweep.run(every, executor or self.local, told)
-            looked, origin_of = (source, line, tags), self._origins(trees)
+            decided = sweep.run(every, executor or self.local, on_commit)
+            selected, origin_of = (source, line, tags), self._origins(trees)
             documents = (
-                records.record(recipe, entries[recipe.bug_id].basis, *looked, decided[recipe.bug_id], origin_of)
+                records.record(recipe, entries[recipe.bug_id].basis, *selected, decided[recipe.bug_id], origin_of)
                 for recipe in recipes
             )
             written = records.kept(self.entries.folder, documents)
@@ -122,7 +122,7 @@ class Ledger:
         with self.trees() as trees, ExitStack() as stack:
             made: list[Executor] = []
 
-            def submit(lane: int, work: Work) -> Future[tuple[Found, ...]]:
+            def submit(lane: int, work: Work) -> Future[tuple[ProbeResult, ...]]:
                 if not made:
                     made.append(executor())
                     stack.callback(made[0].close)

@@ -93,11 +93,11 @@ def changes(run: Path, baseline: Path, across_refs: bool = False) -> list[Change
         raise SentinelError(
             f"{run}: nothing was decided, so nothing can be compared; see `sentinel report --from {run}`"
         )
-    found = [_change(before(file, now), now, across_refs) for file, now in documents.items()]
+    every = [_change(before(file, now), now, across_refs) for file, now in documents.items()]
     gone = recorded.keys() - {_subject(now) for now in documents.values()}
-    found += [_missing(recorded[subject]) for subject in gone]
-    told = [change for change in found if change is not None]
-    return sorted(told, key=Change.order)
+    every += [_missing(recorded[subject]) for subject in gone]
+    different = [change for change in every if change is not None]
+    return sorted(different, key=Change.order)
 
 
 def _subject(document: Document) -> tuple[str, str, str, str]:
@@ -153,14 +153,14 @@ def _commit(document: Document | None) -> str:
 
 
 def with_commits(
-    found: list[Change], recipes: Mapping[str, Recipe], ledger_of: Callable[[str], Ledger]
+    changes_: list[Change], recipes: Mapping[str, Recipe], ledger_of: Callable[[str], Ledger]
 ) -> Iterator[Change]:
     """The changes, those of a bug that came or went with the commit that brought or took it.
 
     :param recipes: by bug id.
     :param ledger_of: the ledger of a target.
     """
-    for change in found:
+    for change in changes_:
         if change.what not in ("newly broken", "newly fixed"):
             yield change
             continue
@@ -169,11 +169,11 @@ def with_commits(
             yield replace(change, why_not=why)
             continue
         try:
-            told = _bisected(change, recipes[change.bug_id], ledger_of(change.target))
+            bisection = _bisected(change, recipes[change.bug_id], ledger_of(change.target))
         except SentinelError as error:
             yield replace(change, why_not=str(error))
             continue
-        commits = [told.found] if told.found else told.suspects
+        commits = [bisection.first] if bisection.first else bisection.suspects
         yield replace(change, commits=tuple(plain_commit(commit) for commit in commits))
 
 

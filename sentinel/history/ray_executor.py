@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.errors import INSTALL, SentinelError
-from sentinel.history.executors import Found, Local, Work
+from sentinel.history.executors import Local, ProbeResult, Work
 from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.sources.locks import locked
 from sentinel.worker.client import Options
@@ -62,7 +62,7 @@ class RayExecutor:
         self._closed = threading.Event()
         self._pools = [ThreadPoolExecutor(1, f"sentinel-ray-{lane}") for lane in range(self.lanes)]
 
-    def submit(self, lane: int, work: Work) -> Future[tuple[Found, ...]]:
+    def submit(self, lane: int, work: Work) -> Future[tuple[ProbeResult, ...]]:
         return self._pools[lane].submit(self._perform, lane, work)
 
     def close(self) -> None:
@@ -75,14 +75,14 @@ class RayExecutor:
         if self._own:
             self._ray.shutdown()
 
-    def _perform(self, lane: int, work: Work) -> tuple[Found, ...]:
+    def _perform(self, lane: int, work: Work) -> tuple[ProbeResult, ...]:
         lost: Exception | None = None
         for _ in range(_TRIES):
             if self._closed.is_set():
                 break
             try:
-                found: tuple[Found, ...] = self._ray.get(self._actor(lane).perform.remote(work))
-                return found
+                results: tuple[ProbeResult, ...] = self._ray.get(self._actor(lane).perform.remote(work))
+                return results
             except self._ray.exceptions.RayActorError as error:  # with its node, or out of memory
                 lost = error
                 self._lost.add(lane)
@@ -108,7 +108,7 @@ class _Lane:
         places = {name: _unpacked(folder, name, ray.get(packed)) for name, packed in mirrors.items()}
         self._local = Local(catalog, folder / "copies", lambda name: places[name], options, 1)
 
-    def perform(self, work: Work) -> tuple[Found, ...]:
+    def perform(self, work: Work) -> tuple[ProbeResult, ...]:
         return self._local.submit(0, work).result()
 
 

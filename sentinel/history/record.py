@@ -238,11 +238,11 @@ def of_bug(folder: Path, bug: str) -> list[dict[str, Any]]:
     :raises SentinelError: where there is none; names the nearest.
     """
     kept = every(folder)
-    found = [record for record in kept if record["bug_id"].lower() == bug.lower()]
-    if not found:
-        known = [record["bug_id"] for record in kept]
-        raise SentinelError(f"no history of {bug!r} in {folder}{nearest(bug, known)}; `sentinel sweep TARGET` makes it")
-    return sorted(found, key=lambda record: -record["commits"])
+    records = [record for record in kept if record["bug_id"].lower() == bug.lower()]
+    if not records:
+        bugs = [record["bug_id"] for record in kept]
+        raise SentinelError(f"no history of {bug!r} in {folder}{nearest(bug, bugs)}; `sentinel sweep TARGET` makes it")
+    return sorted(records, key=lambda record: -record["commits"])
 
 
 def every(folder: Path) -> list[dict[str, Any]]:
@@ -250,10 +250,10 @@ def every(folder: Path) -> list[dict[str, Any]]:
 
     :raises SentinelError: where there is none, or a file that is none.
     """
-    found = [load(file) for file in files(folder)]
-    if not found:
+    records = [load(file) for file in files(folder)]
+    if not records:
         raise SentinelError(
             f"no histories in {folder}; `sentinel sweep TARGET` makes them; in a clone of Sentinel, "
             "--from reports/history has them"
         )
-    return found
+    return records

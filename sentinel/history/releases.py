@@ -37,7 +37,7 @@ def versions(target: Target) -> list[str]:
     if target.pypi is None:
         raise Unavailable(f"{target.name} has no releases on PyPI; sweep its tags instead: --tags")
     with tempfile.TemporaryDirectory() as empty:  # ``-m`` looks in the current folder first
-        said = subprocess.run(
+        listing = subprocess.run(
             [sys.executable, "-m", "pip", "index", "versions", "--ignore-requires-python", "--pre", target.pypi],
             capture_output=True,
             stdin=subprocess.DEVNULL,
@@ -45,9 +45,9 @@ def versions(target: Target) -> list[str]:
             cwd=empty,
             check=False,
         )
-    listed = re.search(r"^Available versions: (.+)$", said.stdout, re.MULTILINE)
-    if said.returncode or listed is None:
-        lines = [line for line in said.stderr.splitlines() if line.startswith("ERROR")] or ["pip gave no list"]
+    listed = re.search(r"^Available versions: (.+)$", listing.stdout, re.MULTILINE)
+    if listing.returncode or listed is None:
+        lines = [line for line in listing.stderr.splitlines() if line.startswith("ERROR")] or ["pip gave no list"]
         raise Unavailable(f"the releases of {target.pypi} cannot be listed: {lines[-1].removeprefix('ERROR: ')}")
     return sorted((text.strip() for text in listed[1].split(",")), key=_order)
 
@@ -73,23 +73,23 @@ def sweep_releases(
         for recipe in recipes
     }
     probed = 0
-    found: dict[str, dict[str, ClosureVerdict]] = {recipe.bug_id: {} for recipe in recipes}
+    decided: dict[str, dict[str, ClosureVerdict]] = {recipe.bug_id: {} for recipe in recipes}
     with closing(runner_of(catalog, settings, tell)) as runner:
         for number, version in enumerate(listed):
             if tell:
                 tell(f"{target.name}: release {version}, {number + 1} of {len(listed)}")
             for recipe in recipes:
-                entry = _known(entries[recipe.bug_id], version)
+                entry = _entry_of(entries[recipe.bug_id], version)
                 if entry is None:
                     entry = _probe(runner, recipe, version)
                     entries[recipe.bug_id].add(entry, closure_of(None, target.roots))
                     probed += 1
-                found[recipe.bug_id][f"pypi:{version}"] = entry
+                decided[recipe.bug_id][f"pypi:{version}"] = entry
             runner.discard(target.name, Ref("pypi", version))
     commits = [Commit(f"pypi:{version}", "", (), "", f"{target.pypi} {version}") for version in listed]
     tags = [Tag(version, commit) for version, commit in zip(listed, commits)]
-    looked = records.Selection(target.pypi or "", walk="releases", kind="pypi"), commits, tags
-    documents = (records.record(r, entries[r.bug_id].basis, *looked, found[r.bug_id]) for r in recipes)
+    selected = records.Selection(target.pypi or "", walk="releases", kind="pypi"), commits, tags
+    documents = (records.record(r, entries[r.bug_id].basis, *selected, decided[r.bug_id]) for r in recipes)
     return Account(records.kept(store.folder, documents), probed)
 
 
@@ -97,7 +97,7 @@ def _answers(version: str) -> str:
     return hashlib.sha256(f"pypi:{version}".encode()).hexdigest()[:40]
 
 
-def _known(entries: ClosureVerdicts, version: str) -> ClosureVerdict | None:
+def _entry_of(entries: ClosureVerdicts, version: str) -> ClosureVerdict | None:
     return next((entry for entry in entries if entry.answers == _answers(version)), None)
 
 

@@ -62,4 +62,4 @@ def _owners() -> Mapping[str, list[str]]:
 
 @cache
 def _listed(python: str) -> Mapping[str, tuple[str, ...]]:
-    return {name: tuple(found) for name, found in bubblewrap.ask(python, "-c", _LISTED).items()}
+    return {name: tuple(distribution) for name, distribution in bubblewrap.ask(python, "-c", _LISTED).items()}

@@ -155,16 +155,16 @@ def _kind_of(record: Record) -> str:
 def counts(records: Sequence[Record]) -> list[str]:
     """Say what the records of commits come to, as sentences."""
     of_git = [record for record in records if _kind_of(record) == "commits"]
-    seen = [record for record in of_git if record["spells"]]
-    lifetimes = [lifetime for record in seen for lifetime in record["spells"]]
+    with_bug = [record for record in of_git if record["spells"]]
+    lifetimes = [lifetime for record in with_bug for lifetime in record["spells"]]
     with_code = sum(came_with_its_code(lifetime["introduced"]) for lifetime in lifetimes)
     later = sum(not lifetime["introduced"]["begins"] for lifetime in lifetimes)
     ended = sorted(lifetime["days"] for lifetime in lifetimes if lifetime["ended"])
     lasting = sorted(lifetime["days"] for lifetime in lifetimes if not lifetime["ended"])
-    released = sum(bool(carried_by(record)) for record in seen)
+    released = sum(bool(carried_by(record)) for record in with_bug)
     commits = sum({record["target"]: record["commits"] for record in of_git}.values())
     return [
-        f"bugs: {len(of_git)}, at {commits:,} commits; seen: {len(seen)}; in a tagged release: {released}",
+        f"bugs: {len(of_git)}, at {commits:,} commits; seen: {len(with_bug)}; in a tagged release: {released}",
         f"came with their code: {with_code}; into code that was otherwise before: {later}",
         f"ended: {len(ended)}, after {_middle(ended)} days (median); still there: {len(lasting)}, "
         f"for {_middle(lasting)} days",

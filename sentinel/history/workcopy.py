@@ -65,8 +65,8 @@ class WorkCopy:
         :raises OSError: where it cannot be written.
         """
         if not roots:
-            looked = ", ".join(root.path for root in self._target.roots)
-            raise Unavailable(f"{self._target.name}: git:{commit} has none of its package roots; looked for {looked}")
+            paths = ", ".join(root.path for root in self._target.roots)
+            raise Unavailable(f"{self._target.name}: git:{commit} has none of its package roots; looked for {paths}")
         try:
             if not self._untouched():
                 self._empty()

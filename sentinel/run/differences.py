@@ -67,7 +67,7 @@ def differences(run: Run, session: pytest.Session) -> Iterator[pytest.Item]:
     try:
         for comparison in run.comparisons():
             pair = "..".join(ref.short for ref in comparison.refs.values())
-            for name, (_, compared, _) in comparison.known.items():
+            for name, (_, compared, _) in comparison.states.items():
                 if compared.state in ("", "new"):
                     target = comparison.target.name
                     item: DifferenceItem = DifferenceItem.from_parent(

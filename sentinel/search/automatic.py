@@ -153,45 +153,45 @@ class _Reading:
 
     def parameter(self, parameter: Parameter, own: bool) -> dict[str, Any] | None:
         """How an argument is made; None where it is left out, or not known."""
-        known = dict(parameter.choices)
+        choices = dict(parameter.choices)
         items = [path for path in parameter.reads if path.startswith("[]")]
         parameter = replace(parameter, reads=tuple(path for path in parameter.reads if path not in items))
         keys = [path for path in parameter.reads if "[" in path]
         annotated = next((name for name in self.target.batches if _names(parameter.annotation, name)), "")
         if own:
-            return self._object(parameter, "self", known)
+            return self._object(parameter, "self", choices)
         if parameter.name == "self":  # a function that is put into a model's class
             return {"derived": "model"}
         if (rows := self._rows(parameter)) is not None:
             return rows
         if (keys and not _CONFIGURATION.fullmatch(parameter.name)) or annotated:
-            return self._container(parameter, annotated, known)
+            return self._container(parameter, annotated, choices)
         settings = [path for path in parameter.reads if path.startswith(".")]
         unnamed = not parameter.annotation and not self._is_object(parameter.name)
         if (settings and (unnamed or self._is_setting(parameter.name))) or _CONFIGURATION.fullmatch(parameter.name):
-            return self._object(parameter, self._class(parameter.annotation), known)
-        found = self.value(parameter.name, parameter.annotation, known.get("", ()), not parameter.required)
-        if found is None and settings:
-            found = self._object(parameter, self._class(parameter.annotation), known)
-        if found is None and len(items) > items.count("[]"):
+            return self._object(parameter, self._class(parameter.annotation), choices)
+        spec = self.value(parameter.name, parameter.annotation, choices.get("", ()), not parameter.required)
+        if spec is None and settings:
+            spec = self._object(parameter, self._class(parameter.annotation), choices)
+        if spec is None and len(items) > items.count("[]"):
             return self._items(parameter.name, items)
         plain = re.fullmatch(r"([Ll]ist(\[.*([Dd]ict|Any).*\])?)?", parameter.annotation)
-        if found is None and plain and _ITEMS.fullmatch(parameter.name):
+        if spec is None and plain and _ITEMS.fullmatch(parameter.name):
             self._need_mask()
             return {"rows": "", "fields": self._usual(), "nested": False, "one": False}
-        if found is None and _BATCH.fullmatch(parameter.name):
+        if spec is None and _BATCH.fullmatch(parameter.name):
             return self._batch(parameter.annotation)
-        if found is None and parameter.required:
+        if spec is None and parameter.required:
             return self._unknown(parameter.name)
-        return found
+        return spec
 
     def filling(self, parameters: Sequence[Parameter]) -> dict[str, Any]:
         """How the arguments of a method that fills an object are made; empty where one of them is not known."""
         lacked = len(self.missing)
         made = {each.name: spec for each in parameters if (spec := self.parameter(each, own=False)) is not None}
-        known = len(self.missing) == lacked
+        complete = len(self.missing) == lacked
         del self.missing[lacked:]
-        return made if known else {}
+        return made if complete else {}
 
     def _batch(self, annotation: str) -> dict[str, Any] | None:
         """A batch that is handed on, with what every batch has; None where its annotation says that it is another."""
@@ -237,7 +237,7 @@ class _Reading:
         plain = name is None or name[1] in ("Any", "dict", "Dict", "DictConfig", "Namespace", "object", "")
         return "" if plain or name is None else f"{self.package}.{name[1]}"
 
-    def _object(self, parameter: Parameter, of: str, known: Mapping[str, Sequence[str]]) -> dict[str, Any] | None:
+    def _object(self, parameter: Parameter, of: str, choices: Mapping[str, Sequence[str]]) -> dict[str, Any] | None:
         """A configuration or an instance, with what is read of it."""
         tree: dict[str, Any] = {}
         for path in parameter.reads:
@@ -251,12 +251,12 @@ class _Reading:
             ):
                 continue  # a part of it is read
             steps = steps[: made + 1]
-            found = self.value(steps[-1][0], "bool" if path in parameter.flags else "", known.get(path, ()))
-            if found is None:
+            spec = self.value(steps[-1][0], "bool" if path in parameter.flags else "", choices.get(path, ()))
+            if spec is None:
                 if any(default for _, default in steps):
                     continue
-                found = self._unknown(f"{parameter.name}{path}")
-            _put(tree, [step for step, _ in steps], found)
+                spec = self._unknown(f"{parameter.name}{path}")
+            _put(tree, [step for step, _ in steps], spec)
         if parameter.required or tree:
             whole = bool(_WHOLE_CONFIGURATION.fullmatch(parameter.name))
             return {"of": of, "attributes": _objects(tree), "whole": whole}
@@ -272,7 +272,7 @@ class _Reading:
         return term is not None and term.derived in OBJECTS
 
     def _container(
-        self, parameter: Parameter, annotated: str, known: Mapping[str, Sequence[str]]
+        self, parameter: Parameter, annotated: str, choices: Mapping[str, Sequence[str]]
     ) -> dict[str, Any] | None:
         """A batch, with the columns that are read."""
         if not parameter.required and not annotated and not parameter.reads:
@@ -285,15 +285,15 @@ class _Reading:
             match = re.fullmatch(r"(\.\w+)?\[([\w/.-]+)\](\??)(.*)", path)
             if match is None:
                 continue
-            found = self.value(match[2])
-            if found is None and match[4].startswith("["):
+            spec = self.value(match[2])
+            if spec is None and match[4].startswith("["):
                 below = tuple(other.partition(f"[{match[2]}]")[2].lstrip("?") for other in parameter.reads)
                 inner = replace(parameter, name=match[2], required=True, reads=tuple(filter(None, below)))
-                found = self._object(inner, "", known)
-            if found is None and not match[3]:
-                found = self._unknown(f"{parameter.name}{path}")
-            if found is not None:
-                (meta if match[1] in (".meta_info", ".metadata") else fields)[match[2]] = found
+                spec = self._object(inner, "", choices)
+            if spec is None and not match[3]:
+                spec = self._unknown(f"{parameter.name}{path}")
+            if spec is not None:
+                (meta if match[1] in (".meta_info", ".metadata") else fields)[match[2]] = spec
         if annotated:  # what it hands the batch on to may read what every batch has
             fields = self._usual() | fields
             meta = {name: made for name in BESIDE if (made := self.value(name)) is not None} | meta
@@ -310,10 +310,10 @@ def _is_below(other: str, path: str) -> bool:
     return other != path and other.startswith(path.rstrip("?"))
 
 
-def _put(tree: dict[str, Any], steps: Sequence[str], found: dict[str, Any]) -> None:
+def _put(tree: dict[str, Any], steps: Sequence[str], spec: dict[str, Any]) -> None:
     for step in steps[:-1]:
         tree = tree.setdefault(step, {})
-    tree[steps[-1]] = found
+    tree[steps[-1]] = spec
 
 
 def _objects(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -361,9 +361,11 @@ def understood(target: Target, path: str, signature: Signature, is_method: bool)
     if own and row in target.rows:  # a row is whole, and not what its constructor makes of nothing
         made[own] = reading._rows(Parameter(own, row, True)) or made[own]
     if own:
-        known = ((each.name, reading.parameter(each, own=False)) for each in signature.built)
-        made[own]["built"] = {name: spec for name, spec in known if spec is not None}
-        made[own]["fills"] = {name: found for name, taken in signature.fills if (found := reading.filling(taken))}
+        built = ((each.name, reading.parameter(each, own=False)) for each in signature.built)
+        made[own]["built"] = {name: spec for name, spec in built if spec is not None}
+        made[own]["fills"] = {
+            name: arguments for name, taken in signature.fills if (arguments := reading.filling(taken))
+        }
     needs = [spec for spec in _leaves(made) if spec.get("derived") not in (None, "group", "vocabulary", *OBJECTS)]
     if needs and "response_mask" not in reading.inputs:
         reading._need_mask()
@@ -417,7 +419,7 @@ def merged(one: Subject, other: Subject) -> Subject | None:
 
 def _joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any] | None:
     """What two readings of a part say together; None where they say different things."""
-    found = {**other, **one}
+    joint = {**other, **one}
     for name in one.keys() & other.keys():
         mine, theirs = one[name], other[name]
         if mine == theirs:
@@ -425,12 +427,12 @@ def _joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any] 
         if not (isinstance(mine, Mapping) and isinstance(theirs, Mapping)):
             return None
         if "unknown" in mine or "unknown" in theirs:
-            found[name] = theirs if "unknown" in mine else mine
+            joint[name] = theirs if "unknown" in mine else mine
         elif (both := _joined(mine, theirs)) is None:
             return None
         else:
-            found[name] = both
-    return found
+            joint[name] = both
+    return joint
 
 
 def laid_out(subject: Subject, *layouts: str) -> Iterator[Subject]:
@@ -456,14 +458,14 @@ def with_keys(subject: Subject, answers: Sequence[tuple[Mapping[str, Any], Mappi
 
     :param answers: scenarios, with what was observed of them.
     """
-    said: dict[str, tuple[str, ...]] = {}
+    dimensions_of: dict[str, tuple[str, ...]] = {}
     for inputs, observation in answers:
         _sizes(subject, inputs)
         for key, value in observation.items():
             shape = value.shape if isinstance(value, Tensor) else ()
-            if len(said.setdefault(key, ("",) * len(shape))) != len(shape):
-                said[key] = ()
-    for key, dimensions in said.items():
+            if len(dimensions_of.setdefault(key, ("",) * len(shape))) != len(shape):
+                dimensions_of[key] = ()
+    for key, dimensions in dimensions_of.items():
         named = list(dimensions)
         for place in range(len(dimensions)):
             for name in ("batch", "tokens"):
@@ -475,9 +477,10 @@ def with_keys(subject: Subject, answers: Sequence[tuple[Mapping[str, Any], Mappi
                 if fits and all(fits) and name not in named:
                     named[place] = name
                     break
-        said[key] = tuple(name or f"other{place}" for place, name in enumerate(named))
+        dimensions_of[key] = tuple(name or f"other{place}" for place, name in enumerate(named))
     observes = tuple(
-        Observed(key, "", shape, "gradient" if key.startswith("gradient.") else "output") for key, shape in said.items()
+        Observed(key, "", shape, "gradient" if key.startswith("gradient.") else "output")
+        for key, shape in dimensions_of.items()
     )
     return replace(subject, contract=replace(subject.contract, observes=observes))
 

@@ -111,7 +111,7 @@ class LawOutcome:
     :ivar dialects: violations that a declared dialect means, by the dialect's place in the binding.
     :ivar dialects_open: scenarios in which a declared dialect might have shown, and the law held, likewise.
     :ivar sample: the first scenario that the law held for.
-    :ivar told: the first in which nothing counted: it held, or broke as a dialect says.
+    :ivar unbroken: the first in which nothing counted: it held, or broke as a dialect says.
     """
 
     spoken: int = 0
@@ -125,7 +125,7 @@ class LawOutcome:
     dialects_open: Counter[int] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
     sample: Trial | None = None
-    told: Trial | None = None
+    unbroken: Trial | None = None
 
     @property
     def symptoms(self) -> set[str]:
@@ -275,9 +275,9 @@ class BoundarySearch:
             return "the search ended before its turn"
         refused: Counter[str] = sum((outcome.refused for outcome in outcomes), Counter())
         silent: Counter[str] = sum((outcome.silent for outcome in outcomes), Counter())
-        for said, whys in (("every call was refused", refused), ("no law had anything to say", silent)):
+        for what, whys in (("every call was refused", refused), ("no law had anything to say", silent)):
             if whys:
-                return f"{said}: {whys.most_common(1)[0][0]}"
+                return f"{what}: {whys.most_common(1)[0][0]}"
         return "no scenario could be drawn"
 
     def _look_at(self, looks: Sequence[tuple[Plan, Example | None]], replayed: bool = False) -> bool:
@@ -328,7 +328,7 @@ class BoundarySearch:
     def _plans(self, inputs: Inputs, laws: Collection[Law], choices: Iterable[bytes] = EXAMPLE_CHOICES) -> list[Plan]:
         """The variants that laws compare with a scenario, under one choice after the other."""
         plans: list[Plan] = []
-        seen: set[tuple[Law, bytes]] = set()
+        encoded: set[tuple[Law, bytes]] = set()
         for data in choices if laws else ():
             drawn = Drawn(self.subject, inputs, data)
             for law in laws:
@@ -336,8 +336,8 @@ class BoundarySearch:
                 if isinstance(variants, str):
                     continue
                 key = law, protocol.encode(variants)
-                if key not in seen:
-                    seen.add(key)
+                if key not in encoded:
+                    encoded.add(key)
                     plans.append((law, variants))
         return plans
 
@@ -350,7 +350,7 @@ class BoundarySearch:
         tried = 0
         broken: dict[tuple[Law, str], tuple[int, Finding]] = {}
         scenarios = drawn_scenarios(self.subject, self.seed, self._round, skip + count)[skip:]
-        for variants, trials in self._asked(scenarios):
+        for variants, trials in self._batches(scenarios):
             if tried and (enough() or self._narrowed()):
                 break
             tried += 1
@@ -359,7 +359,7 @@ class BoundarySearch:
             tick()
         return tried, broken
 
-    def _asked(self, scenarios: Sequence[Drawn]) -> Iterator[tuple[_Varied, list[Trial]]]:
+    def _batches(self, scenarios: Sequence[Drawn]) -> Iterator[tuple[_Varied, list[Trial]]]:
         """Each scenario as each law varies it, and a trial for each law that does.
 
         Several go to the session at once: a busy machine takes longer over the way there than over the calls. The first
@@ -410,17 +410,17 @@ class BoundarySearch:
 
         :param whole: a scenario, of which parts are drawn instead; from any of them to go on.
         """
-        seen = calls = attempts = 0
+        position = calls = attempts = 0
         best: tuple[int, Finding] | None = None
-        known: dict[bytes, Finding] = {}  # many a choice makes no difference to this law's variants
+        suspects: dict[bytes, Finding] = {}  # many a choice makes no difference to this law's variants
 
         def body(drawn: Drawn) -> None:
-            nonlocal seen, calls, attempts, best
+            nonlocal position, calls, attempts, best
             if best is None and whole is None:
-                seen += 1
-                if seen < place:
+                position += 1
+                if position < place:
                     return
-                if seen > place:
+                if position > place:
                     raise _StopRound
             variants = drawn.variants(law)
             attempts += 1
@@ -429,17 +429,17 @@ class BoundarySearch:
             if isinstance(variants, str):
                 return
             key = protocol.encode(variants)
-            if key not in known:
+            if key not in suspects:
                 calls += 1
                 if calls > self.shrinking:
                     raise _StopRound
                 [trial] = self._law_session.try_(self.subject, [(law, variants)])
                 counting = [item for item in self._counting(law, trial) if item.symptom == symptom]
-                known[key] = Finding(self.subject, law, trial, tuple(counting))
-            if known[key].violations:
+                suspects[key] = Finding(self.subject, law, trial, tuple(counting))
+            if suspects[key].violations:
                 size = _size(variants)
                 if best is None or size <= best[0]:
-                    best = size, known[key]
+                    best = size, suspects[key]
                 raise _BrokenError
 
         _hypothesis(self.subject, self.seed, self._round, body, True, whole)
@@ -470,8 +470,8 @@ class BoundarySearch:
                 if not trial.violations and outcome.sample is None:
                     outcome.sample = trial
                 counting = self._counting(law, trial)
-                if not counting and outcome.told is None:
-                    outcome.told = trial
+                if not counting and outcome.unbroken is None:
+                    outcome.unbroken = trial
                 for symptom in dict.fromkeys(item.symptom for item in counting):
                     same = tuple(item for item in counting if item.symptom == symptom)
                     broken.append(Finding(self.subject, law, trial, same))
@@ -490,8 +490,8 @@ class BoundarySearch:
 
         :param besides: other symptoms that do not count.
         """
-        found = self.outcomes[law].symptoms.union(besides)
-        counting = [item for item in self.unmeant(law, trial) if item.symptom not in found]
+        symptoms = self.outcomes[law].symptoms.union(besides)
+        counting = [item for item in self.unmeant(law, trial) if item.symptom not in symptoms]
         if self._rounded(law, trial, counting):
             self.outcomes[law].rounding += 1
             return []
@@ -556,21 +556,21 @@ def drawn_scenarios(subject: Subject, seed: int, round_: int, count: int) -> lis
     """The first scenarios of a round; fewer where no more are to be had. Whoever asks for the same again (the other
     side of a comparison, the next pull request) has them at once."""
     key = subject.name, seed, round_
-    known = _DRAWN.get(key)
-    if known is not None and known[1] >= count and known[0] == subject:
-        return known[2][:count]
-    found: list[Drawn] = []
+    memo = _DRAWN.get(key)
+    if memo is not None and memo[1] >= count and memo[0] == subject:
+        return memo[2][:count]
+    scenarios: list[Drawn] = []
 
     def body(drawn: Drawn) -> None:
-        if len(found) == count:
+        if len(scenarios) == count:
             raise _StopRound
-        found.append(drawn)
+        scenarios.append(drawn)
 
     _hypothesis(subject, seed, round_, body, False)
     if len(_DRAWN) >= _REMEMBERED:
         _DRAWN.clear()
-    _DRAWN[key] = subject, count, found
-    return found[:]
+    _DRAWN[key] = subject, count, scenarios
+    return scenarios[:]
 
 
 def glimpses(subject: Subject, seed: int, laws: Sequence[Law]) -> list[Plan]:

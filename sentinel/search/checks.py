@@ -33,7 +33,7 @@ def subjects(
     :param checkout: of which revision: with what that one registers.
     """
     adapter = catalog.adapters[target]
-    found: list[Subject] = []
+    boundary_subjects: list[Subject] = []
     omitted: list[Omitted] = []
     bindings = adapter.target.bindings
     members = registered(adapter.target, checkout) if checkout is not None else []
@@ -65,10 +65,10 @@ def subjects(
         if laws:
             plain = first[binding.boundary] == binding.contract
             name = binding.boundary if plain else f"{binding.boundary}({binding.contract})"
-            found.append(Subject(binding, narrow, tuple(laws), str(adapter.file), name))
+            boundary_subjects.append(Subject(binding, narrow, tuple(laws), str(adapter.file), name))
         elif not contract.laws:
             omitted.append(Omitted(binding.boundary, "", f"the contract {contract.name} has no laws"))
-    return found, omitted
+    return boundary_subjects, omitted
 
 
 def matches(binding: Binding, globs: Sequence[str]) -> bool:

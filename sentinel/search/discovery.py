@@ -42,15 +42,15 @@ class Memory:
         self._database = DirectoryBasedExampleDatabase(folder)
 
     def of(self, target: str, subject: Subject, law: Law) -> list[dict[str, Inputs]]:
-        found = []
+        scenarios = []
         for saved in self._database.fetch(_key(target, subject, law)):
             try:
                 variants = protocol.decode(saved)
             except protocol.ProtocolError:
                 continue
             if isinstance(variants, dict) and all(isinstance(inputs, dict) for inputs in variants.values()):
-                found.append(variants)
-        return found
+                scenarios.append(variants)
+        return scenarios
 
     def keep(self, target: str, finding: Finding) -> None:
         key = _key(target, finding.subject, finding.law)
@@ -82,12 +82,12 @@ class Discovery:
         laws: Callable[[Law], bool],
         seed: int,
         memory: Memory | None = None,
-        found: Callable[[Finding], None] = lambda finding: None,
+        on_finding: Callable[[Finding], None] = lambda finding: None,
         tell: Callable[[str], None] = lambda line: None,
         interval: float = 0.2,
     ) -> None:
         self._reported, self._interval = 0.0, interval
-        self._open_target, self._memory, self._found, self._tell = open_target, memory, found, tell
+        self._open_target, self._memory, self._on_finding, self._tell = open_target, memory, on_finding, tell
         self.tried, self.stopped = 0, False
         self.findings: list[Finding] = []
         self.not_searched: list[Omitted] = []
@@ -169,15 +169,15 @@ class Discovery:
         self._collect()
 
     def _collect(self) -> None:
-        known = {id(finding) for finding in self.findings}
+        reported = {id(finding) for finding in self.findings}
         for search in self.searches:
             for outcome in search.outcomes.values():
                 for finding in outcome.findings:
-                    if id(finding) not in known:
+                    if id(finding) not in reported:
                         self.findings.append(finding)
                         if self._memory is not None:
                             self._memory.keep(self._open_target.target, finding)
-                        self._found(finding)
+                        self._on_finding(finding)
 
 
 def grouped(findings: Sequence[Finding], law_session: LawSession | None = None) -> list[Finding]:
@@ -330,17 +330,17 @@ def _makes_no_wrong_number(recipe: Recipe) -> bool:
     for key, expected in recipe.expected_unpatched.items():
         right = recipe.expected_fixed.get(key)
         try:
-            found, wanted = (_array(side.value) for side in (expected, right or expected))
+            actual, wanted = (_array(side.value) for side in (expected, right or expected))
         except (TypeError, ValueError):  # text, nothing, or rows of several lengths
             return False
-        if right is None or found.shape != wanted.shape:
+        if right is None or actual.shape != wanted.shape:
             return False
-        wrong.append(found[~np.isclose(found, wanted, equal_nan=True)])
+        wrong.append(actual[~np.isclose(actual, wanted, equal_nan=True)])
     return any(map(len, wrong)) and not any(np.isfinite(values).any() for values in wrong)
 
 
 def _array(value: Any) -> Any:
-    found = value.array() if isinstance(value, Tensor) else np.asarray(value)
-    if found.dtype.kind not in "bfiu":
-        raise TypeError(found.dtype)
-    return found.astype(np.float64)
+    array = value.array() if isinstance(value, Tensor) else np.asarray(value)
+    if array.dtype.kind not in "bfiu":
+        raise TypeError(array.dtype)
+    return array.astype(np.float64)

@@ -118,10 +118,10 @@ def ready(session: LawSession, subject: Subject, seed: int = 0) -> tuple[Subject
         for dtype in ("int64", "bool", "float32"):
             inputs = [replace(item, dtype=dtype) if item.domain == "mask" else item for item in laid.contract.inputs]
             tried = replace(laid, contract=replace(laid.contract, inputs=tuple(inputs)))
-            found, refused = answers(session, tried, seed)
-            if found:
-                cases = [trial.case for trial in found if trial.case is not None]
-                return with_keys(tried, [(case.inputs[""], case.observation[""]) for case in cases]), "", ran_by(found)
+            trials, refused = answers(session, tried, seed)
+            if trials:
+                cases = [trial.case for trial in trials if trial.case is not None]
+                return with_keys(tried, [(case.inputs[""], case.observation[""]) for case in cases]), "", ran_by(trials)
             why = why or refused
             if not subject.contract.mask or not _OF_DTYPE.search(refused):
                 break
@@ -131,9 +131,9 @@ def ready(session: LawSession, subject: Subject, seed: int = 0) -> tuple[Subject
         elif laid is subject and _OF_SHAPE.search(refused):
             layouts.extend(laid_out(subject, "row", "packed", "nested"))
     again = filled(subject)
-    if again is not None and (found := answers(session, again, seed)[0]):
-        cases = [trial.case for trial in found if trial.case is not None]
-        return with_keys(again, [(case.inputs[""], case.observation[""]) for case in cases]), "", ran_by(found)
+    if again is not None and (trials := answers(session, again, seed)[0]):
+        cases = [trial.case for trial in trials if trial.case is not None]
+        return with_keys(again, [(case.inputs[""], case.observation[""]) for case in cases]), "", ran_by(trials)
     return None, why, set()
 
 
@@ -225,9 +225,9 @@ def _confirmed(then: LawSession, now: LawSession, item: Broken) -> bool:
             one, two, again = (session.try_(item.subject, plan, coarsest=coarsest)[0] for session in fresh)
             if one.case is None or two.case is None or again.case is None:
                 return False
-            found = two.violations if item.law else _differences(one, two)
+            violations = two.violations if item.law else _differences(one, two)
             kept = [*one.violations, *again.violations] if item.law else _differences(one, again)
-            if not _has(found, item.key, symptom) or _has(kept, item.key, symptom):  # a clock, an address
+            if not _has(violations, item.key, symptom) or _has(kept, item.key, symptom):  # a clock, an address
                 return False
     finally:
         for session in fresh:

@@ -251,8 +251,8 @@ def meaning(name: str, spellings: Mapping[str, str], whole: bool = False) -> Ter
     term = _named(plain) or (None if whole else _named(last))
     while term is None and "_" in last and not whole:
         last = last.partition("_")[2]
-        found = _named(last)
-        term = found if found is not None and found.form and len(last) > 3 else None
+        shorter = _named(last)
+        term = shorter if shorter is not None and shorter.form and len(last) > 3 else None
     return term
 
 

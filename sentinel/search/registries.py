@@ -29,7 +29,7 @@ def registered(target: Target, checkout: Checkout) -> list[Binding]:
     Only text is looked at, line by line: nothing is imported, and a name that is no function there is a drift later.
     """
     named = {path for binding in target.bindings for path in binding.paths}
-    found: dict[str, Binding] = {}
+    members: dict[str, Binding] = {}
     taken: Counter[Registry] = Counter()
     for registry, path, takes in _entries(target, checkout):
         taken[registry] += 1
@@ -37,8 +37,8 @@ def registered(target: Target, checkout: Checkout) -> list[Binding]:
             like = target.binding(registry.like)
             member = target.binding(path, like.contract) if like is not None else None
             assert member is not None, "the catalog has looked whether it is bound"
-            found[path] = replace(member, takes=takes)
-    return list(found.values())
+            members[path] = replace(member, takes=takes)
+    return list(members.values())
 
 
 def of_every_member(laws: Iterable[Law]) -> list[Law]:
@@ -54,11 +54,11 @@ def with_more(contract: Contract, whole: Contract, member: Binding, spellings: M
     """
     from sentinel.search.lexicon import meaning  # members are few, and it is large
 
-    known = {name: item for item in contract.inputs for name in (item.name, *member.arguments.get(item.name, ()))}
+    own = {name: item for item in contract.inputs for name in (item.name, *member.arguments.get(item.name, ()))}
     made: dict[str, Input] = {item.name: item for item in contract.inputs}
     for taken in member.takes:
         name = taken.rstrip("?")
-        item, term = known.get(name), meaning(name, spellings)
+        item, term = own.get(name), meaning(name, spellings)
         if name in member.constants or (item is not None and (item.domain or item.choices or name != taken)):
             continue
         original = whole.input(item.name) if item is not None else None

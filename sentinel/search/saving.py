@@ -178,8 +178,8 @@ def tried_document(finding: Finding, open_target: OpenTarget, runner: Runner, ca
         recipe = _loaded({**document, **values}, catalog)
         kept = [_keeps(finding.law, recipe, twin, oracle, catalog) for twin in twins]
         if values:
-            told = [verdicts.by_expectation(recipe, twin)[0].name == "fixed" for twin in twins[:2]]
-            mended = all(told) and all(kept[:2])
+            verdicts_of_twins = [verdicts.by_expectation(recipe, twin)[0].name == "fixed" for twin in twins[:2]]
+            mended = all(verdicts_of_twins) and all(kept[:2])
         else:
             mended = any(kept)
         if not mended:
@@ -217,17 +217,17 @@ def _mended(finding: Finding, oracle: Answers) -> Iterator[Answers]:
         for variant, observed in case.observation.items():
             made[variant] = dict(observed)
             for item in contract.observes:
-                seen = numbers(observed.get(item.key))
-                if seen is None:
+                number = numbers(observed.get(item.key))
+                if number is None:
                     continue
-                right = numbers(oracle[variant].get(item.key)) if oracle else (np.zeros_like(seen[0]), "")
+                right = numbers(oracle[variant].get(item.key)) if oracle else (np.zeros_like(number[0]), "")
                 if right is None:
                     continue
                 counts = None if everywhere else counted(contract, case.inputs[variant], item)
                 values = right[0]
-                if counts is not None and values.shape == seen[0].shape:
-                    values = np.where(counts, values, seen[0])
-                made[variant][item.key] = literal(values, seen[1])
+                if counts is not None and values.shape == number[0].shape:
+                    values = np.where(counts, values, number[0])
+                made[variant][item.key] = literal(values, number[1])
         return made
 
     if oracle:

@@ -165,8 +165,8 @@ class Survey:
 
         target, boundary, ref = place
         wanted = set(self._wanted[place])
-        found = self._subjects_of(target, ref)
-        subject = found[boundary]
+        subjects_here = self._subjects_of(target, ref)
+        subject = subjects_here[boundary]
         laws = [law for law in subject.laws if law.name in wanted]
         jobs = {law: LawJob(target, boundary, law.name, ref) for law in laws}
         try:
@@ -215,10 +215,10 @@ class Survey:
         """name -> boundary."""
         key = (target, ref)
         if key not in self._subjects:
-            found, _ = subjects(
+            here, _ = subjects(
                 self._catalog, target, checkout=checkout_with_registries(self._runner, self._catalog, *key)
             )
-            self._subjects[key] = {item.name: item for item in found}
+            self._subjects[key] = {item.name: item for item in here}
         return self._subjects[key]
 
     def _open_target(self, target: str, ref: Ref) -> OpenTarget:

@@ -83,12 +83,12 @@ class OwnSession(LawSession):
     def _exchange(
         self, request: Mapping[str, Any], calls: Mapping[str, Any], consultations: Mapping[str, Any]
     ) -> tuple[Sat, Sat]:
-        asked = {**request, "device": "cpu"}
-        answer = answers.of_session(self._target_side.answer({**asked, "calls": calls}), calls)
-        reference = answers.of_session(self._oracle_side.answer({**asked, "calls": consultations}), consultations)
-        for said in (answer, reference):
-            if isinstance(said, Failed):
-                raise Undecidable(said)
+        on_cpu = {**request, "device": "cpu"}
+        answer = answers.of_session(self._target_side.answer({**on_cpu, "calls": calls}), calls)
+        reference = answers.of_session(self._oracle_side.answer({**on_cpu, "calls": consultations}), consultations)
+        for each in (answer, reference):
+            if isinstance(each, Failed):
+                raise Undecidable(each)
         return answer, reference  # type: ignore[return-value]
 
 
@@ -110,9 +110,9 @@ class Process:
     planned: set[int] = field(default_factory=set)
     waits: bool = False
 
-    def send(self, *said: Any) -> None:
+    def send(self, *message: Any) -> None:
         with contextlib.suppress(OSError):  # one that is gone is heard of soon
-            self.connection.send(said)
+            self.connection.send(message)
 
 
 class Checker:
@@ -130,7 +130,7 @@ class Checker:
         self._modules = [
             {calling.module_of(path, self._roots) for path in subject.binding.paths} for subject in self._subjects
         ]
-        self._known = [
+        self._bugs = [
             (_named(recipe), {recipe.boundary, *_paths(catalog, target, recipe.boundary)}, recipe.laws)
             for recipe in find_recipes(catalog, (target,), ())
         ]
@@ -138,7 +138,7 @@ class Checker:
         self._ranks: dict[int, int | None] = {}
         self._readings: dict[int, Reading] = {}
         self._waiting: list[tuple[int, Subject]] = []
-        self._seen: set[str] = set()
+        self._names: set[str] = set()
         self._varied: Counter[int] = Counter()
         self._counts: Counter[str] = Counter()
         self._not: dict[str, Counter[str]] = {name: Counter() for name in ("watched", "read", "checked", "copied")}
@@ -148,7 +148,7 @@ class Checker:
         self._looks: Counter[tuple[str, str]] = Counter()
         self._kinds: Counter[tuple[str, str, str]] = Counter()
         self._where: dict[tuple[str, str, str], set[int]] = {}
-        self._found, self._found_at = {"sentinel/violations": 0, "sentinel/checked": 0}, 0.0
+        self._numbers, self._numbers_at = {"sentinel/violations": 0, "sentinel/checked": 0}, 0.0
         self._configured: Path | None = None
         self._rate, self._begun = "", False
 
@@ -182,7 +182,7 @@ class Checker:
                 else:
                     self._hear(one)  # type: ignore[arg-type]
             if self._processes:
-                self._tell_found()
+                self._tell_numbers()
                 if not heard:
                     self._plan(*self._waiting.pop(0))
                 self._offer()
@@ -196,23 +196,23 @@ class Checker:
     def _hear(self, connection: Connection) -> None:
         process = self._processes[connection]
         try:
-            said = connection.recv()
+            message = connection.recv()
         except (EOFError, OSError):
-            said = ("end", {})
-        if said[0] == "end":
-            self._end(process, said[1])
+            message = ("end", {})
+        if message[0] == "end":
+            self._end(process, message[1])
         else:
-            self._take(process, said)
+            self._take(process, message)
 
-    def _end(self, process: Process, told: Mapping[str, Any]) -> None:
+    def _end(self, process: Process, totals: Mapping[str, Any]) -> None:
         """Let a process go, with what is known by now; after the last one that is written."""
         del self._processes[process.connection]
-        self._counts["calls"] += sum(told.get("calls", {}).values())
-        self._not["copied"].update(told.get("failed", {}))
+        self._counts["calls"] += sum(totals.get("calls", {}).values())
+        self._not["copied"].update(totals.get("failed", {}))
         for name in ("held_back", "seconds"):
-            self._counts[name] += told.get(name, 0)
-        if told.get("lost"):
-            self._not["copied"]["no room"] += told["lost"]
+            self._counts[name] += totals.get(name, 0)
+        if totals.get("lost"):
+            self._not["copied"]["no room"] += totals["lost"]
         counts = self._summary()
         if not self._processes:
             self._tell_summary(counts)
@@ -222,8 +222,8 @@ class Checker:
 
     def _await(self, modules: Sequence[str]) -> None:
         for number, subject in enumerate(self._subjects):
-            if subject.name not in self._seen and self._modules[number] & set(modules):
-                self._seen.add(subject.name)
+            if subject.name not in self._names and self._modules[number] & set(modules):
+                self._names.add(subject.name)
                 self._waiting.append((number, subject))
 
     def _offer(self) -> None:
@@ -242,44 +242,46 @@ class Checker:
                     _say(f"{len(self._readings)} boundaries watched: {self._rate}")
                 process.send("ready", self._producers(process.modules))
 
-    def _take(self, process: Process, said: Sequence[Any]) -> None:
-        if said[0] == "process":
-            process.pid, process.rank, self._rate = said[1:]
+    def _take(self, process: Process, message: Sequence[Any]) -> None:
+        if message[0] == "process":
+            process.pid, process.rank, self._rate = message[1:]
             self._ranks[process.pid] = process.rank
-        elif said[0] == "modules":
-            process.modules |= set(said[1])
+        elif message[0] == "modules":
+            process.modules |= set(message[1])
             process.waits = True
-            self._await(said[1])
-        elif said[0] == "watched":
-            if said[2]:
-                self._not["watched"][said[2]] += 1
-        elif said[0] == "seen" and said[1].kind == "configuration":
+            self._await(message[1])
+        elif message[0] == "watched":
+            if message[2]:
+                self._not["watched"][message[2]] += 1
+        elif message[0] == "seen" and message[1].kind == "configuration":
             self._configured = self.events.with_suffix(".config.json")
             with contextlib.suppress(OSError):
-                self._configured.write_text(json.dumps(said[1].values, indent=1, sort_keys=True), encoding="utf-8")
-        elif said[0] == "seen":
-            self._look(process, said[1].kind, said[1].step, {**unpacked(said[1].values), "moment": said[1].moment})
+                self._configured.write_text(json.dumps(message[1].values, indent=1, sort_keys=True), encoding="utf-8")
+        elif message[0] == "seen":
+            self._look(
+                process, message[1].kind, message[1].step, {**unpacked(message[1].values), "moment": message[1].moment}
+            )
         else:
-            self._check(process, *said[1:])
+            self._check(process, *message[1:])
 
-    def _tell_found(self) -> None:
+    def _tell_numbers(self) -> None:
         """Have the run's logger told, at most once a second, of what is new."""
-        found = {"sentinel/violations": sum(self._kinds.values()), "sentinel/checked": self._checked()}
-        if found != self._found and time.monotonic() - self._found_at >= 1.0:
-            self._found, self._found_at = found, time.monotonic()
+        numbers = {"sentinel/violations": sum(self._kinds.values()), "sentinel/checked": self._checked()}
+        if numbers != self._numbers and time.monotonic() - self._numbers_at >= 1.0:
+            self._numbers, self._numbers_at = numbers, time.monotonic()
             for process in self._processes.values():
-                process.send("found", found)
+                process.send("found", numbers)
 
     def _producers(self, modules: set[str]) -> tuple[tuple[str, str], ...]:
         """The functions that give rows their advantages."""
-        found = []
+        functions = []
         for subject in self._subjects:
             makes = any(item.key in ("advantages", "normalised") for item in subject.contract.observes)
             for path in subject.binding.paths if makes else ():
                 module = calling.module_of(path, self._roots)
                 if module in modules:
-                    found.append((module, path.removeprefix(f"{module}.")))
-        return tuple(found)
+                    functions.append((module, path.removeprefix(f"{module}.")))
+        return tuple(functions)
 
     def _look(self, process: Process, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """Let invariants of the training look."""
@@ -344,11 +346,11 @@ class Checker:
         self._called[reading.boundary.path] += 1
         self._look_at_log_probs(process, reading, call)
         try:
-            told: set[tuple[str, str]] = set()
+            reported: set[tuple[str, str]] = set()
             for law, violation, variants, where in self._violations(call.number, reading, inputs, observed):
-                if (law.name, violation.symptom) in told:
+                if (law.name, violation.symptom) in reported:
                     continue
-                told.add((law.name, violation.symptom))
+                reported.add((law.name, violation.symptom))
                 self._tell(process, reading, law, violation, call, variants, where)
         except Exception as error:
             self._not["checked"][f"{reading.subject.name}: {type(error).__name__}: {error}"[:200]] += 1
@@ -360,12 +362,12 @@ class Checker:
             return
         parts = {path: unpacked(part) for path, part in call.parts.items()}
         read = {name: parts.get(reading.sources[name][0]) for name in shown}
-        told, mask, old = (read.get(name) for name in ("log_probs", "response_mask", "old_log_probs"))
-        if not isinstance(told, torch.Tensor) or not isinstance(mask, torch.Tensor) or told.dim() != 2:
+        now, mask, old = (read.get(name) for name in ("log_probs", "response_mask", "old_log_probs"))
+        if not isinstance(now, torch.Tensor) or not isinstance(mask, torch.Tensor) or now.dim() != 2:
             return
         if call.moment:
             self._look(process, "call", call.step, {**read, "moment": call.moment})
-        if call.fresh and isinstance(old, torch.Tensor) and old.shape == told.shape:
+        if call.fresh and isinstance(old, torch.Tensor) and old.shape == now.shape:
             self._look(process, "fresh", call.step, read)
 
     def _violations(
@@ -416,12 +418,12 @@ class Checker:
         boundary = reading.boundary.path
         if not self._first(process, (boundary, law.name, violation.symptom)):
             return
-        names = [bug for bug, paths, laws in self._known if law.name in laws and boundary in paths]
-        known = f" (compare {', '.join(names[:3])})" if names else ""
+        names = [bug for bug, paths, laws in self._bugs if law.name in laws and boundary in paths]
+        hint = f" (compare {', '.join(names[:3])})" if names else ""
         how = "" if where == "run" else ", the run's own function on a few rows of it"
         _say(
             f"{law.name} does not hold: {boundary}, call {call.call}, step {call.step}{_rank_of(process)}{how}: "
-            f"{violation.key}: {violation.detail}{known}"
+            f"{violation.key}: {violation.detail}{hint}"
         )
         small = self._whole or all(_elements(inputs) <= _MOST_WRITTEN for inputs in variants.values())
         self._write(
@@ -479,8 +481,8 @@ class Checker:
     def _write(self, event: Mapping[str, Any], process: Process | None = None) -> None:
         """A line at once, whoever else writes; a disk that is full ends the writing."""
         where = {} if process is None else {"pid": process.pid, "process_rank": process.rank}
-        said = {"run": os.getpid(), "time": round(time.time(), 3), **where, **event}
-        line = json.dumps(said).encode() + b"\n"
+        record = {"run": os.getpid(), "time": round(time.time(), 3), **where, **event}
+        line = json.dumps(record).encode() + b"\n"
         with contextlib.suppress(OSError):
             if self.events.exists() and self.events.stat().st_size > _LARGEST:
                 for number in range(_PUT_ASIDE, 0, -1):

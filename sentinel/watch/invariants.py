@@ -45,13 +45,13 @@ class Memory:
     kept: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def look(self, kind: str, values: Mapping[str, Any]) -> list[tuple[Invariant, str]]:
-        found = []
+        looks = []
         for one in INVARIANTS:
             if kind in one.of and one.name not in self.without:
                 self.looks[one.name] += 1
                 kept = self.together if one.across else self.kept
-                found.append((one, one.broken(kind, values, kept.setdefault(one.name, {}))))
-        return [(one, how) for one, how in found if how]
+                looks.append((one, one.broken(kind, values, kept.setdefault(one.name, {}))))
+        return [(one, how) for one, how in looks if how]
 
 
 def _near(one: Any, other: Any, relative: float = 1e-3, absolute: float = 1e-5) -> bool:
@@ -82,12 +82,12 @@ def _rows_stay(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> st
     shared = sorted(made.keys() & rows.keys())
     if not shared:
         return ""
-    known = [{name: _trimmed(made[name][row]) for name in shared} for row in range(len(made["advantages"]))]
+    rows_made = [{name: _trimmed(made[name][row]) for name in shared} for row in range(len(made["advantages"]))]
     for row in range(len(rows["advantages"])):
         here = {name: _trimmed(rows[name][row]) for name in shared}
-        if here in known:
+        if here in rows_made:
             continue
-        nearest = max(known, key=lambda other: sum(here[name] == other[name] for name in shared))
+        nearest = max(rows_made, key=lambda other: sum(here[name] == other[name] for name in shared))
         return f"row {row} of the batch was never computed so: {', '.join(n for n in shared if here[n] != nearest[n])}"
     return ""
 
@@ -106,9 +106,9 @@ def _of_one_prompt(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -
     return ""
 
 
-def _as_asked(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
-    asked = [(name, pair) for name, pair in values.items() if isinstance(pair, tuple)]
-    wrong = [f"{name} is {got}, not {wanted}" for name, (wanted, got) in asked if (wanted or None) != (got or None)]
+def _sampling_options(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
+    options = [(name, pair) for name, pair in values.items() if isinstance(pair, tuple)]
+    wrong = [f"{name} is {got}, not {wanted}" for name, (wanted, got) in options if (wanted or None) != (got or None)]
     return "; ".join(wrong)
 
 
@@ -149,11 +149,11 @@ def _of_the_model(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) ->
         if call or answer:
             kept[kind] = {values["moment"]: values}
         return ""
-    told, mask = call["log_probs"], call["response_mask"] != 0
-    said = answer["log_probs"][:, -told.shape[1] :]
-    if said.shape != told.shape:
+    of_loss, mask = call["log_probs"], call["response_mask"] != 0
+    of_model = answer["log_probs"][:, -of_loss.shape[1] :]
+    if of_model.shape != of_loss.shape:
         return ""
-    apart = (said - told)[mask & ~said.isnan()].abs()
+    apart = (of_model - of_loss)[mask & ~of_model.isnan()].abs()
     if not len(apart):
         return ""
     return f"a token's is {float(apart.max()):.3g} off what the model says of it" if float(apart.max()) > _AGREE else ""
@@ -163,8 +163,8 @@ def _counted(values: Mapping[str, Any]) -> torch.Tensor | None:
     """Which tokens but the first are learned, of a batch with labels of which all log-probs are known."""
     labels, log_probs = values.get("labels"), values["log_probs"]
     learned = None if labels is None or "ref_log_probs" in values else labels[:, 1:] != -100
-    known = learned is not None and log_probs.shape == learned.shape and not log_probs[learned].isnan().any()
-    return learned if known else None
+    complete = learned is not None and log_probs.shape == learned.shape and not log_probs[learned].isnan().any()
+    return learned if complete else None
 
 
 def _labels_are_tokens(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
@@ -179,12 +179,12 @@ def _labels_are_tokens(kind: str, values: Mapping[str, Any], kept: dict[str, Any
     return ""
 
 
-def _prompts_are_given(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
+def _prompts_are_masked(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
     labels, attention = values.get("labels"), values.get("attention_mask")
     if labels is None or attention is None or not values.get("partly") or labels.shape != attention.shape:
         return ""
-    given = ((labels == -100) & (attention != 0)).any(-1)
-    return "" if given.any() or not len(given) else f"{len(given)} of {len(given)} rows learn all that they have"
+    masked = ((labels == -100) & (attention != 0)).any(-1)
+    return "" if masked.any() or not len(masked) else f"{len(masked)} of {len(masked)} rows learn all that they have"
 
 
 def _mean_of_labels(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
@@ -198,8 +198,8 @@ def _mean_of_labels(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) 
     expected = total / max(items, 1.0) * (shared or 1)
     if values.get("loss_type") not in (None, "nll", "chunked_nll"):
         return ""
-    told = float(values["loss"])
-    return "" if _near(told, expected, 1e-2, 1e-4) else f"it is {told:.6g}, and what the labels cost {expected:.6g}"
+    loss = float(values["loss"])
+    return "" if _near(loss, expected, 1e-2, 1e-4) else f"it is {loss:.6g}, and what the labels cost {expected:.6g}"
 
 
 def _of_pairs(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
@@ -218,9 +218,9 @@ def _of_pairs(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str
             inputs[f"{side}_{name}"] = half
     for side, half in zip(("chosen", "rejected"), mask[:, 1:].chunk(2)):
         inputs[f"{side}_mask"] = half
-    expected, told = float(PREFERENCE_LOSS.reference(inputs)["loss"]), float(values["loss"])
+    expected, loss = float(PREFERENCE_LOSS.reference(inputs)["loss"]), float(values["loss"])
     return (
-        "" if _near(told, expected, 1e-2, 1e-4) else f"it is {told:.6g}, and {loss_type} of these pairs {expected:.6g}"
+        "" if _near(loss, expected, 1e-2, 1e-4) else f"it is {loss:.6g}, and {loss_type} of these pairs {expected:.6g}"
     )
 
 
@@ -234,13 +234,13 @@ def _steps_add_up(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) ->
             kept["plain"] = values.get("loss_type") in (None, "nll", "chunked_nll")
         return ""
     total, count, calls, plain = (kept.pop(name, 0) for name in ("total", "count", "calls", "plain"))
-    told = sum(map(float, values["losses"]))
+    losses = sum(map(float, values["losses"]))
     if values.get("world", 1) > 1:  # each rank has its part of a step's tokens
         return ""
-    if not count or not plain or calls != len(values["losses"]) or _near(told, total / count, 1e-2, 1e-4):
+    if not count or not plain or calls != len(values["losses"]) or _near(losses, total / count, 1e-2, 1e-4):
         return ""
     mean = total / count
-    return f"the losses of {calls} micro-batches are {told:.6g} together, the mean of their {count} tokens {mean:.6g}"
+    return f"the losses of {calls} micro-batches are {losses:.6g} together, the mean of their {count} tokens {mean:.6g}"
 
 
 def _as_often(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
@@ -248,11 +248,11 @@ def _as_often(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str
         kept.update(step=values.get("step"), batches=[])
     if kind == "consumed":
         rows = values["rows"]
-        seen = [tuple(_trimmed(rows[name][row]) for name in sorted(rows)) for row in range(len(rows["advantages"]))]
+        batch = [tuple(_trimmed(rows[name][row]) for name in sorted(rows)) for row in range(len(rows["advantages"]))]
         before = kept.setdefault("batches", [])
-        if len(set(seen)) > 1 and seen in before:
+        if len(set(batch)) > 1 and batch in before:
             return "two micro-batches of one step have the same rows"
-        before.append(seen)
+        before.append(batch)
         return ""
     wanted, done = values["wanted"], len(values["losses"])
     return f"a step has {done} micro-batches, {wanted} are configured" if wanted and done != wanted else ""
@@ -292,17 +292,17 @@ def _reference_stays(kind: str, values: Mapping[str, Any], kept: dict[str, Any])
 def _ranks_agree(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
     if not values.get("replicated"):
         return ""
-    told: dict[str, Any]
+    own: dict[str, Any]
     if kind == "answers":
-        told = {"its rows": _bits(values["ids"])}
+        own = {"its rows": _bits(values["ids"])}
     elif kind == "stepping":
-        told = {"its learning rate": values["rates"]}
+        own = {"its learning rate": values["rates"]}
     else:
-        told = {name: _bits(after) for name, (_, after, _) in values["parameters"].items()}
+        own = {name: _bits(after) for name, (_, after, _) in values["parameters"].items()}
     others = kept.setdefault(f"{kind} {values['moment' if kind == 'answers' else 'step']}", {})
-    apart = [name for other in others.values() for name in told.keys() & other.keys() if told[name] != other[name]]
-    compared, same = bool(others), told in others.values()
-    others[values["process"]] = told
+    apart = [name for other in others.values() for name in own.keys() & other.keys() if own[name] != other[name]]
+    compared, same = bool(others), own in others.values()
+    others[values["process"]] = own
     while len(kept) > _KEPT:
         kept.pop(next(iter(kept)))
     if kind != "answers":
@@ -327,7 +327,7 @@ INVARIANTS = (
     ),
     Invariant(
         "sampling_is_as_asked", ("generated",), "another temperature samples from another policy than is trained",
-        f"{_TRAINER} that generates with transformers", _as_asked,
+        f"{_TRAINER} that generates with transformers", _sampling_options,
     ),
     Invariant(
         "the_first_ratio_is_one", ("fresh",), "before a step the policy is the one that sampled",
@@ -343,7 +343,7 @@ INVARIANTS = (
     ),
     Invariant(
         "prompts_are_not_learned", ("answers",), "the configuration says that completions alone are learned",
-        f"{_TRAINER}, labels", _prompts_are_given,
+        f"{_TRAINER}, labels", _prompts_are_masked,
     ),
     Invariant(
         "the_loss_is_that_of_the_labels", ("answers",), "a supervised loss is the mean of what its labels cost",

@@ -26,8 +26,8 @@ def address(words: Sequence[str], packages: Sequence[str]) -> Path:
     """
     folder = Path(tempfile.gettempdir()) / f"sentinel-watch-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise PermissionError(f"{folder} is not this user's alone")  # what comes through the socket is believed
     run = [*words, os.environ.get("SENTINEL_WATCH_RUN", ""), *roots(packages)]
     return folder / hashlib.sha256(repr(run).encode()).hexdigest()[:24]

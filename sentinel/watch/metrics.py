@@ -10,12 +10,12 @@ from typing import Any
 def tell(trainer: Any, counts: Mapping[str, float], step: int) -> None:
     """Hand numbers to the reporters of a trainer; where there is none, to the run that a tracker has open."""
     handler = getattr(trainer, "callback_handler", None)
-    told = False
+    reported = False
     for one in getattr(handler, "callbacks", ()):
         if type(one).__module__.startswith("transformers.integrations"):
             one.on_log(trainer.args, trainer.state, trainer.control, logs=dict(counts), model=trainer.model)
-            told = True
-    if told:
+            reported = True
+    if reported:
         return
     wandb, mlflow = sys.modules.get("wandb"), sys.modules.get("mlflow")
     if getattr(wandb, "run", None) is not None:

@@ -186,8 +186,8 @@ class Reading:
 
         def answers(*_: Any, **__: Any) -> Any:
             heard = listener.heard or {}
-            known = {name: answer for _, name, answer in _answered(self.boundary, heard)}
-            return _with_gradients(result, {path: (at(heard, path, known), gradients[path]) for path in gradients})
+            methods = {name: answer for _, name, answer in _answered(self.boundary, heard)}
+            return _with_gradients(result, {path: (at(heard, path, methods), gradients[path]) for path in gradients})
 
         listener._answers = answers
         boundary = replace(self.boundary, function=listener)
@@ -269,8 +269,10 @@ def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
     if len(calls) < 2:
         raise Unreadable("its adapter does not call it with scenarios alone")
     names = _names(boundary.function)
-    seen = [dict(_parts(heard, answers, names)) for _, heard, answers in calls]
-    paths = tuple(sorted({path for parts in seen for path in parts}, key=lambda path: (len(path), repr(path))))
+    parts_of_calls = [dict(_parts(heard, answers, names)) for _, heard, answers in calls]
+    paths = tuple(
+        sorted({path for parts in parts_of_calls for path in parts}, key=lambda path: (len(path), repr(path)))
+    )
     sources: dict[str, tuple[Path, str]] = {}
     open_: dict[str, tuple[Any, ...]] = {}
     per_token: list[str] = []
@@ -280,13 +282,13 @@ def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
         values = [live[item.name] for live, _, _ in calls]
         if all(_alike(values[0], value) for value in values[1:]):
             continue
-        found = _source(values, seen, paths)
-        if found is not None:
-            sources[item.name] = found, "same"
-        elif (given := _source_where_given(values, seen, paths)) is not None:
-            sources[item.name] = given, "same"
+        source = _source(values, parts_of_calls, paths)
+        if source is not None:
+            sources[item.name] = source, "same"
+        elif (where_present := _source_where_present(values, parts_of_calls, paths)) is not None:
+            sources[item.name] = where_present, "same"
             open_[item.name] = (_SHOWN, None)
-        elif (mostly := _source(values, seen, _others(paths, sources), len(values) // 2)) is not None:
+        elif (mostly := _source(values, parts_of_calls, _others(paths, sources), len(values) // 2)) is not None:
             sources[item.name] = mostly, "mostly"  # some algorithm has no use for it, and its adapter gives none
         elif item.choices and not item.domain:
             open_[item.name] = item.choices
@@ -295,7 +297,7 @@ def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
                 raise Unreadable(f"no part of a call shows {item.name}")
             per_token.append(item.name)
     for one, other in itertools.permutations(per_token, 2) if len(per_token) == 2 else ():
-        between = _source([live[one] - live[other] for live, _, _ in calls], seen, paths)
+        between = _source([live[one] - live[other] for live, _, _ in calls], parts_of_calls, paths)
         if between is not None:
             sources |= {one: (between, "difference"), other: (between, "zero")}
             per_token = []
@@ -303,8 +305,8 @@ def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
     shown = {path for path, _ in sources.values()}
     paths = tuple(path for path in paths if path[-1][0] != "[:]" or path in shown)
     owner, name = boundary.module.__name__, boundary.path.removeprefix(f"{boundary.module.__name__}.")
-    asked = {step[1] for path in paths for step in path[1:] if step[0] == "()"}
-    answering = {method: (owner, f"{name.rpartition('.')[0]}.{method}") for method in sorted(asked)}
+    methods = {step[1] for path in paths for step in path[1:] if step[0] == "()"}
+    answering = {method: (owner, f"{name.rpartition('.')[0]}.{method}") for method in sorted(methods)}
     plan = Plan(number, boundary.path, (owner, name), paths, answering)
     reading = Reading(subject, boundary, sources, open_, plan)
     every = [{path: at(heard, path, answers) for path in paths} for _, heard, answers in calls]
@@ -326,15 +328,15 @@ def _idle(reading: Reading, calls: Sequence[tuple[Any, Any, Any]]) -> tuple[set[
     are neither copied nor compared. And those, given alike by the adapter in all calls, that multiply a loss."""
     shown = {path for path, _ in reading.sources.values()}
     idle = {path for path in reading.plan.paths if path not in shown}
-    given = [{path: at(heard, path, answers) for path in idle} for _, heard, answers in calls]
-    scaling = {path for path in idle if all(_alike(given[0][path], parts[path]) for parts in given)}
-    told, looked = Counter[Path](), 0
+    of_adapter = [{path: at(heard, path, answers) for path in idle} for _, heard, answers in calls]
+    scaling = {path for path in idle if all(_alike(of_adapter[0][path], parts[path]) for parts in of_adapter)}
+    differences, count = Counter[Path](), 0
     for live in _of_every_kind(reading, [live for live, _, _ in calls]):
         inputs = {name: tensors.observe(value) for name, value in live.items()}
         usual = _with(reading, inputs, {})
-        if usual is None or looked == _TURNED:
+        if usual is None or count == _TURNED:
             continue
-        looked += 1
+        count += 1
         for path in sorted(idle | scaling, key=repr):
             other = _with(reading, inputs, {path: _ANOTHER})
             if other is None or not all(_same_value(usual[key], other[key]) for key in reading.keys):
@@ -342,21 +344,21 @@ def _idle(reading: Reading, calls: Sequence[tuple[Any, Any, Any]]) -> tuple[set[
                 ratio = None if other is None else _ratio(reading, usual, other)
                 if not ratio:
                     scaling.discard(path)
-                told[path] += 1
+                differences[path] += 1
         together: dict[Path, Any] = {}
         for path in sorted(idle, key=repr):  # options that are off each alone, as a coefficient and what it multiplies
             other = _with(reading, inputs, {**together, path: _ANOTHER})
             if other is not None and all(_same_value(usual[key], other[key]) for key in reading.keys):
                 together[path] = _ANOTHER
         idle &= together.keys()
-    return (idle, {path for path in scaling - idle if told[path]}) if looked else (set(), set())
+    return (idle, {path for path in scaling - idle if differences[path]}) if count else (set(), set())
 
 
 def _ratio(reading: Reading, one: Mapping[str, Any], other: Mapping[str, Any]) -> float | None:
     """What all losses and gradients of one observation have to be multiplied by to be those of another; None where
     there is no such number."""
     roles = {item.key: item.role for item in reading.subject.contract.observes}
-    found: list[float] = []
+    ratios: list[float] = []
     for key in reading.keys:
         values = one.get(key), other.get(key)
         if roles[key] not in _SCALED or not all(isinstance(value, Tensor) for value in values):
@@ -367,8 +369,8 @@ def _ratio(reading: Reading, one: Mapping[str, Any], other: Mapping[str, Any]) -
         moved = np.isfinite(before) & (np.abs(before) > 1e-7)
         if before.shape != after.shape or not np.allclose(after[~moved], before[~moved], atol=1e-6, equal_nan=True):
             return None
-        found += (after[moved] / before[moved]).tolist()
-    return 1.0 if not found else found[0] if np.allclose(found, found[0], rtol=2e-2) else None
+        ratios += (after[moved] / before[moved]).tolist()
+    return 1.0 if not ratios else ratios[0] if np.allclose(ratios, ratios[0], rtol=2e-2) else None
 
 
 def _of_every_kind(reading: Reading, scenarios: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -438,21 +440,21 @@ def _another(value: Any) -> Any:
     raise Unreadable("nothing else is known to go there")
 
 
-def _put(arguments: dict[str, Any], path: Path, given: Any = _ANOTHER) -> None:
+def _put(arguments: dict[str, Any], path: Path, replacement: Any = _ANOTHER) -> None:
     """Put a value in the place of a part of a call, or another one into what a stand-in's method answers."""
-    asked = next((place for place, step in enumerate(path) if place and step[0] == "()"), None)
-    if asked is not None:
-        owner = at(arguments, path[:asked], {})
-        answer = getattr(owner, path[asked][1])()
+    method = next((place for place, step in enumerate(path) if place and step[0] == "()"), None)
+    if method is not None:
+        owner = at(arguments, path[:method], {})
+        answer = getattr(owner, path[method][1])()
         answer = list(answer) if isinstance(answer, tuple) else answer
-        if len(path) > asked + 1:
+        if len(path) > method + 1:
             answer[path[-1][1]] = _another(answer[path[-1][1]])
         else:
             answer = _another(answer)
         answer = tuple(answer) if isinstance(answer, list) else answer
-        object.__setattr__(owner, path[asked][1], lambda *_, **__: answer)
+        object.__setattr__(owner, path[method][1], lambda *_, **__: answer)
         return
-    value = _another(at(arguments, path, {})) if given is _ANOTHER else given
+    value = _another(at(arguments, path, {})) if replacement is _ANOTHER else replacement
     if path[-1][0] == "[:]":
         first = at(arguments, path[:-1], {})[:, : path[-1][1]]
         _put(arguments, path[:-1], torch.cat([first, value.to(first)], 1))
@@ -506,8 +508,8 @@ def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any
         def answering(*args: Any, results: Any = results, listener: Listener = listener, **kwargs: Any) -> Any:
             result = reading.boundary.function(*args, **kwargs)
             arguments = listener.heard or {}
-            known = {name: answer for _, name, answer in _answered(reading.boundary, arguments)}
-            parts = {path: at(arguments, path, known) for path in reading.plan.differentiable}
+            methods = {name: answer for _, name, answer in _answered(reading.boundary, arguments)}
+            parts = {path: at(arguments, path, methods) for path in reading.plan.differentiable}
             results.append((result, gradients_of(result, parts)))
             return result
 
@@ -594,13 +596,13 @@ def _with_gradients(result: Any, parts: Mapping[Path, tuple[Any, Any]]) -> Any:
     moved = loss
     for part, gradient in parts.values():
         if isinstance(part, torch.Tensor) and part.numel() == gradient.numel():
-            moved = _Given.apply(moved, part, gradient.reshape(part.shape))  # type: ignore[no-untyped-call]
+            moved = _LossWithGradient.apply(moved, part, gradient.reshape(part.shape))  # type: ignore[no-untyped-call]
     if isinstance(result, dict):
         return {name: moved if one is loss else one for name, one in result.items()}
     return type(result)(moved if one is loss else one for one in result) if result is not loss else moved
 
 
-class _Given(torch.autograd.Function):
+class _LossWithGradient(torch.autograd.Function):
     """A loss that has a gradient which was seen elsewhere."""
 
     @staticmethod
@@ -609,8 +611,8 @@ class _Given(torch.autograd.Function):
         return loss.clone()
 
     @staticmethod
-    def backward(ctx: Any, given: Any) -> Any:
-        return given, given * ctx.gradient, None
+    def backward(ctx: Any, outer: Any) -> Any:
+        return outer, outer * ctx.gradient, None
 
 
 def _no_object(path: str) -> Any:
@@ -666,25 +668,25 @@ def _inside(value: Any) -> Iterator[tuple[tuple[str, Any], Any]]:
 
 def _names(function: Any) -> frozenset[str]:
     """The names and short strings in a function's code, and in that of functions of its package that it calls."""
-    found: set[str] = set()
-    seen: set[int] = set()
+    words: set[str] = set()
+    functions: set[int] = set()
     waiting = [(inspect.unwrap(function), 0)]
     package = str(getattr(function, "__module__", "")).partition(".")[0]
     while waiting:
         one, depth = waiting.pop()
         one = getattr(one, "__func__", one)
-        if not isinstance(one, FunctionType) or id(one) in seen:
+        if not isinstance(one, FunctionType) or id(one) in functions:
             continue
-        seen.add(id(one))
+        functions.add(id(one))
         names = set(_of_code(one.__code__))
-        found |= names
+        words |= names
         called = (one.__globals__.get(name) for name in names) if depth < _DEEPEST else ()
         waiting += [
             (inspect.unwrap(other), depth + 1)
             for other in called
             if isinstance(other, FunctionType) and str(other.__module__).partition(".")[0] == package
         ]
-    return frozenset(found)
+    return frozenset(words)
 
 
 def _of_code(code: CodeType) -> Iterator[str]:
@@ -708,11 +710,11 @@ def _others(paths: tuple[Path, ...], sources: Mapping[str, tuple[Path, str]]) ->
 
 
 def _source(
-    values: list[Any], seen: list[dict[Path, Any]], paths: tuple[Path, ...], least: int | None = None
+    values: list[Any], parts_of_calls: list[dict[Path, Any]], paths: tuple[Path, ...], least: int | None = None
 ) -> Path | None:
     """The part of a call that equals an input in all of them, or in at least so many of other values."""
     for path in paths:
-        parts = [of_call.get(path) for of_call in seen]
+        parts = [of_call.get(path) for of_call in parts_of_calls]
         equal = [value for value, part in zip(values, parts) if part is not None and _alike(value, part)]
         if least is None and equal and all(map(_alike, values, parts)):
             return path
@@ -721,13 +723,15 @@ def _source(
     return None
 
 
-def _source_where_given(values: list[Any], seen: list[dict[Path, Any]], paths: tuple[Path, ...]) -> Path | None:
+def _source_where_present(
+    values: list[Any], parts_of_calls: list[dict[Path, Any]], paths: tuple[Path, ...]
+) -> Path | None:
     """The part of a call that equals an input wherever that is not left out: at its default it may be another thing."""
-    calls = [(value, parts) for value, parts in zip(values, seen) if value is not None]
-    given = [value for value, _ in calls]
-    if len(calls) == len(values) or all(_alike(given[0], value) for value in given[1:]):
+    calls = [(value, parts) for value, parts in zip(values, parts_of_calls) if value is not None]
+    present = [value for value, _ in calls]
+    if len(calls) == len(values) or all(_alike(present[0], value) for value in present[1:]):
         return None
-    return _source(given, [parts for _, parts in calls], paths)
+    return _source(present, [parts for _, parts in calls], paths)
 
 
 def _alike(one: Any, other: Any) -> bool:

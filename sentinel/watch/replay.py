@@ -43,7 +43,7 @@ def violations(file: Path) -> list[dict[str, Any]]:
 
     :raises SentinelError: where the file is none, or of another kind.
     """
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    by_kind: dict[tuple[Any, ...], dict[str, Any]] = {}
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -55,12 +55,12 @@ def violations(file: Path) -> list[dict[str, Any]]:
         except (ValueError, TypeError, KeyError):
             raise SentinelError(f"{file}:{number}:1: not a line that sentinel watch wrote") from None
         if kind == "violation":
-            found.setdefault((event["run"], event["boundary"], event["law"], event["symptom"]), dict(event))
+            by_kind.setdefault((event["run"], event["boundary"], event["law"], event["symptom"]), dict(event))
         for one in event["violations"] if kind == "end" else ():
-            same = found.get((event["run"], one["boundary"], one["law"], one["symptom"]))
+            same = by_kind.get((event["run"], one["boundary"], one["law"], one["symptom"]))
             if same is not None:
                 same.update(count=one["count"], of=one["of"])
-    return list(found.values())
+    return list(by_kind.values())
 
 
 def replayed(
@@ -70,11 +70,11 @@ def replayed(
 
     :param ref: where; None: the copy that is installed.
     """
-    seen = set()
+    keys = set()
     for event in events:
         key = event["target"], event["boundary"], event["law"], event["symptom"]
-        if key not in seen:
-            seen.add(key)
+        if key not in keys:
+            keys.add(key)
             yield _replayed(runner, catalog, event, ref or Ref("installed"))
 
 

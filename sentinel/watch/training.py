@@ -32,7 +32,7 @@ _SCALES = ("final_logit_softcapping", "logit_scale", "output_multiplier", "lm_he
 _KNOBS = ("beta", "loss_type", "ld_alpha", "label_smoothing")
 
 
-class Seen(NamedTuple):
+class Event(NamedTuple):
     """Something that a training did.
 
     :ivar kind: which invariants look at it.
@@ -57,8 +57,8 @@ class Training:
         self._micro: list[Any] = []
         self._before: list[tuple[str, Any, Any, Any]] = []
         self._first: dict[str, Any] = {}
-        self._asked: dict[str, Any] = {}
-        self._told: dict[str, float] = {}
+        self._sampling: dict[str, Any] = {}
+        self._numbers: dict[str, float] = {}
         self._cost = self._spent = self._ended = 0.0  # of the last look; by the end of the last step; when that was
         self._held: tuple[list[tuple[str, Any, int | None]], Any] | None = None
 
@@ -150,9 +150,9 @@ class Training:
                 with self._guard():
                     ids = kwargs.get("input_ids", args[0] if args else None)
                     temperature = getattr(trainer.args, "temperature", None) or 1.0
-                    found = _log_probs(module, hidden.pop() if hidden else None, ids, temperature, some)
-                    if found is not None and name not in answers:
-                        answers[name] = found, ids
+                    log_probs = _log_probs(module, hidden.pop() if hidden else None, ids, temperature, some)
+                    if log_probs is not None and name not in answers:
+                        answers[name] = log_probs, ids
 
             yield model.register_forward_hook(heard, with_kwargs=True)
 
@@ -161,22 +161,22 @@ class Training:
         if "trained" not in answers:
             return
         log_probs, ids = answers["trained"]
-        said = {"loss": loss, "log_probs": log_probs, "ids": ids, "items": items}
+        values = {"loss": loss, "log_probs": log_probs, "ids": ids, "items": items}
         if "reference" in answers:
-            said["ref_log_probs"] = answers["reference"][0]
+            values["ref_log_probs"] = answers["reference"][0]
         masks = ("labels", "completion_mask", "attention_mask")
-        said |= {name: batch[name] for name in masks if batch.get(name) is not None}
-        said |= _ranks(trainer)
-        said["partly"] = any(
+        values |= {name: batch[name] for name in masks if batch.get(name) is not None}
+        values |= _ranks(trainer)
+        values["partly"] = any(
             getattr(one, f"{part}_only_loss", None) is True
             for one in (trainer, trainer.args)
             for part in ("completion", "assistant")
         )
         knobs = {name: getattr(trainer.args, name, None) for name in _KNOBS}
-        said |= {
+        values |= {
             name: "+".join(map(str, one)) if isinstance(one, (list, tuple)) else one for name, one in knobs.items()
         }
-        self._send("answers", said)
+        self._send("answers", values)
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 
@@ -222,14 +222,14 @@ class Training:
                 self._watcher.generated = self._watcher.steps
                 options = getattr(self._trainer(), "args", None)
                 config = kwargs.get("generation_config", args[2] if len(args) > 2 else None)
-                said = {
+                options_ = {
                     name: (getattr(options, name), kwargs.get(name, getattr(config, name, None)))
                     for name in _SAMPLING
                     if hasattr(options, name) and (config is not None or name in kwargs)
                 }
-                if said and said != self._asked:
-                    self._asked = said
-                    self._send("generated", said)
+                if options_ and options_ != self._sampling:
+                    self._sampling = options_
+                    self._send("generated", options_)
             return original(*args, **kwargs)
 
         return called
@@ -279,9 +279,9 @@ class Training:
             self._send("stepped", {"parameters": changed, **_ranks(self._trainer())})
         self._before, self._micro = [], []
         self._watcher.steps += 1
-        if self._watcher.found != self._told:
-            self._told = dict(self._watcher.found)
-            metrics.tell(self._trainer(), self._told, self._watcher.steps)
+        if self._watcher.numbers != self._numbers:
+            self._numbers = dict(self._watcher.numbers)
+            metrics.tell(self._trainer(), self._numbers, self._watcher.steps)
         budget = self._watcher.budget
         if self._look:
             self._cost = budget.spent - self._spent
@@ -311,9 +311,9 @@ class Training:
 
     def _send(self, kind: str, values: dict[str, Any]) -> bool:
         watcher = self._watcher
-        seen = Seen(kind, watcher.steps, watcher.moment, Copier().copy(values))
+        event = Event(kind, watcher.steps, watcher.moment, Copier().copy(values))
         try:
-            watcher.seen.put_nowait(seen)
+            watcher.events.put_nowait(event)
         except queue.Full:
             watcher.lost += 1
             return False
@@ -377,10 +377,10 @@ def _log_probs(model: Any, hidden: Any, ids: Any, temperature: float, some: bool
         places = torch.linspace(0, count - 1, made, device=ids.device, dtype=torch.float64).round().long()
         chosen = hidden[:, :-1].flatten(0, 1)[places]
         logits = torch.nn.functional.linear(chosen, head.weight, getattr(head, "bias", None)).float()
-        found = torch.full((count,), torch.nan, device=ids.device)
-        told = (logits / temperature).log_softmax(-1)
-        found[places] = told.gather(-1, ids[:, 1:].reshape(-1)[places][:, None])[:, 0]
-        return found.view(ids.shape[0], -1)
+        all_ = torch.full((count,), torch.nan, device=ids.device)
+        log_probs = (logits / temperature).log_softmax(-1)
+        all_[places] = log_probs.gather(-1, ids[:, 1:].reshape(-1)[places][:, None])[:, 0]
+        return all_.view(ids.shape[0], -1)
 
 
 def _piece(tensor: Any) -> Any:

@@ -48,16 +48,16 @@ def at(arguments: Mapping[str, Any], path: Path, answers: Mapping[str, Any]) -> 
 
     :param answers: of methods that the call asked: by name.
     """
-    found: Any = arguments.get(path[0])
+    part: Any = arguments.get(path[0])
     for kind, name in path[1:]:
         if kind == "()":
-            found = answers.get(name)
+            part = answers.get(name)
             continue
         try:
-            found = getattr(found, name) if kind == "." else found[:, name:] if kind == "[:]" else found[name]
+            part = getattr(part, name) if kind == "." else part[:, name:] if kind == "[:]" else part[name]
         except Exception:  # whatever a stranger's object raises
             return None
-    return found
+    return part
 
 
 class Copier:

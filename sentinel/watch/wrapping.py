@@ -37,7 +37,7 @@ class Plan:
     :ivar number: by which the checker knows it.
     :ivar function: its module and qualified name.
     :ivar paths: the parts of a call.
-    :ivar asked: methods whose answers are parts of a call: name -> module and qualified name.
+    :ivar methods: methods whose answers are parts of a call: name -> module and qualified name.
     :ivar differentiable: the parts with respect to which a loss has gradients that matter.
     """
 
@@ -45,7 +45,7 @@ class Plan:
     boundary: str
     function: tuple[str, str]
     paths: tuple[Path, ...]
-    asked: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    methods: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     differentiable: tuple[Path, ...] = ()
 
 
@@ -97,8 +97,8 @@ class Watcher:
     """The watched functions of this process, and the queue that copies of their calls go to.
 
     :ivar on: whether calls are looked at: not in a process that this one forked.
-    :ivar found: the numbers that a logger is told.
-    :ivar seen: what a training did beside calls (:class:`sentinel.watch.training.Seen`).
+    :ivar numbers: the numbers that a logger is told.
+    :ivar events: what a training did beside calls (:class:`sentinel.watch.training.Event`).
     :ivar steps: how often an optimiser has stepped; :ivar generated: how often it had when something was generated.
     :ivar moment: the number of the call of a trainer's loss; :ivar forced: whether calls within it are all copied.
     :ivar lost: copies that had no room in the queue; :ivar failed: why calls could not be copied, and how often.
@@ -110,10 +110,10 @@ class Watcher:
         self._names = names
         self.budget = budget
         self.copies: queue.Queue[Call] = queue.Queue(maxsize=8)
-        self.seen: queue.Queue[Any] = queue.Queue(maxsize=64)
+        self.events: queue.Queue[Any] = queue.Queue(maxsize=64)
         self.steps = self.moment = 0
         self.generated = -1
-        self.found: dict[str, float] = {}
+        self.numbers: dict[str, float] = {}
         self.forced = False
         self.calls: dict[int, int] = {}
         self.lost = 0
@@ -133,7 +133,7 @@ class Watcher:
             return f"{plan.boundary} is no plain function here"
         signature = inspect.signature(function)
         self.replace_function(function, partial(self._sampling, plan, signature))
-        for name, place in plan.asked.items():
+        for name, place in plan.methods.items():
             method = _function(*place)
             if method is None:
                 return f"{'.'.join(place)} is no plain function here"
@@ -294,8 +294,8 @@ def gradients_of(result: Any, parts: Mapping[Path, Any]) -> dict[Path, Any]:
     live = {path: part for path, part in parts.items() if getattr(part, "requires_grad", False)}
     if torch is None or loss is None or not live:
         return {}
-    found = torch.autograd.grad(loss, list(live.values()), retain_graph=True, allow_unused=True)
-    return {path: gradient for path, gradient in zip(live, found) if gradient is not None}
+    gradients = torch.autograd.grad(loss, list(live.values()), retain_graph=True, allow_unused=True)
+    return {path: gradient for path, gradient in zip(live, gradients) if gradient is not None}
 
 
 def members(result: Any) -> list[Any]:
@@ -327,14 +327,14 @@ def _capturing() -> bool:
 def _function(module: str, name: str) -> FunctionType | None:
     """The function of that name in a loaded module, out of its static or class method; None for what has no code of its
     own, or answers later."""
-    found: Any = sys.modules.get(module)
+    current: Any = sys.modules.get(module)
     for part in name.split("."):
         try:
-            found = inspect.getattr_static(found, part)
+            current = inspect.getattr_static(current, part)
         except AttributeError:
             return None
-    found = getattr(found, "__func__", found)
-    return found if isinstance(found, FunctionType) and not found.__code__.co_flags & _GENERATORS else None
+    current = getattr(current, "__func__", current)
+    return current if isinstance(current, FunctionType) and not current.__code__.co_flags & _GENERATORS else None
 
 
 def _code(name: str, like: Any) -> Any:
