@@ -161,8 +161,8 @@ def test_rows_are_copied_where_a_look_is_due(looked_at: bool, monkeypatch: pytes
 
     def said() -> list[str]:
         kinds = []
-        while not watcher.seen.empty():
-            seen = watcher.seen.get_nowait()
+        while not watcher.events.empty():
+            seen = watcher.events.get_nowait()
             assert memory.look(seen.kind, {**seen.values, "step": seen.step}) == []
             kinds.append(seen.kind)
         return kinds
@@ -191,14 +191,14 @@ def test_rows_that_had_no_room_are_not_looked_for() -> None:
     """Beside those of a batch before, what reaches the loss would seem to come from nowhere."""
     watcher = Watcher(Budget())
     training = Training(watcher)
-    for _ in range(watcher.seen.maxsize):
-        watcher.seen.put(None)
+    for _ in range(watcher.events.maxsize):
+        watcher.events.put(None)
     training._hold(_ROWS, 2)
-    watcher.seen.get()
+    watcher.events.get()
     for _ in range(2):
         training._consumed(_ROWS)
     watcher.restore()
-    assert [one.kind for one in list(watcher.seen.queue) if one] == ["produced"]
+    assert [one.kind for one in list(watcher.events.queue) if one] == ["produced"]
     memory = Memory()
     again = [("consumed", {"rows": _ROWS, "step": number}) for number in range(2)]
     assert [memory.look(*one) for one in again] == [[], []], "the step between them had no room"
