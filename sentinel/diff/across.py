@@ -149,10 +149,7 @@ class _InItsTerms(LawSession):
 
 
 class Across(Pair):
-    """Two members as one session; the symptom of a difference is what explains it.
-
-    :param reference: where the definition answers.
-    """
+    """Two members as one session; the symptom of a difference is what explains it."""
 
     def __init__(self, one: _InItsTerms, other: _InItsTerms, reference: LawSession, logs: Any = None) -> None:
         super().__init__(one, other, logs)
@@ -300,7 +297,6 @@ class Row:
     :ivar classes: those that agree with each other; the definition's first.
     :ivar apart: what separates them.
     :ivar scenarios: member -> how many scenarios it was compared on.
-    :ivar not_compared: member -> why not.
     :ivar places: member -> ``file:line``.
     :ivar batch: one batch of everyday values, which all are asked.
     :ivar alike: member -> what it answers to that with the settings of the batch, where it can be set so.
@@ -386,7 +382,6 @@ class Agreement:
     """Sorts the members of one row into those that agree.
 
     :param reference: where the definition answers.
-    :param known: the recipes of known bugs that a member has, and that functions have that it called.
     :param brief: whether two that are not as it is defined are compared with each other only where the same explains
         both: else the definition tells them apart already.
     """

@@ -120,13 +120,11 @@ class Compared:
 
     :ivar state: ``same code`` (nothing that it reaches has changed), ``same numbers``, ``differs``, ``new``, ``gone``,
         ``not compared``.
-    :ivar reason: why it was not compared.
     :ivar places: by side: ``dotted.path (file:line)``.
     :ivar parameters: by side, where they are not the same.
     :ivar renamed: what may be it under another name.
     :ivar changed: the definitions that it reaches and that are not the same.
     :ivar unreached: those of them that no scenario ran.
-    :ivar rounding: the largest difference that rounding explains.
     :ivar broken: by side: the laws that this side breaks, and the other does not.
     :ivar bugs: by side: the known bugs of the boundary that are there, and are known not to be on the other.
     :ivar commit: the one with which it came to differ; None where that is not known, for the reason ``no_commit``.
@@ -185,7 +183,6 @@ class Shared:
     A boundary of which a revision reaches the same code as another one's answers there as it does here: a process that
     has one of them will do for both. So most heads need no process for the revision they come from.
 
-    :ivar code: of every revision's tree.
     :ivar runs: which functions run, by boundary.
     :ivar places: the processes that are there, the one that was used last at the end.
     """
@@ -220,10 +217,8 @@ class Comparison:
         reads them, which is asked where anything is.
     :param examples: scenarios that are drawn for each boundary that reaches changed code.
     :param boundaries: globs over dotted paths; empty for all.
-    :param tell: told what is being compared.
     :param whatever: whether boundaries are asked that reach no changed code, too.
     :param shared: what other comparisons have in common with it, where both refs are commits of one mirror.
-    :param trees: of these commits.
     :param until: when no more is drawn, by ``time.monotonic``: what hangs would be asked for each scenario else.
     """
 
@@ -363,10 +358,7 @@ class Comparison:
                     yield f"{self.target.module_of(file)}.{name} ({file}:{unit.span[0]})"
 
     def run(self) -> Iterator[Compared]:
-        """Compare, boundary by boundary; those that need no process first.
-
-        :raises WorkerError: where the worker itself does not run.
-        """
+        """Compare, boundary by boundary; those that need no process first."""
         open_ = [item for item in self.states.values() if item[1].state in ("", "new")]
         yield from (compared for _, compared, _ in self.states.values() if compared.state not in ("", "new"))
         for number, (subject, _, _) in enumerate(open_, 1):
@@ -383,10 +375,7 @@ class Comparison:
         return {item[0].name: item for item in self.static()}
 
     def compared(self, name: str) -> Compared:
-        """One boundary; asks both revisions where its code does not tell.
-
-        :raises WorkerError: where the worker itself does not run.
-        """
+        """One boundary; asks both revisions where its code does not tell."""
         if name not in self._results:
             subject, compared, changed = self.states[name]
             self._results[name] = compared  # of what calls itself, nothing is known while it is asked

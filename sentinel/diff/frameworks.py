@@ -106,7 +106,6 @@ class Frameworks:
 
     :param targets: no other one's adapter is looked at.
     :param refs: target, or None for all others -> ref; what is not there is at its branch.
-    :param tell: told what is being compared.
     :param brief: see :class:`~sentinel.diff.across.Agreement`.
     """
 
@@ -152,11 +151,7 @@ class Frameworks:
         return [item for item in self._catalog.targets[target].bindings if item.contract == contract]
 
     def rows(self, meaning: Meaning) -> Iterator[Row]:
-        """Each meaning of the contract that some binding has, compared.
-
-        :raises SentinelError: as :meth:`contract`.
-        :raises WorkerError: where the worker itself does not run.
-        """
+        """Each meaning of the contract that some binding has, compared."""
         contract = self.contract(meaning.contract)
         names = (contract.name, *(_READ_AS.get(contract.name, {}) if meaning.where else ()))
         bound = {target: [item for name in names for item in self._bindings(name, target)] for target in self._targets}

@@ -152,7 +152,6 @@ class Log:
 class Pair(LawSession):
     """Both revisions of one target. A trial's case has the two observations; its answer is that of the later one.
 
-    :ivar seen: subject's name -> what was seen of it.
     :param beside: the functions of which it is looked at what they answer, beside what the boundary hands on; None
         where its contract is all that is looked at.
     """
@@ -296,10 +295,7 @@ class Pair(LawSession):
 
 
 class Alone(Pair):
-    """One revision as both: what a pair would be asked, and which functions then run.
-
-    :param one: closed with this.
-    """
+    """One revision as both: what a pair would be asked, and which functions then run."""
 
     def __init__(self, one: LawSession, logs: dict[str, Log] | None = None) -> None:
         super().__init__(one, one, logs)

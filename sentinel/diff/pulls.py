@@ -294,10 +294,7 @@ def headline(pulls: Sequence[Pull], total: int) -> str:
 
 
 def brief(pulls: Sequence[Pull], total: int, branch: str) -> dict[str, Any]:
-    """What a page says: how many answers of each kind, and those that are about something, the gravest first.
-
-    :param branch: the commit of the branch that they were compared with.
-    """
+    """What a page says: how many answers of each kind, and those that are about something, the gravest first."""
     counts = Counter(pull.answer for pull in pulls)
     about = sorted((pull for pull in pulls if pull.answer != "nothing"), key=lambda pull: ANSWERS.index(pull.answer))
     return {

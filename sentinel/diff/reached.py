@@ -119,10 +119,7 @@ Place = tuple[str, str]
 
 
 class Code:
-    """The definitions in the trees of one mirror, or in a checkout. A file is parsed once, whichever trees have it.
-
-    :param modules: what was parsed already, by blob id.
-    """
+    """The definitions in the trees of one mirror, or in a checkout. A file is parsed once, whichever trees have it."""
 
     def __init__(self, target: Target, trees: Trees, modules: dict[str, Module] | None = None) -> None:
         self._trees = trees

@@ -54,10 +54,7 @@ class Since:
         return commits.commit(self._mirror, sha)
 
     def commit(self, subject: Subject, compared: Compared) -> tuple[Commit | None, str]:
-        """The commit with which a boundary came to differ; or None and why it is not known.
-
-        :raises WorkerError: where the worker itself does not run.
-        """
+        """The commit with which a boundary came to differ; or None and why it is not known."""
         decide = self._decider(subject, compared)
         if decide is None:
             return None, "nothing that differs can be asked of the commits between"

@@ -21,8 +21,6 @@ class Name:
     :ivar kind: ``function``, ``class``, ``import`` or ``value``.
     :ivar span: the first line, with decorators, and the last one.
     :ivar leads: dotted paths, as written: what is imported or assigned, or a class's bases.
-    :ivar names: of a class.
-    :ivar parameters: of a function.
     """
 
     kind: str
@@ -93,7 +91,6 @@ _FAR = 8
 class Definition:
     """:ivar path: the dotted path under which it was looked for.
     :ivar file: its path in the repository.
-    :ivar blob: the file's object name.
     """
 
     path: str
@@ -136,7 +133,6 @@ class Trees(Protocol):
 class Definitions:
     """Finds dotted paths in the trees of one mirror. A file is read once, whichever trees have it.
 
-    :param roots: the target's package roots.
     :param module: what a blob defines, for a caller that has read it already.
     """
 

@@ -53,7 +53,6 @@ class Change:
     :ivar commit: the first revision of which that is true.
     :ivar after: the last revision that was decided otherwise; None where there is none.
     :ivar undecided: how many revisions between the two could not be decided: the change is in one of them, or here.
-    :ivar why: the kind of reason of those.
     :ivar begins: whether nothing before it could be judged: no revision was decided, or the code was absent.
     :ivar origin: where the code came from that a history begins with.
     """
@@ -72,7 +71,6 @@ class Lifetime:
     """A time for which the bug was there.
 
     :ivar ended: None where it is still there.
-    :ivar last: the last commit that has it.
     :ivar days: between the author dates; 0 where the clock went backwards in between.
     """
 

@@ -35,7 +35,6 @@ class ClosureVerdict:
     :ivar closure, answers: by which it is recognised.
     :ivar verdict, kind, reason: as in :class:`~sentinel.deciding.outcomes.Verdict`; a reason may name lines of
         ``commit``.
-    :ivar commit: where it was probed.
     :ivar boundary: the dotted path that was found there; empty where none was.
     :ivar file, line, blob: where it is defined.
     """

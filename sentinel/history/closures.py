@@ -98,9 +98,7 @@ class Revision:
     """One revision, to be asked.
 
     :ivar roots: the package roots that it has: path and tree object.
-    :param tree: the object name of its tree.
     :param memo: answers of folders, shared by all revisions of one mirror.
-    :param beside: which third-party packages there are.
     """
 
     def __init__(

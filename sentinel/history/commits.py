@@ -53,7 +53,6 @@ def history(mirror: Path, head: str, since: str | None = None, until: str | None
     :param since: a full sha, which is then the first commit, or a day: the commits before the first one that is not
         older are left out, whatever the clocks of the later ones said.
     :param until: a day: the commits after the last one that is not younger are left out.
-    :raises GitError: where the mirror's history is torn.
     """
     span = [head, f"^{since}"] if since and not _DAY.fullmatch(since) else [head]
     commits = _read(mirror, "--topo-order", "--reverse", "--first-parent", *span)

@@ -37,7 +37,6 @@ NOT_YET = "not yet bound"
 class Looked:
     """One function that carries training signal.
 
-    :ivar module: its dotted name.
     :ivar by: the contracts that it is bound to; what ran it; or the reason why it is left out, or not called.
     """
 
@@ -156,8 +155,6 @@ def called(
 ) -> Coverage:
     """The coverage in which what answers with no line of an adapter is automatic, and what runs when a boundary or one
     of these is called is within a call.
-
-    :param bound: the boundaries.
     """
     from sentinel.search.inferred import answers, ran_by, ready  # Hypothesis takes its time
 
@@ -213,8 +210,6 @@ def lines(
     """The lines and branches of each function that a contract looks at, or that ran beside one, which ran in a search;
     as coverage.py counts them, without those that raise.
 
-    :param folder: where the files are.
-    :param level: ``quick`` or ``deep``.
     :param recipes: the target's; a search looks at their scenarios first.
     """
     from sentinel.search.boundary_search import BoundarySearch  # Hypothesis takes its time

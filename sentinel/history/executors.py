@@ -71,11 +71,7 @@ class Executor(Protocol):
 
 
 class Local:
-    """Processes on this machine's cores: one worker, a lane a core, each with a working copy that moves along.
-
-    :param folder: where the copies are kept while this lives.
-    :param mirror: the git directory of a target's mirror.
-    """
+    """Processes on this machine's cores: one worker, a lane a core, each with a working copy that moves along."""
 
     def __init__(
         self,

@@ -30,10 +30,7 @@ class MissingObjectError(GitError):
 
 
 class LargeObjectError(MissingObjectError):
-    """A file too large to be looked into: as good as absent.
-
-    :ivar size: its bytes.
-    """
+    """A file too large to be looked into: as good as absent."""
 
     def __init__(self, name: str, size: int) -> None:
         super().__init__(f"object {name} is larger than {SOURCE_LIMIT} bytes")
@@ -41,10 +38,7 @@ class LargeObjectError(MissingObjectError):
 
 
 class GitTrees:
-    """Reads trees and blobs of one mirror; close it at the end. Safe to use from several threads.
-
-    :param mirror: the git directory.
-    """
+    """Reads trees and blobs of one mirror; close it at the end. Safe to use from several threads."""
 
     def __init__(self, mirror: Path) -> None:
         self._mirror = mirror
@@ -78,10 +72,7 @@ class GitTrees:
         return entries
 
     def blob(self, name: str) -> bytes:
-        """Give the content of a file.
-
-        :raises MissingObjectError: where the mirror does not have it.
-        """
+        """Give the content of a file."""
         with self._lock:
             return self._read(name, b"blob")
 

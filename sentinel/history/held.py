@@ -26,11 +26,7 @@ def held_to(
     count: int,
     seed: int = 0,
 ) -> Iterator[Outcome]:
-    """Compare every function that is understood at both revisions, and takes the same there.
-
-    :param refs: the earlier one and the later one.
-    :param count: scenarios of each.
-    """
+    """Compare every function that is understood at both revisions, and takes the same there."""
     adapter, sides = catalog.adapters[target], list[Functions]()
     for ref in refs:
         covered = coverage(adapter.target, CheckoutTrees(runner.checkout(target, ref)))

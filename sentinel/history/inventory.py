@@ -111,9 +111,7 @@ class Function:
     """A function or method that carries training signal.
 
     :ivar name: in its module, with its classes.
-    :ivar span: its first line, with decorators, and its last.
     :ivar subjects: what its words speak of.
-    :ivar signature: what it takes.
     """
 
     name: str
@@ -124,12 +122,7 @@ class Function:
 
 @dataclass(frozen=True)
 class Source:
-    """What a file defines.
-
-    :ivar names: as :func:`~sentinel.history.bindings.names_of` gives them.
-    :ivar functions: those that carry training signal, in the order of the file.
-    :ivar unread: why the file could not be read.
-    """
+    """What a file defines."""
 
     names: Mapping[str, Name] = field(default_factory=dict)
     functions: tuple[Function, ...] = ()

@@ -38,7 +38,6 @@ Decide = Callable[[Commit], dict[str, ClosureVerdict]]
 class Account:
     """What a sweep gave.
 
-    :ivar records: one for each recipe, in order.
     :ivar probed: how many verdicts were measured for it in this run.
     """
 

@@ -155,11 +155,7 @@ def _commit(document: Document | None) -> str:
 def with_commits(
     changes_: list[Change], recipes: Mapping[str, Recipe], ledger_of: Callable[[str], Ledger]
 ) -> Iterator[Change]:
-    """The changes, those of a bug that came or went with the commit that brought or took it.
-
-    :param recipes: by bug id.
-    :param ledger_of: the ledger of a target.
-    """
+    """The changes, those of a bug that came or went with the commit that brought or took it."""
     for change in changes_:
         if change.what not in ("newly broken", "newly fixed"):
             yield change

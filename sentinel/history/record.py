@@ -75,8 +75,6 @@ class Selection:
 
     :ivar ref: the branch or commit that was asked for.
     :ivar since, until: days or refs, as they were asked for; empty: the whole history.
-    :ivar walk: ``first-parent``, ``tags`` or ``releases``.
-    :ivar kind: ``git`` or ``pypi``.
     :ivar head: the full sha that the ref was.
     :ivar begins: the commits at which the history begins because the mirror is shallow.
     """
@@ -156,10 +154,7 @@ def dumps(document: Record) -> str:
 
 
 def write(file: Path, document: Record) -> bool:
-    """Write a record where it is not there already; whether anything changed.
-
-    :raises SentinelError: where it cannot be written.
-    """
+    """Write a record where it is not there already; whether anything changed."""
     text = dumps(document)
     try:
         if file.read_text(encoding="utf-8") == text:
@@ -233,10 +228,7 @@ def files(folder: Path) -> Iterator[Path]:
 
 
 def of_bug(folder: Path, bug: str) -> list[dict[str, Any]]:
-    """Give the records of a bug, whole: the one over most commits first.
-
-    :raises SentinelError: where there is none; names the nearest.
-    """
+    """Give the records of a bug, whole: the one over most commits first."""
     kept = every(folder)
     records = [record for record in kept if record["bug_id"].lower() == bug.lower()]
     if not records:

@@ -62,10 +62,7 @@ def _order(text: str) -> Version:
 def sweep_releases(
     catalog: Catalog, settings: Settings, target: Target, recipes: Sequence[Recipe], tell: Progress | None = None
 ) -> Account:
-    """Give the verdict of each recipe in each release.
-
-    :raises Unavailable: as :func:`versions`.
-    """
+    """Give the verdict of each recipe in each release."""
     store = ClosureVerdictStore()
     listed = versions(target)
     entries = {

@@ -24,10 +24,7 @@ print(json.dumps({**found, "python": ["python", platform.python_version()]}))
 
 
 def surroundings(python: str | None) -> Surroundings:
-    """Say what an interpreter has; None: this one.
-
-    :raises SentinelError: where the interpreter does not run.
-    """
+    """Say what an interpreter has; None: this one."""
     if python is None:
         return _here
     listed = _listed(python)

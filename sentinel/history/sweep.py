@@ -28,10 +28,7 @@ Told = Callable[[int, int, int], None]
 
 
 class Sweep:
-    """:ivar probed: how many verdicts were measured.
-    :param entries: by bug id, of the same recipes.
-    :param beside: which third-party packages there are where probes run.
-    """
+    """:ivar probed: how many verdicts were measured."""
 
     def __init__(
         self,
@@ -59,7 +56,6 @@ class Sweep:
         Stopped by an exception (Ctrl-C among them), all that was decided until then is kept.
 
         :raises GitError: where the mirror cannot be read.
-        :raises WorkerError: where the worker itself does not run.
         :raises SentinelError: where the disk is full.
         """
         missing = [commit for commit in commits if self._missing(commit)[1]]

@@ -131,10 +131,7 @@ def row(record: Record) -> tuple[str, ...]:
 
 
 def overview(records: Sequence[Record]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Give a line for each bug: what its longest record of commits says, and which tags and releases on PyPI have it.
-
-    :returns: headings and rows, by target and bug.
-    """
+    """Give a line for each bug: what its longest record of commits says, and which tags and releases on PyPI have it."""
     bugs: dict[tuple[str, str], dict[str, Record]] = {}
     for record in sorted(records, key=lambda record: int(record["commits"])):
         bugs.setdefault((record["target"], record["bug_id"]), {})[_kind_of(record)] = record

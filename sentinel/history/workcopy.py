@@ -62,7 +62,6 @@ class WorkCopy:
 
         :param roots: the package roots there: path and tree object.
         :raises Unavailable: where the commit has none, or the mirror lacks a source file of it.
-        :raises OSError: where it cannot be written.
         """
         if not roots:
             paths = ", ".join(root.path for root in self._target.roots)

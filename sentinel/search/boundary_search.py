@@ -162,7 +162,6 @@ class BoundarySearch:
     leaving it out means the same: the scenarios before it are those of a shorter search.
 
     :ivar subject: the boundary, its contract narrowed to what is known by now.
-    :ivar tried: scenarios tried so far.
     :param laws: the laws to look with; the others' variants are drawn all the same, so that the sequence stays.
     :param shrinking: calls that shrinking may take; a number and no time, so that a search repeats exactly.
     :param shrink_further: whether another symptom of a law that is known to be broken is shrunk, too. Otherwise it is
@@ -198,7 +197,6 @@ class BoundarySearch:
     ) -> None:
         """Go on for this many more scenarios; fewer where no more are to be had.
 
-        :param tick: called after each.
         :param enough: asked after each; ends the run early.
         :raises Undecidable: where the boundary cannot be called here at all.
         """
@@ -523,10 +521,7 @@ class BoundarySearch:
         return again.case is not None and not again.violations
 
     def _confirm(self, suspects: Sequence[Finding], replayed: bool = False) -> bool:
-        """Measure violations once more, in a fresh process; those of one symptom that show there too are a finding.
-
-        :returns: whether any was confirmed.
-        """
+        """Measure violations once more, in a fresh process; those of one symptom that show there too are a finding."""
         if not suspects:
             return False
         confirmed = False

@@ -70,8 +70,6 @@ class Discovery:
     :ivar tried: scenarios so far; ``--examples`` of a run that repeats this one.
     :ivar stopped: whether it was interrupted.
     :param found: called with each finding as it comes.
-    :param tell: called with one line about where the search stands.
-    :param interval: seconds between such lines.
     :param memory: earlier runs' failing scenarios, tried first; None to go by the seed alone.
     """
 
@@ -251,8 +249,6 @@ def recognised(
 ) -> Iterator[Finding]:
     """The findings, one after the other, with the recipes that explain them: same law, the boundary is the recipe's or
     calls it, and the recipe's bug is there at this ref.
-
-    :param subjects: the boundaries of the target, where scenarios of recipes are tried.
     """
     decided: dict[str, str] = {}
 
@@ -285,9 +281,6 @@ def is_there(recipe: Recipe, verdict: str, findings: Iterable[Finding]) -> bool:
     """Whether a recipe's bug is there: its values are, or its very scenario breaks its law, in other numbers. Numbers
     move with whatever else a version does otherwise, and the recipe's boundary, or an option that one of its variants
     sets, may not be in this version.
-
-    :param verdict: the recipe's at this ref.
-    :param findings: those at its boundary, at this ref.
     """
     return verdict == "reproduced" or (
         verdict != "fixed"

@@ -62,10 +62,7 @@ def run(
 
 
 class Draws:
-    """A :class:`~sentinel.contracts.contract.Choose` that draws from Hypothesis.
-
-    :param draw: Hypothesis' draw function of a composite strategy.
-    """
+    """A :class:`~sentinel.contracts.contract.Choose` that draws from Hypothesis."""
 
     def __init__(self, draw: Callable[[st.SearchStrategy[Any]], Any]) -> None:
         self._draw = draw

@@ -15,7 +15,6 @@ from sentinel.search.scenarios import with_dialects
 class Example:
     """:ivar variants: variant name -> canonical inputs, as a search at this boundary would have drawn them.
     :ivar laws: the laws that are said to be broken there.
-    :ivar name: whose example it is: a recipe's bug id.
     """
 
     variants: Mapping[str, Inputs]

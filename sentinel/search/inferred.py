@@ -52,7 +52,6 @@ class Broken:
     """A law that a function no longer keeps, or an answer that is another one.
 
     :ivar law: None where its numbers alone are others.
-    :ivar key: of the answer.
     :ivar kept: scenarios in which the law held at the earlier revision.
     """
 

@@ -116,7 +116,6 @@ def written(value: Any, item: Input | None = None) -> Any:
 def save(folder: Path, document: Mapping[str, Any], command: str = "sentinel discover") -> Path:
     """Write ``<folder>/<BUG-ID>.yaml``; a file that is there already is another's, and keeps its place.
 
-    :returns: the file.
     :raises SentinelError: where the folder cannot be written.
     """
     import yaml

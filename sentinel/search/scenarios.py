@@ -160,8 +160,6 @@ def part(contract: Contract, inputs: Mapping[str, Any], choose: Choose) -> dict[
 def takes(contract: Contract, binding: Binding, variants: Mapping[str, Mapping[str, Any]]) -> bool:
     """Whether a boundary, as its adapter has it today, takes a scenario that was drawn for it once, perhaps by another
     Sentinel: these inputs, with the values that are fixed, in the choices and styles of mask that are accepted.
-
-    :param contract: the narrowed one.
     """
     first = next(iter(variants.values()), {})
     if not first or any(set(inputs) != {item.name for item in contract.inputs} for inputs in variants.values()):

@@ -40,10 +40,7 @@ _PATIENCE = 300
 
 @dataclass(frozen=True)
 class LawJob:
-    """One question: does this boundary keep this law at this ref?
-
-    :ivar boundary: a subject's name.
-    """
+    """One question: does this boundary keep this law at this ref?"""
 
     target: str
     boundary: str
@@ -112,10 +109,7 @@ class Survey:
                 self._searched(place)
 
     def decide(self, job: LawJob) -> Decision:
-        """The decision of a job.
-
-        :raises WorkerError: where the worker itself does not run.
-        """
+        """The decision of a job."""
         if job not in self._decided:
             self.plan([job])
             self._searched(job.place).result()
@@ -262,10 +256,7 @@ def checkout_with_registries(runner: Runner, catalog: Catalog, target: str, ref:
 def law_jobs(
     catalog: Catalog, target: str, refs: Iterable[Ref], checkout: Callable[[Ref], Checkout | None] = lambda ref: None
 ) -> list[LawJob]:
-    """Every law of every boundary of a target at these refs.
-
-    :param checkout: the code at a ref, for what it registers.
-    """
+    """Every law of every boundary of a target at these refs."""
     return [
         LawJob(target, subject.name, law.name, ref)
         for ref in refs

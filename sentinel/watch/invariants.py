@@ -17,7 +17,6 @@ _TRAINER, _OPTIMISER = "a trainer of transformers", "an optimiser of torch"
 @dataclass(frozen=True)
 class Invariant:
     """:ivar of: the kinds of what is seen that it looks at.
-    :ivar reason: why it must be so.
     :ivar needs: what must be there for it to see anything.
     :ivar broken: how it is broken; empty where it is kept. It may keep something for the next look.
     :ivar across: whether it compares processes of one run, and keeps what it keeps for all of them.
@@ -35,7 +34,6 @@ class Invariant:
 class Memory:
     """What invariants keep between looks at one process, each for itself; and how often each has looked.
 
-    :param without: names of those that are switched off.
     :param together: what is kept for all processes.
     """
 

@@ -35,7 +35,6 @@ class Watching:
 
     :ivar counts: what became of it, once it has ended: violations, calls that were checked, and why others were not.
     :ivar checker: the number of the process beside it, where this one has started it.
-    :ivar watcher: the functions that are watched by now.
     """
 
     def __init__(

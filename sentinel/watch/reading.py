@@ -90,7 +90,6 @@ class Reading:
         adapter's calls have it (``mostly``). Of two inputs of which a call has the difference, one is read as that
         (``difference``), and the other as 0 (``zero``).
     :ivar open: inputs that no part shows, each with what it may be.
-    :ivar plan: what to copy.
     :ivar keys: what is observed of a result; empty while that is tried out.
     :ivar idle: parts that are not copied, as they made no difference to the adapter's calls.
     :ivar scaling: parts by which a loss and its gradients are multiplied, whatever the scenario: how many micro-batches
@@ -427,10 +426,7 @@ def _as_rows(value: Any, mask: Any) -> Any:
 
 
 def _another(value: Any) -> Any:
-    """Another value of the same kind.
-
-    :raises Unreadable: for what has no other that is known to be one.
-    """
+    """Another value of the same kind."""
     if isinstance(value, torch.Tensor) and value.dim() == 2 and not value.is_floating_point():
         return torch.cat([value, 1 - value], 1)
     if isinstance(value, (torch.Tensor, float)):

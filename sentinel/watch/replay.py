@@ -29,7 +29,6 @@ class Replayed:
 
     :ivar event: as the run has written it, with ``count`` and ``of``: in how many of the calls that were looked at.
     :ivar finding: what shows it outside of the run, shrunk; None where nothing does.
-    :ivar reason: why not.
     """
 
     event: Mapping[str, Any]
@@ -66,10 +65,7 @@ def violations(file: Path) -> list[dict[str, Any]]:
 def replayed(
     runner: Runner, catalog: Catalog, events: Sequence[Mapping[str, Any]], ref: Ref | None
 ) -> Iterator[Replayed]:
-    """Measure violations again; each law of each boundary once.
-
-    :param ref: where; None: the copy that is installed.
-    """
+    """Measure violations again; each law of each boundary once."""
     keys = set()
     for event in events:
         key = event["target"], event["boundary"], event["law"], event["symptom"]

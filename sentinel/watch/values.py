@@ -63,7 +63,6 @@ def at(arguments: Mapping[str, Any], path: Path, answers: Mapping[str, Any]) -> 
 class Copier:
     """Copies what one call has.
 
-    :param room: bytes that are left.
     :param names: whether labels stay what they are.
     """
 

@@ -34,9 +34,6 @@ _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GEN
 class Plan:
     """What to copy of the calls of one boundary.
 
-    :ivar number: by which the checker knows it.
-    :ivar function: its module and qualified name.
-    :ivar paths: the parts of a call.
     :ivar methods: methods whose answers are parts of a call: name -> module and qualified name.
     :ivar differentiable: the parts with respect to which a loss has gradients that matter.
     """
