@@ -84,12 +84,12 @@ class Member:
         return self.subject.boundary
 
     def terms(self, inputs: Inputs) -> dict[str, Any]:
-        """A scenario as this boundary can be asked it: with what it fixes, what it takes first in the place of what it
-        does not take, and its dialects."""
+        """Give a scenario as this boundary can be asked it: with what it fixes, what it takes first in the place of
+        what it does not take, and its dialects."""
         return dict(inputs) if self.opened is None else _terms(self.subject, inputs)
 
     def answers(self, session: LawSession, subject: Subject, scenarios: Mapping[str, Inputs], describe: Told) -> Sat:
-        """What it answers to scenarios in its terms.
+        """Give what it answers to scenarios in its terms.
 
         :param subject: what it is asked about together with others; an input that this leaves out need not be taken.
         """
@@ -174,7 +174,7 @@ class Across(Pair):
         answer: Sat,
         coarsest: str,
     ) -> Trial:
-        """What one of them refuses, nobody can compare."""
+        """Give what one of them refuses, nobody can compare."""
         for each in called.values():
             if each.observation is None:
                 failed = each.refused or Failed("crash", each.silent or "a call without an observation")
@@ -188,7 +188,7 @@ class Across(Pair):
             return Trial(variants, silent=str(error))
 
     def _explained(self, subject: Subject, law: Law, trial: Trial) -> Trial:
-        """The trial without what is rounding; with what explains the rest as its symptom."""
+        """Give the trial without what is rounding; with what explains the rest as its symptom."""
         if not trial.violations or trial.case is None:
             return trial
         wide, closer = widened(subject.contract, trial.variants), trial
@@ -222,7 +222,7 @@ class Across(Pair):
 
 
 def _meant(binding: Binding, inputs: Inputs) -> str:
-    """Why the boundary is not its contract's definition, where its adapter says that it means that."""
+    """Say why the boundary is not its contract's definition, where its adapter says that it means that."""
     reasons = (item.reason for item in binding.dialects if item.name == THE_ORACLE_AGREES.name and item.holds(inputs))
     return next(reasons, "")
 
@@ -238,7 +238,7 @@ def _alike(case: Case, inputs: Inputs, one: Mapping[str, Any], other: Mapping[st
 
 
 def the_same_is_meant(case: Case) -> list[Violation]:
-    """``|one - other| <= bound`` wherever both are finite and count, for outputs, gradients and decisions of both.
+    """Demand ``|one - other| <= bound`` wherever both are finite and count, of outputs, gradients and decisions.
 
     Where one is not finite, that is what *finite in, finite out* is about, and no other meaning.
     """
@@ -318,7 +318,7 @@ class Row:
 
 
 def identities(contract: Contract) -> list[str]:
-    """The settings that say which of several things a boundary of the contract computes."""
+    """Give the settings that say which of several things a boundary of the contract computes."""
     return [
         item.name
         for item in contract.inputs
@@ -327,7 +327,7 @@ def identities(contract: Contract) -> list[str]:
 
 
 def meanings(contract: Contract, bindings: Sequence[Binding]) -> Iterator[dict[str, Any]]:
-    """Each thing that at least two of the bindings (or one and the definition) can be asked for."""
+    """Give each thing that at least two of the bindings (or one and the definition) can be asked for."""
     names = identities(contract)
     values = [dict.fromkeys(v for binding in bindings for v in _values(contract, binding, name)) for name in names]
     yield from (dict(zip(names, each)) for each in product(*values))
@@ -341,7 +341,7 @@ def _values(contract: Contract, binding: Binding, name: str) -> tuple[Any, ...]:
 
 
 def settled(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> Contract | None:
-    """The contract as a boundary has it with these settings; None where it cannot be set so."""
+    """Give the contract as a boundary has it with these settings; None where it cannot be set so."""
     for name, value in where.items():
         item = contract.input(name)
         examples = item is not None and item.kind == "number" and name not in {*binding.fixed, *binding.accepts}
@@ -353,7 +353,7 @@ def settled(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> C
 
 
 def joint(one: Member, other: Member) -> Subject | str:
-    """What both can be asked, in settings that both take where there are any; or why there is nothing."""
+    """Give what both can be asked, in settings that both take where there are any; or why there is nothing."""
     if one.opened is None:
         one, other = other, one
     contract = one.subject.contract
@@ -476,8 +476,8 @@ class Agreement:
         return apart, outcome.spoken + len(outcome.findings)
 
     def _explaining(self, pair: Across, subject: Subject, members: Sequence[Member], why: str) -> tuple[str, ...]:
-        """The known bugs of what is not as it is defined whose own scenarios tell the two apart, too; else those of
-        functions that it called."""
+        """Give the known bugs of what is not as it is defined whose own scenarios tell the two apart, too; else
+        those of functions that it called."""
         ran = pair.logs[subject.name].functions if subject.name in pair.logs else {}
         for side, member in zip(SIDES, members):
             if why == f"{UNEXPLAINED}{member.name}" and not self._bugs.get(member.name):
@@ -496,7 +496,7 @@ class Agreement:
 
 
 def everyday(contract: Contract, where: Mapping[str, Any], members: Sequence[Member]) -> Inputs | None:
-    """A small batch of several responses of several lengths, with the settings that most members take."""
+    """Give a small batch of several responses of several lengths, with the settings that most members take."""
     kept = []
     for item in contract.inputs:
         taken = [_values(contract, member.subject.binding, item.name) for member in members]
@@ -529,7 +529,8 @@ def everyday(contract: Contract, where: Mapping[str, Any], members: Sequence[Mem
 
 
 def _telling(contract: Contract, inputs: Inputs) -> bool:
-    """Whether a person sees in a batch what is done to it: few rows and tokens, of several lengths, small numbers."""
+    """Say whether a person sees in a batch what is done to it: few rows and tokens, of several lengths, small
+    numbers."""
     tensors = [value.array() for value in inputs.values() if isinstance(value, Tensor)]
     mask = inputs.get(contract.mask)
     lengths = (mask.array() != 0).sum(-1) if isinstance(mask, Tensor) else np.array([1, 2])
@@ -544,11 +545,11 @@ def _telling(contract: Contract, inputs: Inputs) -> bool:
 
 
 def _explanations(apart: Sequence[Separation], member: Member) -> set[str]:
-    """What explains that a member is not as it is defined."""
+    """Give what explains that a member is not as it is defined."""
     mine = [item for item in apart if item.members == (DEFINITION, member.name)]
     return {repr((item.why.removesuffix(member.name), item.terms.get(member.name))) for item in mine}
 
 
 def _width(member: Member) -> int:
-    """How much a boundary takes: choices and inputs that are drawn."""
+    """Say how much a boundary takes: choices and inputs that are drawn."""
     return sum(max(len(item.choices), 1) for item in member.subject.contract.inputs if _drawn(item))

@@ -192,7 +192,7 @@ class Shared:
     places: list[tuple[str, OpenTarget]] = field(default_factory=list)
 
     def like(self, reached: Reached, binding: Binding) -> tuple[str, OpenTarget] | None:
-        """A process of a revision in which a boundary reaches just this."""
+        """Give a process of a revision in which a boundary reaches just this."""
         for place in self.places[::-1]:
             here = self.code.reached(place[0], binding)
             where = sighting(self.code.definitions, place[0], binding)
@@ -263,8 +263,8 @@ class Comparison:
         self._results: dict[str, Compared] = {}
 
     def static(self) -> list[State]:
-        """Every boundary of either revision, as its code tells, with what has changed of what it reaches. Those whose
-        state is empty are to be asked."""
+        """Give every boundary of either revision, as its code tells, with what has changed of what it reaches. Those
+        whose state is empty are to be asked."""
         states: list[State] = []
         one_, other_ = (self.codes[side].files(self.trees[side]) for side in SIDES)
         identical = one_ == other_
@@ -306,7 +306,7 @@ class Comparison:
         return states
 
     def _called(self) -> list[Subject]:
-        """What known bugs call as it stands: there are no laws for it, and no scenarios but theirs."""
+        """Give what known bugs call as it stands: there are no laws for it, and no scenarios but theirs."""
         adapter = str(self.catalog.adapters[self.target.name].file)
         bound = {subject.name for subject in self.subjects}
         callees = []
@@ -322,7 +322,7 @@ class Comparison:
         return self.codes[side].reached(self.trees[side], subject.binding)
 
     def beside(self, subject: Subject) -> list[str]:
-        """The functions that it reaches and that have other code now, by dotted path."""
+        """Give the functions that it reaches and that have other code now, by dotted path."""
         changed = self.states[subject.name][2]
         return [
             f"{self.target.module_of(file)}.{name}"
@@ -335,8 +335,8 @@ class Comparison:
         return next((unit for unit in units if unit.span == definition.name.span), None)
 
     def _alike(self, subject: Subject, side: str) -> Iterator[str]:
-        """What may be a boundary under another name: a function that is in the other revision alone, and has half its
-        lines in common with it."""
+        """Give what may be a boundary under another name: a function that is in the other revision alone, and has
+        half its lines in common with it."""
         own, other = self.codes[side], self.codes[_OTHER[side]]
         here, there = self.trees[side], self.trees[_OTHER[side]]
         definition = next(filter(None, (own.definitions.find(here, path) for path in subject.binding.paths)), None)
@@ -375,7 +375,7 @@ class Comparison:
         return {item[0].name: item for item in self.static()}
 
     def compared(self, name: str) -> Compared:
-        """One boundary; asks both revisions where its code does not tell."""
+        """Give one boundary; asks both revisions where its code does not tell."""
         if name not in self._results:
             subject, compared, changed = self.states[name]
             self._results[name] = compared  # of what calls itself, nothing is known while it is asked
@@ -389,8 +389,8 @@ class Comparison:
         return self._results[name]
 
     def place(self, side: str, subject: Subject) -> OpenTarget:
-        """Where a boundary can be asked: processes that import what will be, or such of another revision in which it
-        reaches the same code."""
+        """Say where a boundary can be asked: processes that import what will be, or such of another revision in
+        which it reaches the same code."""
         key = side, subject.name
         if key not in self._places:
             self._runner.start([self.target.name])
@@ -461,7 +461,7 @@ class Comparison:
         )
 
     def _by_bugs(self, subject: Subject, compared: Compared) -> Compared:
-        """What known bugs alone tell of a function: whether their verdicts are the same."""
+        """Give what known bugs alone tell of a function: whether their verdicts are the same."""
         verdicts = self._verdicts(subject)
         decided = [
             by_side for by_side in verdicts.values() if set(by_side.values()) <= {"reproduced", "fixed", "changed"}
@@ -489,8 +489,8 @@ class Comparison:
         return time.monotonic() > self._until
 
     def _passing_by(self, subject: Subject) -> Runs | None:
-        """What runs in the scenarios, where that passes by all that has changed; None where it does not, or the code
-        does not tell. One revision alone is asked then, and none where it is known already."""
+        """Give what runs in the scenarios, where that passes by all that has changed; None where it does not, or the
+        code does not tell. One revision alone is asked then, and none where it is known already."""
         one, other = (self.reached(side, subject) for side in SIDES)
         if one is None or other is None:
             return None
@@ -524,7 +524,7 @@ class Comparison:
         return runs
 
     def _new(self, subject: Subject, compared: Compared) -> Compared:
-        """A boundary that has nothing to be compared with answers for its laws."""
+        """Give a boundary that has nothing to be compared with answers for its laws."""
         session = self.place(AFTER, subject).law_session.fresh()
         try:
             search = self._searched(session, subject, subject.laws, self._examples)
@@ -542,14 +542,14 @@ class Comparison:
         return replace(compared, scenarios=search.tried, reason=reason, broken={AFTER: tuple(broken)} if broken else {})
 
     def _was_there(self, recipe: Recipe, finding: Finding) -> bool:
-        """Whether what is found in new code is a known bug of code that was there before, which it calls."""
+        """Say whether what is found in new code is a known bug of code that was there before, which it calls."""
         about = is_about(recipe, finding, self.target)
         return about and self._runner.decide(Job(recipe, self.refs[BEFORE])).verdict.name == "reproduced"
 
     def _turned(
         self, pair: Pair, subject: Subject, changed: Sequence[Change]
     ) -> Iterator[tuple[Trial, tuple[Violation, ...], tuple[str, ...]]]:
-        """What differs where an option that no scenario draws is set otherwise."""
+        """Give what differs where an option that no scenario draws is set otherwise."""
         ran = frozenset(
             path.rpartition(".")[2] for paths in pair.logs[subject.name].functions.values() for path in paths
         )
@@ -565,8 +565,8 @@ class Comparison:
     def _set_otherwise(
         self, session: LawSession, subject: Subject, changed: Sequence[Change], ran: Collection[str], count: int
     ) -> Iterator[list[Plan]]:
-        """Some scenarios with one option after the other set otherwise: those that the changed functions decide by, or,
-        where none of these runs, those that decide in what runs and names one of them."""
+        """Give some scenarios with one option after the other set otherwise: those that the changed functions decide
+        by, or, where none of these runs, those that decide in what runs and names one of them."""
         units = [each for _, *both in changed for each in both if each is not None and each.kind == "function"]
         names = {unit.name.rpartition(".")[2] for unit in units}
         if not names & {*ran}:
@@ -605,7 +605,7 @@ class Comparison:
         return Difference(symptom, inputs, answers, details, double, examples, slip)
 
     def _searched(self, session: LawSession, subject: Subject, laws: Sequence[Law], examples: int) -> BoundarySearch:
-        """What a search for so many scenarios shows of some laws of a boundary."""
+        """Give what a search for so many scenarios shows of some laws of a boundary."""
         shrinking = LEVELS["quick"][1]
         search = BoundarySearch(session, subject, self._seed, laws, shrinking, shrink_further=False, glimpse=True)
         search.try_recipes(self._recipes)
@@ -613,7 +613,7 @@ class Comparison:
         return search
 
     def _search_one(self, session: LawSession, subject: Subject, inputs: Inputs) -> BoundarySearch:
-        """What the laws say of one scenario."""
+        """Give what the laws say of one scenario."""
         search = BoundarySearch(session, subject, self._seed)
         search.begin([Example({"": inputs}, tuple(law.name for law in subject.laws))])
         return search
@@ -626,10 +626,10 @@ class Comparison:
         log: Log,
         all_: Subject,
     ) -> dict[str, tuple[Broken, ...]]:
-        """The laws that one side breaks on a scenario on which the other keeps them: on those that differ, and on any
-        that a search comes by, which looks for nothing else: what both break somewhere may be broken in more places
-        since. Where no number differs, a law may still tell that a call leaves something behind.
-        An option or a choice that came with the change answers for its laws, as new code does.
+        """Give the laws that one side breaks on a scenario on which the other keeps them: on those that differ, and on
+        any that a search comes by, which looks for nothing else: what both break somewhere may be broken in more places
+        since. Where no number differs, a law may still tell that a call leaves something behind. An option or a choice
+        that came with the change answers for its laws, as new code does.
 
         :param all_: the boundary with the inputs that one side alone takes.
         """
@@ -664,8 +664,9 @@ class Comparison:
         return {side: tuple(broken.values()) for side, broken in broken_by.items()}
 
     def _in_another_form(self, compared: Compared, changed: Sequence[Change]) -> Compared:
-        """A helper that refuses what it took before, or answers it by another definition, while all that call it are
-        boundaries whose numbers stay: it takes its arguments in another form, and nobody gives it the former one."""
+        """Give a helper that refuses what it took before, or answers it by another definition, while all that call
+        it are boundaries whose numbers stay: it takes its arguments in another form, and nobody gives it the former
+        one."""
         refuses = any(each.symptom == "raises" for each in compared.differences)
         speak = [each for each in compared.broken.get(AFTER, ()) if not each.defined and each.law != _ANSWERED]
         if not refuses or speak or compared.bugs.get(AFTER):
@@ -680,7 +681,7 @@ class Comparison:
         return replace(compared, broken={**compared.broken, AFTER: ()}, reason=why)
 
     def _calling(self, helpers: Collection[str]) -> Iterator[tuple[str, Unit]]:
-        """Where functions of these names are named in the later revision, outside of themselves."""
+        """Say where functions of these names are named in the later revision, outside of themselves."""
         code, last = self.codes[AFTER], {name.rpartition(".")[2] for name in helpers}
         for file, blob in code.definitions.sources(self.trees[AFTER]):
             if code.names(blob, last):
@@ -693,7 +694,7 @@ class Comparison:
         return next((n for n, each in self.states.items() if each[1].places.get(AFTER, "").endswith(place)), None)
 
     def _verdicts(self, subject: Subject) -> dict[str, dict[str, str]]:
-        """State bug of a boundary -> its verdict, by side."""
+        """Decide each known bug of a boundary at both sides."""
         return {
             recipe.bug_id: {side: self._decided(recipe, side, subject) for side in SIDES}
             for recipe in self._recipes
@@ -715,7 +716,7 @@ class Comparison:
         return places
 
     def _unreached(self, log: Log, changed: Sequence[Change]) -> tuple[str, ...]:
-        """The changed functions that ran at neither revision."""
+        """Give the changed functions that ran at neither revision."""
         ran = {path for paths in log.functions.values() for path in paths}
         left = []
         for change in changed:
@@ -728,7 +729,7 @@ class Comparison:
 
 
 def _of_one_side(verdicts: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
-    """By side: the known bugs of a boundary that are there, and not at the other."""
+    """Give, by side, the known bugs of a boundary that are there and not at the other."""
     return {
         side: tuple(
             bug for bug, by_side in verdicts.items() if (by_side[side], by_side[other]) == ("reproduced", "fixed")
@@ -742,7 +743,7 @@ def _lines(unit: Unit | None) -> frozenset[str]:
 
 
 def _described(subject: Subject, sides: Mapping[str, Sighting]) -> Compared:
-    """What the syntax says of a boundary at both revisions."""
+    """Give what the syntax says of a boundary at both revisions."""
     definitions = {side: where.definition for side, where in sides.items() if where.definition is not None}
     parameters = {side: tuple(sorted(each.name.parameters)) for side, each in definitions.items()}
     return Compared(
@@ -755,7 +756,7 @@ def _described(subject: Subject, sides: Mapping[str, Sighting]) -> Compared:
 
 
 def _named(changed: Sequence[Change]) -> tuple[str, ...]:
-    """``file:line name`` of changed definitions, as they are after; with a word for what was added or taken away."""
+    """Give ``file:line name`` of changed definitions, as they are after; says what was added or taken away."""
     texts = []
     for (file, name), one, other in changed:
         unit = other or one
@@ -766,14 +767,14 @@ def _named(changed: Sequence[Change]) -> tuple[str, ...]:
 
 
 def _names_of(binding: Binding) -> frozenset[str]:
-    """The names that an adapter uses of a boundary's code."""
+    """Give the names that an adapter uses of a boundary's code."""
     paths = (*binding.paths, *binding.imports, *binding.twins, *binding.requires)
     called = names_in(binding.call) if binding.call is not None else ()
     return frozenset(called).union(*(path.split(".") for path in paths))
 
 
 def _answers(by_side: Mapping[str, Any], beside: Collection[str] = ()) -> dict[str, Mapping[str, Any] | str]:
-    """:param beside: what is asked for of what is handed on beside the contract, if anything is."""
+    """Give by side what was observed, or raised; of ``beside``, what is handed on beside the contract."""
     answers: dict[str, Mapping[str, Any] | str] = {}
     for side, sat in by_side.items():
         called: Called = next(iter(sat.answers.values()))
@@ -793,7 +794,9 @@ def _in_single(inputs: Inputs) -> Inputs:
 
 
 def _broken(finding: Finding, silenced: Collection[str] = ()) -> Broken:
-    """:param silenced: what this side alone always calls 0: that is no definition of anything, and neither is a metric
+    """Describe a finding.
+
+    :param silenced: what this side alone always calls 0: that is no definition of anything, and neither is a metric
     of 0 where there is something to count."""
     first = finding.violations[0]
     detail = f"{first.key}: {first.detail}" if first.key else first.detail
@@ -819,8 +822,8 @@ def _with_slips(
 
 
 def _refused(compared: Compared, log: Log, differences: Sequence[Difference]) -> Compared:
-    """What refuses every call at one side alone. A name that nobody defined is for the worse, and so is an argument
-    that no function takes; but one of another signature may be called as its adapter does not know."""
+    """Give what refuses every call at one side alone. A name that nobody defined is for the worse, and so is an
+    argument that no function takes; but one of another signature may be called as its adapter does not know."""
     side, why = next(iter(log.refused.items()))
     slips = {each.slip for each in differences}
     if slips & {"NameError", "TypeError"} and not (compared.parameters and "TypeError" in slips):
@@ -833,7 +836,7 @@ def _refused(compared: Compared, log: Log, differences: Sequence[Difference]) ->
 
 
 def _stays(caller: Compared, helpers: Collection[str]) -> bool:
-    """Whether a caller's numbers are what they were, in scenarios that ran what has changed."""
+    """Say whether a caller's numbers are what they were, in scenarios that ran what has changed."""
     ran = not any(line.endswith(f" {name}") for line in caller.unreached for name in helpers)
     same = caller.state == "same numbers" or {each.symptom for each in caller.differences} <= {"dtype", BESIDE}
     return ran and same and not caller.broken.get(AFTER) and not caller.bugs.get(AFTER)
@@ -844,8 +847,8 @@ def _findings(*searches: BoundarySearch) -> list[Finding]:
 
 
 def _of_what_came(sessions: Mapping[str, LawSession], finding: Finding) -> Finding | None:
-    """A finding, where the side before has not the option or the choice that its scenario asks for, and what is broken
-    is right without that option."""
+    """Give a finding, where the side before has not the option or the choice that its scenario asks for, and what is
+    broken is right without that option."""
     with suppress(Undecidable):
         [before] = sessions[BEFORE].try_(finding.subject, [(finding.law, finding.trial.variants)])
         if before.unknown_input:

@@ -71,7 +71,7 @@ TABLE = (
 
 
 def rows_named(name: str, contracts: Sequence[str]) -> tuple[Meaning, ...]:
-    """A contract, with all that it may mean; or the rows of the table of a name.
+    """Give a contract, with all that it may mean; or the rows of the table of a name.
 
     :raises SentinelError: for any other name, with the nearest.
     """
@@ -89,7 +89,7 @@ def _spelt(title: str) -> str:
 
 
 def _relative(where: Mapping[str, Any]) -> dict[str, Any]:
-    """Which group advantage is the normalisation of rewards of these settings."""
+    """Say which group advantage is the normalisation of rewards of these settings."""
     if where.get("mean_level", "group") != "group" or where.get("std_level") == "batch":
         return {"estimator": "none"}
     if where.get("leave_one_out"):
@@ -128,7 +128,9 @@ class Frameworks:
         self.unavailable: dict[str, str] = {}
 
     def contract(self, name: str) -> Contract:
-        """:raises SentinelError: where nothing of the targets is bound to it, or it has no definition."""
+        """Give a contract by name.
+
+        :raises SentinelError: where nothing of the targets is bound to it, or it has no definition."""
         contract = self._catalog.contracts[name]
         if contract.oracle is None:
             raise SentinelError(f"the contract {name} has no definition, so nothing is the same for all that bind it")
@@ -140,7 +142,7 @@ class Frameworks:
         return contract
 
     def bound(self, contract: str) -> bool:
-        """Whether anything of the targets is bound to it."""
+        """Say whether anything of the targets is bound to it."""
         return any(self._bindings(contract, target) for target in self._targets)
 
     def ref(self, target: str) -> Ref:
@@ -151,7 +153,7 @@ class Frameworks:
         return [item for item in self._catalog.targets[target].bindings if item.contract == contract]
 
     def rows(self, meaning: Meaning) -> Iterator[Row]:
-        """Each meaning of the contract that some binding has, compared."""
+        """Give each meaning of the contract that some binding has, compared."""
         contract = self.contract(meaning.contract)
         names = (contract.name, *(_READ_AS.get(contract.name, {}) if meaning.where else ()))
         bound = {target: [item for name in names for item in self._bindings(name, target)] for target in self._targets}
@@ -177,7 +179,7 @@ class Frameworks:
             yield row
 
     def _in_numbers(self, row: Row, contract: Contract, definition: Member, members: Sequence[Member]) -> None:
-        """What everybody makes of one batch: with the same settings, and with what is a framework's default."""
+        """Give what everybody makes of one batch: with the same settings, and with what is a framework's default."""
         there = [member for member in members if member.name in row.scenarios]
         batch = row.batch = everyday(contract, row.where, there) if there else None
         if batch is None:
@@ -199,7 +201,7 @@ class Frameworks:
                         row.usual[name] = Number(defaults, number.value)
 
     def _bugs_of(self, member: Member, called: Collection[str]) -> list[Recipe]:
-        """The recipes of the known bugs that a member, or one of the functions that it called, has at its ref."""
+        """Give the recipes of the known bugs that a member, or one of the functions that it called, has at its ref."""
         binding = member.subject.binding
         of_target = [item for item in self._recipes if item.target == member.target]
         own = [item for item in of_target if item.contract == binding.contract and item.boundary in binding.paths]
@@ -218,7 +220,8 @@ class Frameworks:
         return True
 
     def _members(self, target: str, where: Mapping[str, Any], contract: Contract) -> Iterator[Member]:
-        """The boundaries of a target that can be set so; those of another contract that can be asked the same, too."""
+        """Give the boundaries of a target that can be set so; those of another contract that can be asked the same,
+        too."""
         opened, adapter = self.opened[target], str(self._catalog.adapters[target].file)
         translations = _READ_AS.get(contract.name, {}) if where else {}
         for name in (contract.name, *translations):
@@ -238,7 +241,7 @@ class Frameworks:
 
 
 def _as_bound_to(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> Binding:
-    """What a binding says of the inputs that another contract has too."""
+    """Give what a binding says of the inputs that another contract has too."""
     names = {item.name: item.default for item in contract.inputs}  # what it leaves out is the usual value here
     fixed = {name: names.get(name) if value is None else value for name, value in binding.fixed.items()}
     return replace(
@@ -251,7 +254,7 @@ def _as_bound_to(contract: Contract, binding: Binding, where: Mapping[str, Any])
 
 
 def shortened(paths: Sequence[str]) -> dict[str, str]:
-    """Dotted paths by as many of their last parts as tell them apart; two at least of a method."""
+    """Give dotted paths by as many of their last parts as tell them apart; two at least of a method."""
     short = {}
     for path in paths:
         parts = path.split(".")
@@ -264,7 +267,7 @@ def shortened(paths: Sequence[str]) -> dict[str, str]:
 
 
 def _number(member: Member, contract: Contract, batch: Inputs, scenario: Inputs) -> dict[str, Number]:
-    """Its first output; nothing where it does not answer."""
+    """Give its first output; nothing where it does not answer."""
     subject = replace(member.subject, contract=contract)
     terms = member.terms(scenario)
     with suppress(Undecidable):
@@ -280,7 +283,7 @@ def _number(member: Member, contract: Contract, batch: Inputs, scenario: Inputs)
 
 
 def _halved(value: Any) -> Any:
-    """In bfloat16, where it is a tensor of floats."""
+    """Give a value in bfloat16, where it is a tensor of floats."""
     floats = isinstance(value, Tensor) and value.dtype == "float32"
     return from_array(value.array(), "bfloat16", value.requires_grad) if floats else value
 

@@ -24,7 +24,7 @@ BEFORE, AFTER = SIDES = ("before", "after")
 
 
 def numbers_stay(case: Case) -> list[Violation]:
-    """``|after - before| <= bound`` wherever both are finite, and finite at the same places; all else is equal."""
+    """Demand ``|after - before| <= bound`` wherever both are finite, and finite at the same places; the rest is equal."""
     one, other = case.observation[BEFORE], case.observation[AFTER]
     scale = scale_of(case, [case.inputs[BEFORE]], [one, other])
     declared = {item.key: item for item in case.contract.observes} if case.contract is not None else {}
@@ -38,7 +38,7 @@ def numbers_stay(case: Case) -> list[Violation]:
 
 
 def _difference(case: Case, item: Observed, one: Any, other: Any, scale: Scale) -> tuple[str, str]:
-    """Of what kind the difference is, and its largest number; two empty texts where there is none."""
+    """Say of what kind the difference is, and its largest number; two empty texts where there is none."""
     left, right = numbers(one), numbers(other)
     if left is None or right is None:
         return ("answer", "") if protocol.encode(one) != protocol.encode(other) else ("", "")
@@ -66,8 +66,8 @@ BESIDE = "beside"
 
 
 def beside_stays(case: Case, called: Mapping[str, Called]) -> list[Violation]:
-    """What is handed on beside the contract is the same: all that is returned and mutated, what a stand-in is asked,
-    what changed functions answer where both revisions give them the same."""
+    """Give what is handed on beside the contract is the same: all that is returned and mutated, what a stand-in is
+    asked, what changed functions answer where both revisions give them the same."""
     one, other = (called[side].beside for side in SIDES)
     whole = max(len(one), len(other)) < PARTS
     labels = {key.partition(": ")[0] for key in one} & {key.partition(": ")[0] for key in other}
@@ -88,7 +88,7 @@ def beside_stays(case: Case, called: Mapping[str, Called]) -> list[Violation]:
 def same_answers(
     contract: Contract, inputs: Inputs, one: Mapping[str, Any] | str, other: Mapping[str, Any] | str
 ) -> bool:
-    """Whether two answers are the same up to rounding; what was raised is, whatever it says."""
+    """Say whether two answers are the same up to rounding; what was raised is, whatever it says."""
     if isinstance(one, str) or isinstance(other, str):
         return isinstance(one, str) and isinstance(other, str)
     return not numbers_stay(Case(dict.fromkeys(SIDES, inputs), {BEFORE: one, AFTER: other}, None, contract))
@@ -98,8 +98,8 @@ NUMBERS_STAY = Law("numbers_stay", "the numbers are those of the revision before
 
 
 def numbers_stay_for(laws: Sequence[Law]) -> list[Law]:
-    """The same of each scenario as it is, with junk under its mask, and as one of the other laws varies it: in other
-    dtypes, with more padding."""
+    """Give the same of each scenario as it is, with junk under its mask, and as one of the other laws varies it: in
+    other dtypes, with more padding."""
     varying = [law for law in laws if law.vary is not None and not law.twin]
     junk = [law for law in varying if law is MASKED_VALUES_HAVE_NO_INFLUENCE]
     others = [law for law in varying if law not in junk]
@@ -120,7 +120,7 @@ def _varied(varying: Sequence[Law]) -> Law:
 
 
 def inputs_of(trial: Trial) -> Inputs:
-    """What both revisions were asked in a trial."""
+    """Give what both revisions were asked in a trial."""
     return list(trial.variants.values())[-1]
 
 
@@ -197,7 +197,8 @@ class Pair(LawSession):
         return trials if coarsest else [self._closer(subject, law, trial) for (law, _), trial in zip(plans, trials)]
 
     def _closer(self, subject: Subject, law: Law, trial: Trial) -> Trial:
-        """The trial with the same values in float64, where the rounding of a half precision hides a difference there.
+        """Give the trial with the same values in float64, where the rounding of a half precision hides a difference
+        there.
 
         What it computes in single precision all the same is no difference.
         """
@@ -212,7 +213,7 @@ class Pair(LawSession):
     def both(
         self, subject: Subject, calls: Mapping[str, Inputs], describe: Told = False, given: Sequence[str] | None = None
     ) -> dict[str, Sat]:
-        """What each side says of some calls; they are asked at the same time.
+        """Give what each side says of some calls; they are asked at the same time.
 
         :raises Undecidable: where one of them cannot be called at all; says which.
         """
@@ -277,8 +278,8 @@ class Pair(LawSession):
         return Trial(variants, case, violations, answer=answer)
 
     def _unlike(self, subject: Subject, case: Case, called: Mapping[str, Called]) -> tuple[Violation, ...]:
-        """How what is handed on beside the contract differs; and where it is not what each revision says when it is
-        asked once more, in a fresh process, it is a clock or an address, and says nothing."""
+        """Say how what is handed on beside the contract differs; and where it is not what each revision says when it
+        is asked once more, in a fresh process, it is a clock or an address, and says nothing."""
         steady = self.logs[subject.name].steady
         violations = [item for item in beside_stays(case, called) if steady.get(item.key, True)]
         if any(item.key not in steady for item in violations):
@@ -346,8 +347,8 @@ _WORSE = 10.0
 
 
 def ahead(trial: Trial, other: Trial) -> tuple[Violation, ...]:
-    """What of a trial is not so in another one of the same variants: a part that keeps its law there, or is not nearly
-    as far from what is right. Nothing, where the law has nothing to say there."""
+    """Give what of a trial is not so in another one of the same variants: a part that keeps its law there, or is not
+    nearly as far from what is right. Nothing, where the law has nothing to say there."""
     if other.case is None:
         return ()
     there: dict[tuple[str, str], float] = {}
@@ -367,7 +368,7 @@ def ahead(trial: Trial, other: Trial) -> tuple[Violation, ...]:
 
 
 def _gap(item: Violation) -> float:
-    """How far a number is from what its law demands; infinite where that is not known."""
+    """Say how far a number is from what its law demands; infinite where that is not known."""
     actual, right = numbers(item.observed), numbers(item.demanded)
     if actual is None or right is None or actual[0].shape != right[0].shape:
         return math.inf
@@ -375,13 +376,13 @@ def _gap(item: Violation) -> float:
 
 
 def _finite(case: Case, key: str) -> bool:
-    """Whether a part of an answer is a number in all variants: what is NaN in all of them alike keeps no law."""
+    """Say whether a part of an answer is a number in all variants: what is NaN in all of them alike keeps no law."""
     arrays = (numbers(each.get(key)) for each in case.observation.values())
     return all(each is None or bool(np.isfinite(each[0]).all()) for each in arrays)
 
 
 def part(key: str) -> str:
-    """What of an answer a violation is about, whichever variant shows it."""
+    """Give what of an answer a violation is about, whichever variant shows it."""
     return key.rpartition(".")[2]
 
 

@@ -88,7 +88,7 @@ class Pull:
 
 
 def open_heads(mirror: Path, branch: str) -> list[tuple[int, str]]:
-    """Number and commit of each open pull request, the newest first.
+    """Give number and commit of each open pull request, the newest first.
 
     A host keeps ``refs/pull/N/merge`` of those that are open. A mirror that has none of these is asked which heads the
     branch does not have.
@@ -145,8 +145,8 @@ class Radar:
         self._modules.save()
 
     def ordered(self, heads: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
-        """In which order it costs least: what is known, then those that left the branch last, each beside those that
-        left it where it did."""
+        """Say in which order it costs least: what is known, then those that left the branch last, each beside those
+        that left it where it did."""
 
         def place(head: tuple[int, str]) -> tuple[bool, str]:
             base = None if head[1] in self.answers else self._base(head[1])
@@ -160,7 +160,8 @@ class Radar:
         return self._bases[head]
 
     def look(self, number: int, head: str) -> Pull:
-        """What a pull request changes, from an earlier run where its head is the same. A kept answer costs nothing.
+        """Give what a pull request changes, from an earlier run where its head is the same. A kept answer costs
+        nothing.
 
         :raises SentinelError: where what was decided cannot be kept.
         """
@@ -200,7 +201,7 @@ class Radar:
         return self.compared(number, head, base, began)
 
     def touches(self, base: str, head: str) -> bool:
-        """Whether any boundary reaches code that is not the same, or something is registered in a changed file."""
+        """Say whether any boundary reaches code that is not the same, or something is registered in a changed file."""
         one, other = self._code.files(base), self._code.files(head)
         changed = {file for file in one.keys() | other.keys() if one.get(file) != other.get(file)}
         if not changed:
@@ -273,7 +274,7 @@ class Radar:
 
 
 def answered(results: Sequence[Compared]) -> Answer:
-    """The gravest of what boundaries say."""
+    """Give the gravest of what boundaries say."""
     worse = [item for item in results if item.broken.get(AFTER) or item.bugs.get(AFTER)]
     if worse:
         return "redefines" if all(item.redefines for item in worse) else "brings"
@@ -287,14 +288,14 @@ def answered(results: Sequence[Compared]) -> Answer:
 
 
 def headline(pulls: Sequence[Pull], total: int) -> str:
-    """How many answers there are of each kind."""
+    """Say how many answers there are of each kind."""
     counts = Counter(pull.answer for pull in pulls)
     texts = ", ".join(f"{counts[answer]} {answer}" for answer in ANSWERS if counts[answer])
     return f"{len(pulls)} of {total} open pull request{'' if total == 1 else 's'}: {texts or 'none decided'}"
 
 
 def brief(pulls: Sequence[Pull], total: int, branch: str) -> dict[str, Any]:
-    """What a page says: how many answers of each kind, and those that are about something, the gravest first."""
+    """Give what a page says: how many answers of each kind, and those that are about something, the gravest first."""
     counts = Counter(pull.answer for pull in pulls)
     about = sorted((pull for pull in pulls if pull.answer != "nothing"), key=lambda pull: ANSWERS.index(pull.answer))
     return {
@@ -316,7 +317,7 @@ def brief(pulls: Sequence[Pull], total: int, branch: str) -> dict[str, Any]:
 
 
 def markdown(target: str, page: Mapping[str, Any]) -> str:
-    """For the summary of a job."""
+    """Write the summary of a job."""
     parts = [f"## Open pull requests of {escaped(target)}", "", f"{escaped(page['headline'])}."]
     if page["rows"]:
         parts += ["", "| pull request | | what is seen |", "|" + " --- |" * 3]

@@ -51,7 +51,7 @@ class Unit:
         return _digest(self.text)
 
     def like(self, other: Unit | None) -> bool:
-        """Whether both are the same code, whatever the comments."""
+        """Say whether both are the same code, whatever the comments."""
         return other is not None and (self.text == other.text or self.digest == other.digest)
 
 
@@ -139,13 +139,13 @@ class Code:
         return self._modules[blob]
 
     def names(self, blob: str, words: Collection[str]) -> bool:
-        """Whether a file has any of some words in it; it is not parsed for that."""
+        """Say whether a file has any of some words in it; it is not parsed for that."""
         content = self._trees.blob(blob)
         return any(word.encode() in content for word in words)
 
     def reached(self, tree: str, binding: Binding) -> Reached | None:
-        """What a boundary reaches in a tree; None where it is not there. Trees that have the same files where the walk
-        came by have the same answer."""
+        """Give what a boundary reaches in a tree; None where it is not there. Trees that have the same files where
+        the walk came by have the same answer."""
         definition = next(filter(None, (self.definitions.find(tree, path) for path in binding.paths)), None)
         if definition is None:
             return None
@@ -184,13 +184,13 @@ class Reached:
     units: Mapping[Place, Unit]
 
     def changed(self, other: Reached) -> list[tuple[Place, Unit | None, Unit | None]]:
-        """The definitions that are not the same in another tree, with both."""
+        """Give the definitions that are not the same in another tree, with both."""
         both = ((place, self.units.get(place), other.units.get(place)) for place in {**self.units, **other.units})
         return sorted(((place, a, b) for place, a, b in both if a is None or not a.like(b)), key=lambda item: item[0])
 
     def apart_from(self, other: Reached, ran: Collection[str]) -> bool:
-        """Whether calls in which only functions of these names ran come by nothing that has changed: they do the same
-        in both trees then, and so need not be made twice.
+        """Say whether calls in which only functions of these names ran come by nothing that has changed: they do the
+        same in both trees then, and so need not be made twice.
 
         What is not called cannot be seen to be used; so where a value or a class has changed, the answer is no. A field
         counts where what runs names it.
@@ -365,7 +365,7 @@ class _Walk:
 
 
 def names_in(function: Any) -> Iterator[str]:
-    """The names that an adapter's function uses, in the functions that it makes too."""
+    """Give the names that an adapter's function uses, in the functions that it makes too."""
     codes: list[Any] = [getattr(function, "__code__", None)]
     for cell in getattr(function, "__closure__", None) or ():
         codes.append(getattr(cell.cell_contents, "__code__", None))
@@ -404,7 +404,7 @@ def _read(content: bytes) -> Module:
 
 
 def _statements(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """Every statement, and none of the expressions, of which there are ten times as many."""
+    """Give every statement, and none of the expressions, of which there are ten times as many."""
     left = list(body)
     while left:
         node = left.pop()
@@ -453,7 +453,7 @@ def _collect(
 
 
 def _is_text(node: ast.stmt) -> bool:
-    """Whether a statement is a docstring, or stands for nothing."""
+    """Say whether a statement is a docstring, or stands for nothing."""
     return isinstance(node, ast.Pass) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
 
 
@@ -466,7 +466,7 @@ _REGISTRIES = ("dict", "defaultdict", "OrderedDict", "Registry")
 
 
 def _put(units: dict[str, Unit], unit: Unit) -> None:
-    """Of two under one name each may be the one that holds."""
+    """Add a definition; of two under one name each may be the one that holds."""
     before = units.get(unit.name)
     if before is not None:
         unit = Unit(

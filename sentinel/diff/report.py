@@ -25,7 +25,7 @@ from sentinel.values.literals import Tensor, typed
 
 
 def sentence(compared: Compared) -> str:
-    """What has changed, in one sentence."""
+    """Give what has changed, in one sentence."""
     parts = [f"mends {', '.join(bugs)}" for bugs in [compared.bugs.get(BEFORE)] if bugs]
     parts += [f"brings {', '.join(bugs)}" for bugs in [compared.bugs.get(AFTER)] if bugs]
     lost = "it is new, and not so that" if compared.state == "new" else "it is no longer so that"
@@ -42,7 +42,7 @@ def _first(broken: Sequence[Broken]) -> list[Broken]:
 
 
 def of_difference(difference: Difference) -> str:
-    """How the answers of a scenario differ, in words."""
+    """Say how the answers of a scenario differ, in words."""
     before, after = (difference.answers[side] for side in SIDES)
     if isinstance(after, str) or isinstance(before, str):
         return f"it now raises: {message(after)}" if isinstance(after, str) else f"it raised: {message(str(before))}"
@@ -61,7 +61,7 @@ def of_difference(difference: Difference) -> str:
 
 
 def _moved(one: Any, other: Any) -> str:
-    """The simplest words for how numbers have moved."""
+    """Give the simplest words for how numbers have moved."""
     finite = np.isfinite(one) & np.isfinite(other)
     if (np.isfinite(one) != np.isfinite(other)).any():
         return "is now finite" if np.isfinite(other).all() else "is no longer finite"
@@ -84,14 +84,14 @@ def _moved(one: Any, other: Any) -> str:
 
 
 def revision(checkout: Checkout) -> str:
-    """A ref, with what it resolved to."""
+    """Give a ref, with what it resolved to."""
     what = checkout.commit[:12] if checkout.commit else checkout.version or checkout.tree[:12]
     dirty = ", with uncommitted changes" if checkout.dirty else ""
     return f"{checkout.ref.short} ({what}{dirty})"
 
 
 def headline(comparison: Comparison, results: Sequence[Compared], interrupted: bool = False) -> str:
-    """One sentence that a maintainer can quote."""
+    """Give one sentence that a maintainer can quote."""
     states = Counter(item.state for item in results)
     judged = Counter(item.judgement for item in results if item.state == "differs")
     scenarios = sum(item.scenarios for item in results)
@@ -119,7 +119,7 @@ def headline(comparison: Comparison, results: Sequence[Compared], interrupted: b
 
 
 def lines(comparison: Comparison, results: Sequence[Compared], interrupted: bool = False) -> Iterator[str]:
-    """For a terminal."""
+    """Write lines for a terminal."""
     number = 0
     for item in results:
         if item.state == "differs":
@@ -141,7 +141,7 @@ def lines(comparison: Comparison, results: Sequence[Compared], interrupted: bool
 
 
 def described(comparison: Comparison, item: Compared, number: int = 1) -> Iterator[str]:
-    """All that is known of a boundary that differs."""
+    """Give all that is known of a boundary that differs."""
     contract = comparison.catalog.contracts[item.contract]
     unsaid = {each.name for each in contract.inputs if each.dialect}  # they are for the oracle alone
     yield f"{number}. {item.name}: {item.judgement}"
@@ -184,7 +184,7 @@ def _difference(difference: Difference, unsaid: Collection[str]) -> Iterator[str
 
 
 def _stated(inputs: Mapping[str, Any], unsaid: Collection[str]) -> dict[str, Any]:
-    """A scenario as a recipe would state it; what is left out is left out."""
+    """Give a scenario as a recipe would state it; what is left out is left out."""
     return {
         name: {"tensor": value.nested(), "dtype": value.dtype} if isinstance(value, Tensor) else typed(value)
         for name, value in inputs.items()
@@ -193,7 +193,7 @@ def _stated(inputs: Mapping[str, Any], unsaid: Collection[str]) -> dict[str, Any
 
 
 def document(comparison: Comparison, results: Sequence[Compared], interrupted: bool = False) -> dict[str, Any]:
-    """For programs."""
+    """Make data for programs."""
     sides = {}
     for side, checkout in comparison.checkouts.items():
         sides[side] = {"ref": str(checkout.ref), "commit": checkout.commit, "version": checkout.version}
@@ -252,8 +252,8 @@ def _plain(item: Compared) -> dict[str, Any]:
 
 
 def brief(comparison: Comparison, results: Sequence[Compared], interrupted: bool = False) -> dict[str, Any]:
-    """What a page or release notes say: one sentence for all, and a row for each boundary that differs, or is new and
-    breaks a law."""
+    """Give what a page or release notes say: one sentence for all, and a row for each boundary that differs, or is
+    new and breaks a law."""
     rows = []
     for item in (each for each in results if each.judgement):
         details = [pair for each in item.differences for pair in each.details.items() if pair[1]]
@@ -273,7 +273,7 @@ def brief(comparison: Comparison, results: Sequence[Compared], interrupted: bool
 
 
 def markdown(comparison: Comparison, results: Sequence[Compared], interrupted: bool = False) -> str:
-    """For a page, a pull request or release notes: a row for each boundary that differs, the rest in one sentence."""
+    """Write a row for each boundary that differs, and the rest in one sentence, for a page or a pull request."""
     page = brief(comparison, results, interrupted)
     parts = [f"## What changes in {escaped(comparison.target.name)}", "", f"{escaped(page['headline'])}."]
     if page["rows"]:

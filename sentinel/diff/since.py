@@ -54,7 +54,7 @@ class Since:
         return commits.commit(self._mirror, sha)
 
     def commit(self, subject: Subject, compared: Compared) -> tuple[Commit | None, str]:
-        """The commit with which a boundary came to differ; or None and why it is not known."""
+        """Give the commit with which a boundary came to differ; or None and why it is not known."""
         decide = self._decider(subject, compared)
         if decide is None:
             return None, "nothing that differs can be asked of the commits between"
@@ -93,7 +93,7 @@ class Since:
         return next(like, "")
 
     def _by_asking(self, commit: Commit, subject: Subject, state: Callable[[LawSession], str]) -> str:
-        """Which side a commit is like; or why that cannot be told."""
+        """Say which side a commit is like; or why that cannot be told."""
         ref = Ref("git", commit.sha)
         try:
             place = self._runner.open_target(self._target.name, ref, [subject.binding])
@@ -144,7 +144,7 @@ class Since:
 def with_commits(
     comparison: Comparison, results: list[Compared], runner: Runner, store: MirrorStore, tell: Callable[[str], None]
 ) -> list[Compared]:
-    """What differs, with the commit with which that came, where it can be had."""
+    """Give what differs, with the commit with which that came, where it can be had."""
     named = {subject.name: subject for subject in comparison.subjects}
     differing = [compared for compared in results if compared.state == "differs"]
     if not differing:

@@ -25,7 +25,7 @@ _NAME = re.compile(r"[\w+.-]+")
 
 
 def document(compared: Frameworks, rows: Sequence[tuple[Meaning, Row]], interrupted: bool = False) -> dict[str, Any]:
-    """All that is shown to anybody."""
+    """Give all that is shown to anybody."""
     targets = sorted(compared.opened.items())
     return {
         "targets": {
@@ -62,7 +62,7 @@ def _row(meaning: Meaning, row: Row) -> dict[str, Any]:
 
 
 def _headline(row: Row) -> str:
-    """Who agrees, in numbers."""
+    """Say who agrees, in numbers."""
     members = list(row.scenarios)
     count = len({name.split()[0] for name in members})
     as_defined = sum(len(group) - 1 for group in row.classes if group[0] == DEFINITION)
@@ -98,7 +98,7 @@ def _scenario_text(inputs: Inputs, unsaid: frozenset[str]) -> str:
 
 
 def _brief(value: Any) -> str:
-    """Numbers to four digits."""
+    """Give numbers to four digits."""
     if isinstance(value, Tensor):
         return _brief(value.nested())
     if isinstance(value, list):
@@ -120,7 +120,7 @@ def _nested(value: Any) -> Any:
 
 
 def _settings(number: Number) -> str:
-    """The settings of an answer that are not those of the batch, or by which option they are a run's default."""
+    """Give the settings of an answer that are not those of the batch, or by which option they are a run's default."""
     texts = [
         f"{name} = {value[0]} ({value[1]})" if isinstance(value, tuple) else f"{name} = {value}"
         for name, value in number.settings.items()
@@ -130,14 +130,14 @@ def _settings(number: Number) -> str:
 
 
 def status(table: Document) -> int:
-    """0 where all that differs is explained, 1 where something is not, 2 where nothing could be compared."""
+    """Give 0 where all that differs is explained, 1 where something is not, 2 where nothing could be compared."""
     if any(row["unexplained"] for row in table["rows"]):
         return 1
     return 0 if any(row["scenarios"] for row in table["rows"]) else 2
 
 
 def lines(table: Document) -> Iterator[str]:
-    """For a terminal."""
+    """Write lines for a terminal."""
     for row in table["rows"]:
         yield f"{row['title']}: {row['headline']}"
         for group, label in _labelled(row):
@@ -161,7 +161,7 @@ def lines(table: Document) -> Iterator[str]:
 
 
 def _labelled(row: Document) -> Iterator[tuple[list[str], str]]:
-    """The classes without the definition, each with what it is called."""
+    """Give the classes without the definition, each with what it is called."""
     letters = iter("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
     for group in row["classes"]:
         if group[0] != DEFINITION:
@@ -171,7 +171,7 @@ def _labelled(row: Document) -> Iterator[tuple[list[str], str]]:
 
 
 def markdown(table: Document) -> Iterator[str]:
-    """The page."""
+    """Give the page."""
     yield (
         "# What frameworks mean by one name\n\n"
         "`sentinel compare --all` writes this page. The same scenarios go to every function that is bound to a\n"

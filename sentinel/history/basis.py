@@ -74,7 +74,7 @@ def deciding(catalog: Catalog, target: str, recipes: Sequence[Recipe]) -> str:
 
 
 def _meaning(recipe: Recipe) -> str:
-    """A digest of what decides: a recipe's story and pins may be mended without probing history anew."""
+    """Give a digest of what decides: a recipe's story and pins may be mended without probing history anew."""
     parts = (
         recipe.target,
         recipe.contract,

@@ -155,7 +155,7 @@ class Definitions:
         return definition is not None and (not parameter or parameter in definition.name.parameters)
 
     def find(self, tree: str, path: str, far: int = _FAR) -> Definition | None:
-        """What a dotted path leads to, through imports and base classes; None where it leads nowhere."""
+        """Give what a dotted path leads to, through imports and base classes; None where it leads nowhere."""
         module, place = self.module_of(tree, path)
         if place is None:
             return None
@@ -207,7 +207,7 @@ class Definitions:
         return next(filter(None, bases), None)
 
     def file(self, tree: str, module: str) -> tuple[str, str] | None:
-        """Path and blob of a module's source."""
+        """Give path and blob of a module's source."""
         package, *rest = module.split(".")
         if package not in self._roots:
             return None
@@ -219,7 +219,7 @@ class Definitions:
         return None
 
     def sources(self, tree: str) -> Iterator[tuple[str, str]]:
-        """Path and blob of every Python file of the package roots."""
+        """Give path and blob of every Python file of the package roots."""
         for root in (root for several in self._roots.values() for root in several):
             entry = self._trees.at(tree, root)
             if entry is not None and entry[0] == TREE:
@@ -242,13 +242,13 @@ class Definitions:
 
 
 def sighting(definitions: Definitions, tree: str, binding: Binding) -> Sighting:
-    """Where a binding is in one tree, under its own names."""
+    """Say where a binding is in one tree, under its own names."""
     definition = next(filter(None, (definitions.find(tree, path) for path in binding.paths)), None)
     return Sighting(definition, *_lacking(definitions, tree, binding))
 
 
 def _lacking(definitions: Definitions, tree: str, binding: Binding) -> tuple[str, str]:
-    """What a tree has not: of what the adapter says that only some versions have, and of what a call imports."""
+    """Give what a tree has not: of what the adapter says that only some versions have, and of what a call imports."""
     own = binding.paths
     lacks = (item for item in binding.requires if not any(f"{path}.".startswith(f"{item}.") for path in own))
     needs = (name for name in binding.imports if not any(definitions.has(tree, then) for then in binding.names(name)))

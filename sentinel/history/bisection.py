@@ -67,7 +67,7 @@ def bisect(mirror: Path, good: Commit, bad: Commit, decide: Decide, on_step: Tol
 
 
 def _ends(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> tuple[Commit, Commit, str, str | None]:
-    """The older end, the later one, what is sought, and the state of the older one."""
+    """Give the older end, the later one, what is sought, and the state of the older one."""
     if good.sha == bad.sha:
         raise SentinelError(f"--good and --bad are the same commit, {good.sha[:9]}")
     entries = {"good": decide(good), "bad": decide(bad)}

@@ -88,7 +88,7 @@ def state_of(verdict: str, kind: str) -> State:
 
 
 def runs_of(commits: Sequence[Commit], entries: Mapping[str, ClosureVerdict]) -> list[Run]:
-    """Neighbours of one verdict, and where they could not be decided of one reason, in the order of the commits."""
+    """Join neighbours of one verdict, and of one reason where they could not be decided."""
     runs: list[Run] = []
     for commit in commits:
         entry = entries[commit.sha]
@@ -102,7 +102,7 @@ def runs_of(commits: Sequence[Commit], entries: Mapping[str, ClosureVerdict]) ->
 
 
 def _gist(undecided: Run | ClosureVerdict) -> str:
-    """The part of a reason that stays while signatures and the nearest names go on changing around it."""
+    """Give the part of a reason that stays while signatures and the nearest names go on changing around it."""
     return re.split(r"[;(\[]", undecided.reason, maxsplit=1)[0]
 
 
@@ -168,7 +168,7 @@ def plain_commit(commit: Commit) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """What a record holds of a run, a change, a lifetime, or a list of them."""
+    """Give what a record holds of a run, a change, a lifetime, or a list of them."""
     if isinstance(value, Commit):
         return plain_commit(value)
     if isinstance(value, list):

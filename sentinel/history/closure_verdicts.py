@@ -150,8 +150,8 @@ class ClosureVerdictStore:
 
 
 def _mended(stream: Any) -> int:
-    """Where the last whole line ends. What stands behind it is part of a line that a run did not get to the end of, and
-    is taken away."""
+    """Say where the last whole line ends. What stands behind it is part of a line that a run did not get to the end
+    of, and is taken away."""
     end = at = stream.seek(0, os.SEEK_END)
     while at:
         begin = max(0, at - 4096)

@@ -119,7 +119,7 @@ class Revision:
         self.roots = tuple((path, entry[1]) for path, entry in entries if entry is not None and entry[0] == TREE)
 
     def answers(self, closure: Closure) -> str:
-        """A digest of this revision's answers to a closure's questions, and of which package roots it has.
+        """Give a digest of this revision's answers to a closure's questions, and of which package roots it has.
 
         :raises MissingObjectError: where the mirror does not have a tree that is asked for.
         """
@@ -134,7 +134,7 @@ class Revision:
         return digest
 
     def _lines(self, closure: Closure) -> list[str] | None:
-        """None where only the whole tree is an answer: a symbolic link is on the way, which may lead anywhere."""
+        """Give the answers; None where only the whole tree is one: a symbolic link on the way may lead anywhere."""
         if closure.opaque:
             return None
         lines: list[str] = []
@@ -164,7 +164,7 @@ class Revision:
         return None if any(entry.startswith(LINK) for _, entry in entries) else json.dumps([path, entries])
 
     def _folder(self, path: str) -> str | None:
-        """The tree object of a folder, None where there is none, ``LINK`` where it lies behind one."""
+        """Give the tree object of a folder, None where there is none, ``LINK`` where it lies behind one."""
         if path not in self._folders:
             parent, _, name = path.rpartition("/")
             above = self._folder(parent)

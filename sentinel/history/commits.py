@@ -80,7 +80,7 @@ def is_day(text: str) -> bool:
 
 
 def commit(mirror: Path, sha: str) -> Commit:
-    """One commit by its full sha."""
+    """Give one commit by its full sha."""
     return _read(mirror, "--no-walk", sha)[0]
 
 

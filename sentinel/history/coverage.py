@@ -86,7 +86,7 @@ def counted(functions: Sequence[Looked]) -> dict[State, int]:
 def coverage(
     target: Target, trees: Trees, tree: str = "", parsed: dict[tuple[str, str], Source] | None = None
 ) -> Coverage:
-    """The coverage of a target at one tree.
+    """Give the coverage of a target at one tree.
 
     :param parsed: file and blob -> what was read of them; kept from tree to tree, as most files stay the same.
     :raises SentinelError: where a file takes too long, or too much memory, to parse.
@@ -104,7 +104,7 @@ def coverage(
 
 
 def coverage_of(target: Target, definitions: Definitions, tree: str, sources: Mapping[str, Source]) -> Coverage:
-    """The coverage of some files of a tree."""
+    """Give the coverage of some files of a tree."""
     bound: dict[tuple[str, tuple[int, int]], list[str]] = defaultdict(list)
     paths = {}
     for binding in target.bindings:
@@ -138,8 +138,8 @@ def coverage_of(target: Target, definitions: Definitions, tree: str, sources: Ma
 
 
 def unbound(adapter: Adapter, whole: Coverage, laws: Mapping[str, Law]) -> Iterator[tuple[Looked, Subject | None]]:
-    """The functions that nobody has looked at, each as what the lexicon makes of it; where nobody can call it, why not
-    stands in ``by``."""
+    """Give the functions that nobody has looked at, each as what the lexicon makes of it; where nobody can call it,
+    why not stands in ``by``."""
     from sentinel.search.automatic import subject_of, understood  # with its lexicon, of which nobody else here has need
 
     for function in whole.functions:
@@ -153,8 +153,8 @@ def unbound(adapter: Adapter, whole: Coverage, laws: Mapping[str, Law]) -> Itera
 def called(
     adapter: Adapter, whole: Coverage, laws: Mapping[str, Law], session: LawSession, bound: Iterable[Subject]
 ) -> Coverage:
-    """The coverage in which what answers with no line of an adapter is automatic, and what runs when a boundary or one
-    of these is called is within a call.
+    """Give the coverage in which what answers with no line of an adapter is automatic, and what runs when a boundary or
+    one of these is called is within a call.
     """
     from sentinel.search.inferred import answers, ran_by, ready  # Hypothesis takes its time
 
@@ -207,8 +207,8 @@ def lines(
     session: LawSession,
     bound: Iterable[Subject],
 ) -> list[Lines]:
-    """The lines and branches of each function that a contract looks at, or that ran beside one, which ran in a search;
-    as coverage.py counts them, without those that raise.
+    """Give the lines and branches of each function that a contract looks at, or that ran beside one, which ran in a
+    search; as coverage.py counts them, without those that raise.
 
     :param recipes: the target's; a search looks at their scenarios first.
     """

@@ -144,7 +144,7 @@ class Local:
 
 
 def grouped(target: Target, recipes: Sequence[Recipe]) -> list[list[Recipe]]:
-    """Recipes that import the same modules share a process: what it asked of the checkout is each one's own closure."""
+    """Group recipes that import the same modules: what their process asked is each one's own closure."""
     groups: dict[tuple[str, ...], list[Recipe]] = {}
     for recipe in recipes:
         binding = target.binding(recipe.boundary, recipe.contract)

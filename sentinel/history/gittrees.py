@@ -53,7 +53,7 @@ class GitTrees:
             self._files = None
 
     def folder(self, tree: str) -> Folder:
-        """What a tree object holds, files that tools leave behind not counted.
+        """Give what a tree object holds, files that tools leave behind not counted.
 
         :raises MissingObjectError: where the mirror does not have it.
         """
@@ -77,7 +77,7 @@ class GitTrees:
             return self._read(name, b"blob")
 
     def at(self, tree: str, path: str) -> tuple[str, str] | None:
-        """Mode and object name of what lies at a path below a tree, or None."""
+        """Give mode and object name of what lies at a path below a tree, or None."""
         mode, name = TREE, tree
         for part in path.split("/") if path else ():
             entry = self.folder(name).get(part) if mode == TREE else None
@@ -112,12 +112,12 @@ class GitTrees:
 
 
 def _mode(written: bytes) -> str:
-    """As git reads it: what is no file, link or folder is another repository's commit."""
+    """Give as git reads it: what is no file, link or folder is another repository's commit."""
     return _MODES.get(written) or (FILE if stat.S_IFMT(int(written, 8) & 0o177777) == stat.S_IFREG else SUBMODULE)
 
 
 def _parsed(content: bytes) -> Iterator[tuple[str, tuple[str, str]]]:
-    """The entries of a tree object: ``<mode> <name>\\0<20 bytes>`` each."""
+    """Give the entries of a tree object: ``<mode> <name>\\0<20 bytes>`` each."""
     at = 0
     while at < len(content):
         space = content.index(b" ", at)

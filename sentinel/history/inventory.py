@@ -164,7 +164,7 @@ def _read(work: tuple[str, bytes]) -> Source:
 
 
 def signal_functions(body: Sequence[ast.stmt], module: str) -> list[Function]:
-    """The functions and methods of a module's body that carry training signal. Of two of one name, the last."""
+    """Give the functions and methods of a module's body that carry training signal. Of two of one name, the last."""
     parts = module.split(".")[1:]
     if any(part in ("test", "tests") or part.startswith("test_") for part in parts):
         return []
@@ -178,7 +178,7 @@ def signal_functions(body: Sequence[ast.stmt], module: str) -> list[Function]:
 
 
 def _beside(name: str, functions: Mapping[str, _Def]) -> dict[str, _Def] | None:
-    """The methods of a method's class, by their last names."""
+    """Give the methods of a method's class, by their last names."""
     owner, dot, _ = name.rpartition(".")
     of_class = {other.rpartition("."): node for other, node in functions.items()}
     return {last: node for (first, _, last), node in of_class.items() if first == owner} if dot else None
@@ -198,7 +198,7 @@ def _functions(body: Sequence[ast.stmt], owner: str = "") -> Iterator[tuple[str,
 
 
 def _judged(node: _Def, module: Sequence[str], names: Sequence[str]) -> tuple[int, tuple[str, ...]]:
-    """The score of a function and the subjects of its words; 0 where its body does nothing."""
+    """Give the score of a function and the subjects of its words; 0 where its body does nothing."""
     below = [each for statement in node.body for each in ast.walk(statement)]
     acts = [any(isinstance(each, kinds) for each in below) for kinds in (_ARITHMETIC, _ITEMS)]
     acts.append(any(isinstance(each, ast.Call) and _OPERATION.fullmatch(_called(each)) for each in below))
@@ -235,7 +235,7 @@ def _called(call: ast.Call) -> str:
 
 
 def _identifiers(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """Names, attributes, keywords and keys that are plain text."""
+    """Give names, attributes, keywords and keys that are plain text."""
     for node in nodes:
         if isinstance(node, ast.Attribute):
             yield node.attr
@@ -249,7 +249,7 @@ def _identifiers(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 @lru_cache(maxsize=1 << 16)
 def _spoken(name: str) -> tuple[tuple[int, str], ...]:
-    """The subjects that an identifier speaks of, and how: of itself (0) or beside others (1)."""
+    """Give the subjects that an identifier speaks of, and how: of itself (0) or beside others (1)."""
     spelled = _spelled(name)
     return tuple((level, subject) for level, subject, pattern in _PATTERNS if pattern.search(spelled))
 

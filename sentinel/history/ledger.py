@@ -116,7 +116,7 @@ class Ledger:
 
     @contextmanager
     def deciding(self, recipes: Sequence[Recipe], executor: Callable[[], Executor]) -> Iterator[Decide]:
-        """For commits one by one: a function that gives each recipe's entry at a commit. Workers start when needed."""
+        """Give a function that decides each recipe at one commit. Workers start when needed."""
         entries = self._entries(recipes)
         with self.trees() as trees, ExitStack() as stack:
             made: list[Executor] = []
@@ -131,7 +131,7 @@ class Ledger:
             yield lambda commit: sweep.decide(commit, submit)
 
     def _entries(self, recipes: Sequence[Recipe]) -> dict[str, ClosureVerdicts]:
-        """What is known of each recipe, by bug id, on what its verdicts rest on here and now."""
+        """Give what is known of each recipe, by bug id, on what its verdicts rest on here and now."""
         on = {recipe.bug_id: basis(self.catalog, recipe, self.settings) for recipe in recipes}
         return {bug: ClosureVerdicts(self.entries, self.target.name, bug, of) for bug, of in on.items()}
 

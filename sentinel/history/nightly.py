@@ -62,7 +62,7 @@ class Change:
         return {**asdict(self), "commits": [dict(commit) for commit in self.commits]}
 
     def order(self) -> tuple[bool, int, int, str, str]:
-        """What is worse comes first, by severity."""
+        """Give what is worse comes first, by severity."""
         return not self.worse, self.about.rank, KINDS.index(self.what), self.target, self.subject
 
     @property
@@ -74,7 +74,7 @@ class Change:
 
 
 def changes(run: Path, baseline: Path, across_refs: bool = False) -> list[Change]:
-    """What a run found that its baseline does not say.
+    """Give what a run found that its baseline does not say.
 
     :param across_refs: compare what the two say of each bug or law, at whatever revision: a branch with its base. Each
         then holds one revision, of which the branch's must have decided something.
@@ -106,13 +106,13 @@ def _subject(document: Document) -> tuple[str, str, str, str]:
 
 
 def _missing(recorded: Document) -> Change:
-    """Of what a base decided, and its branch left no evidence: whatever the branch runs may have seen to that."""
+    """Report what a base decided, and its branch left no evidence of; the branch itself may have seen to that."""
     detail = "the run left no evidence of it"
     return Change("missing", *_about(recorded), named(recorded), "", detail, _commit(recorded))
 
 
 def _about(document: Document) -> tuple[str, str, str, str, Brief]:
-    """Target, subject, bug, ref and what there is to say of it, as a change names them."""
+    """Give target, subject, bug, ref and what there is to say of it, as a change names them."""
     bug = document["bug_id"]
     subject = bug or f"{document['boundary']['written']}: {document['law']}"
     return document["target"], subject, bug, document["ref"], brief(document)
@@ -155,7 +155,7 @@ def _commit(document: Document | None) -> str:
 def with_commits(
     changes_: list[Change], recipes: Mapping[str, Recipe], ledger_of: Callable[[str], Ledger]
 ) -> Iterator[Change]:
-    """The changes, those of a bug that came or went with the commit that brought or took it."""
+    """Give the changes, those of a bug that came or went with the commit that brought or took it."""
     for change in changes_:
         if change.what not in ("newly broken", "newly fixed"):
             yield change

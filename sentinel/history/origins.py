@@ -83,7 +83,7 @@ def rows(lines: Sequence[bytes]) -> Iterator[tuple[int, tuple[bytes, ...]]]:
 
 
 def _end(source: bytes, line: int) -> int | None:
-    """The last line of the definition that begins, with its decorators, on a line."""
+    """Give the last line of the definition that begins, with its decorators, on a line."""
     try:
         tree = syntax_of(source)
     except SyntaxError:

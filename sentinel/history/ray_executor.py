@@ -112,7 +112,7 @@ class _Lane:
 
 
 def _catalog(adapters: Mapping[str, tuple[str, str]]) -> Catalog:
-    """The catalog of this node, which has to be the controller's own.
+    """Give the catalog of this node, which has to be the controller's own.
 
     :raises SentinelError: where this node has another Sentinel.
     """
@@ -126,7 +126,7 @@ def _catalog(adapters: Mapping[str, tuple[str, str]]) -> Catalog:
 
 
 def _packed(mirror: Path) -> bytes:
-    """A git directory as a tar."""
+    """Give a git directory as a tar."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         tar.add(mirror, arcname=".")
@@ -134,7 +134,7 @@ def _packed(mirror: Path) -> bytes:
 
 
 def _unpacked(folder: Path, name: str, content: bytes) -> Path:
-    """A mirror on this node, unpacked by whichever actor comes first."""
+    """Give a mirror on this node, unpacked by whichever actor comes first."""
     place = folder / f"{name}-{hashlib.sha256(content).hexdigest()[:16]}.git"
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / f".{place.name}.lock"):

@@ -140,7 +140,7 @@ def _release(tag: Tag, entry: ClosureVerdict) -> dict[str, Any]:
 
 
 def _clean(value: Any) -> Any:
-    """Foreign text (subjects, reasons, tag names) without what a terminal would obey or what names this machine."""
+    """Clean foreign text (subjects, reasons, tag names) of what a terminal would obey or what names this machine."""
     if isinstance(value, Mapping):
         return {key: _clean(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -149,7 +149,7 @@ def _clean(value: Any) -> Any:
 
 
 def dumps(document: Record) -> str:
-    """Its text: sorted keys, and a line for each commit that is named, so that a diff shows what changed."""
+    """Give its text: sorted keys, and a line for each commit that is named, so that a diff shows what changed."""
     return laid_out(document, step=" ", flat=True) + "\n"
 
 
@@ -181,7 +181,10 @@ def place(folder: Path, document: Record) -> Path:
 
 
 def load(file: Path) -> dict[str, Any]:
-    """:raises SentinelError: where the file is no record."""
+    """Read a record.
+
+    :raises SentinelError: where the file is none.
+    """
     document: dict[str, Any] = parse(file)
     version = document.get("schema_version") if isinstance(document, dict) else None
     if version is not None and version != SCHEMA_VERSION:
@@ -195,7 +198,7 @@ def load(file: Path) -> dict[str, Any]:
 
 
 def _sound(document: Record) -> bool:
-    """Whether numbers count something and come to the whole, and dates are days; releases on PyPI have none."""
+    """Say whether numbers count something and come to the whole, and dates are days; releases on PyPI have none."""
     values = list(_leaves(document, ""))
     dates = [value for name, value in values if name == "date"]
     undated = document["source"]["kind"] != "git" and not any(dates)

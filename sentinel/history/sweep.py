@@ -74,7 +74,7 @@ class Sweep:
         return {bug: entries[commit.sha] for bug, entries in self._done.items()}
 
     def _missing(self, commit: Commit) -> tuple[Revision | None, list[Recipe]]:
-        """A commit's tree, and the recipes whose verdict there is not known yet; takes over the others."""
+        """Give a commit's tree, and the recipes whose verdict there is not known yet; takes over the others."""
         try:
             revision = Revision(self._trees, commit.tree, self._target.roots, self._memo, self._beside)
             by_bug = self._by_roots.setdefault(revision.roots, {})

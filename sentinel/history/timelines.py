@@ -27,7 +27,7 @@ MARKS = (
 
 
 def timeline(record: Record, width: int = 72) -> str:
-    """One line for the whole history, evenly by commits; what is rare keeps a place of its own."""
+    """Give one line for the whole history, evenly by commits; what is rare keeps a place of its own."""
     total = record["commits"]
     width = min(width, total)
     cells: list[set[str]] = [set() for _ in range(width)]
@@ -87,7 +87,7 @@ def _kind(item: Record) -> str:
 
 
 def change_text(change: Record) -> str:
-    """``introduced 2025-03-01 0123456 "subject" (#12)``, with how sure that is."""
+    """Write ``introduced 2025-03-01 0123456 "subject" (#12)``, with how sure that is."""
     text = f"{_SAID[change['what']]}: {named(change['commit'])}"
     origin = change["origin"]
     if origin:
@@ -131,7 +131,7 @@ def row(record: Record) -> tuple[str, ...]:
 
 
 def overview(records: Sequence[Record]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Give a line for each bug: what its longest record of commits says, and which tags and releases on PyPI have it."""
+    """Give a line a bug: what its longest record of commits says, and which tags and releases on PyPI have it."""
     bugs: dict[tuple[str, str], dict[str, Record]] = {}
     for record in sorted(records, key=lambda record: int(record["commits"])):
         bugs.setdefault((record["target"], record["bug_id"]), {})[_kind_of(record)] = record
@@ -195,7 +195,8 @@ def _date(change: Record) -> str:
 
 
 def came_with_its_code(change: Record) -> bool:
-    """Whether a history begins with code that was written in that commit: most of it is in no file of the one before.
+    """Say whether a history begins with code that was written in that commit: most of it is in no file of the one
+    before.
 
     A commit that moved the code, or gave it another name, says nothing of what was there before.
     """

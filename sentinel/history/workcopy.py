@@ -183,14 +183,14 @@ class WorkCopy:
             (self._top / path).unlink(missing_ok=True)
 
     def _relink(self) -> None:
-        """Links are made last, all of them: one may lead to another."""
+        """Make all links last: one may lead to another."""
         for path in [path for path, gone in self._left_out.items() if gone.reason == _LEADS_OUT]:
             del self._left_out[path]
         for path in make_links(self._top, self._links):
             self._left_out[path] = LeftOut(path, None, _LEADS_OUT)
 
     def _untouched(self) -> bool:
-        """Whether the copy is as it was made: code that was measured may have written into it, or removed it."""
+        """Say whether the copy is as it was made: code that was measured may have written into it, or removed it."""
         with suppress(OSError):
             return stamp(self._top) == self._stamp
         return False
@@ -200,7 +200,7 @@ _LEADS_OUT = "a symbolic link that leads out of the checkout"
 
 
 def _outermost(roots: Mapping[str, str]) -> dict[str, str]:
-    """Those roots that lie inside no other: a package was once in a folder of its own name."""
+    """Give those roots that lie inside no other: a package was once in a folder of its own name."""
     return {path: tree for path, tree in roots.items() if not any(path.startswith(f"{other}/") for other in roots)}
 
 

@@ -77,8 +77,8 @@ class _Reading:
     def value(
         self, name: str, annotation: str = "", choices: Sequence[str] = (), optional: bool = False
     ) -> dict[str, Any] | None:
-        """How a parameter, key or attribute of a name is made; None where that is not known, or not well enough for
-        what may be left out."""
+        """Say how a parameter, key or attribute of a name is made; None where that is not known, or not well enough
+        for what may be left out."""
         self.names.add(name)
         annotation = "" if annotation in ("Any", "object") else annotation
         literal = re.search(r"Literal\[(.*?)\]", annotation)
@@ -152,7 +152,7 @@ class _Reading:
     # -- one parameter -------------------------------------------------------------------------------------------------
 
     def parameter(self, parameter: Parameter, own: bool) -> dict[str, Any] | None:
-        """How an argument is made; None where it is left out, or not known."""
+        """Say how an argument is made; None where it is left out, or not known."""
         choices = dict(parameter.choices)
         items = [path for path in parameter.reads if path.startswith("[]")]
         parameter = replace(parameter, reads=tuple(path for path in parameter.reads if path not in items))
@@ -186,7 +186,7 @@ class _Reading:
         return spec
 
     def filling(self, parameters: Sequence[Parameter]) -> dict[str, Any]:
-        """How the arguments of a method that fills an object are made; empty where one of them is not known."""
+        """Say how the arguments of a method that fills an object are made; empty where one of them is not known."""
         lacked = len(self.missing)
         made = {each.name: spec for each in parameters if (spec := self.parameter(each, own=False)) is not None}
         complete = len(self.missing) == lacked
@@ -194,7 +194,8 @@ class _Reading:
         return made if complete else {}
 
     def _batch(self, annotation: str) -> dict[str, Any] | None:
-        """A batch that is handed on, with what every batch has; None where its annotation says that it is another."""
+        """Give a batch that is handed on, with what every batch has; None where its annotation says that it is
+        another."""
         plain = re.match(r"[dD]ict(\[str, (Any|torch.Tensor|Tensor)\])?$", annotation)
         if not plain and annotation not in ("", "Any"):
             return self._unknown(annotation)
@@ -202,12 +203,12 @@ class _Reading:
         return {"of": of, "fields": self._usual(), "meta": {}}
 
     def _usual(self) -> dict[str, Any]:
-        """What every batch has, under the framework's own names too."""
+        """Give what every batch has, under the framework's own names too."""
         names = dict.fromkeys([*USUAL, *self.target.spellings])
         return {name: made for name in names if (made := self.value(name)) is not None}
 
     def _rows(self, parameter: Parameter) -> dict[str, Any] | None:
-        """The rows of a batch as objects, or one, where an annotation or a name says that they are."""
+        """Give the rows of a batch as objects, or one, where an annotation or a name says that they are."""
         annotation = parameter.annotation
         named = [name for name in self.target.rows if re.search(rf"\b{name}\b", annotation)]
         if not annotation and _ROWS.fullmatch(parameter.name):
@@ -221,7 +222,7 @@ class _Reading:
         return {"rows": path, "fields": made, "nested": len(form) > len("sequence"), "one": not form}
 
     def _items(self, name: str, reads: Sequence[str]) -> dict[str, Any]:
-        """Rows of which the body reads parts, one row after the other."""
+        """Give rows of which the body reads parts, one row after the other."""
         self._need_mask()
         parts = {match[1]: path for path in reads if (match := re.match(r"\[\][.\[]([\w/-]+)", path))}
         made = {part: self.value(part) or self._unknown(f"{name}{path}") for part, path in parts.items()}
@@ -232,13 +233,13 @@ class _Reading:
         return {"unknown": name}
 
     def _class(self, annotation: str) -> str:
-        """The dotted path of a class that an annotation names, where it is one of the module's own names."""
+        """Give the dotted path of a class that an annotation names, where it is one of the module's own names."""
         name = re.fullmatch(r"(?:Optional\[)?'?(\w+)'?\]?(?: \| None)?", annotation)
         plain = name is None or name[1] in ("Any", "dict", "Dict", "DictConfig", "Namespace", "object", "")
         return "" if plain or name is None else f"{self.package}.{name[1]}"
 
     def _object(self, parameter: Parameter, of: str, choices: Mapping[str, Sequence[str]]) -> dict[str, Any] | None:
-        """A configuration or an instance, with what is read of it."""
+        """Give a configuration or an instance, with what is read of it."""
         tree: dict[str, Any] = {}
         for path in parameter.reads:
             steps = re.findall(r"[.\[]([^.\[\]?]+)\]?(\??)", path)
@@ -263,7 +264,7 @@ class _Reading:
         return None
 
     def _is_setting(self, name: str) -> bool:
-        """Whether a name means a number or a text, of which nothing can be read."""
+        """Say whether a name means a number or a text, of which nothing can be read."""
         term = meaning(name, self.target.spellings)
         return term is not None and not term.form and not term.derived
 
@@ -274,7 +275,7 @@ class _Reading:
     def _container(
         self, parameter: Parameter, annotated: str, choices: Mapping[str, Sequence[str]]
     ) -> dict[str, Any] | None:
-        """A batch, with the columns that are read."""
+        """Give a batch, with the columns that are read."""
         if not parameter.required and not annotated and not parameter.reads:
             return None
         wrapped = any(path.startswith((".batch[", ".non_tensor_batch[")) for path in parameter.reads)
@@ -384,7 +385,7 @@ def _leaves(parameters: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
 
 
 def subject_of(path: str, function: Understood, adapter: str, laws: Mapping[str, Law]) -> Subject:
-    """The boundary of a search, before it is known what it answers."""
+    """Give the boundary of a search, before it is known what it answers."""
     named = {item.name for item in function.inputs}
     inputs = (*function.inputs, replace(AUTOMATIC.inputs[0], default=dict(function.how)))
     contract = replace(
@@ -397,8 +398,8 @@ def subject_of(path: str, function: Understood, adapter: str, laws: Mapping[str,
 
 
 def merged(one: Subject, other: Subject) -> Subject | None:
-    """The function as two revisions read it, in one world: what either reads is there. No law is asked of it, since it
-    does not take the same at both. None where it takes other parameters, or means other things by them.
+    """Give the function as two revisions read it, in one world: what either reads is there. No law is asked of it,
+    since it does not take the same at both. None where it takes other parameters, or means other things by them.
     """
     hows = [dict(subject.contract.inputs[-1].default) for subject in (one, other)]
     parameters = _joined(hows[0]["parameters"], hows[1]["parameters"])
@@ -418,7 +419,7 @@ def merged(one: Subject, other: Subject) -> Subject | None:
 
 
 def _joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What two readings of a part say together; None where they say different things."""
+    """Give what two readings of a part say together; None where they say different things."""
     joint = {**other, **one}
     for name in one.keys() & other.keys():
         mine, theirs = one[name], other[name]
@@ -436,14 +437,14 @@ def _joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any] 
 
 
 def laid_out(subject: Subject, *layouts: str) -> Iterator[Subject]:
-    """The subject with other layouts of its tensors of rows and tokens, where it takes such."""
+    """Give the subject with other layouts of its tensors of rows and tokens, where it takes such."""
     several = any(item.shape[:2] == TOKENS for item in subject.contract.inputs)
     return (_called_so(subject, layout=layout) for layout in layouts if several)
 
 
 def filled(subject: Subject) -> Subject | None:
-    """The subject, called on an object that others of its methods have filled, and that has what its constructor says
-    that it will have; None where it is no method."""
+    """Give the subject, called on an object that others of its methods have filled, and that has what its
+    constructor says that it will have; None where it is no method."""
     return _called_so(subject, filled=True) if subject.contract.inputs[-1].default["own"] else None
 
 
@@ -454,7 +455,8 @@ def _called_so(subject: Subject, **how: Any) -> Subject:
 
 
 def with_keys(subject: Subject, answers: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Subject:
-    """The subject, whose contract says what of an answer stands on rows and on tokens: what had their number each time.
+    """Give the subject, whose contract says what of an answer stands on rows and on tokens: what had their number each
+    time.
 
     :param answers: scenarios, with what was observed of them.
     """

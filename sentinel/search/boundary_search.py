@@ -49,7 +49,7 @@ class Drawn:
     choices: bytes
 
     def variants(self, law: Law) -> Mapping[str, Inputs] | str:
-        """The variants that a law compares; or why it has nothing to say about this scenario."""
+        """Give the variants that a law compares; or why it has nothing to say about this scenario."""
         if law.vary is None:
             return {"": self.inputs}
         try:
@@ -244,11 +244,12 @@ class BoundarySearch:
         self._look_at([*looks, *((plan, None) for plan in recorded if self._takes(plan))])
 
     def narrowed(self, subject: Subject) -> Subject | None:
-        """A subject without the inputs that examples have that were refused for them, where that makes a difference."""
+        """Give a subject without the inputs that examples have that were refused for them, where that makes a
+        difference."""
         return _without(subject, self._not_taken)
 
     def try_recipes(self, recipes: Sequence[Recipe], recorded: Sequence[Plan] = ()) -> None:
-        """:meth:`begin` with the scenarios of the recipes of this boundary; those that this version refuses for an
+        """Begin with the scenarios of the recipes of this boundary; those that this version refuses for an
         option that it has not are tried without it."""
         subject: Subject | None = self.subject
         while subject is not None:
@@ -307,7 +308,7 @@ class BoundarySearch:
     def _credited(
         self, finding: Finding, looks: Sequence[tuple[Plan, Example | None]], trials: Sequence[Trial]
     ) -> Finding:
-        """The finding with the recipes whose scenarios show it too: one is confirmed, that speaks for all."""
+        """Give the finding with the recipes whose scenarios show it too: one is confirmed, that speaks for all."""
         names = list(finding.examples)
         for ((law, _), example), trial in zip(looks, trials):
             if law is not finding.law or example is None or law.name not in example.laws or example.name in names:
@@ -324,7 +325,7 @@ class BoundarySearch:
         return trials
 
     def _plans(self, inputs: Inputs, laws: Collection[Law], choices: Iterable[bytes] = EXAMPLE_CHOICES) -> list[Plan]:
-        """The variants that laws compare with a scenario, under one choice after the other."""
+        """Give the variants that laws compare with a scenario, under one choice after the other."""
         plans: list[Plan] = []
         encoded: set[tuple[Law, bytes]] = set()
         for data in choices if laws else ():
@@ -358,7 +359,7 @@ class BoundarySearch:
         return tried, broken
 
     def _batches(self, scenarios: Sequence[Drawn]) -> Iterator[tuple[_Varied, list[Trial]]]:
-        """Each scenario as each law varies it, and a trial for each law that does.
+        """Give each scenario as each law varies it, and a trial for each law that does.
 
         Several go to the session at once: a busy machine takes longer over the way there than over the calls. The first
         goes alone: it tells what the boundary does not take.
@@ -381,12 +382,12 @@ class BoundarySearch:
                     del trials[: len(several)]
 
     def _narrowed(self) -> Subject | None:
-        """The subject without the inputs that it has been found not to take; None where there is no such."""
+        """Give the subject without the inputs that it has been found not to take; None where there is no such."""
         return _without(self.subject, self._unknown)
 
     def _borrow(self, law: Law, symptom: str) -> bool:
-        """Whether a scenario that was shrunk for another law shows this one broken too: one bug breaks several laws,
-        and need not be shrunk for each."""
+        """Say whether a scenario that was shrunk for another law shows this one broken too: one bug breaks several
+        laws, and need not be shrunk for each."""
         for other in self.outcomes.values():
             for finding in other.findings:
                 if finding.symptom != symptom or finding.law is law:
@@ -447,7 +448,7 @@ class BoundarySearch:
     # -- one scenario -------------------------------------------------------------------------------------------------
 
     def _judged(self, variants: _Varied, trials: Sequence[Trial]) -> list[Finding]:
-        """What every law says of a scenario; what counts, each symptom of each law by itself."""
+        """Give what every law says of a scenario; what counts, each symptom of each law by itself."""
         for law, why in variants.items():
             if isinstance(why, str):
                 self.outcomes[law].silent[why] += 1
@@ -484,7 +485,7 @@ class BoundarySearch:
                 (outcome.dialects if shown else outcome.dialects_open)[place] += 1
 
     def _counting(self, law: Law, trial: Trial, besides: Collection[str] = ()) -> list[Violation]:
-        """The violations that count: no dialect, no rounding, no symptom that was found before.
+        """Give the violations that count: no dialect, no rounding, no symptom that was found before.
 
         :param besides: other symptoms that do not count.
         """
@@ -496,12 +497,12 @@ class BoundarySearch:
         return counting
 
     def genuine(self, law: Law, trial: Trial) -> list[Violation]:
-        """The violations that are no dialect and no rounding."""
+        """Give the violations that are no dialect and no rounding."""
         unmeant = self.unmeant(law, trial)
         return [] if self._rounded(law, trial, unmeant) else unmeant
 
     def unmeant(self, law: Law, trial: Trial) -> list[Violation]:
-        """The violations that no declared dialect means."""
+        """Give the violations that no declared dialect means."""
         if not trial.violations:
             return []
         scenario = next(iter(trial.variants.values()))
@@ -511,7 +512,7 @@ class BoundarySearch:
         ]
 
     def _rounded(self, law: Law, trial: Trial, violations: Sequence[Violation]) -> bool:
-        """Whether these vanish where the same values are float64: then they were rounding. An overflow is none."""
+        """Say whether these vanish where the same values are float64: then they were rounding. An overflow is none."""
         if not violations or any(item.symptom != "value" for item in violations):
             return False
         wide = widened(self.subject.contract, trial.variants)
@@ -548,8 +549,8 @@ _REMEMBERED = 600
 
 
 def drawn_scenarios(subject: Subject, seed: int, round_: int, count: int) -> list[Drawn]:
-    """The first scenarios of a round; fewer where no more are to be had. Whoever asks for the same again (the other
-    side of a comparison, the next pull request) has them at once."""
+    """Give the first scenarios of a round; fewer where no more are to be had. Whoever asks for the same again (the
+    other side of a comparison, the next pull request) has them at once."""
     key = subject.name, seed, round_
     memo = _DRAWN.get(key)
     if memo is not None and memo[1] >= count and memo[0] == subject:
@@ -569,9 +570,9 @@ def drawn_scenarios(subject: Subject, seed: int, round_: int, count: int) -> lis
 
 
 def glimpses(subject: Subject, seed: int, laws: Sequence[Law]) -> list[Plan]:
-    """More scenarios, for the laws that look at one call, at a tenth of what it costs to let all look: one for each
-    choice of each input (a few that are drawn leave most out, and a branch that nobody enters keeps every law), and at
-    least :data:`GLIMPSES`."""
+    """Give more scenarios, for the laws that look at one call, at a tenth of what it costs to let all look: one for
+    each choice of each input (a few that are drawn leave most out, and a branch that nobody enters keeps every law),
+    and at least :data:`GLIMPSES`."""
     contract, alone = subject.contract, [law for law in laws if law.vary is None]
     choices = [(item, choice) for item in contract.inputs if not item.dialect for choice in item.choices]
     plans: list[Plan] = []
@@ -590,7 +591,7 @@ def glimpses(subject: Subject, seed: int, laws: Sequence[Law]) -> list[Plan]:
 
 
 def _telling(contract: Contract, inputs: Inputs) -> bool:
-    """Whether a scenario may show what a choice does: one row, or one of which nothing counts, may not."""
+    """Say whether a scenario may show what a choice does: one row, or one of which nothing counts, may not."""
     mask = inputs.get(contract.mask)
     rows = [value.shape[0] for value in inputs.values() if isinstance(value, Tensor) and value.shape]
     return max(rows, default=2) > 1 and not (isinstance(mask, Tensor) and (mask.array() == 0).all(axis=-1).any())
@@ -625,7 +626,7 @@ def _without(subject: Subject, names: Collection[str]) -> Subject | None:
 
 
 def _undrawn(item: Input) -> Input:
-    """An input that is left out; as it was where its contract does not say what leaving it out means."""
+    """Give an input that is left out; as it was where its contract does not say what leaving it out means."""
     return replace(item, domain="", choices=(), knob=False) if item.default is None else item
 
 
@@ -634,7 +635,7 @@ def _number(seed: int, boundary: str, round_: int) -> int:
 
 
 def _size(variants: Mapping[str, Inputs]) -> int:
-    """How big a scenario is to read: the bytes of all its tensors."""
+    """Say how big a scenario is to read: the bytes of all its tensors."""
     return sum(
         len(value.data) if isinstance(value, Tensor) else 1 for inputs in variants.values() for value in inputs.values()
     )

@@ -27,7 +27,7 @@ class Omitted:
 def subjects(
     catalog: Catalog, target: str, boundaries: Sequence[str] = (), checkout: Checkout | None = None
 ) -> tuple[list[Subject], list[Omitted]]:
-    """The boundaries of a target, each with the laws it must keep, in the adapter's order; and what is left out.
+    """Give the boundaries of a target, each with the laws it must keep, in the adapter's order; and what is left out.
 
     :param boundaries: globs over dotted paths (or their last part); empty for all.
     :param checkout: of which revision: with what that one registers.
@@ -76,5 +76,5 @@ def matches(binding: Binding, globs: Sequence[str]) -> bool:
 
 
 def any_of(name: str, globs: Sequence[str]) -> bool:
-    """Whether a name matches one of the globs; everything does where there are none."""
+    """Say whether a name matches one of the globs; everything does where there are none."""
     return not globs or any(fnmatchcase(name, glob) for glob in globs)

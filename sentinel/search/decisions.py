@@ -28,7 +28,7 @@ from sentinel.values.literals import typed
 def of_outcome(
     open_target: OpenTarget, subject: Subject, law: Law, outcome: LawOutcome, tried: int, seed: int
 ) -> Decision:
-    """The decision about one law at one boundary after a search."""
+    """Give the decision about one law at one boundary after a search."""
     searched = f"{tried} scenarios of seed {seed}, {outcome.spoken} of them about this law"
     if outcome.findings:
         finding = outcome.findings[0]
@@ -78,7 +78,7 @@ def of_outcome(
 
 
 def of_undecidable(open_target: OpenTarget, subject: Subject, law: Law, error: Undecidable) -> Decision:
-    """The decision where the boundary cannot be called at this ref."""
+    """Give the decision where the boundary cannot be called at this ref."""
     cause, binding = error.failure, subject.binding
     if cause.kind == "drift" and cause.provenance is None:  # looked for and not found, it says
         cause = replace(cause, kind="not-in-this-version")
@@ -93,7 +93,7 @@ def of_undecidable(open_target: OpenTarget, subject: Subject, law: Law, error: U
 
 
 def of_absence(target: str, ref: Ref, subject: Subject, law: Law, failure: Failure, adapter: str = "") -> Decision:
-    """The decision where the ref itself cannot be had."""
+    """Give the decision where the ref itself cannot be had."""
     recipe = _recipe(target, subject, law, {"": {}}, {})
     return Decision(
         recipe, ref, of_failure(failure), failure=failure, law=law.name, adapter=adapter, subject=subject.name
@@ -105,7 +105,7 @@ CHANCES = 200
 
 
 def stale_dialects(subject: Subject, law: Law, outcome: LawOutcome, chances: int = CHANCES) -> list[Dialect]:
-    """Declared dialects that had their chances to show, and did not."""
+    """Give the declared dialects that had their chances to show, and did not."""
     return [
         dialect
         for place, dialect in enumerate(subject.binding.dialects)

@@ -132,7 +132,7 @@ class Discovery:
         self.not_searched.append(Omitted(search.subject.boundary, "", reason))
 
     def _turn(self, search: BoundarySearch, count: int, over: Callable[[], bool], began: float) -> bool:
-        """One boundary's turn; whether it is worth another."""
+        """Give one boundary's turn; whether it is worth another."""
         before = search.tried
 
         def tick() -> None:
@@ -179,7 +179,7 @@ class Discovery:
 
 
 def grouped(findings: Sequence[Finding], law_session: LawSession | None = None) -> list[Finding]:
-    """One root cause, one finding.
+    """Give one root cause, one finding.
 
     A boundary that breaks a law because it calls another one that breaks it in the same way is named beside that one.
     A law that is broken by the very scenario that breaks another law at the same boundary, in the same way, is named
@@ -217,7 +217,7 @@ def _one_cause(law_session: LawSession, one: Finding, other: Finding) -> bool:
 
 
 def _shows(law_session: LawSession, law: Law, finding: Finding) -> bool:
-    """Whether the scenario of a finding breaks another law too, in the same way."""
+    """Say whether the scenario of a finding breaks another law too, in the same way."""
     subject, inputs = finding.subject, next(iter(finding.trial.variants.values()))
     for choices in EXAMPLE_CHOICES:
         variants = Drawn(subject, inputs, choices).variants(law)
@@ -247,8 +247,8 @@ def recognised(
     recipes: Sequence[Recipe],
     subjects: Sequence[Subject] = (),
 ) -> Iterator[Finding]:
-    """The findings, one after the other, with the recipes that explain them: same law, the boundary is the recipe's or
-    calls it, and the recipe's bug is there at this ref.
+    """Give the findings, one after the other, with the recipes that explain them: same law, the boundary is the
+    recipe's or calls it, and the recipe's bug is there at this ref.
     """
     decided: dict[str, str] = {}
 
@@ -258,7 +258,7 @@ def recognised(
         return decided[recipe.bug_id]
 
     def shown_by(recipe: Recipe) -> Iterator[Finding]:
-        """What the recipe's own scenario shows at its boundary: a search that draws its own never met it."""
+        """Give what the recipe's own scenario shows at its boundary: a search that draws its own never met it."""
         for subject in subjects:
             laws = [law for law in subject.laws if law.name == recipe.invariant]
             if laws and recipe.contract == subject.contract.name and recipe.boundary in subject.binding.paths:
@@ -278,9 +278,9 @@ def recognised(
 
 
 def is_there(recipe: Recipe, verdict: str, findings: Iterable[Finding]) -> bool:
-    """Whether a recipe's bug is there: its values are, or its very scenario breaks its law, in other numbers. Numbers
-    move with whatever else a version does otherwise, and the recipe's boundary, or an option that one of its variants
-    sets, may not be in this version.
+    """Say whether a recipe's bug is there: its values are, or its very scenario breaks its law, in other numbers.
+    Numbers move with whatever else a version does otherwise, and the recipe's boundary, or an option that one of its
+    variants sets, may not be in this version.
     """
     return verdict == "reproduced" or (
         verdict != "fixed"
@@ -289,8 +289,8 @@ def is_there(recipe: Recipe, verdict: str, findings: Iterable[Finding]) -> bool:
 
 
 def is_about(recipe: Recipe, finding: Finding, target: Target) -> bool:
-    """Whether a finding is the recipe's scenario, or the recipe is of the finding's law, and of its boundary, of the
-    twin that it was compared with, or of a function that ran when the law broke, whatever it was called then. A bug
+    """Say whether a finding is the recipe's scenario, or the recipe is of the finding's law, and of its boundary, of
+    the twin that it was compared with, or of a function that ran when the law broke, whatever it was called then. A bug
     whose wrong values are all NaN or infinite explains a wrong number only where its scenario shows it.
     """
     if recipe.target != target.name:
@@ -311,14 +311,14 @@ def is_about(recipe: Recipe, finding: Finding, target: Target) -> bool:
 
 
 def _wrong_keys(recipe: Recipe) -> set[str]:
-    """The keys of which a recipe says that they come out wrong."""
+    """Give the keys of which a recipe says that they come out wrong."""
     right = {key: plain(expected.value) for key, expected in recipe.expected_fixed.items()}
     wrong = {key: plain(expected.value) for key, expected in recipe.expected_unpatched.items()}
     return {key.rpartition(".")[2] for key, value in wrong.items() if value != right.get(key)}
 
 
 def _makes_no_wrong_number(recipe: Recipe) -> bool:
-    """Whether all that a recipe says to come out wrong is NaN or infinite."""
+    """Say whether all that a recipe says to come out wrong is NaN or infinite."""
     wrong = []
     for key, expected in recipe.expected_unpatched.items():
         right = recipe.expected_fixed.get(key)

@@ -28,7 +28,8 @@ def run(
     size: int,
     ends: Sequence[type[BaseException]],
 ) -> None:
-    """One Hypothesis run: ``body`` is given what ``make`` makes, each time with as many bytes for laws to choose with.
+    """Give one Hypothesis run: ``body`` is given what ``make`` makes, each time with as many bytes for laws to choose
+    with.
 
     :param make: what it refuses by :class:`DoesNotApply` is drawn again.
     :param shrink: whether what raises is drawn smaller.
@@ -86,7 +87,7 @@ class Draws:
 
 
 def choices(draw: Callable[[st.SearchStrategy[Any]], Any], size: int) -> bytes:
-    """Bytes for a :class:`~sentinel.contracts.choices.Choices`."""
+    """Give bytes for a :class:`~sentinel.contracts.choices.Choices`."""
     return bytes(draw(_bytes(size)))
 
 

@@ -23,8 +23,8 @@ class Example:
 
 
 def example(subject: Subject, recipe: Recipe) -> Example:
-    """The scenario of a recipe of this boundary. What it states is tried as it says, in the place of what the adapter
-    says of the boundary; what it leaves open is what a search draws first."""
+    """Give the scenario of a recipe of this boundary. What it states is tried as it says, in the place of what the
+    adapter says of the boundary; what it leaves open is what a search draws first."""
     usual = {item.name: item.choices[0] for item in subject.contract.inputs if item.choices and not item.domain}
     granted = {name: usual[name] for name in recipe.defaulted if name in usual}
     fixed = subject.binding.fixed
@@ -41,7 +41,7 @@ def example(subject: Subject, recipe: Recipe) -> Example:
 
 
 def examples(subject: Subject, recipes: Sequence[Recipe]) -> list[Example]:
-    """Those of the recipes that are about this boundary."""
+    """Give those of the recipes that are about this boundary."""
     return [
         example(subject, recipe)
         for recipe in recipes

@@ -85,7 +85,7 @@ class Outcome:
 
 
 def answers(session: LawSession, subject: Subject, seed: int = 0, count: int = _FIRST) -> tuple[list[Trial], str]:
-    """The first scenarios that a function answers; and why it answers none, where that is so."""
+    """Give the first scenarios that a function answers; and why it answers none, where that is so."""
     trials, refused = [], Counter[str]()
     for drawn in drawn_scenarios(subject, seed, 0, count):
         [trial] = session.try_(subject, [(ANSWERS, {"": drawn.inputs})], describe=True)
@@ -100,12 +100,12 @@ def answers(session: LawSession, subject: Subject, seed: int = 0, count: int = _
 
 
 def ran_by(trials: Sequence[Trial]) -> set[str]:
-    """The target's functions that ran when these were tried."""
+    """Give the target's functions that ran when these were tried."""
     return {path for trial in trials if trial.answer is not None for path in trial.answer.functions}
 
 
 def ready(session: LawSession, subject: Subject, seed: int = 0) -> tuple[Subject | None, str, set[str]]:
-    """The subject as the function answers it, with the keys of its answers: its mask as integers, flags or floats,
+    """Give the subject as the function answers it, with the keys of its answers: its mask as integers, flags or floats,
     whichever it takes first, and its tensors as rows, the first row, rows one after the other, or each row as long as
     it is; where it answers none of these, on an object that is filled before. Or why it answers none. And what ran.
 
@@ -137,7 +137,7 @@ def ready(session: LawSession, subject: Subject, seed: int = 0) -> tuple[Subject
 
 
 def _says(value: Any) -> bool:
-    """Whether a part of an answer says something: a number, a text."""
+    """Say whether a part of an answer says something: a number, a text."""
     return isinstance(value, (bool, int, float, str)) or (isinstance(value, Tensor) and len(value.data) > 0)
 
 
@@ -191,13 +191,13 @@ def compared(then: LawSession, now: LawSession, subject: Subject, count: int, se
 
 
 def _part(violation: Violation) -> str:
-    """The part of the answer that a violation is about, whichever variant's."""
+    """Give the part of the answer that a violation is about, whichever variant's."""
     first, _, rest = violation.key.partition(".")
     return violation.key if first in ("answer", "gradient") or not rest else rest
 
 
 def _differences(one: Trial, two: Trial) -> list[Violation]:
-    """Where the answers of two revisions to one scenario are further apart than rounding explains."""
+    """Say where the answers of two revisions to one scenario are further apart than rounding explains."""
     assert one.case is not None
     assert two.case is not None
     inputs = one.case.inputs[""]
@@ -211,7 +211,7 @@ def _differences(one: Trial, two: Trial) -> list[Violation]:
 
 
 def _confirmed(then: LawSession, now: LawSession, item: Broken) -> bool:
-    """Whether it shows in fresh processes too, and in double precision where it is a difference of numbers."""
+    """Say whether it shows in fresh processes too, and in double precision where it is a difference of numbers."""
     scenarios = [(dict(item.variants), "")]
     if item.violation.symptom == "value":
         scenarios += filter(None, [widened(item.subject.contract, item.variants)])

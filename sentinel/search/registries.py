@@ -24,7 +24,7 @@ _LARGEST = 1 << 20
 
 
 def registered(target: Target, checkout: Checkout) -> list[Binding]:
-    """Bindings of the functions that a checkout registers and that the adapter does not name.
+    """Give bindings of the functions that a checkout registers and that the adapter does not name.
 
     Only text is looked at, line by line: nothing is imported, and a name that is no function there is a drift later.
     """
@@ -42,13 +42,13 @@ def registered(target: Target, checkout: Checkout) -> list[Binding]:
 
 
 def of_every_member(laws: Iterable[Law]) -> list[Law]:
-    """The laws that every member of a family keeps, whatever it computes."""
+    """Give the laws that every member of a family keeps, whatever it computes."""
     return [law for law in laws if not (law.needs_oracle or law.twin or law.by_algorithm)]
 
 
 def with_more(contract: Contract, whole: Contract, member: Binding, spellings: Mapping[str, str]) -> Contract:
-    """The contract of a member that takes more than its family does: what the whole contract has for others, or what
-    the lexicon knows, is drawn. A member that takes what nobody knows is refused, and says what that is.
+    """Give the contract of a member that takes more than its family does: what the whole contract has for others, or
+    what the lexicon knows, is drawn. A member that takes what nobody knows is refused, and says what that is.
 
     :param contract: the narrowed one, as the family has it.
     """
@@ -72,8 +72,8 @@ def with_more(contract: Contract, whole: Contract, member: Binding, spellings: M
 
 
 def _entries(target: Target, checkout: Checkout) -> Iterator[tuple[Registry, str, tuple[str, ...]]]:
-    """Dotted paths of the functions that are registered in their own module, each with the parameters that it must be
-    given; each file is read once."""
+    """Give dotted paths of the functions that are registered in their own module, each with the parameters that it
+    must be given; each file is read once."""
     put = {registry: _put(registry) for registry in target.registries}
     for root in checkout.roots:
         folder = checkout.path / root
@@ -94,7 +94,8 @@ def _entries(target: Target, checkout: Checkout) -> Iterator[tuple[Registry, str
 
 
 def _taken(text: str) -> tuple[str, ...]:
-    """The parameters without a default, or with None (``name?``), of a signature that begins behind its bracket."""
+    """Give the parameters without a default, or with None (``name?``), of a signature that begins behind its
+    bracket."""
     parts, depth = [""], 0
     for letter in re.sub(r"#.*", "", text):
         depth += (letter in "([{") - (letter in ")]}")
@@ -113,8 +114,8 @@ def _names(registry: Registry) -> list[str]:
 
 
 def _put(registry: Registry) -> re.Pattern[str]:
-    """A decorator's call, up to twenty lines of what else stands over the function, and the function's name; or a
-    function that is put into the table by its name."""
+    """Give a decorator's call, up to twenty lines of what else stands over the function, and the function's name; or
+    a function that is put into the table by its name."""
     decorated = rf"^@(?:\w+\.)*{re.escape(registry.decorator)}\(.*\n(?:(?!def |class |async ).*\n){{0,20}}?def (\w+)\("
     into = r"(?:\.register\([^,()]+,\s*(?:\w+=)?|\[[^\]\n]+\]\s*=\s*)"
     table = rf"^(?:\w+\.)*{re.escape(registry.table)}{into}(\w+)\s*[,)\n#]"

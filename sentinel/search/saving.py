@@ -37,7 +37,7 @@ _LONGEST_ID = 100
 
 
 def bug_id(target: str, boundary: str, law: str, symptom: str = "value") -> str:
-    """``VERL-COMPUTE-RLOO-OUTCOME-ADVANTAGE-REJECTED-ROW-...``: the boundary's own name and the law."""
+    """Make ``VERL-COMPUTE-RLOO-OUTCOME-ADVANTAGE-REJECTED-ROW-...``: the boundary's own name and the law."""
     parts = [target, boundary.rpartition(".")[2].strip("_"), law]
     text = "-".join([*parts, *([symptom] if symptom != "value" else [])]).upper().replace("_", "-")
     return text[:_LONGEST_ID].rstrip("-")
@@ -52,7 +52,7 @@ def recipe_document(
     checkout: Checkout,
     name: str,
 ) -> dict[str, Any]:
-    """The recipe as plain data, in the recipe language, decided by its law."""
+    """Give the recipe as plain data, in the recipe language, decided by its law."""
     last = subject.boundary.rpartition(".")[2]
     first = next(iter(variants.values()))
     others = {key: value for key, value in variants.items() if key}
@@ -80,7 +80,7 @@ def recipe_document(
 
 
 def _scenario(subject: Subject, inputs: Inputs, base: Inputs | None = None) -> dict[str, Any]:
-    """The inputs that differ from the base, or from what the contract takes for granted where there is none."""
+    """Give the inputs that differ from the base, or from what the contract takes for granted where there is none."""
     scenario = {}
     for item in subject.contract.inputs:
         value = inputs[item.name]
@@ -95,7 +95,7 @@ def _scenario(subject: Subject, inputs: Inputs, base: Inputs | None = None) -> d
 
 
 def written(value: Any, item: Input | None = None) -> Any:
-    """A literal in the recipe language."""
+    """Give a literal in the recipe language."""
     if isinstance(value, Mapping):
         return {name: written(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -148,7 +148,7 @@ def _dumper() -> Any:
 
 
 def finding_document(finding: Finding, target: str, checkout: Checkout) -> dict[str, Any]:
-    """The recipe of a finding, decided by its law."""
+    """Give the recipe of a finding, decided by its law."""
     name = bug_id(target, finding.subject.boundary, finding.law.name, finding.symptom)
     return recipe_document(
         finding.subject, finding.law, finding.trial.variants, finding.violations, target, checkout, name
@@ -160,8 +160,8 @@ class Untried(Exception):
 
 
 def tried_document(finding: Finding, open_target: OpenTarget, runner: Runner, catalog: Catalog) -> dict[str, Any]:
-    """The recipe of a finding, decided by the reference's values where it has them, tried against a broken twin (the
-    code at hand) and mended ones.
+    """Give the recipe of a finding, decided by the reference's values where it has them, tried against a broken twin
+    (the code at hand) and mended ones.
 
     :raises Untried: where it cannot tell them apart.
     """
@@ -196,7 +196,7 @@ def _loaded(document: Mapping[str, Any], catalog: Catalog) -> Recipe:
 
 
 def _consulted(finding: Finding, open_target: OpenTarget) -> Answers:
-    """What the contract's reference answers to each variant; empty where it has none."""
+    """Give what the contract's reference answers to each variant; empty where it has none."""
     if finding.subject.contract.oracle is None:
         return {}
     try:
@@ -206,8 +206,9 @@ def _consulted(finding: Finding, open_target: OpenTarget) -> Answers:
 
 
 def _mended(finding: Finding, oracle: Answers) -> Iterator[Answers]:
-    """What a mended boundary may answer: the reference's numbers where they count, and they everywhere (what stands on
-    a masked token is nobody's business). Where there is no reference: nothing but zeros, which hardly a law forbids."""
+    """Give what a mended boundary may answer: the reference's numbers where they count, and they everywhere (what
+    stands on a masked token is nobody's business). Where there is no reference: nothing but zeros, which hardly a
+    law forbids."""
     case, contract = finding.trial.case, finding.subject.contract
     assert case is not None
 
@@ -235,8 +236,8 @@ def _mended(finding: Finding, oracle: Answers) -> Iterator[Answers]:
 
 
 def _values(finding: Finding, oracle: Answers, mended: Answers) -> dict[str, Any] | None:
-    """What a recipe expects, by the reference; None where it does not tell which outputs are wrong: it agrees with all
-    of them, or with none, and then it may mean something else."""
+    """Give what a recipe expects, by the reference; None where it does not tell which outputs are wrong: it agrees
+    with all of them, or with none, and then it may mean something else."""
     case = finding.trial.case
     assert case is not None
     variants = list(case.observation)
@@ -255,7 +256,7 @@ def _values(finding: Finding, oracle: Answers, mended: Answers) -> dict[str, Any
 
 
 def _plainly(value: Any) -> Any:
-    """Without its dtype: the reference's is float64, and whoever mends the boundary need not change its own."""
+    """Give a value without its dtype: the reference's is float64, and mending a boundary need not change its own."""
     return value.nested() if isinstance(value, Tensor) else plain(value)
 
 

@@ -62,7 +62,7 @@ class NotSearchable(Exception):
 
 
 def narrowed(contract: Contract, binding: Binding) -> Contract:
-    """The contract as this boundary has it: choices it accepts, inputs it fixes.
+    """Give the contract as this boundary has it: choices it accepts, inputs it fixes.
 
     :raises NotSearchable: where a required input has nothing to be drawn from.
     """
@@ -85,7 +85,7 @@ def narrowed(contract: Contract, binding: Binding) -> Contract:
 
 
 def draw(contract: Contract, binding: Binding, choose: Choose) -> dict[str, Any]:
-    """One scenario: a literal for every input of the (narrowed) contract.
+    """Give one scenario: a literal for every input of the (narrowed) contract.
 
     :raises DoesNotApply: from the contract's ``arrange``, where what was drawn makes no sense.
     """
@@ -104,7 +104,7 @@ def draw(contract: Contract, binding: Binding, choose: Choose) -> dict[str, Any]
 
 
 def sizes_of(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, int]:
-    """How long each dimension of a scenario is."""
+    """Say how long each dimension of a scenario is."""
     return {
         dimension: size
         for item in contract.inputs
@@ -116,7 +116,7 @@ def sizes_of(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, int]:
 def cut_to(
     contract: Contract, inputs: Mapping[str, Any], kept: Mapping[str, Sequence[int]], decimals: int | None = None
 ) -> dict[str, Any]:
-    """A scenario with these places of its dimensions alone, its numbers rounded to so many decimals."""
+    """Give a scenario with these places of its dimensions alone, its numbers rounded to so many decimals."""
     made, batch = dict(inputs), sizes_of(contract, inputs).get("batch")
     for item in contract.inputs:
         value = inputs[item.name]
@@ -158,8 +158,8 @@ def part(contract: Contract, inputs: Mapping[str, Any], choose: Choose) -> dict[
 
 
 def takes(contract: Contract, binding: Binding, variants: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether a boundary, as its adapter has it today, takes a scenario that was drawn for it once, perhaps by another
-    Sentinel: these inputs, with the values that are fixed, in the choices and styles of mask that are accepted.
+    """Say whether a boundary, as its adapter has it today, takes a scenario that was drawn for it once, perhaps by
+    another Sentinel: these inputs, with the values that are fixed, in the choices and styles of mask that are accepted.
     """
     first = next(iter(variants.values()), {})
     if not first or any(set(inputs) != {item.name for item in contract.inputs} for inputs in variants.values()):
@@ -169,7 +169,7 @@ def takes(contract: Contract, binding: Binding, variants: Mapping[str, Mapping[s
 
 
 def accepts(contract: Contract, binding: Binding, item: Input, inputs: Mapping[str, Any]) -> bool:
-    """Whether a boundary takes a scenario's value of one input."""
+    """Say whether a boundary takes a scenario's value of one input."""
     value = inputs[item.name]
     if item.name in binding.fixed:
         fixed = binding.fixed[item.name]
@@ -192,7 +192,7 @@ def accepts(contract: Contract, binding: Binding, item: Input, inputs: Mapping[s
 
 
 def _styles(mask: Tensor) -> set[str]:
-    """The styles that a mask is of; a row of zeros is of any."""
+    """Give the styles that a mask is of; a row of zeros is of any."""
     rows = mask.array() != 0
     rows = rows[rows.any(axis=-1)]
     steps = np.diff(rows.astype(int), axis=-1)
@@ -201,7 +201,7 @@ def _styles(mask: Tensor) -> set[str]:
 
 
 def with_dialects(contract: Contract, binding: Binding, inputs: dict[str, Any]) -> dict[str, Any]:
-    """The scenario with the dialect inputs that the adapter states for it."""
+    """Give the scenario with the dialect inputs that the adapter states for it."""
     for dialect in binding.dialects:
         if contract.input(dialect.name) is not None and dialect.holds(inputs):
             inputs[dialect.name] = dialect.value
@@ -223,8 +223,8 @@ def _input(item: Input, inputs: Mapping[str, Any], sizes: Sizes, precision: str,
 
 
 def _places(most: int, choose: Choose) -> Places:
-    """Which of so many rows (or tokens) there are. All are drawn, and those that are not there cut away: an example
-    that loses one keeps the numbers of the others, so that shrinking can take them out one by one."""
+    """Say which of so many rows (or tokens) there are. All are drawn, and those that are not there cut away: an
+    example that loses one keeps the numbers of the others, so that shrinking can take them out one by one."""
     there = [place for place, bit in enumerate(choose.integers(most, 0, 1)) if bit]
     return tuple(there) or (0,)
 
@@ -237,7 +237,7 @@ def _shape(item: Input, sizes: Sizes, choose: Choose) -> tuple[Places, ...]:
 
 
 def _grid(shape: tuple[Places, ...], count: int, choose: Choose) -> npt.NDArray[np.int64]:
-    """Numbers below ``count``, at these places of each dimension."""
+    """Give numbers below ``count``, at these places of each dimension."""
     whole = tuple(MOST_ROWS if axis == 0 else MOST_TOKENS for axis in range(len(shape)))
     drawn = np.array(choose.integers(int(np.prod(whole)), 0, count - 1), np.int64).reshape(whole)
     return drawn[np.ix_(*shape)] if shape else drawn

@@ -63,7 +63,7 @@ class Signature:
 
 
 def signature(node: _Def, methods: Mapping[str, _Def] | None = None) -> Signature:
-    """What a function takes.
+    """Give what a function takes.
 
     :param methods: the methods of its class, where it has one; those that it calls on itself read of it too.
     """
@@ -94,8 +94,8 @@ def signature(node: _Def, methods: Mapping[str, _Def] | None = None) -> Signatur
 
 
 def options(source: str) -> dict[str, list[Any]]:
-    """What code reads of anything by a name and decides by, with values of it that may decide otherwise: those of a
-    flag, what it is compared with, and the next to that, and small numbers where the code counts as far."""
+    """Give what code reads of anything by a name and decides by, with values of it that may decide otherwise: those
+    of a flag, what it is compared with, and the next to that, and small numbers where the code counts as far."""
     values_of: dict[str, list[Any]] = defaultdict(list)
     tree = ast.Module([], [])
     with suppress(SyntaxError):  # a method with a text that begins further left
@@ -115,7 +115,7 @@ def options(source: str) -> dict[str, list[Any]]:
 
 
 def _read(node: ast.expr) -> str:
-    """The name by which an expression is read of something; empty where it is not."""
+    """Give the name by which an expression is read of something; empty where it is not."""
     if isinstance(node, ast.Attribute):
         return node.attr
     if isinstance(node, ast.Call):
@@ -133,7 +133,7 @@ def _parameter(argument: ast.arg, required: bool, uses: _Uses) -> Parameter:
 
 
 def is_kernel(node: _Def) -> bool:
-    """Whether a function is compiled for a GPU: whoever launches it is what a framework calls."""
+    """Say whether a function is compiled for a GPU: whoever launches it is what a framework calls."""
     return _decorated(
         node, ("triton.jit", "triton.autotune", "triton.heuristics", "cute.jit", "cute.kernel", "T.prim_func")
     )
@@ -201,7 +201,7 @@ class _Uses:
         )
 
     def _path(self, node: ast.AST) -> tuple[str, str] | None:
-        """The parameter that an expression is a part of, and which part."""
+        """Give the parameter that an expression is a part of, and which part."""
         if isinstance(node, ast.Name):
             return self.paths.get(node.id)
         if isinstance(node, ast.Attribute):
@@ -264,7 +264,7 @@ class _Uses:
 
 
 def _conditions(node: ast.AST) -> list[ast.expr]:
-    """What is asked whether it is true."""
+    """Give what is asked whether it is true."""
     if isinstance(node, (ast.If, ast.IfExp, ast.While)):
         return [node.test]
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):

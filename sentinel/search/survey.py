@@ -109,7 +109,7 @@ class Survey:
                 self._searched(place)
 
     def decide(self, job: LawJob) -> Decision:
-        """The decision of a job."""
+        """Give the decision of a job."""
         if job not in self._decided:
             self.plan([job])
             self._searched(job.place).result()
@@ -118,16 +118,16 @@ class Survey:
         return self._decided[job]
 
     def findings(self, job: LawJob) -> list[Finding]:
-        """What broke the law, after :meth:`decide`."""
+        """Give what broke the law, after :meth:`decide`."""
         return self._findings.get(job, [])
 
     def beside(self, job: LawJob) -> list[Finding]:
-        """What broke any law of the job's boundary, after :meth:`decide`."""
+        """Give what broke any law of the job's boundary, after :meth:`decide`."""
         laws = self._wanted[job.place]
         return [finding for law in laws for finding in self.findings(replace(job, law=law))]
 
     def shown_by(self, recipe: Recipe, ref: Ref) -> Iterator[Finding]:
-        """What breaks a recipe's law at its own boundary, whichever boundary was asked about."""
+        """Give what breaks a recipe's law at its own boundary, whichever boundary was asked about."""
         for subject in self._subjects_of(recipe.target, ref).values():
             about = subject.contract.name == recipe.contract and recipe.boundary in subject.binding.paths
             if about and recipe.invariant in names(subject.laws):
@@ -206,7 +206,7 @@ class Survey:
                         break
 
     def _subjects_of(self, target: str, ref: Ref) -> Mapping[str, Subject]:
-        """name -> boundary."""
+        """Give the boundaries of a target at a ref, by name."""
         key = (target, ref)
         if key not in self._subjects:
             here, _ = subjects(
@@ -225,7 +225,7 @@ class Survey:
 
     @staticmethod
     def _wait_for_dialects(law_session: LawSession, search: BoundarySearch) -> None:
-        """Few scenarios may not have shown a declared dialect; give it its chance before calling it stale."""
+        """Search longer where a declared dialect has not shown: few scenarios prove nothing of it."""
         from sentinel.search.boundary_search import BoundarySearch
         from sentinel.search.decisions import stale_dialects
 
@@ -244,7 +244,7 @@ def names(laws: Iterable[Law]) -> list[str]:
 
 
 def checkout_with_registries(runner: Runner, catalog: Catalog, target: str, ref: Ref) -> Checkout | None:
-    """The code in which something may be registered; None where the target has no registry, or no such ref."""
+    """Give the code in which something may be registered; None where the target has no registry, or no such ref."""
     if not catalog.adapters[target].target.registries:
         return None
     try:
@@ -256,7 +256,7 @@ def checkout_with_registries(runner: Runner, catalog: Catalog, target: str, ref:
 def law_jobs(
     catalog: Catalog, target: str, refs: Iterable[Ref], checkout: Callable[[Ref], Checkout | None] = lambda ref: None
 ) -> list[LawJob]:
-    """Every law of every boundary of a target at these refs."""
+    """Give every law of every boundary of a target at these refs."""
     return [
         LawJob(target, subject.name, law.name, ref)
         for ref in refs

@@ -75,7 +75,7 @@ class OwnSession(LawSession):
         self._target_side, self._oracle_side = Sitting(roots, None), Sitting((), None)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is open."""
 
     def fresh(self) -> OwnSession:
         return OwnSession(self._roots)
@@ -273,7 +273,7 @@ class Checker:
                 process.send("found", numbers)
 
     def _producers(self, modules: set[str]) -> tuple[tuple[str, str], ...]:
-        """The functions that give rows their advantages."""
+        """Give the functions that give rows their advantages."""
         functions = []
         for subject in self._subjects:
             makes = any(item.key in ("advantages", "normalised") for item in subject.contract.observes)
@@ -373,7 +373,7 @@ class Checker:
     def _violations(
         self, number: int, reading: Reading, inputs: Mapping[str, Any], observed: Mapping[str, Any]
     ) -> Iterator[tuple[Law, Violation, Mapping[str, Any], str]]:
-        """First of the run's own result, then of the run's own copy of the function on a few of its rows."""
+        """Check the run's own result, then that of the run's own copy of the function on a few of its rows."""
         subject = reading.subject
         search = BoundarySearch(self._session, subject, 0)
         yield from self._of_the_result(reading, search, inputs, observed)
@@ -479,7 +479,7 @@ class Checker:
             _say(f"its settings: sentinel audit {self._target.name} --config {self._configured}")
 
     def _write(self, event: Mapping[str, Any], process: Process | None = None) -> None:
-        """A line at once, whoever else writes; a disk that is full ends the writing."""
+        """Give a line at once, whoever else writes; a disk that is full ends the writing."""
         where = {} if process is None else {"pid": process.pid, "process_rank": process.rank}
         record = {"run": os.getpid(), "time": round(time.time(), 3), **where, **event}
         line = json.dumps(record).encode() + b"\n"
@@ -496,7 +496,8 @@ class Checker:
 
 
 def cut(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A few rows and tokens of a scenario, whole groups where there are groups; None for what has no rows to choose."""
+    """Give a few rows and tokens of a scenario, whole groups where there are groups; None for what has no rows to
+    choose."""
     labels = inputs.get(contract.group)
     by_row = [item for item in contract.inputs if item.kind in ("any", "mapping") and inputs[item.name]]
     sizes = sizes_of(contract, inputs)
@@ -514,7 +515,7 @@ def cut(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _spread(size: int) -> list[int]:
-    """Places spread over a dimension, the first and the last among them."""
+    """Give places spread over a dimension, the first and the last among them."""
     if size <= MOST_TOKENS:
         return list(range(size))
     return sorted({round(place * (size - 1) / (MOST_TOKENS - 1)) for place in range(MOST_TOKENS)})
@@ -525,14 +526,14 @@ def _elements(inputs: Mapping[str, Any]) -> int:
 
 
 def _named(recipe: Recipe) -> str:
-    """A known bug, with the settings that avoid it."""
+    """Give a known bug, with the settings that avoid it."""
     until = recipe.document.get("until") or {}
     avoided = ", ".join(f"{name}={value}" for name, value in until.items())
     return f"{recipe.bug_id}, which {avoided} avoids" if avoided else recipe.bug_id
 
 
 def _version(target: Target) -> str:
-    """The release of the run's copy; empty where it does not say."""
+    """Give the release of the run's copy; empty where it does not say."""
     try:
         return metadata.version(target.pypi or target.name)
     except metadata.PackageNotFoundError:
@@ -564,8 +565,11 @@ def _stand_back() -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """:param arguments: the number of the open socket, its place, the target, the events' file, what is written,
-    and the invariants that are not looked at."""
+    """Check one run.
+
+    :param arguments: the number of the open socket, its place, the target, the events' file, what is written,
+        and the invariants that are not looked at.
+    """
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     sys.meta_path.insert(0, ghosts.InertModules(_INERT))

@@ -59,7 +59,7 @@ def _near(one: Any, other: Any, relative: float = 1e-3, absolute: float = 1e-5) 
 
 
 def _trimmed(row: torch.Tensor) -> bytes:
-    """A row's numbers without the zeros around them, which padding adds and cuts."""
+    """Give a row's numbers without the zeros around them, which padding adds and cuts."""
     places = row.reshape(-1).nonzero()
     return _bits(row.reshape(-1)[int(places.min()) : int(places.max()) + 1]) if len(places) else b""
 
@@ -129,7 +129,8 @@ def _ratio_is_one(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) ->
 
 
 def mismatch(kept: Mapping[str, Any]) -> dict[str, float]:
-    """How far apart log-probs of rollout and trainer were on average, by a token's place and by a response's length."""
+    """Say how far apart log-probs of rollout and trainer were on average, by a token's place and by a response's
+    length."""
     return {
         f"{name} {1 << power}" + (f"-{(2 << power) - 1}" if power else ""): total / count
         for (name, power), (total, count) in sorted(kept.get("sums", {}).items())
@@ -158,7 +159,7 @@ def _of_the_model(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) ->
 
 
 def _counted(values: Mapping[str, Any]) -> torch.Tensor | None:
-    """Which tokens but the first are learned, of a batch with labels of which all log-probs are known."""
+    """Say which tokens but the first are learned, of a batch with labels of which all log-probs are known."""
     labels, log_probs = values.get("labels"), values["log_probs"]
     learned = None if labels is None or "ref_log_probs" in values else labels[:, 1:] != -100
     complete = learned is not None and log_probs.shape == learned.shape and not log_probs[learned].isnan().any()

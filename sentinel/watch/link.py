@@ -69,11 +69,11 @@ class Watching:
         atexit.register(self.stop)
 
     def _met(self, words: Sequence[str]) -> Connection:
-        """The checker of this run; the first of its processes starts one."""
+        """Give the checker of this run; the first of its processes starts one."""
         place = meeting.address(words, self._packages)
 
         def launch(listening: socket.socket) -> None:
-            """With the run's own copy of the framework, and no accelerator."""
+            """Start the checker with the run's own copy of the framework, and no accelerator."""
             environment = {name: value for name, value in os.environ.items() if not name.startswith(_OF_RANKS)}
             environment |= {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
             environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "HYPOTHESIS_NO_PLUGINS": "1"}
@@ -112,7 +112,7 @@ class Watching:
         self._connection.close()
 
     def _talk(self) -> None:
-        """Whatever happens to the checker ends this thread, and nothing else."""
+        """Talk to the checker; whatever happens to it ends this thread, and nothing else."""
         idle = 0.0
         try:
             while not self._ending.is_set():

@@ -106,7 +106,7 @@ class Reading:
     idle: tuple[Path, ...] = ()
 
     def read(self, parts: Mapping[Path, Any]) -> dict[str, Any]:
-        """The scenario of which the adapter makes a call with these parts, as literals.
+        """Give the scenario of which the adapter makes a call with these parts, as literals.
 
         :raises Unreadable: where there is none.
         """
@@ -137,9 +137,9 @@ class Reading:
         raise Unreadable(why)
 
     def _same_with(self, inputs: Mapping[str, Any], parts: Mapping[Path, Any]) -> bool:
-        """Whether the function does the same with these parts of a call in the place of the adapter's: what a batch has
-        of the prompt, or what an option that is off would read. And whatever stands in those that are not copied: of
-        these it was seen beside the adapter's parts alone that they make no difference."""
+        """Say whether the function does the same with these parts of a call in the place of the adapter's: what a
+        batch has of the prompt, or what an option that is off would read. And whatever stands in those that are not
+        copied: of these it was seen beside the adapter's parts alone that they make no difference."""
         usual = _with(self, inputs, {})
         if usual is None:
             return False
@@ -154,7 +154,7 @@ class Reading:
         return True
 
     def _required(self) -> list[Path]:
-        """The parts that show tensors which no scenario leaves out."""
+        """Give the parts that show tensors which no scenario leaves out."""
         return [
             self.sources[item.name][0]
             for item in self.subject.contract.inputs
@@ -163,8 +163,8 @@ class Reading:
         ]
 
     def _read_without(self, path: Path, parts: Mapping[Path, Any]) -> dict[str, Any]:
-        """The scenario of a call that leaves out what every scenario has, where the function itself shows that it has
-        another part in that place: log-probs of now for those of the rollout, say."""
+        """Give the scenario of a call that leaves out what every scenario has, where the function itself shows that
+        it has another part in that place: log-probs of now for those of the rollout, say."""
         for other in self._required():
             if parts[other] is not None:
                 with contextlib.suppress(Unreadable):
@@ -180,7 +180,7 @@ class Reading:
             return False
 
     def observe(self, inputs: Mapping[str, Any], result: Any, gradients: Mapping[Path, Any]) -> dict[str, Any]:
-        """What the contract observes of a call that had this result, and these gradients."""
+        """Give what the contract observes of a call that had this result, and these gradients."""
         listener = Listener(self.boundary.function)
 
         def answers(*_: Any, **__: Any) -> Any:
@@ -196,7 +196,7 @@ class Reading:
         return {key: value for key, value in observed.items() if gradients or key not in of_gradients}
 
     def scale(self, inputs: Mapping[str, Any], parts: Mapping[Path, Any]) -> float:
-        """What the run's loss is multiplied by, beside the adapter's of the same scenario.
+        """Give what the run's loss is multiplied by, beside the adapter's of the same scenario.
 
         :raises Unreadable: where the function does not say.
         """
@@ -214,7 +214,7 @@ class Reading:
         return ratio
 
     def unscaled(self, observed: Mapping[str, Any], scale: float) -> dict[str, Any]:
-        """What is observed without that."""
+        """Give what is observed without that."""
         roles = {item.key: item.role for item in self.subject.contract.observes}
         return {
             key: from_array(value.array() / scale, value.dtype)
@@ -228,7 +228,7 @@ class Reading:
         return {key: observed[key] for key in kept if key in observed and key in (self.keys or kept)}
 
     def _made(self, inputs: Mapping[str, Any]) -> dict[Path, Any]:
-        """The parts of the call that the adapter makes of a scenario."""
+        """Give the parts of the call that the adapter makes of a scenario."""
         heard, answers = _heard(self.boundary, inputs)
         return {path: at(heard, path, answers) for path in self.plan.paths}
 
@@ -323,8 +323,9 @@ def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
 
 
 def _idle(reading: Reading, calls: Sequence[tuple[Any, Any, Any]]) -> tuple[set[Path], set[Path]]:
-    """Parts of a call that make no difference to what is observed: token ids that only a stand-in is given, say. They
-    are neither copied nor compared. And those, given alike by the adapter in all calls, that multiply a loss."""
+    """Give parts of a call that make no difference to what is observed: token ids that only a stand-in is given,
+    say. They are neither copied nor compared. And those, given alike by the adapter in all calls, that multiply a
+    loss."""
     shown = {path for path, _ in reading.sources.values()}
     idle = {path for path in reading.plan.paths if path not in shown}
     of_adapter = [{path: at(heard, path, answers) for path in idle} for _, heard, answers in calls]
@@ -354,8 +355,8 @@ def _idle(reading: Reading, calls: Sequence[tuple[Any, Any, Any]]) -> tuple[set[
 
 
 def _ratio(reading: Reading, one: Mapping[str, Any], other: Mapping[str, Any]) -> float | None:
-    """What all losses and gradients of one observation have to be multiplied by to be those of another; None where
-    there is no such number."""
+    """Give what all losses and gradients of one observation have to be multiplied by to be those of another; None
+    where there is no such number."""
     roles = {item.key: item.role for item in reading.subject.contract.observes}
     ratios: list[float] = []
     for key in reading.keys:
@@ -373,7 +374,7 @@ def _ratio(reading: Reading, one: Mapping[str, Any], other: Mapping[str, Any]) -
 
 
 def _of_every_kind(reading: Reading, scenarios: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Those first that choose what none before them has chosen."""
+    """Give those first that choose what none before them has chosen."""
     first: dict[Any, Mapping[str, Any]] = {}
     for live in scenarios:
         chosen = [live[name] is None if _SHOWN in may else live[name] for name, may in reading.open.items()]
@@ -382,8 +383,8 @@ def _of_every_kind(reading: Reading, scenarios: Sequence[Mapping[str, Any]]) -> 
 
 
 def _with(reading: Reading, inputs: Mapping[str, Any], changed: Mapping[Path, Any]) -> dict[str, Any] | None:
-    """What is observed where parts of the call are others; None where the call refuses it, or nothing else can be put
-    there."""
+    """Give what is observed where parts of the call are others; None where the call refuses it, or nothing else can
+    be put there."""
     function = reading.boundary.function
     listener = Listener(function)
 
@@ -408,7 +409,7 @@ def _as_one_response(value: Any) -> Any:
 
 
 def _laid_out(of_adapter: Any, of_run: Any) -> Any:
-    """What a run has in a place; the adapter's own, for their gradients, where only the shape is another."""
+    """Give what a run has in a place; the adapter's own, for their gradients, where only the shape is another."""
     tensors_ = isinstance(of_adapter, torch.Tensor) and isinstance(of_run, torch.Tensor)
     if tensors_ and of_adapter.shape != of_run.shape and _alike(of_adapter.flatten(), of_run.flatten()):
         return of_adapter.reshape(of_run.shape)
@@ -420,13 +421,13 @@ def _flat(value: Any) -> Any:
 
 
 def _as_rows(value: Any, mask: Any) -> Any:
-    """What is observed of packed tokens, as of the one response that they are read as."""
+    """Give what is observed of packed tokens, as of the one response that they are read as."""
     packed = isinstance(value, Tensor) and isinstance(mask, Tensor) and (1, *value.shape) == mask.shape
     return from_array(value.array()[None], value.dtype) if packed else value
 
 
 def _another(value: Any) -> Any:
-    """Another value of the same kind."""
+    """Give another value of the same kind."""
     if isinstance(value, torch.Tensor) and value.dim() == 2 and not value.is_floating_point():
         return torch.cat([value, 1 - value], 1)
     if isinstance(value, (torch.Tensor, float)):
@@ -466,7 +467,7 @@ def _put(arguments: dict[str, Any], path: Path, replacement: Any = _ANOTHER) -> 
 
 
 def _by_row(reading: Reading, names: Sequence[str], calls: Sequence[Mapping[Path, Any]]) -> Reading:
-    """The reading with inputs that a call has as one number a response.
+    """Give the reading with inputs that a call has as one number a response.
 
     :raises Unreadable: where no parts of a call are these numbers.
     """
@@ -531,7 +532,7 @@ def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any
 
 
 def _of_same_meaning(reading: Reading, drawn: Mapping[str, Any], inputs: Mapping[str, Any]) -> set[str]:
-    """The keys of which the contract says the same for a scenario and for what was read off its call."""
+    """Give the keys of which the contract says the same for a scenario and for what was read off its call."""
     contract = reading.subject.contract
     every = {item.key for item in contract.observes}
     if any(isinstance(value, Tensor) and value.dtype in HALVES for value in drawn.values()):
@@ -549,7 +550,7 @@ def _literals(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _calls(subject: Subject, boundary: Boundary) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]:
-    """Scenarios, each with the call that the adapter makes of it."""
+    """Give scenarios, each with the call that the adapter makes of it."""
     for place in range(_DRAWN):
         data = hashlib.shake_256(f"{subject.name} {place}".encode()).digest(4096)
         try:
@@ -565,7 +566,7 @@ def _calls(subject: Subject, boundary: Boundary) -> Iterator[tuple[dict[str, Any
 
 
 def _heard(boundary: Boundary, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arguments that an adapter calls with, and what the methods of its stand-ins answer."""
+    """Give the arguments that an adapter calls with, and what the methods of its stand-ins answer."""
     listener = Listener(boundary.function)
     with contextlib.suppress(_Heard):
         replace(boundary, function=listener)(**{name: tensors.build(item, _no_object) for name, item in inputs.items()})
@@ -575,7 +576,7 @@ def _heard(boundary: Boundary, inputs: Mapping[str, Any]) -> tuple[dict[str, Any
 
 
 def _answered(boundary: Boundary, heard: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """What the methods of an adapter's stand-ins answer: of which argument, the method's name, and the answer."""
+    """Give what the methods of an adapter's stand-ins answer: of which argument, the method's name, and the answer."""
     for stand_in in boundary.binding.stand_ins:
         for owner, value in heard.items():
             method = vars(value).get(stand_in.name) if hasattr(value, "__dict__") else None
@@ -585,7 +586,7 @@ def _answered(boundary: Boundary, heard: Mapping[str, Any]) -> Iterator[tuple[st
 
 
 def _with_gradients(result: Any, parts: Mapping[Path, tuple[Any, Any]]) -> Any:
-    """A result whose loss has these gradients with respect to these parts, as it had in the run."""
+    """Give a result whose loss has these gradients with respect to these parts, as it had in the run."""
     loss = next((one for one in members(result) if isinstance(one, torch.Tensor) and one.dim() == 0), None)
     if loss is None or not parts:
         return result
@@ -627,7 +628,7 @@ def _parts(heard: Mapping[str, Any], answers: Mapping[str, Any], names: frozense
 
 
 def _leaves(path: Path, value: Any, names: frozenset[str]) -> Iterator[tuple[Path, Any]]:
-    """The plain values in an argument that the code may read: tensors, numbers, strings, and lists of these."""
+    """Give the plain values in an argument that the code may read: tensors, numbers, strings, and lists of these."""
     if value is None or isinstance(value, (bool, int, float, str, torch.Tensor, np.ndarray, np.generic)):
         yield path, value
         if isinstance(value, torch.Tensor) and value.dim() == 2:
@@ -663,7 +664,7 @@ def _inside(value: Any) -> Iterator[tuple[tuple[str, Any], Any]]:
 
 
 def _names(function: Any) -> frozenset[str]:
-    """The names and short strings in a function's code, and in that of functions of its package that it calls."""
+    """Give the names and short strings in a function's code, and in that of functions of its package that it calls."""
     words: set[str] = set()
     functions: set[int] = set()
     waiting = [(inspect.unwrap(function), 0)]
@@ -700,7 +701,8 @@ def _of_code(code: CodeType) -> Iterator[str]:
 
 
 def _others(paths: tuple[Path, ...], sources: Mapping[str, tuple[Path, str]]) -> tuple[Path, ...]:
-    """The parts that show no input yet: log-probs of the rollout equal those of now where nothing was learned since."""
+    """Give the parts that show no input yet: log-probs of the rollout equal those of now where nothing was learned
+    since."""
     shown = {path for path, _ in sources.values()}
     return tuple(path for path in paths if path not in shown)
 
@@ -708,7 +710,7 @@ def _others(paths: tuple[Path, ...], sources: Mapping[str, tuple[Path, str]]) ->
 def _source(
     values: list[Any], parts_of_calls: list[dict[Path, Any]], paths: tuple[Path, ...], least: int | None = None
 ) -> Path | None:
-    """The part of a call that equals an input in all of them, or in at least so many of other values."""
+    """Give the part of a call that equals an input in all of them, or in at least so many of other values."""
     for path in paths:
         parts = [of_call.get(path) for of_call in parts_of_calls]
         equal = [value for value, part in zip(values, parts) if part is not None and _alike(value, part)]
@@ -722,7 +724,8 @@ def _source(
 def _source_where_present(
     values: list[Any], parts_of_calls: list[dict[Path, Any]], paths: tuple[Path, ...]
 ) -> Path | None:
-    """The part of a call that equals an input wherever that is not left out: at its default it may be another thing."""
+    """Give the part of a call that equals an input wherever that is not left out: at its default it may be another
+    thing."""
     calls = [(value, parts) for value, parts in zip(values, parts_of_calls) if value is not None]
     present = [value for value, _ in calls]
     if len(calls) == len(values) or all(_alike(present[0], value) for value in present[1:]):
@@ -755,13 +758,15 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def _as_labels(values: Any) -> list[int]:
-    """Which rows belong together, whatever the groups are called."""
+    """Say which rows belong together, whatever the groups are called."""
     numbers: dict[Any, int] = {}
     return [numbers.setdefault(value, len(numbers)) for value in values]
 
 
 def _same_value(one: Any, other: Any, mask: Any = None, near: float = 1e-4, least: float = 1e-6) -> bool:
-    """:param mask: what else stands in a tensor of its shape means nothing.
+    """Say whether two values are the same but for rounding.
+
+    :param mask: what else stands in a tensor of its shape means nothing.
     :param near: how far apart they may be, relative; ``least``: absolute, which is all that is asked near 0.
     """
 
@@ -792,7 +797,7 @@ def _literal(item: Input, value: Any) -> Any:
 
 
 def written(path: Path) -> str:
-    """A path as one would write it in Python."""
+    """Give a path as one would write it in Python."""
     return str(path[0]) + "".join(
         {".": f".{name}", "()": f".{name}()", "[:]": f"[:, {name}:]"}.get(kind, f"[{name!r}]")
         for kind, name in path[1:]
@@ -806,7 +811,7 @@ def _brief(value: Any) -> str:
 
 
 def case_of(reading: Reading, inputs: Mapping[str, Any], observed: Mapping[str, Any]) -> Case:
-    """What laws of a single call look at: the call of the run itself."""
+    """Give what laws of a single call look at: the call of the run itself."""
     oracle = None
     if reading.subject.contract.oracle is not None:
         oracle = {"": reading.of_results(probe.consult(reading.subject.contract, inputs))}

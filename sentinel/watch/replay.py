@@ -38,7 +38,7 @@ class Replayed:
 
 
 def violations(file: Path) -> list[dict[str, Any]]:
-    """The violations in an events' file that laws found, each with how often it was seen.
+    """Give the violations in an events' file that laws found, each with how often it was seen.
 
     :raises SentinelError: where the file is none, or of another kind.
     """
@@ -100,7 +100,7 @@ def _replayed(runner: Runner, catalog: Catalog, event: Mapping[str, Any], ref: R
 
 
 def document_of(one: Replayed, runner: Runner, catalog: Catalog) -> dict[str, Any]:
-    """The recipe of a violation, with how the run got there.
+    """Give the recipe of a violation, with how the run got there.
 
     :raises Untried: where nothing that could be written tells the broken code from mended code.
     """

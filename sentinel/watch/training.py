@@ -139,7 +139,7 @@ class Training:
         return called
 
     def _listened(self, trainer: Any, answers: dict[str, Any], some: bool) -> Iterator[Any]:
-        """Hooks that keep what the trained model, and the reference, say of the tokens that they are given."""
+        """Give hooks that keep what the trained model, and the reference, say of the tokens that they are given."""
         for name, model in (("trained", trainer.model), *_references(trainer)):
             hidden: list[Any] = []
             yield model.base_model.register_forward_hook(
@@ -321,7 +321,7 @@ class Training:
 
 
 def _rows(batch: Any) -> dict[str, Any]:
-    """The tensors of a mapping that have a row for each of its advantages."""
+    """Give the tensors of a mapping that have a row for each of its advantages."""
     torch = sys.modules["torch"]
     if not isinstance(batch, Mapping) or not isinstance(batch.get("advantages"), torch.Tensor):
         return {}
@@ -334,7 +334,7 @@ def _rows(batch: Any) -> dict[str, Any]:
 
 
 def _plain_options(options: Any) -> dict[str, Any]:
-    """The settings that a run has, without places, names and secrets of its user."""
+    """Give the settings that a run has, without places, names and secrets of its user."""
     return {
         name: getattr(value, "value", value)
         for name, value in vars(options).items()
@@ -346,7 +346,7 @@ def _plain_options(options: Any) -> dict[str, Any]:
 
 
 def _ranks(trainer: Any) -> dict[str, Any]:
-    """How many processes train, and whether each of them has the whole model."""
+    """Say how many processes train, and whether each of them has the whole model."""
     accelerator = getattr(trainer, "accelerator", None)
     kind = str(getattr(getattr(accelerator, "distributed_type", None), "value", ""))
     whole = kind.startswith("MULTI_") and getattr(accelerator, "parallelism_config", None) is None
@@ -354,14 +354,14 @@ def _ranks(trainer: Any) -> dict[str, Any]:
 
 
 def _references(trainer: Any) -> list[tuple[str, Any]]:
-    """The model that a trainer holds its own to."""
+    """Give the model that a trainer holds its own to."""
     torch, model = sys.modules["torch"], getattr(trainer, "ref_model", None)
     return [("reference", model)] if isinstance(model, torch.nn.Module) else []
 
 
 def _log_probs(model: Any, hidden: Any, ids: Any, temperature: float, some: bool) -> Any:
-    """What a causal model says of each token but the first, made of its last layer; None where the model does more with
-    it.
+    """Give what a causal model says of each token but the first, made of its last layer; None where the model does more
+    with it.
 
     :param some: whether tokens here and there are enough, as they are where all are much to make; the others are NaN.
     """
@@ -388,7 +388,7 @@ def _piece(tensor: Any) -> Any:
 
 
 def _scheduled(trainer: Any, step: int) -> float | None:
-    """The rate of a step by the schedule that the configuration names, made anew."""
+    """Give the rate of a step by the schedule that the configuration names, made anew."""
     optimization = sys.modules.get("transformers.optimization")
     args, torch = trainer.args, sys.modules["torch"]
     if optimization is None or trainer.state.max_steps <= 0 or trainer.state.global_step != step:

@@ -44,7 +44,7 @@ class NotCopied(Exception):
 
 
 def at(arguments: Mapping[str, Any], path: Path, answers: Mapping[str, Any]) -> Any:
-    """The part of a call that a path leads to; None where it leads nowhere, as where an option is left out.
+    """Give the part of a call that a path leads to; None where it leads nowhere, as where an option is left out.
 
     :param answers: of methods that the call asked: by name.
     """
@@ -71,7 +71,7 @@ class Copier:
         self._labels: dict[str, str] = {}
 
     def copy(self, value: Any, depth: int = 0) -> Any:
-        """A copy, on the device where the value is: what waits for the device comes later, in another thread.
+        """Give a copy, on the device where the value is: what waits for the device comes later, in another thread.
 
         :raises NotCopied: for what is too large, or has no plain values.
         """
@@ -113,13 +113,13 @@ class Copier:
             raise NotCopied(f"more than {LARGEST >> 20} MiB")
 
     def _label(self, item: Any) -> Any:
-        """Labels say which rows belong together; what they are called is the user's own."""
+        """Number a label: it says which rows belong together, and its name is the user's own."""
         hidden = isinstance(item, str) and not self._names
         return self._labels.setdefault(item, f"{len(self._labels)}") if hidden else item
 
 
 def packed(value: Any) -> Any:
-    """A copy as bytes and plain data; waits for the device that it is on."""
+    """Give a copy as bytes and plain data; waits for the device that it is on."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(value, torch.Tensor):
         plain = value.cpu().contiguous()
@@ -140,7 +140,7 @@ def packed(value: Any) -> Any:
 
 
 def unpacked(value: Any) -> Any:
-    """What :func:`packed` made, as tensors and arrays."""
+    """Give what :func:`packed` made, as tensors and arrays."""
     if isinstance(value, Copied):
         import numpy
         import torch

@@ -83,7 +83,7 @@ class Budget:
     held_back: int = 0
 
     def allows(self, cost: float = 0.0, step: float = 0.0) -> bool:
-        """:param cost: seconds that it may take; :param step: those of a step."""
+        """Say whether there is time for a copy of so many seconds, in a step of so many."""
         within = self.spent + self.beside <= self.share * (time.perf_counter() - self.began)
         allowed = within and cost <= max(5 * self.share * step, _UNNOTICED)
         self.held_back += not allowed
@@ -284,8 +284,8 @@ def _plain(original: FunctionType) -> _Jump:
 
 
 def gradients_of(result: Any, parts: Mapping[Path, Any]) -> dict[Path, Any]:
-    """The gradients of a call's loss with respect to parts of it: they go back through the function alone, and leave
-    the graph as it is."""
+    """Give the gradients of a call's loss with respect to parts of it: they go back through the function alone, and
+    leave the graph as it is."""
     torch = sys.modules.get("torch")
     loss = next((one for one in members(result) if getattr(one, "requires_grad", False) and one.dim() == 0), None)
     live = {path: part for path, part in parts.items() if getattr(part, "requires_grad", False)}
@@ -296,13 +296,13 @@ def gradients_of(result: Any, parts: Mapping[Path, Any]) -> dict[Path, Any]:
 
 
 def members(result: Any) -> list[Any]:
-    """What a function has returned, one by one."""
+    """Give what a function has returned, one by one."""
     inside = result if isinstance(result, (list, tuple)) else result.values() if isinstance(result, dict) else [result]
     return [*inside]
 
 
 def _place(frame: FrameType | None) -> str:
-    """The line that called a watched function, as ``package/module.py:12``; its own frame stands between."""
+    """Give the line that called a watched function, as ``package/module.py:12``; its own frame stands between."""
     caller = frame.f_back if frame is not None else None
     if caller is None:
         return ""
@@ -310,20 +310,20 @@ def _place(frame: FrameType | None) -> str:
 
 
 def _compiling() -> Callable[[], bool]:
-    """What tells that a compiler reads the code: it has to find a plain call."""
+    """Give what tells that a compiler reads the code: it has to find a plain call."""
     torch = sys.modules.get("torch")
     return torch.compiler.is_compiling if torch is not None else bool
 
 
 def _capturing() -> bool:
-    """Whether a CUDA graph is recorded, into which no copy must go."""
+    """Say whether a CUDA graph is recorded, into which no copy must go."""
     torch = sys.modules.get("torch")
     return bool(torch is not None and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
 def _function(module: str, name: str) -> FunctionType | None:
-    """The function of that name in a loaded module, out of its static or class method; None for what has no code of its
-    own, or answers later."""
+    """Give the function of that name in a loaded module, out of its static or class method; None for what has no
+    code of its own, or answers later."""
     current: Any = sys.modules.get(module)
     for part in name.split("."):
         try:
@@ -335,8 +335,7 @@ def _function(module: str, name: str) -> FunctionType | None:
 
 
 def _code(name: str, like: Any) -> Any:
-    """Code that hands its arguments on to a global of that name; its free variables and its place are those of other
-    code."""
+    """Make code that hands its arguments on to a global of that name, with free variables and place of other code."""
     free = [f"v{place}" for place, _ in enumerate(like.co_freevars)]
     lines = [
         f"def outer({', '.join(free)}):",
