@@ -24,7 +24,7 @@ BEFORE, AFTER = SIDES = ("before", "after")
 
 
 def numbers_stay(case: Case) -> list[Violation]:
-    """Demand ``|after - before| <= bound`` wherever both are finite, and finite at the same places; the rest is equal."""
+    """Demand ``|after - before| <= bound`` wherever both are finite, and finite at the same places."""
     one, other = case.observation[BEFORE], case.observation[AFTER]
     scale = scale_of(case, [case.inputs[BEFORE]], [one, other])
     declared = {item.key: item for item in case.contract.observes} if case.contract is not None else {}
