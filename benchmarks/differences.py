@@ -22,9 +22,8 @@ from contextlib import closing, suppress
 from sentinel.deciding.law_session import Undecidable
 from sentinel.deciding.runner import Runner, runner_of
 from sentinel.diff.comparing import Comparison
-from sentinel.diff.modules import Modules
 from sentinel.diff.pairs import SIDES, Alone, Pair, numbers_stay_for
-from sentinel.diff.reached import Code
+from sentinel.diff.reached import Code, Modules
 from sentinel.errors import SentinelError
 from sentinel.history import commits
 from sentinel.history.gittrees import GitTrees

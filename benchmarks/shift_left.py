@@ -36,8 +36,7 @@ from sentinel.errors import SentinelError
 from sentinel.history import commits
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog, bundled_catalog
-from sentinel.search.boundary_search import BoundarySearch
-from sentinel.search.examples import Example, example
+from sentinel.search.boundary_search import BoundarySearch, Example, example
 from sentinel.settings import Settings
 from sentinel.sources import MirrorStore
 from sentinel.targets.refs import Ref

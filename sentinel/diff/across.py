@@ -28,8 +28,7 @@ from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import like
 from sentinel.laws.oracle import THE_ORACLE_AGREES
 from sentinel.recipes import Recipe
-from sentinel.search.boundary_search import BoundarySearch
-from sentinel.search.examples import examples
+from sentinel.search.boundary_search import BoundarySearch, examples
 from sentinel.search.scenarios import NotSearchable, accepts, draw, narrowed, with_dialects
 from sentinel.targets import Binding
 from sentinel.values.literals import Tensor
@@ -60,9 +59,9 @@ class Translation:
     back: Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
-@dataclass(frozen=True)
-class Member:
-    """One boundary among those that are compared, or the definition.
+@dataclass(eq=False)
+class Member(LawSession):
+    """One boundary among those that are compared, or the definition: a session that asks it in its own terms.
 
     :ivar subject: its contract is narrowed to what it takes.
     :ivar opened: None for the definition.
@@ -74,6 +73,12 @@ class Member:
     session: LawSession
     opened: OpenTarget | None = None
     translation: Translation | None = None
+
+    def close(self) -> None:
+        self.session.close()
+
+    def fresh(self) -> Member:
+        return replace(self, session=self.session.fresh())
 
     @property
     def target(self) -> str:
@@ -88,20 +93,22 @@ class Member:
         what it does not take, and its dialects."""
         return dict(inputs) if self.opened is None else _terms(self.subject, inputs)
 
-    def answers(self, session: LawSession, subject: Subject, scenarios: Mapping[str, Inputs], describe: Told) -> Sat:
+    def answers(
+        self, subject: Subject, calls: Mapping[str, Inputs], describe: Told = False, given: Sequence[str] | None = None
+    ) -> Sat:
         """Give what it answers to scenarios in its terms.
 
         :param subject: what it is asked about together with others; an input that this leaves out need not be taken.
         """
+        scenarios, own = {name: self.terms(inputs) for name, inputs in calls.items()}, self.subject
         if self.opened is None:
-            return session.references(subject, scenarios)
+            return self.session.references(subject, scenarios)
         if self.translation is None:
-            own = self.subject
-            return session.answers(own, scenarios, describe, [name for name in own.given if name in subject.given])
+            taken = [name for name in own.given if name in subject.given]
+            return self.session.answers(own, scenarios, describe, taken)
         own, back = self.translation.subject, self.translation.back
-        translated = session.answers(
-            own, {name: _terms(own, self.translation.of(each)) for name, each in scenarios.items()}, describe
-        )
+        scenarios = {name: _terms(own, self.translation.of(each)) for name, each in scenarios.items()}
+        translated = self.session.answers(own, scenarios, describe)
         answers = {
             name: called if called.observation is None else replace(called, observation=back(called.observation))
             for name, called in translated.answers.items()
@@ -129,37 +136,16 @@ def _drawn(item: Input) -> bool:
     return bool(item.domain or item.choices or item.kind == "labels")
 
 
-class _InItsTerms(LawSession):
-    """A member's session, which is asked in the member's own terms, whatever the subject."""
-
-    def __init__(self, member: Member, session: LawSession | None = None) -> None:
-        self.member, self._inner = member, session or member.session.fresh()
-
-    def close(self) -> None:
-        self._inner.close()
-
-    def fresh(self) -> _InItsTerms:
-        return _InItsTerms(self.member, self._inner.fresh())
-
-    def answers(
-        self, subject: Subject, calls: Mapping[str, Inputs], describe: Told = False, given: Sequence[str] | None = None
-    ) -> Sat:
-        scenarios = {name: self.member.terms(inputs) for name, inputs in calls.items()}
-        return self.member.answers(self._inner, subject, scenarios, describe)
-
-
 class Across(Pair):
     """Two members as one session; the symptom of a difference is what explains it."""
 
-    def __init__(self, one: _InItsTerms, other: _InItsTerms, reference: LawSession, logs: Any = None) -> None:
+    def __init__(self, one: Member, other: Member, reference: LawSession, logs: Any = None) -> None:
         super().__init__(one, other, logs)
-        self._members = {BEFORE: one.member, AFTER: other.member}
+        self._members = {BEFORE: one, AFTER: other}
         self._reference = reference
 
     def fresh(self) -> Across:
-        one, other = (self._sides[side].fresh() for side in SIDES)
-        assert isinstance(one, _InItsTerms)
-        assert isinstance(other, _InItsTerms)
+        one, other = (member.fresh() for member in self._members.values())
         return Across(one, other, self._reference, self.logs)
 
     def _closer(self, subject: Subject, law: Law, trial: Trial) -> Trial:
@@ -434,7 +420,7 @@ class Agreement:
         subject = joint(one, other)
         if isinstance(subject, str):
             return [], 0
-        pair = Across(_InItsTerms(one), _InItsTerms(other), self._reference)
+        pair = Across(one.fresh(), other.fresh(), self._reference)
         try:
             laws = [THE_SAME_IS_MEANT]
             search = BoundarySearch(pair, subject, self._seed, laws, _SHRINKING, glimpse=True)

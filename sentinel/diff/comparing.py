@@ -17,7 +17,6 @@ from sentinel.deciding.law_session import SETTINGS, LawSession, Plan, Subject, T
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.proof import NotProvenError, prove
 from sentinel.deciding.runner import Job, Runner
-from sentinel.diff.modules import Modules
 from sentinel.diff.pairs import (
     AFTER,
     BEFORE,
@@ -33,7 +32,7 @@ from sentinel.diff.pairs import (
     numbers_stay_for,
     part,
 )
-from sentinel.diff.reached import Code, Place, Reached, Unit, names_in
+from sentinel.diff.reached import Code, Modules, Place, Reached, Unit, names_in
 from sentinel.errors import SentinelError
 from sentinel.history.bindings import ALIKE, Definition, Sighting, sighting
 from sentinel.history.commits import Commit
@@ -42,10 +41,9 @@ from sentinel.laws.law import Law, Violation
 from sentinel.laws.metrics import METRICS_TELL_THE_TRUTH
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
-from sentinel.search.boundary_search import BoundarySearch, Finding, glimpses
+from sentinel.search.boundary_search import BoundarySearch, Example, Finding, glimpses
 from sentinel.search.checks import matches, subjects
 from sentinel.search.discovery import is_about
-from sentinel.search.examples import Example
 from sentinel.search.signatures import options
 from sentinel.search.survey import LEVELS
 from sentinel.targets import Binding, Target

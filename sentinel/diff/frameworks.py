@@ -271,7 +271,7 @@ def _number(member: Member, contract: Contract, batch: Inputs, scenario: Inputs)
     subject = replace(member.subject, contract=contract)
     terms = member.terms(scenario)
     with suppress(Undecidable):
-        answer = member.answers(member.session, subject, {"": terms}, False).answers[""].observation or {}
+        answer = member.answers(subject, {"": terms}).answers[""].observation or {}
         keys = [item.key for item in contract.observes if item.role in ("output", "decision") and item.key in answer]
         if keys:
             other = {name: value for name, value in terms.items() if name in batch and batch[name] != value}

@@ -17,9 +17,8 @@ import sentinel
 from sentinel.deciding.runner import Runner
 from sentinel.diff import report
 from sentinel.diff.comparing import Compared, Comparison, Shared
-from sentinel.diff.modules import Modules
 from sentinel.diff.pairs import AFTER, BEFORE
-from sentinel.diff.reached import Code
+from sentinel.diff.reached import Code, Modules
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.history import commits
 from sentinel.history.basis import deciding

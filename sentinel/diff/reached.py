@@ -9,15 +9,22 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
+import sys
 import textwrap
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
+from sentinel.history import bindings
 from sentinel.history.bindings import Definitions, Name, Trees, absolute, names_of, span_of, syntax_of
+from sentinel.reports.store import file_name
+from sentinel.sources.home import Home, replace_file
 from sentinel.targets import Binding, Target
 from sentinel.worker.codes import LARGEST_SOURCE
 
@@ -523,3 +530,78 @@ def _unit(
     if text is None:
         text = "\n".join(ast.unparse(ast.fix_missing_locations(node)) for node in nodes)
     return Unit(name, kind, span, text, frozenset(names), frozenset(attributes), frozenset(chains), decorators)
+
+
+# -- what was parsed, kept by blob for the next run --
+
+#: Modules that a file keeps, some 20 kB each: the last ones.
+_KEPT = 800
+
+
+class Modules(dict[str, Module]):
+    """Those that were seen of a target, below ``SENTINEL_HOME``; what reads them otherwise has a file of its own."""
+
+    def __init__(self, target: str) -> None:
+        super().__init__()
+        sources = (Path(str(module.__file__)).read_bytes() for module in (sys.modules[__name__], bindings))
+        digest = hashlib.sha256(b"".join([sys.version.encode(), *sources])).hexdigest()[:12]
+        self._file = Home.default().path / "history" / file_name(target) / "modules" / f"{digest}.lines"
+        self._read: dict[str, str] = {}
+        with suppress(OSError, ValueError):  # a line is read where it is asked for
+            self._read.update(line.partition(" ")[::2] for line in self._file.read_text("utf-8").split("\n"))
+        self._on_disk = set(self._read)
+
+    def __contains__(self, blob: object) -> bool:
+        if not super().__contains__(blob) and blob in self._read:
+            with suppress(
+                LookupError, TypeError, ValueError, AttributeError, RecursionError
+            ):  # it is not what we write
+                self[str(blob)] = _module_of(json.loads(self._read.pop(str(blob))))
+        return super().__contains__(blob)
+
+    def save(self) -> None:
+        """Write what is new; what cannot be written is parsed again."""
+        if self.keys() <= self._on_disk:
+            return
+        with suppress(OSError):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            kept = {**self._read, **{blob: json.dumps(_listed_module(module)) for blob, module in self.items()}}
+            replace_file(self._file, "\n".join(f"{blob} {plain}" for blob, plain in list(kept.items())[-_KEPT:]))
+        self._on_disk |= self.keys()
+
+
+def _listed_module(module: Module) -> list[Any]:
+    units = [_listed(vars(unit).values()) for unit in module.units.values()]
+    imports = {key: sorted(paths) for key, paths in module.imports.items()}
+    return [units, _plain_names(module.names), imports, sorted(module.stars)]
+
+
+def _plain_names(names: Mapping[str, Name]) -> dict[str, Any]:
+    return {
+        name: [each.kind, each.span, each.leads, _plain_names(each.names), sorted(each.parameters)]
+        for name, each in names.items()
+    }
+
+
+def _listed(values: Iterable[Any]) -> list[Any]:
+    return [sorted(value) if isinstance(value, frozenset) else value for value in values]
+
+
+def _module_of(plain: Any) -> Module:
+    units, names, imports, stars = plain
+    made = {
+        name: Unit(name, kind, tuple(span), text, frozenset(used), frozenset(attributes), _pairs(chains), frozenset(by))
+        for name, kind, span, text, used, attributes, chains, by in units
+    }
+    return Module(made, _names(names), {key: frozenset(paths) for key, paths in imports.items()}, frozenset(stars))
+
+
+def _names(plain: Mapping[str, Any]) -> dict[str, Name]:
+    return {
+        name: Name(kind, tuple(span), tuple(leads), _names(names), frozenset(parameters))
+        for name, (kind, span, leads, names, parameters) in plain.items()
+    }
+
+
+def _pairs(plain: Iterable[Any]) -> frozenset[tuple[str, str]]:
+    return frozenset((first, attribute) for first, attribute in plain)

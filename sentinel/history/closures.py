@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.machinery import all_suffixes
 
+from sentinel.history.basis import Surroundings, third_party
 from sentinel.history.gittrees import TREE, GitTrees
-from sentinel.history.surroundings import Surroundings, third_party
 from sentinel.sources.trees import LINK
 from sentinel.targets import PackageRoot
 from sentinel.worker.trace import EVERYTHING

@@ -12,14 +12,13 @@ from sentinel.deciding.runner import options_of
 from sentinel.errors import SentinelError
 from sentinel.history import commits as git
 from sentinel.history import record as records
-from sentinel.history.basis import basis
+from sentinel.history.basis import basis, surroundings
 from sentinel.history.closure_verdicts import ClosureVerdict, ClosureVerdicts, ClosureVerdictStore
 from sentinel.history.commits import Commit, Tag
 from sentinel.history.executors import Executor, Local, ProbeResult, Work
 from sentinel.history.gittrees import GitTrees
 from sentinel.history.origins import Origin, origin
 from sentinel.history.record import Selection
-from sentinel.history.surroundings import surroundings
 from sentinel.history.sweep import Sweep, Told
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog

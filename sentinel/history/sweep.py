@@ -8,12 +8,12 @@ from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 
+from sentinel.history.basis import Surroundings
 from sentinel.history.closure_verdicts import ClosureVerdict, ClosureVerdicts
 from sentinel.history.closures import Revision, closure_of
 from sentinel.history.commits import Commit
 from sentinel.history.executors import Executor, ProbeResult, Work
 from sentinel.history.gittrees import GitTrees, MissingObjectError
-from sentinel.history.surroundings import Surroundings
 from sentinel.recipes import Recipe
 from sentinel.targets import Target
 

@@ -31,9 +31,8 @@ from sentinel.deciding.law_session import LawSession, Subject, Trial, Undecidabl
 from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog, bundled_catalog
-from sentinel.search.boundary_search import BoundarySearch
+from sentinel.search.boundary_search import BoundarySearch, Example
 from sentinel.search.checks import subjects
-from sentinel.search.examples import Example
 from sentinel.search.scenarios import cut_to, sizes_of
 from sentinel.targets import Target
 from sentinel.values.literals import Tensor, typed

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from sentinel.watch import metrics
 from sentinel.watch.values import LARGEST, Copier
 from sentinel.watch.wrapping import Made, Watcher
 
@@ -281,7 +280,7 @@ class Training:
         self._watcher.steps += 1
         if self._watcher.numbers != self._numbers:
             self._numbers = dict(self._watcher.numbers)
-            metrics.tell(self._trainer(), self._numbers, self._watcher.steps)
+            _tell_logger(self._trainer(), self._numbers, self._watcher.steps)
         budget = self._watcher.budget
         if self._look:
             self._cost = budget.spent - self._spent
@@ -318,6 +317,23 @@ class Training:
             watcher.lost += 1
             return False
         return True
+
+
+def _tell_logger(trainer: Any, counts: Mapping[str, float], step: int) -> None:
+    """Hand numbers to the reporters of a trainer, or to the run that a tracker has open."""
+    handler = getattr(trainer, "callback_handler", None)
+    reported = False
+    for one in getattr(handler, "callbacks", ()):
+        if type(one).__module__.startswith("transformers.integrations"):
+            one.on_log(trainer.args, trainer.state, trainer.control, logs=dict(counts), model=trainer.model)
+            reported = True
+    if reported:
+        return
+    wandb, mlflow = sys.modules.get("wandb"), sys.modules.get("mlflow")
+    if getattr(wandb, "run", None) is not None:
+        wandb.log(dict(counts), commit=False)  # type: ignore[union-attr]
+    elif mlflow is not None and mlflow.active_run() is not None:
+        mlflow.log_metrics(dict(counts), step=step)
 
 
 def _rows(batch: Any) -> dict[str, Any]:

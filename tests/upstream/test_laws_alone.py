@@ -16,10 +16,9 @@ from sentinel.deciding.runner import Job, Runner
 from sentinel.errors import Unavailable
 from sentinel.laws.law import Violation
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.search.boundary_search import EXAMPLE_CHOICES, BoundarySearch, Drawn
+from sentinel.search.boundary_search import EXAMPLE_CHOICES, BoundarySearch, Drawn, example
 from sentinel.search.checks import subjects
 from sentinel.search.discovery import recognised
-from sentinel.search.examples import example
 
 #: Scenarios that may be needed to flag a bug: most need fewer than thirty, what overflows alone several hundred.
 ENOUGH = 1000

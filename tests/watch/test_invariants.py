@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from sentinel.watch import metrics, training
+from sentinel.watch import training
 from sentinel.watch.invariants import INVARIANTS, Memory
 from sentinel.watch.training import Training
 from sentinel.watch.wrapping import Budget, Watcher
@@ -212,20 +212,20 @@ def test_a_logger_is_told_as_its_user_configured_it(monkeypatch: pytest.MonkeyPa
     trainer = SimpleNamespace(
         callback_handler=SimpleNamespace(callbacks=[printer, reporter]), args=0, state=0, control=0, model=0
     )
-    metrics.tell(trainer, {"sentinel/violations": 1}, 3)
+    training._tell_logger(trainer, {"sentinel/violations": 1}, 3)
     assert told == [{"sentinel/violations": 1}]
     wandb: Any = ModuleType("wandb")
     wandb.run, wandb.log = object(), lambda counts, commit: told.append((counts, commit))
     monkeypatch.setitem(sys.modules, "wandb", wandb)
-    metrics.tell(None, {"sentinel/checked": 2}, 3)
+    training._tell_logger(None, {"sentinel/checked": 2}, 3)
     assert told[1:] == [({"sentinel/checked": 2}, False)]
     wandb.run, mlflow = None, ModuleType("mlflow")
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
     vars(mlflow).update(active_run=object, log_metrics=lambda counts, step: told.append((counts, step)))
-    metrics.tell(None, {"sentinel/checked": 3}, 4)
+    training._tell_logger(None, {"sentinel/checked": 3}, 4)
     assert told[2:] == [({"sentinel/checked": 3}, 4)]
     mlflow.active_run = lambda: None
-    metrics.tell(None, {"sentinel/checked": 5}, 6)
+    training._tell_logger(None, {"sentinel/checked": 5}, 6)
     assert len(told) == 3, "nobody has a run open"
 
 
