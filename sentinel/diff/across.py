@@ -118,13 +118,13 @@ class Member(LawSession):
 
 def _terms(subject: Subject, inputs: Inputs) -> dict[str, Any]:
     contract, binding = subject.contract, subject.binding
-    made = dict(inputs)
+    terms = dict(inputs)
     for item in contract.inputs:
         if item.name in binding.fixed or binding.accepts.get(item.name) == (None,):
-            made[item.name] = item.default(made) if callable(item.default) else item.default
-        elif item.choices and not item.domain and not accepts(contract, binding, item, made):
-            made[item.name] = _first(contract, item, made)
-    return with_dialects(contract, binding, made)
+            terms[item.name] = item.default(terms) if callable(item.default) else item.default
+        elif item.choices and not item.domain and not accepts(contract, binding, item, terms):
+            terms[item.name] = _first(contract, item, terms)
+    return with_dialects(contract, binding, terms)
 
 
 def _first(contract: Contract, item: Input, inputs: Mapping[str, Any]) -> Any:
@@ -441,14 +441,14 @@ class Agreement:
         for finding in outcome.findings:
             inputs, case = next(iter(finding.trial.variants.values())), finding.trial.case
             assert case is not None
-            named = finding.symptom.split(", ")
+            names = finding.symptom.split(", ")
             terms = {member.name: member.terms(inputs) for member in (one, other)}
             apart.append(
                 Separation(
                     (one.name, other.name),
                     finding.symptom,
                     inputs,
-                    {name: {key: each[key] for key in named if key in each} for name, each in terms.items()},
+                    {name: {key: each[key] for key in names if key in each} for name, each in terms.items()},
                     {member.name: case.observation[side] for side, member in zip(SIDES, (one, other))},
                     tuple(dict.fromkeys(item.key.rpartition(".")[2] for item in finding.violations)),
                     frozenset(
@@ -483,9 +483,9 @@ class Agreement:
 
 def everyday(contract: Contract, where: Mapping[str, Any], members: Sequence[Member]) -> Inputs | None:
     """Give a small batch of several responses of several lengths, with the settings that most members take."""
-    kept = []
+    inputs_ = []
     for item in contract.inputs:
-        taken = [_values(contract, member.subject.binding, item.name) for member in members]
+        values_of = [_values(contract, member.subject.binding, item.name) for member in members]
         if item.name in where:
             item = replace(item, default=where[item.name], choices=())
         elif item.domain == "mask":
@@ -497,10 +497,10 @@ def everyday(contract: Contract, where: Mapping[str, Any], members: Sequence[Mem
         elif item.name == "group_layout":
             item = replace(item, default="equal")
         elif item.choices and not item.domain:
-            choice = max(item.choices, key=lambda each: sum(each in values for values in taken))
+            choice = max(item.choices, key=lambda each: sum(each in values for values in values_of))
             item = replace(item, choices=(choice,))
-        kept.append(item)
-    plain = replace(contract, inputs=tuple(kept))
+        inputs_.append(item)
+    plain = replace(contract, inputs=tuple(inputs_))
     for attempt in range(300):
         data = hashlib.shake_256(f"{contract.name} {attempt}".encode()).digest(_CHOICES)
         with suppress(DoesNotApply):

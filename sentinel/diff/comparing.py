@@ -393,16 +393,16 @@ class Comparison:
         if key not in self._places:
             self._runner.start([self.target.name])
             open_states = {"", "new"} if side == AFTER else {""}
-            wanted = {name: each[0] for name, each in self.states.items() if each[1].state in open_states}
+            subjects_ = {name: each[0] for name, each in self.states.items() if each[1].state in open_states}
             reached = self.reached(side, subject)
             like = self._shared.like(reached, subject.binding) if self._shared and reached else None
             if like is not None:
-                wanted = {subject.name: subject}
+                subjects_ = {subject.name: subject}
             ref = like[1].ref if like is not None else self.refs[side]
-            place = self._runner.open_target(self.target.name, ref, [each.binding for each in wanted.values()])
+            place = self._runner.open_target(self.target.name, ref, [each.binding for each in subjects_.values()])
             if self._shared is not None and like is None:
                 self._shared.places.append((self.trees[side], place))
-            for name in wanted:
+            for name in subjects_:
                 self._places.setdefault((side, name), place)
         return self._places[key]
 
@@ -430,8 +430,8 @@ class Comparison:
             ways = [(item.trial, item.violations, item.examples) for item in findings.values()]
             ways = ways or list(self._turned(pair, search.subject, changed))
             again = (self._difference(pair, search.subject, *each) for each in ways)
-            shown = [each for each in again if each.shown]
-            differences = tuple([each for each in shown if each.symptom != BESIDE] or shown)
+            confirmed = [each for each in again if each.shown]
+            differences = tuple([each for each in confirmed if each.symptom != BESIDE] or confirmed)
             if not log.answered and log.refused:
                 return _refused(compared, log, differences)
             scenarios = [next(iter(finding.trial.variants.values())) for finding in findings.values()]
@@ -576,10 +576,10 @@ class Comparison:
         for name, values in (each for unit in units for each in options(unit.text).items()):
             values_of.setdefault(name, []).extend(value for value in values if value not in values_of[name])
         turns = [{name: value} for name, values in values_of.items() for value in values[:_VALUES]][:_TURNS]
-        drawn = glimpses(subject, self._seed, [NUMBERS_STAY])[:count] if turns else []
+        plans = glimpses(subject, self._seed, [NUMBERS_STAY])[:count] if turns else []
         for settings in turns:
             if not self._late():
-                yield [(law, {"": {**inputs[""], SETTINGS: settings}}) for law, inputs in drawn]
+                yield [(law, {"": {**inputs[""], SETTINGS: settings}}) for law, inputs in plans]
 
     def _difference(
         self, pair: Pair, subject: Subject, trial: Trial, violations: Sequence[Violation], examples: tuple[str, ...]
@@ -716,14 +716,14 @@ class Comparison:
     def _unreached(self, log: Log, changed: Sequence[Change]) -> tuple[str, ...]:
         """Give the changed functions that ran at neither revision."""
         ran = {path for paths in log.functions.values() for path in paths}
-        left = []
+        idle = []
         for change in changed:
             (file, name), *units = change
             module = self.target.module_of(file)
             paths = {f"{module}.{name}", f"{module}.{name.rpartition('.')[2]}"}  # Python 3.10 knows no qualified name
             if all(unit is None or unit.kind == "function" for unit in units) and not paths & ran:
-                left.append(change)
-        return _named(left)
+                idle.append(change)
+        return _named(idle)
 
 
 def _of_one_side(verdicts: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...]]:

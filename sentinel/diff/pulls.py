@@ -240,17 +240,17 @@ class Radar:
                 if over:
                     break
         finally:
-            kept = [place for place in self._shared.places if place[1].ref != refs[1]][-_PLACES:]
+            places = [place for place in self._shared.places if place[1].ref != refs[1]][-_PLACES:]
             for place in self._shared.places:
-                if place not in kept:
+                if place not in places:
                     self._runner.discard(self._target.name, place[1].ref)
-            self._shared.places[:] = kept
+            self._shared.places[:] = places
         answer = answered(results)
         judged = sorted((item for item in results if item.judgement), key=lambda item: _GRAVEST.index(item.judgement))
         lines = [f"{item.name}: {report.sentence(item)}" for item in judged]
         lines += [f"{item.name}: {item.reason}" for item in results if item.state == "not compared"]
-        gone = [item for item in results if item.state == "gone"]
-        lines += [f"{item.name}: gone{', perhaps to ' * bool(item.renamed)}{', '.join(item.renamed)}" for item in gone]
+        away = [item for item in results if item.state == "gone"]
+        lines += [f"{item.name}: gone{', perhaps to ' * bool(item.renamed)}{', '.join(item.renamed)}" for item in away]
         new = [item for item in results if item.state == "new" and not item.judgement]
         lines += [f"{item.name}: new, {item.reason or 'and breaks no law that was looked at'}" for item in new]
         if over:

@@ -412,12 +412,12 @@ def _read(content: bytes) -> Module:
 
 def _statements(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
     """Give every statement, and none of the expressions, of which there are ten times as many."""
-    left = list(body)
-    while left:
-        node = left.pop()
+    queue = list(body)
+    while queue:
+        node = queue.pop()
         yield node
         for part in ("body", "orelse", "finalbody", "handlers", "cases"):
-            left += getattr(node, part, ())
+            queue += getattr(node, part, ())
 
 
 def _collect(
@@ -565,8 +565,8 @@ class Modules(dict[str, Module]):
             return
         with suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            kept = {**self._read, **{blob: json.dumps(_listed_module(module)) for blob, module in self.items()}}
-            replace_file(self._file, "\n".join(f"{blob} {plain}" for blob, plain in list(kept.items())[-_KEPT:]))
+            entries = {**self._read, **{blob: json.dumps(_listed_module(module)) for blob, module in self.items()}}
+            replace_file(self._file, "\n".join(f"{blob} {plain}" for blob, plain in list(entries.items())[-_KEPT:]))
         self._on_disk |= self.keys()
 
 
@@ -589,11 +589,11 @@ def _listed(values: Iterable[Any]) -> list[Any]:
 
 def _module_of(plain: Any) -> Module:
     units, names, imports, stars = plain
-    made = {
+    units_ = {
         name: Unit(name, kind, tuple(span), text, frozenset(used), frozenset(attributes), _pairs(chains), frozenset(by))
         for name, kind, span, text, used, attributes, chains, by in units
     }
-    return Module(made, _names(names), {key: frozenset(paths) for key, paths in imports.items()}, frozenset(stars))
+    return Module(units_, _names(names), {key: frozenset(paths) for key, paths in imports.items()}, frozenset(stars))
 
 
 def _names(plain: Mapping[str, Any]) -> dict[str, Name]:

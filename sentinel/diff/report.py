@@ -28,9 +28,9 @@ def sentence(compared: Compared) -> str:
     """Give what has changed, in one sentence."""
     parts = [f"mends {', '.join(bugs)}" for bugs in [compared.bugs.get(BEFORE)] if bugs]
     parts += [f"brings {', '.join(bugs)}" for bugs in [compared.bugs.get(AFTER)] if bugs]
-    lost = "it is new, and not so that" if compared.state == "new" else "it is no longer so that"
+    lead = "it is new, and not so that" if compared.state == "new" else "it is no longer so that"
     for item in _first(compared.broken.get(AFTER, ())):
-        parts.append(f"{'of an option or choice that came it is not so that' if item.came else lost} {item.statement}")
+        parts.append(f"{'of an option or choice that came it is not so that' if item.came else lead} {item.statement}")
     parts += [f"now {item.statement}" for item in _first(compared.broken.get(BEFORE, ()))]
     parts += [of_difference(item) for item in compared.differences[:1]]
     parts += [message(compared.reason)] if compared.state == "differs" and compared.reason else []
@@ -149,8 +149,8 @@ def described(comparison: Comparison, item: Compared, number: int = 1) -> Iterat
     for side in SIDES:
         yield f"   {side:<7}{item.places.get(side, '')}"
     if item.parameters:
-        gone, new = (sorted({*item.parameters[a]} - {*item.parameters[b]}) for a, b in (SIDES, SIDES[::-1]))
-        yield f"   parameters: {', '.join([*(f'-{name}' for name in gone), *(f'+{name}' for name in new)])}"
+        removed, new = (sorted({*item.parameters[a]} - {*item.parameters[b]}) for a, b in (SIDES, SIDES[::-1]))
+        yield f"   parameters: {', '.join([*(f'-{name}' for name in removed), *(f'+{name}' for name in new)])}"
     if item.commit is not None:
         yield f"   since  {item.commit.sha[:12]} {item.commit.date[:10]} {message(item.commit.subject)}"
     elif item.no_commit:
@@ -257,14 +257,14 @@ def brief(comparison: Comparison, results: Sequence[Compared], interrupted: bool
     rows = []
     for item in (each for each in results if each.judgement):
         details = [pair for each in item.differences for pair in each.details.items() if pair[1]]
-        shown = [f"{key}: {detail}" if key else detail for key, detail in details]
-        shown += [each.detail for side in (AFTER, BEFORE) for each in item.broken.get(side, ())]
+        texts = [f"{key}: {detail}" if key else detail for key, detail in details]
+        texts += [each.detail for side in (AFTER, BEFORE) for each in item.broken.get(side, ())]
         rows.append(
             {
                 "boundary": item.places.get(AFTER, item.name),
                 "is": item.judgement,
                 "changes": message(sentence(item)),
-                "numbers": message("; ".join(shown[:2])),
+                "numbers": message("; ".join(texts[:2])),
                 "commit": message(f"{item.commit.sha[:9]} {item.commit.subject}" if item.commit else item.no_commit),
             }
         )
@@ -287,16 +287,16 @@ def save(file: Path, kind: str, target: str, entries: Mapping[str, Any]) -> None
 
     :raises SentinelError: where the file is another one, or cannot be written.
     """
-    held: dict[str, Any] = {}
+    content: dict[str, Any] = {}
     if file.exists():
         there_ = read_json(file)
         if there_ is None or not there_.keys() <= set(KINDS):
             raise SentinelError(f"{file} holds something else; name another file")
-        held = there_
-    there = held.setdefault(kind, {}).setdefault(target, {})
+        content = there_
+    there = content.setdefault(kind, {}).setdefault(target, {})
     # What was stopped says less than what stands there of the same pair and came to its end.
     there.update({name: each for name, each in entries.items() if name not in there or not _stopped(each)})
-    write_atomically(file, json.dumps(held, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    write_atomically(file, json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
 
 
 def _stopped(entry: Any) -> bool:

@@ -145,7 +145,7 @@ def with_commits(
     comparison: Comparison, results: list[Compared], runner: Runner, store: MirrorStore, tell: Callable[[str], None]
 ) -> list[Compared]:
     """Give what differs, with the commit with which that came, where it can be had."""
-    named = {subject.name: subject for subject in comparison.subjects}
+    subjects = {subject.name: subject for subject in comparison.subjects}
     differing = [compared for compared in results if compared.state == "differs"]
     if not differing:
         return results
@@ -158,7 +158,7 @@ def with_commits(
         for each in results:
             if each.state == "differs":
                 tell(f"looking for the commit that changed {each.name}")
-                commit, why = since.commit(named[each.name], each)
+                commit, why = since.commit(subjects[each.name], each)
                 each = replace(each, commit=commit, no_commit=why)
             dated.append(each)
         return dated

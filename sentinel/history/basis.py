@@ -131,8 +131,8 @@ def surroundings(python: str | None) -> Surroundings:
     """Say what an interpreter has; None: this one."""
     if python is None:
         return _here
-    listed = _listed(python)
-    return lambda name: " ".join(listed.get(name, ("-",)))
+    distributions = _listed(python)
+    return lambda name: " ".join(distributions.get(name, ("-",)))
 
 
 def third_party(name: str) -> bool:

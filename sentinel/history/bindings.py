@@ -255,10 +255,10 @@ def _lacking(definitions: Definitions, tree: str, binding: Binding) -> tuple[str
     return next((item for item in lacks if not definitions.has(tree, item)), ""), next(needs, "")
 
 
-def absolute(written: str, module: str, file: str) -> str:
+def absolute(path: str, module: str, file: str) -> str:
     """Give the dotted path that an import means, written in a module."""
-    dots = len(written) - len(written.lstrip("."))
+    dots = len(path) - len(path.lstrip("."))
     if not dots:
-        return written
+        return path
     package = module.split(".") if file.endswith("/__init__.py") else module.split(".")[:-1]
-    return ".".join((*package[: len(package) - dots + 1], *filter(None, written[dots:].split("."))))
+    return ".".join((*package[: len(package) - dots + 1], *filter(None, path[dots:].split("."))))

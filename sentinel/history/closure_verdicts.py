@@ -141,9 +141,9 @@ class ClosureVerdictStore:
                 text = json.dumps(line, sort_keys=True) + "\n"
                 if not _mended(stream):
                     text = json.dumps(head, sort_keys=True) + "\n" + text
-                left = text.encode()
-                while left:  # a disk that becomes full takes a part without an error, and says so at the rest
-                    left = left[os.write(stream.fileno(), left) :]
+                rest = text.encode()
+                while rest:  # a disk that becomes full takes a part without an error, and says so at the rest
+                    rest = rest[os.write(stream.fileno(), rest) :]
 
     def _closure_file(self, target: str, name: str) -> Path:
         return self.folder / file_name(target) / "closures" / f"{file_name(name)}.json"

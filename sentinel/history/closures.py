@@ -81,7 +81,7 @@ def closure_of(questions: Iterable[str] | None, roots: Sequence[PackageRoot]) ->
     if questions is None:
         return Closure((EVERYTHING,))
     places = [root.path for root in roots]
-    kept = {
+    several = {
         question
         for question in questions
         if question == EVERYTHING or any(f"{question[2:]}/".startswith(f"{place}/") for place in places)
@@ -89,9 +89,9 @@ def closure_of(questions: Iterable[str] | None, roots: Sequence[PackageRoot]) ->
     beside = {root.import_root for root in roots}
     for question in questions:
         parent, _, name = question[2:].rpartition("/")
-        if question[0] == "m" and question not in kept and parent in beside and third_party(name):
-            kept.add(f"p:{name}")
-    return Closure((EVERYTHING,) if EVERYTHING in kept else tuple(sorted(kept)))
+        if question[0] == "m" and question not in several and parent in beside and third_party(name):
+            several.add(f"p:{name}")
+    return Closure((EVERYTHING,) if EVERYTHING in several else tuple(sorted(several)))
 
 
 class Revision:

@@ -88,7 +88,7 @@ def releases(mirror: Path) -> list[Tag]:
     """Give the tags that read as versions, by the date of their commits; development builds are no releases."""
     shape = "%(refname)%00%(objecttype) %(objectname)%00%(*objecttype) %(*objectname)"
     out = run_checked(mirror, "for-each-ref", f"--format={shape}", "refs/tags")
-    named: dict[str, str] = {}
+    sha_of: dict[str, str] = {}
     for line in out.decode("utf-8", "replace").split("\n"):
         if line.count("\0") != 2:
             continue
@@ -96,11 +96,11 @@ def releases(mirror: Path) -> list[Tag]:
         name = name.removeprefix("refs/tags/")
         kind, _, sha = (peeled.strip() or tag).partition(" ")
         if _RELEASE.fullmatch(name) and kind == "commit":
-            named[name] = sha
-    if not named:
+            sha_of[name] = sha
+    if not sha_of:
         return []
-    by_sha = {commit.sha: commit for commit in _read(mirror, "--no-walk=unsorted", *sorted(set(named.values())))}
-    tags = [Tag(name, by_sha[sha]) for name, sha in named.items() if sha in by_sha]
+    by_sha = {commit.sha: commit for commit in _read(mirror, "--no-walk=unsorted", *sorted(set(sha_of.values())))}
+    tags = [Tag(name, by_sha[sha]) for name, sha in sha_of.items() if sha in by_sha]
     return sorted(tags, key=lambda tag: (tag.commit.date, tag.name))
 
 
@@ -117,8 +117,8 @@ def _read(mirror: Path, *arguments: str) -> list[Commit]:
 
 
 def _commit(fields: Sequence[str]) -> Commit:
-    sha, tree, parents, written, subject = fields
-    return Commit(sha.strip(), tree, tuple(parents.split()), _utc(written), subject)
+    sha, tree, parents, seconds, subject = fields
+    return Commit(sha.strip(), tree, tuple(parents.split()), _utc(seconds), subject)
 
 
 def _utc(seconds: str) -> str:

@@ -113,7 +113,7 @@ def coverage_of(target: Target, definitions: Definitions, tree: str, sources: Ma
             place = where.definition.file, where.definition.name.span
             paths[place] = where.definition.path
             bound[place].append(binding.contract)
-    left = {
+    reasons = {
         (definition.file, definition.name.span): reason
         for path, reason in target.unbound.items()
         if (definition := definitions.find(tree, path)) is not None
@@ -123,7 +123,7 @@ def coverage_of(target: Target, definitions: Definitions, tree: str, sources: Ma
         module = target.module_of(file)
         for function in source.functions:
             place = file, function.span
-            reason = left.get(place) or target.reason_against(f"{module}.{function.name}")
+            reason = reasons.get(place) or target.reason_against(f"{module}.{function.name}")
             left_out = bool(reason) and not reason.startswith(NOT_YET)
             state: State = "by contract" if place in bound else "left out" if left_out else "never looked at"
             by = tuple(dict.fromkeys(bound[place])) if place in bound else (reason,) if reason else ()
@@ -166,15 +166,15 @@ def called(
     now = {}
     for function, subject in unbound(adapter, whole, laws):
         if subject is not None:
-            made, why = None, ""
+            answering, why = None, ""
             try:
-                made, why, through = ready(session, subject)
+                answering, why, through = ready(session, subject)
                 ran = dict.fromkeys(through, function.path) | ran
             except Undecidable as error:
                 why = str(error)
             # A stub answers nothing of what a package would that is not here; an adapter would say the same of it.
             absent = "which is not installed" in why
-            state: State = "automatic" if made is not None else "left out" if absent else "never looked at"
+            state: State = "automatic" if answering is not None else "left out" if absent else "never looked at"
             function = replace(function, state=state, by=(why,) if why else ())
         now[function.file, function.line] = function
     for place, function in now.items():
@@ -247,12 +247,12 @@ def lines(
     per_function = []
     for each in whole.functions:
         inside = range(each.line + 1, each.end_line + 1)  # to define a function is not to run it
-        gone, never, ways = there.get(str(folder / each.file), (set(), set(), {}))
-        ran = tuple(sorted(gone.intersection(inside)))
+        lines_run, never, ways = there.get(str(folder / each.file), (set(), set(), {}))
+        ran = tuple(sorted(lines_run.intersection(inside)))
         if ran:
             exits = [ways[line] for line in inside if line in ways]
-            of, taken = (sum(numbers) for numbers in zip(*exits)) if exits else (0, 0)
-            per_function.append(Lines(each, ran, tuple(sorted(never.intersection(inside))), of, taken))
+            of, gone_ways = (sum(numbers) for numbers in zip(*exits)) if exits else (0, 0)
+            per_function.append(Lines(each, ran, tuple(sorted(never.intersection(inside))), of, gone_ways))
         elif each.state == "by contract":
             per_function.append(Lines(each, (), ()))
     return per_function

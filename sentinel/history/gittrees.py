@@ -111,9 +111,9 @@ class GitTrees:
         return content
 
 
-def _mode(written: bytes) -> str:
+def _mode(digits: bytes) -> str:
     """Give as git reads it: what is no file, link or folder is another repository's commit."""
-    return _MODES.get(written) or (FILE if stat.S_IFMT(int(written, 8) & 0o177777) == stat.S_IFREG else SUBMODULE)
+    return _MODES.get(digits) or (FILE if stat.S_IFMT(int(digits, 8) & 0o177777) == stat.S_IFREG else SUBMODULE)
 
 
 def _parsed(content: bytes) -> Iterator[tuple[str, tuple[str, str]]]:

@@ -32,8 +32,8 @@ def held_to(
         covered = coverage(adapter.target, CheckoutTrees(runner.checkout(target, ref)))
         sides.append({one.path: (one, subject) for one, subject in unbound(adapter, covered, catalog.laws)})
     then, now = sides
-    chosen = {path: one for path, one in now.items() if any_of(path, globs) or any_of(path.rpartition(".")[2], globs)}
-    yield from compared_at(runner, target, refs, (then, chosen), count, seed)
+    some = {path: one for path, one in now.items() if any_of(path, globs) or any_of(path.rpartition(".")[2], globs)}
+    yield from compared_at(runner, target, refs, (then, some), count, seed)
 
 
 def compared_at(

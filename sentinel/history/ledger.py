@@ -71,7 +71,7 @@ class Ledger:
         :raises Unavailable: where a ref is not there.
         :raises SentinelError: where nothing is selected.
         """
-        chosen = git.releases(self.mirror)
+        tags = git.releases(self.mirror)
         head = self.commit(selection.until if selection.until and not git.is_day(selection.until) else selection.ref)
         since = selection.since
         if since and not git.is_day(since):
@@ -80,13 +80,13 @@ class Ledger:
         line = git.history(self.mirror, head.sha, since or None, until)
         torn = tuple(git.torn_at(self.mirror, line))
         if selection.walk == "tags":
-            line, torn = list({tag.commit.sha: tag.commit for tag in chosen}.values()), ()
+            line, torn = list({tag.commit.sha: tag.commit for tag in tags}.values()), ()
         if not line:
             span = " ".join(f"--{n} {v}" for n, v in (("since", selection.since), ("until", selection.until)) if v)
             raise SentinelError(
                 f"{self.target.name}: no commit of {selection.ref} is selected by {span or selection.walk}"
             )
-        return replace(selection, head=head.sha, begins=torn), line, chosen
+        return replace(selection, head=head.sha, begins=torn), line, tags
 
     def sweep(
         self,
@@ -110,21 +110,21 @@ class Ledger:
                 records.record(recipe, entries[recipe.bug_id].basis, *selected, decided[recipe.bug_id], origin_of)
                 for recipe in recipes
             )
-            written = records.kept(self.entries.folder, documents)
-        return Account(written, sweep.probed)
+            documents_ = records.kept(self.entries.folder, documents)
+        return Account(documents_, sweep.probed)
 
     @contextmanager
     def deciding(self, recipes: Sequence[Recipe], executor: Callable[[], Executor]) -> Iterator[Decide]:
         """Give a function that decides each recipe at one commit. Workers start when needed."""
         entries = self._entries(recipes)
         with self.trees() as trees, ExitStack() as stack:
-            made: list[Executor] = []
+            running: list[Executor] = []
 
             def submit(lane: int, work: Work) -> Future[tuple[ProbeResult, ...]]:
-                if not made:
-                    made.append(executor())
-                    stack.callback(made[0].close)
-                return made[0].submit(lane, work)
+                if not running:
+                    running.append(executor())
+                    stack.callback(running[0].close)
+                return running[0].submit(lane, work)
 
             sweep = Sweep(self.target, recipes, entries, trees, self.beside)
             yield lambda commit: sweep.decide(commit, submit)

@@ -94,8 +94,8 @@ def changes(run: Path, baseline: Path, across_refs: bool = False) -> list[Change
             f"{run}: nothing was decided, so nothing can be compared; see `sentinel report --from {run}`"
         )
     every = [_change(before(file, now), now, across_refs) for file, now in documents.items()]
-    gone = recorded.keys() - {_subject(now) for now in documents.values()}
-    every += [_missing(recorded[subject]) for subject in gone]
+    missing = recorded.keys() - {_subject(now) for now in documents.values()}
+    every += [_missing(recorded[subject]) for subject in missing]
     different = [change for change in every if change is not None]
     return sorted(different, key=Change.order)
 

@@ -75,7 +75,7 @@ class RayExecutor:
             self._ray.shutdown()
 
     def _perform(self, lane: int, work: Work) -> tuple[ProbeResult, ...]:
-        lost: Exception | None = None
+        last: Exception | None = None
         for _ in range(_TRIES):
             if self._closed.is_set():
                 break
@@ -83,10 +83,10 @@ class RayExecutor:
                 results: tuple[ProbeResult, ...] = self._ray.get(self._actor(lane).perform.remote(work))
                 return results
             except self._ray.exceptions.RayActorError as error:  # with its node, or out of memory
-                lost = error
+                last = error
                 self._lost.add(lane)
                 self._actors.pop(lane, None)
-        raise SentinelError(f"the work at {work.commit[:9]} was lost {_TRIES} times with its worker: {lost}")
+        raise SentinelError(f"the work at {work.commit[:9]} was lost {_TRIES} times with its worker: {last}")
 
     def _actor(self, lane: int) -> Any:
         if lane not in self._actors:

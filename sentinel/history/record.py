@@ -167,10 +167,10 @@ def write(file: Path, document: Record) -> bool:
 
 def kept(folder: Path, documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Write records at their places below a folder, and give them."""
-    written = list(documents)
-    for document in written:
+    records = list(documents)
+    for document in records:
         write(place(folder, document), document)
-    return written
+    return records
 
 
 def place(folder: Path, document: Record) -> Path:
@@ -232,10 +232,10 @@ def files(folder: Path) -> Iterator[Path]:
 
 def of_bug(folder: Path, bug: str) -> list[dict[str, Any]]:
     """Give the records of a bug, whole: the one over most commits first."""
-    kept = every(folder)
-    records = [record for record in kept if record["bug_id"].lower() == bug.lower()]
+    records_here = every(folder)
+    records = [record for record in records_here if record["bug_id"].lower() == bug.lower()]
     if not records:
-        bugs = [record["bug_id"] for record in kept]
+        bugs = [record["bug_id"] for record in records_here]
         raise SentinelError(f"no history of {bug!r} in {folder}{nearest(bug, bugs)}; `sentinel sweep TARGET` makes it")
     return sorted(records, key=lambda record: -record["commits"])
 

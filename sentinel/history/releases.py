@@ -45,11 +45,11 @@ def versions(target: Target) -> list[str]:
             cwd=empty,
             check=False,
         )
-    listed = re.search(r"^Available versions: (.+)$", listing.stdout, re.MULTILINE)
-    if listing.returncode or listed is None:
+    match = re.search(r"^Available versions: (.+)$", listing.stdout, re.MULTILINE)
+    if listing.returncode or match is None:
         lines = [line for line in listing.stderr.splitlines() if line.startswith("ERROR")] or ["pip gave no list"]
         raise Unavailable(f"the releases of {target.pypi} cannot be listed: {lines[-1].removeprefix('ERROR: ')}")
-    return sorted((text.strip() for text in listed[1].split(",")), key=_order)
+    return sorted((text.strip() for text in match[1].split(",")), key=_order)
 
 
 def _order(text: str) -> Version:
@@ -64,7 +64,7 @@ def sweep_releases(
 ) -> Account:
     """Give the verdict of each recipe in each release."""
     store = ClosureVerdictStore()
-    listed = versions(target)
+    releases = versions(target)
     entries = {
         recipe.bug_id: ClosureVerdicts(store, target.name, recipe.bug_id, basis(catalog, recipe, settings))
         for recipe in recipes
@@ -72,9 +72,9 @@ def sweep_releases(
     probed = 0
     decided: dict[str, dict[str, ClosureVerdict]] = {recipe.bug_id: {} for recipe in recipes}
     with closing(runner_of(catalog, settings, tell)) as runner:
-        for number, version in enumerate(listed):
+        for number, version in enumerate(releases):
             if tell:
-                tell(f"{target.name}: release {version}, {number + 1} of {len(listed)}")
+                tell(f"{target.name}: release {version}, {number + 1} of {len(releases)}")
             for recipe in recipes:
                 entry = _entry_of(entries[recipe.bug_id], version)
                 if entry is None:
@@ -83,8 +83,8 @@ def sweep_releases(
                     probed += 1
                 decided[recipe.bug_id][f"pypi:{version}"] = entry
             runner.discard(target.name, Ref("pypi", version))
-    commits = [Commit(f"pypi:{version}", "", (), "", f"{target.pypi} {version}") for version in listed]
-    tags = [Tag(version, commit) for version, commit in zip(listed, commits)]
+    commits = [Commit(f"pypi:{version}", "", (), "", f"{target.pypi} {version}") for version in releases]
+    tags = [Tag(version, commit) for version, commit in zip(releases, commits)]
     selected = records.Selection(target.pypi or "", walk="releases", kind="pypi"), commits, tags
     documents = (records.record(r, entries[r.bug_id].basis, *selected, decided[r.bug_id]) for r in recipes)
     return Account(records.kept(store.folder, documents), probed)

@@ -81,11 +81,11 @@ class WorkCopy:
     def _write(self, roots: Sequence[tuple[str, str]]) -> None:
         self._unlink()
         self._visited = self._written = 0
-        wanted = dict(roots)
-        before, after = _outermost(self._roots), _outermost(wanted)
+        roots_now = dict(roots)
+        before, after = _outermost(self._roots), _outermost(roots_now)
         for path in sorted({*before, *after}, key=lambda path: path in after):  # what goes may lie where another comes
             self._sync(path, before.get(path), after.get(path))
-        self._roots = wanted
+        self._roots = roots_now
         self._relink()
         self._stamp = stamp(self._top)
 
@@ -184,7 +184,7 @@ class WorkCopy:
 
     def _relink(self) -> None:
         """Make all links last: one may lead to another."""
-        for path in [path for path, gone in self._left_out.items() if gone.reason == _LEADS_OUT]:
+        for path in [path for path, omission in self._left_out.items() if omission.reason == _LEADS_OUT]:
             del self._left_out[path]
         for path in make_links(self._top, self._links):
             self._left_out[path] = LeftOut(path, None, _LEADS_OUT)

@@ -188,10 +188,10 @@ class _Reading:
     def filling(self, parameters: Sequence[Parameter]) -> dict[str, Any]:
         """Say how the arguments of a method that fills an object are made; empty where one of them is not known."""
         lacked = len(self.missing)
-        made = {each.name: spec for each in parameters if (spec := self.parameter(each, own=False)) is not None}
+        specs = {each.name: spec for each in parameters if (spec := self.parameter(each, own=False)) is not None}
         complete = len(self.missing) == lacked
         del self.missing[lacked:]
-        return made if complete else {}
+        return specs if complete else {}
 
     def _batch(self, annotation: str) -> dict[str, Any] | None:
         """Give a batch that is handed on, with what every batch has; None where its annotation says that it is
@@ -205,28 +205,28 @@ class _Reading:
     def _usual(self) -> dict[str, Any]:
         """Give what every batch has, under the framework's own names too."""
         names = dict.fromkeys([*USUAL, *self.target.spellings])
-        return {name: made for name in names if (made := self.value(name)) is not None}
+        return {name: spec for name in names if (spec := self.value(name)) is not None}
 
     def _rows(self, parameter: Parameter) -> dict[str, Any] | None:
         """Give the rows of a batch as objects, or one, where an annotation or a name says that they are."""
         annotation = parameter.annotation
-        named = [name for name in self.target.rows if re.search(rf"\b{name}\b", annotation)]
+        classes = [name for name in self.target.rows if re.search(rf"\b{name}\b", annotation)]
         if not annotation and _ROWS.fullmatch(parameter.name):
-            annotation, named = "list", [*self.target.rows]
-        if not named:
+            annotation, classes = "list", [*self.target.rows]
+        if not classes:
             return None
-        path, fields = self.target.rows[named[0]]
-        made = {field: spec for field, meant in fields.items() if (spec := self.value(meant)) is not None}
+        path, fields = self.target.rows[classes[0]]
+        specs = {field: spec for field, term_name in fields.items() if (spec := self.value(term_name)) is not None}
         self._need_mask()
         form = "".join(re.findall(r"[Ll]ist|[Ss]equence|[Ii]terable", annotation)[:2]).lower()
-        return {"rows": path, "fields": made, "nested": len(form) > len("sequence"), "one": not form}
+        return {"rows": path, "fields": specs, "nested": len(form) > len("sequence"), "one": not form}
 
     def _items(self, name: str, reads: Sequence[str]) -> dict[str, Any]:
         """Give rows of which the body reads parts, one row after the other."""
         self._need_mask()
         parts = {match[1]: path for path in reads if (match := re.match(r"\[\][.\[]([\w/-]+)", path))}
-        made = {part: self.value(part) or self._unknown(f"{name}{path}") for part, path in parts.items()}
-        return {"rows": "", "fields": made, "nested": False, "one": False}
+        specs = {part: self.value(part) or self._unknown(f"{name}{path}") for part, path in parts.items()}
+        return {"rows": "", "fields": specs, "nested": False, "one": False}
 
     def _unknown(self, name: str) -> dict[str, Any]:
         self.missing.append(name)
@@ -244,14 +244,14 @@ class _Reading:
         for path in parameter.reads:
             steps = re.findall(r"[.\[]([^.\[\]?]+)\]?(\??)", path)
             names = [step for step, _ in steps]
-            made = next((place for place, name in enumerate(names) if self._is_object(name)), len(names) - 1)
+            last = next((place for place, name in enumerate(names) if self._is_object(name)), len(names) - 1)
             if (
-                made == len(names) - 1
+                last == len(names) - 1
                 and any(_is_below(other, path) for other in parameter.reads)
                 and not self._is_object(names[-1])
             ):
                 continue  # a part of it is read
-            steps = steps[: made + 1]
+            steps = steps[: last + 1]
             spec = self.value(steps[-1][0], "bool" if path in parameter.flags else "", choices.get(path, ()))
             if spec is None:
                 if any(default for _, default in steps):
@@ -297,7 +297,7 @@ class _Reading:
                 (meta if match[1] in (".meta_info", ".metadata") else fields)[match[2]] = spec
         if annotated:  # what it hands the batch on to may read what every batch has
             fields = self._usual() | fields
-            meta = {name: made for name in BESIDE if (made := self.value(name)) is not None} | meta
+            meta = {name: spec for name in BESIDE if (spec := self.value(name)) is not None} | meta
         elif not fields and not meta:
             return self._unknown(parameter.name)
         return {"of": self.target.batches.get(of, ""), "fields": fields, "meta": meta}
@@ -352,26 +352,26 @@ def understood(target: Target, path: str, signature: Signature, is_method: bool)
         parameters = parameters[1:]
     own = parameters[0].name if is_method and parameters and parameters[0].name == "self" else ""
     reading = _Reading(target, path.rpartition(".")[0].rpartition(".")[0] if is_method else path.rpartition(".")[0])
-    made: dict[str, Any] = {}
+    specs: dict[str, Any] = {}
     for parameter in parameters:
         if is_method and parameter.name == "ctx" and path.endswith((".forward", ".backward")):
-            made["ctx"] = {"of": "context", "attributes": {}}
+            specs["ctx"] = {"of": "context", "attributes": {}}
         elif (spec := reading.parameter(parameter, parameter.name == own)) is not None:
-            made[parameter.name] = spec
+            specs[parameter.name] = spec
     row = path.rpartition(".")[0].rpartition(".")[2]
     if own and row in target.rows:  # a row is whole, and not what its constructor makes of nothing
-        made[own] = reading._rows(Parameter(own, row, True)) or made[own]
+        specs[own] = reading._rows(Parameter(own, row, True)) or specs[own]
     if own:
         built = ((each.name, reading.parameter(each, own=False)) for each in signature.built)
-        made[own]["built"] = {name: spec for name, spec in built if spec is not None}
-        made[own]["fills"] = {
-            name: arguments for name, taken in signature.fills if (arguments := reading.filling(taken))
+        specs[own]["built"] = {name: spec for name, spec in built if spec is not None}
+        specs[own]["fills"] = {
+            name: arguments for name, parameters_ in signature.fills if (arguments := reading.filling(parameters_))
         }
-    needs = [spec for spec in _leaves(made) if spec.get("derived") not in (None, "group", "vocabulary", *OBJECTS)]
+    needs = [spec for spec in _leaves(specs) if spec.get("derived") not in (None, "group", "vocabulary", *OBJECTS)]
     if needs and "response_mask" not in reading.inputs:
         reading._need_mask()
     whole = any(map(_OF_RESPONSES.fullmatch, reading.names)) and reading.names & {"attention_mask", "input_ids"}
-    how = {"own": own, "prompt": 2 if whole else 0, "parameters": made, "gradients": reading.gradients}
+    how = {"own": own, "prompt": 2 if whole else 0, "parameters": specs, "gradients": reading.gradients}
     how |= {"defaults": list(target.defaults), "layout": "", "filled": False}
     return Understood(tuple(reading.inputs.values()), how, tuple(dict.fromkeys(reading.missing)))
 
@@ -379,20 +379,20 @@ def understood(target: Target, path: str, signature: Signature, is_method: bool)
 def _leaves(parameters: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
     for spec in parameters.values():
         yield spec
-        yield from (leaf for taken in spec.get("fills", {}).values() for leaf in _leaves(taken))
+        yield from (leaf for filling in spec.get("fills", {}).values() for leaf in _leaves(filling))
         for part in ("fields", "meta", "attributes", "built"):
             yield from _leaves(spec.get(part, {}))
 
 
 def subject_of(path: str, function: Understood, adapter: str, laws: Mapping[str, Law]) -> Subject:
     """Give the boundary of a search, before it is known what it answers."""
-    named = {item.name for item in function.inputs}
+    names = {item.name for item in function.inputs}
     inputs = (*function.inputs, replace(AUTOMATIC.inputs[0], default=dict(function.how)))
     contract = replace(
         AUTOMATIC,
         inputs=inputs,
-        mask="response_mask" if "response_mask" in named else "",
-        group="group" if "group" in named else "",
+        mask="response_mask" if "response_mask" in names else "",
+        group="group" if "group" in names else "",
     )
     return Subject(Binding(path, AUTOMATIC.name), contract, tuple(laws[name] for name in LAWS), adapter, path)
 
@@ -413,9 +413,9 @@ def merged(one: Subject, other: Subject) -> Subject | None:
         return None
     gradients = list(dict.fromkeys([*hows[0]["gradients"], *hows[1]["gradients"]]))
     how = {**hows[0], "parameters": parameters, "gradients": gradients, "prompt": max(each["prompt"] for each in hows)}
-    taken = (*inputs.values(), replace(one.contract.inputs[-1], default=how))
+    both = (*inputs.values(), replace(one.contract.inputs[-1], default=how))
     mask, group = one.contract.mask or other.contract.mask, one.contract.group or other.contract.group
-    return replace(one, contract=replace(one.contract, inputs=taken, mask=mask, group=group), laws=())
+    return replace(one, contract=replace(one.contract, inputs=both, mask=mask, group=group), laws=())
 
 
 def _joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -468,7 +468,7 @@ def with_keys(subject: Subject, answers: Sequence[tuple[Mapping[str, Any], Mappi
             if len(dimensions_of.setdefault(key, ("",) * len(shape))) != len(shape):
                 dimensions_of[key] = ()
     for key, dimensions in dimensions_of.items():
-        named = list(dimensions)
+        names = list(dimensions)
         for place in range(len(dimensions)):
             for name in ("batch", "tokens"):
                 fits = [
@@ -476,10 +476,10 @@ def with_keys(subject: Subject, answers: Sequence[tuple[Mapping[str, Any], Mappi
                     for inputs, observation in answers
                     if isinstance(observation.get(key), Tensor) and len(observation[key].shape) == len(dimensions)
                 ]
-                if fits and all(fits) and name not in named:
-                    named[place] = name
+                if fits and all(fits) and name not in names:
+                    names[place] = name
                     break
-        dimensions_of[key] = tuple(name or f"other{place}" for place, name in enumerate(named))
+        dimensions_of[key] = tuple(name or f"other{place}" for place, name in enumerate(names))
     observes = tuple(
         Observed(key, "", shape, "gradient" if key.startswith("gradient.") else "output")
         for key, shape in dimensions_of.items()

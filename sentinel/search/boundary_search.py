@@ -269,13 +269,13 @@ class BoundarySearch:
         """
         looks: list[tuple[Plan, Example | None]] = []
         for example in examples:
-            named = [law for law in self._laws if law.name in example.laws]
+            claims = [law for law in self._laws if law.name in example.laws]
             if len(example.variants) > 1:
-                looks += [((law, example.variants), example) for law in named if law.vary]
+                looks += [((law, example.variants), example) for law in claims if law.vary]
             for inputs in example.variants.values():
                 # Each law has a look; those that are said to be broken, under every choice of what to compare with.
                 plans = self._plans(inputs, self._laws, EXAMPLE_CHOICES[:1]) + self._plans(
-                    inputs, named, EXAMPLE_CHOICES[1:]
+                    inputs, claims, EXAMPLE_CHOICES[1:]
                 )
                 looks += [(plan, example) for plan in plans]
         self._look_at([*looks, *((plan, None) for plan in recorded if self._takes(plan))])
@@ -321,23 +321,23 @@ class BoundarySearch:
         that shows it; by a later one where that was not confirmed. Whether any was."""
         trials = self._tried(self._law_session, [plan for plan, _ in looks])
         self._not_taken |= {trial.unknown_input for trial in trials}
-        left = [
+        suspects_left = [
             Finding(self.subject, law, trial, examples=(example.name,) if example else ())
             for ((law, _), example), trial in zip(looks, trials)
         ]
         confirmed = False
-        while left:
+        while suspects_left:
             claimed: dict[Law, set[str]] = {law: set() for law in self._laws}
             suspects, later = [], []
-            for item in left:
-                taken = claimed[item.law]
-                if any(violation.symptom in taken for violation in item.trial.violations):
+            for item in suspects_left:
+                symptoms = claimed[item.law]
+                if any(violation.symptom in symptoms for violation in item.trial.violations):
                     later.append(item)
-                suspect = replace(item, violations=tuple(self._counting(item.law, item.trial, taken)))
-                taken.update(violation.symptom for violation in suspect.violations)
+                suspect = replace(item, violations=tuple(self._counting(item.law, item.trial, symptoms)))
+                symptoms.update(violation.symptom for violation in suspect.violations)
                 suspects += [suspect] if suspect.violations else []
             confirmed |= self._confirm(suspects, replayed)
-            left = later
+            suspects_left = later
         for outcome in self.outcomes.values():
             outcome.findings = [self._credited(finding, looks, trials) for finding in outcome.findings]
         return confirmed
@@ -366,9 +366,9 @@ class BoundarySearch:
         plans: list[Plan] = []
         encoded: set[tuple[Law, bytes]] = set()
         for data in choices if laws else ():
-            drawn = Drawn(self.subject, inputs, data)
+            scenario = Drawn(self.subject, inputs, data)
             for law in laws:
-                variants = drawn.variants(law)
+                variants = scenario.variants(law)
                 if isinstance(variants, str):
                     continue
                 key = law, protocol.encode(variants)
@@ -384,16 +384,16 @@ class BoundarySearch:
     ) -> tuple[int, dict[tuple[Law, str], tuple[int, Finding]]]:
         """Try scenarios ``skip`` to ``skip + count`` of this round: how many, and where each symptom showed first."""
         tried = 0
-        broken: dict[tuple[Law, str], tuple[int, Finding]] = {}
+        first: dict[tuple[Law, str], tuple[int, Finding]] = {}
         scenarios = drawn_scenarios(self.subject, self.seed, self._round, skip + count)[skip:]
         for variants, trials in self._batches(scenarios):
             if tried and (enough() or self._narrowed()):
                 break
             tried += 1
             for suspect in self._judged(variants, trials):
-                broken.setdefault((suspect.law, suspect.violations[0].symptom), (skip + tried, suspect))
+                first.setdefault((suspect.law, suspect.violations[0].symptom), (skip + tried, suspect))
             tick()
-        return tried, broken
+        return tried, first
 
     def _batches(self, scenarios: Sequence[Drawn]) -> Iterator[tuple[_Varied, list[Trial]]]:
         """Give each scenario as each law varies it, and a trial for each law that does.
@@ -401,13 +401,13 @@ class BoundarySearch:
         Several go to the session at once: a busy machine takes longer over the way there than over the calls. The first
         goes alone: it tells what the boundary does not take.
         """
-        left, together = deque(scenarios), 1
-        while left:
+        queue, together = deque(scenarios), 1
+        while queue:
             batch: list[_Varied] = []
             plans: list[list[Plan]] = []
-            while left and sum(map(len, plans)) < together:
-                drawn = left.popleft()
-                batch.append({law: drawn.variants(law) for law in self._laws})
+            while queue and sum(map(len, plans)) < together:
+                scenario = queue.popleft()
+                batch.append({law: scenario.variants(law) for law in self._laws})
                 plans.append([(law, each) for law, each in batch[-1].items() if not isinstance(each, str)])
             trials = self._law_session.try_(self.subject, [plan for several in plans for plan in several])
             together = 1 if any(trial.refusal == "crash" for trial in trials) else _TOGETHER
@@ -432,9 +432,11 @@ class BoundarySearch:
                 inputs = next(iter(finding.trial.variants.values()))
                 plans = self._plans(inputs, [law])
                 for trial in self._tried(self._law_session, plans):
-                    broken = tuple(item for item in self._counting(law, trial) if item.symptom == symptom)
-                    if broken:
-                        return self._confirm([Finding(self.subject, law, trial, broken, examples=finding.examples[:1])])
+                    violations = tuple(item for item in self._counting(law, trial) if item.symptom == symptom)
+                    if violations:
+                        return self._confirm(
+                            [Finding(self.subject, law, trial, violations, examples=finding.examples[:1])]
+                        )
         return False
 
     def shrink(self, law: Law, inputs: Inputs, symptom: str) -> None:
@@ -489,7 +491,7 @@ class BoundarySearch:
         for law, why in variants.items():
             if isinstance(why, str):
                 self.outcomes[law].silent[why] += 1
-        broken: list[Finding] = []
+        suspects: list[Finding] = []
         for law, trial in zip((law for law, each in variants.items() if not isinstance(each, str)), trials):
             outcome = self.outcomes[law]
             if trial.silent:
@@ -510,16 +512,16 @@ class BoundarySearch:
                     outcome.unbroken = trial
                 for symptom in dict.fromkeys(item.symptom for item in counting):
                     same = tuple(item for item in counting if item.symptom == symptom)
-                    broken.append(Finding(self.subject, law, trial, same))
-        return broken
+                    suspects.append(Finding(self.subject, law, trial, same))
+        return suspects
 
     def _note_dialects(self, law: Law, trial: Trial) -> None:
         scenario = next(iter(trial.variants.values()))
         outcome = self.outcomes[law]
         for place, dialect in enumerate(self.subject.binding.dialects):
             if dialect.name == law.name and dialect.holds(scenario):
-                shown = any(dialect.symptom in ("", item.symptom) for item in trial.violations)
-                (outcome.dialects if shown else outcome.dialects_open)[place] += 1
+                shows = any(dialect.symptom in ("", item.symptom) for item in trial.violations)
+                (outcome.dialects if shows else outcome.dialects_open)[place] += 1
 
     def _counting(self, law: Law, trial: Trial, besides: Collection[str] = ()) -> list[Violation]:
         """Give the violations that count: no dialect, no rounding, no symptom that was found before.
@@ -543,9 +545,9 @@ class BoundarySearch:
         if not trial.violations:
             return []
         scenario = next(iter(trial.variants.values()))
-        meant = [item for item in self.subject.binding.dialects if item.name == law.name and item.holds(scenario)]
+        dialects = [item for item in self.subject.binding.dialects if item.name == law.name and item.holds(scenario)]
         return [
-            item for item in trial.violations if not any(dialect.symptom in ("", item.symptom) for dialect in meant)
+            item for item in trial.violations if not any(dialect.symptom in ("", item.symptom) for dialect in dialects)
         ]
 
     def _rounded(self, law: Law, trial: Trial, violations: Sequence[Violation]) -> bool:
@@ -614,13 +616,13 @@ def glimpses(subject: Subject, seed: int, laws: Sequence[Law]) -> list[Plan]:
     choices = [(item, choice) for item in contract.inputs if not item.dialect for choice in item.choices]
     plans: list[Plan] = []
     for place in range(max(GLIMPSES, len(choices)) if alone else 0):
-        chosen, choice = choices[place] if place < len(choices) else (None, None)
-        kept = tuple(replace(item, choices=(choice,)) if item is chosen else item for item in contract.inputs)
+        varied, choice = choices[place] if place < len(choices) else (None, None)
+        inputs_ = tuple(replace(item, choices=(choice,)) if item is varied else item for item in contract.inputs)
         inputs: Inputs = {}
-        for attempt in range(4 if chosen else 1):
+        for attempt in range(4 if varied else 1):
             data = hashlib.shake_256(f"{seed} {subject.name} {place} {attempt}".encode()).digest(_CHOICES)
             with contextlib.suppress(DoesNotApply):
-                inputs = draw(replace(contract, inputs=kept), subject.binding, Choices(data))
+                inputs = draw(replace(contract, inputs=inputs_), subject.binding, Choices(data))
             if inputs and _telling(contract, inputs):
                 break
         plans += [(law, {"": inputs}) for law in alone if inputs]
@@ -658,8 +660,8 @@ def _hypothesis(
 
 def _without(subject: Subject, names: Collection[str]) -> Subject | None:
     contract = subject.contract
-    kept = tuple(_undrawn(item) if item.name in names else item for item in contract.inputs)
-    return None if kept == contract.inputs else replace(subject, contract=replace(contract, inputs=kept))
+    inputs = tuple(_undrawn(item) if item.name in names else item for item in contract.inputs)
+    return None if inputs == contract.inputs else replace(subject, contract=replace(contract, inputs=inputs))
 
 
 def _undrawn(item: Input) -> Input:

@@ -46,11 +46,11 @@ def of_outcome(
         reason = f"a declared dialect no longer shows in {searched}: {stale[0].reason} ({stale[0].link})"
         return _decision(open_target, subject, law, Verdict("changed", reason), outcome.sample)
     if outcome.dialects:
-        meant = "; ".join(
+        reasons = "; ".join(
             f"{subject.binding.dialects[place].reason} ({subject.binding.dialects[place].link})"
             for place in outcome.dialects
         )
-        reason = f"the law holds but for a declared dialect, in {searched}: {meant}"
+        reason = f"the law holds but for a declared dialect, in {searched}: {reasons}"
         return _decision(open_target, subject, law, Verdict("fixed", reason), outcome.sample or outcome.unbroken)
     if outcome.spoken:
         reason = f"the law holds in {searched}: {law.statement}"
@@ -85,8 +85,8 @@ def of_undecidable(open_target: OpenTarget, subject: Subject, law: Law, error: U
     try:
         checkout, sources = open_target.checkout, open_target.sources
         needed = (*binding.requires, *binding.imports)
-        gone = [path for path in needed if not any(stands(name, checkout, sources) for name in binding.names(path))]
-        failure = failed(cause, checkout, sources, gone, binding.paths)
+        absent = [path for path in needed if not any(stands(name, checkout, sources) for name in binding.names(path))]
+        failure = failed(cause, checkout, sources, absent, binding.paths)
     except NotProvenError as unproven:
         failure = Failure("drift", str(unproven))
     return replace(_decision(open_target, subject, law, of_failure(failure), None), failure=failure)

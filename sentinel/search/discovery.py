@@ -89,9 +89,9 @@ class Discovery:
         self.tried, self.stopped = 0, False
         self.findings: list[Finding] = []
         self.not_searched: list[Omitted] = []
-        wanted = [(subject, [law for law in subject.laws if laws(law)]) for subject in subjects]
+        pairs = [(subject, [law for law in subject.laws if laws(law)]) for subject in subjects]
         self.searches = [
-            BoundarySearch(open_target.law_session, subject, seed, some, SHRINKING) for subject, some in wanted if some
+            BoundarySearch(open_target.law_session, subject, seed, some, SHRINKING) for subject, some in pairs if some
         ]
 
     @property
@@ -306,8 +306,8 @@ def is_about(recipe: Recipe, finding: Finding, target: Target) -> bool:
     binding = finding.subject.binding
     ran = finding.trial.answer.functions if finding.trial.answer else ()
     places = {*binding.paths, *(binding.twins if finding.law.twin else ()), *ran}
-    named = [item for item in target.bindings if item.contract == recipe.contract and recipe.boundary in item.paths]
-    return recipe.boundary in places or any(not places.isdisjoint(item.paths) for item in named)
+    bindings = [item for item in target.bindings if item.contract == recipe.contract and recipe.boundary in item.paths]
+    return recipe.boundary in places or any(not places.isdisjoint(item.paths) for item in bindings)
 
 
 def _wrong_keys(recipe: Recipe) -> set[str]:
@@ -323,12 +323,12 @@ def _makes_no_wrong_number(recipe: Recipe) -> bool:
     for key, expected in recipe.expected_unpatched.items():
         right = recipe.expected_fixed.get(key)
         try:
-            actual, wanted = (_array(side.value) for side in (expected, right or expected))
+            actual, expected_ = (_array(side.value) for side in (expected, right or expected))
         except (TypeError, ValueError):  # text, nothing, or rows of several lengths
             return False
-        if right is None or actual.shape != wanted.shape:
+        if right is None or actual.shape != expected_.shape:
             return False
-        wrong.append(actual[~np.isclose(actual, wanted, equal_nan=True)])
+        wrong.append(actual[~np.isclose(actual, expected_, equal_nan=True)])
     return any(map(len, wrong)) and not any(np.isfinite(values).any() for values in wrong)
 
 

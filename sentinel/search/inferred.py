@@ -148,32 +148,32 @@ def compared(then: LawSession, now: LawSession, subject: Subject, count: int, se
     :raises Undecidable: where it cannot be called at all.
     """
     outcome = Outcome(subject.boundary)
-    made, why, _ = ready(then, subject, seed)
-    if made is None:
+    ready_subject, why, _ = ready(then, subject, seed)
+    if ready_subject is None:
         outcome.refused[why] += 1
         return outcome
     spoken = Counter[Law]()
     broken_then: dict[Law, set[tuple[str, str]]] = defaultdict(set)
     suspects: dict[tuple[Law | None, str, str], list[Broken]] = defaultdict(list)
-    for drawn in drawn_scenarios(made, seed, 0, count):
-        varied = ((law, drawn.variants(law)) for law in made.laws)
+    for drawn in drawn_scenarios(ready_subject, seed, 0, count):
+        varied = ((law, drawn.variants(law)) for law in ready_subject.laws)
         plans: list[Plan] = [(ANSWERS, {"": drawn.inputs})]
         plans += [(law, variants) for law, variants in varied if not isinstance(variants, str)]
-        one, *before = then.try_(made, plans)
-        two, *after = now.try_(made, plans)
+        one, *before = then.try_(ready_subject, plans)
+        two, *after = now.try_(ready_subject, plans)
         if one.case is None or two.case is None:
             outcome.refused[one.refused or two.refused] += 1
             continue
         outcome.answered += 1
         for item in _differences(one, two):
-            suspects[None, _part(item), ""].append(Broken(made, None, _part(item), 0, one.variants, item))
+            suspects[None, _part(item), ""].append(Broken(ready_subject, None, _part(item), 0, one.variants, item))
         for (law, variants), earlier, later in zip(plans[1:], before, after):
             if earlier.case is None:
                 continue
             spoken[law] += 1
             broken_then[law] |= {(_part(item), item.symptom) for item in earlier.violations}
             for item in later.violations if not earlier.violations else ():
-                broken = Broken(made, law, _part(item), 0, variants, item)
+                broken = Broken(ready_subject, law, _part(item), 0, variants, item)
                 suspects[law, broken.key, item.symptom].append(broken)
     # A NaN then is no number that broke the law.
     wrong = {law for law, several in broken_then.items() if any(symptom == "value" for _, symptom in several)}
@@ -225,8 +225,8 @@ def _confirmed(then: LawSession, now: LawSession, item: Broken) -> bool:
             if one.case is None or two.case is None or again.case is None:
                 return False
             violations = two.violations if item.law else _differences(one, two)
-            kept = [*one.violations, *again.violations] if item.law else _differences(one, again)
-            if not _has(violations, item.key, symptom) or _has(kept, item.key, symptom):  # a clock, an address
+            before = [*one.violations, *again.violations] if item.law else _differences(one, again)
+            if not _has(violations, item.key, symptom) or _has(before, item.key, symptom):  # a clock, an address
                 return False
     finally:
         for session in fresh:

@@ -39,8 +39,8 @@ class Term:
 
 def _per(shape: tuple[str, ...], name: str, names: str, domain: str = "", form: Form = "tensor", **more: Any) -> Term:
     dtype, inside, derived = more.pop("dtype", "float32"), more.pop("inside", False), more.pop("derived", "")
-    made = Input(name, "tensor", names, dtype, shape, REQUIRED, dtype == "float32" and not inside, domain, **more)
-    return Term(made, re.compile(names), derived, inside, form)
+    item = Input(name, "tensor", names, dtype, shape, REQUIRED, dtype == "float32" and not inside, domain, **more)
+    return Term(item, re.compile(names), derived, inside, form)
 
 
 def _any_of(name: str, names: str, *choices: Any) -> Term:

@@ -28,12 +28,12 @@ def registered(target: Target, checkout: Checkout) -> list[Binding]:
 
     Only text is looked at, line by line: nothing is imported, and a name that is no function there is a drift later.
     """
-    named = {path for binding in target.bindings for path in binding.paths}
+    bound = {path for binding in target.bindings for path in binding.paths}
     members: dict[str, Binding] = {}
-    taken: Counter[Registry] = Counter()
+    counts: Counter[Registry] = Counter()
     for registry, path, takes in _entries(target, checkout):
-        taken[registry] += 1
-        if taken[registry] <= _MOST and path not in named and not target.reason_against(path):
+        counts[registry] += 1
+        if counts[registry] <= _MOST and path not in bound and not target.reason_against(path):
             like = target.binding(registry.like)
             member = target.binding(path, like.contract) if like is not None else None
             assert member is not None, "the catalog has looked whether it is bound"
@@ -55,20 +55,20 @@ def with_more(contract: Contract, whole: Contract, member: Binding, spellings: M
     from sentinel.search.lexicon import meaning  # members are few, and it is large
 
     own = {name: item for item in contract.inputs for name in (item.name, *member.arguments.get(item.name, ()))}
-    made: dict[str, Input] = {item.name: item for item in contract.inputs}
-    for taken in member.takes:
-        name = taken.rstrip("?")
+    inputs: dict[str, Input] = {item.name: item for item in contract.inputs}
+    for parameter in member.takes:
+        name = parameter.rstrip("?")
         item, term = own.get(name), meaning(name, spellings)
-        if name in member.constants or (item is not None and (item.domain or item.choices or name != taken)):
+        if name in member.constants or (item is not None and (item.domain or item.choices or name != parameter)):
             continue
         original = whole.input(item.name) if item is not None else None
         if original is not None and original.domain:
-            made[original.name] = replace(original, default=REQUIRED)
+            inputs[original.name] = replace(original, default=REQUIRED)
         elif term is not None and not term.derived and (term.input.shape or any(term.input.choices)):
             called = name if item is None else item.name
-            drawn = replace(term.input, name=called, differentiable=False)
-            made[called] = replace(drawn, default=None) if taken != name else drawn
-    return replace(contract, inputs=tuple(made.values()))
+            new = replace(term.input, name=called, differentiable=False)
+            inputs[called] = replace(new, default=None) if parameter != name else new
+    return replace(contract, inputs=tuple(inputs.values()))
 
 
 def _entries(target: Target, checkout: Checkout) -> Iterator[tuple[Registry, str, tuple[str, ...]]]:

@@ -125,8 +125,8 @@ def save(folder: Path, document: Mapping[str, Any], command: str = "sentinel dis
     while os.path.lexists(place):  # a link that leads nowhere too
         place = folder / f"{document['bug_id']}-{number}.yaml"
         number += 1
-    shown = {**document, "bug_id": place.stem}
-    text = yaml.dump(shown, Dumper=_dumper(), sort_keys=False, allow_unicode=False, default_flow_style=None, width=118)
+    final = {**document, "bug_id": place.stem}
+    text = yaml.dump(final, Dumper=_dumper(), sort_keys=False, allow_unicode=False, default_flow_style=None, width=118)
     write_atomically(place, f"# Found and shrunk by {command}.\n{text}", "name another folder with --save")
     return place
 
@@ -175,12 +175,12 @@ def tried_document(finding: Finding, open_target: OpenTarget, runner: Runner, ca
         if values is None:
             continue
         recipe = _loaded({**document, **values}, catalog)
-        kept = [_keeps(finding.law, recipe, twin, oracle, catalog) for twin in twins]
+        keeps = [_keeps(finding.law, recipe, twin, oracle, catalog) for twin in twins]
         if values:
             verdicts_of_twins = [verdicts.by_expectation(recipe, twin)[0].name == "fixed" for twin in twins[:2]]
-            mended = all(verdicts_of_twins) and all(kept[:2])
+            mended = all(verdicts_of_twins) and all(keeps[:2])
         else:
-            mended = any(kept)
+            mended = any(keeps)
         if not mended:
             continue
         verdict = runner.decide(Job(recipe, open_target.ref)).verdict
@@ -213,9 +213,9 @@ def _mended(finding: Finding, oracle: Answers) -> Iterator[Answers]:
     assert case is not None
 
     def answers(everywhere: bool) -> Answers:
-        made: dict[str, dict[str, Any]] = {}
+        mended: dict[str, dict[str, Any]] = {}
         for variant, observed in case.observation.items():
-            made[variant] = dict(observed)
+            mended[variant] = dict(observed)
             for item in contract.observes:
                 number = numbers(observed.get(item.key))
                 if number is None:
@@ -227,8 +227,8 @@ def _mended(finding: Finding, oracle: Answers) -> Iterator[Answers]:
                 values = right[0]
                 if counts is not None and values.shape == number[0].shape:
                     values = np.where(counts, values, number[0])
-                made[variant][item.key] = literal(values, number[1])
-        return made
+                mended[variant][item.key] = literal(values, number[1])
+        return mended
 
     if oracle:
         yield answers(everywhere=False)

@@ -114,22 +114,22 @@ def sizes_of(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, int]:
 
 
 def cut_to(
-    contract: Contract, inputs: Mapping[str, Any], kept: Mapping[str, Sequence[int]], decimals: int | None = None
+    contract: Contract, inputs: Mapping[str, Any], places: Mapping[str, Sequence[int]], decimals: int | None = None
 ) -> dict[str, Any]:
     """Give a scenario with these places of its dimensions alone, its numbers rounded to so many decimals."""
-    made, batch = dict(inputs), sizes_of(contract, inputs).get("batch")
+    cut, batch = dict(inputs), sizes_of(contract, inputs).get("batch")
     for item in contract.inputs:
         value = inputs[item.name]
         if isinstance(value, Tensor) and len(item.shape) == len(value.shape):
             array = value.array()
             for axis, dimension in enumerate(item.shape):
-                if dimension in kept:
-                    array = array.take(kept[dimension], axis)
+                if dimension in places:
+                    array = array.take(places[dimension], axis)
             rounded = array if decimals is None or value.dtype not in FLOATS else array.round(decimals)
-            made[item.name] = from_array(rounded, value.dtype, value.requires_grad, value.contiguous)
-        elif item.kind == "labels" and isinstance(value, list) and len(value) == batch and "batch" in kept:
-            made[item.name] = [value[row] for row in kept["batch"]]
-    return made
+            cut[item.name] = from_array(rounded, value.dtype, value.requires_grad, value.contiguous)
+        elif item.kind == "labels" and isinstance(value, list) and len(value) == batch and "batch" in places:
+            cut[item.name] = [value[row] for row in places["batch"]]
+    return cut
 
 
 def part(contract: Contract, inputs: Mapping[str, Any], choose: Choose) -> dict[str, Any]:
@@ -139,22 +139,22 @@ def part(contract: Contract, inputs: Mapping[str, Any], choose: Choose) -> dict[
     :raises DoesNotApply: where nothing is left.
     """
     sizes, labels = sizes_of(contract, inputs), inputs.get(contract.group)
-    kept: dict[str, list[int]] = {
-        dimension: [place for place, chosen in enumerate(choose.integers(sizes[dimension], 0, 1)) if chosen]
+    places: dict[str, list[int]] = {
+        dimension: [place for place, choice in enumerate(choose.integers(sizes[dimension], 0, 1)) if choice]
         for dimension in ("batch", "tokens")
         if dimension in sizes
     }
     if isinstance(labels, list) and len(labels) == sizes.get("batch"):
         groups = list(dict.fromkeys(labels))
-        chosen = {label for label, one in zip(groups, choose.integers(len(groups), 0, 1)) if one}
+        choice = {label for label, one in zip(groups, choose.integers(len(groups), 0, 1)) if one}
         most = choose.integer(1, max(map(labels.count, groups)))
-        kept["batch"] = [
-            row for row, label in enumerate(labels) if label in chosen and labels[:row].count(label) < most
+        places["batch"] = [
+            row for row, label in enumerate(labels) if label in choice and labels[:row].count(label) < most
         ]
-    if not all(kept.values()):
+    if not all(places.values()):
         raise DoesNotApply("nothing is left of the scenario")
     decimals = choose.integer(0, _EXACT)
-    return cut_to(contract, inputs, kept, None if decimals == _EXACT else decimals)
+    return cut_to(contract, inputs, places, None if decimals == _EXACT else decimals)
 
 
 def takes(contract: Contract, binding: Binding, variants: Mapping[str, Mapping[str, Any]]) -> bool:
@@ -183,12 +183,12 @@ def accepts(contract: Contract, binding: Binding, item: Input, inputs: Mapping[s
     if accepted is None or value in accepted:
         return True
     # A count that the contract makes agree with the rest of the scenario, whichever was drawn.
-    made = (
+    arrangements = (
         [contract.arrange({**inputs, item.name: choice}, Choices(b"")) for choice in accepted]
         if contract.arrange
         else []
     )
-    return any(other[item.name] == value for other in made)
+    return any(other[item.name] == value for other in arrangements)
 
 
 def _styles(mask: Tensor) -> set[str]:
@@ -196,8 +196,8 @@ def _styles(mask: Tensor) -> set[str]:
     rows = mask.array() != 0
     rows = rows[rows.any(axis=-1)]
     steps = np.diff(rows.astype(int), axis=-1)
-    held = {"full": rows.all(), "right": (steps <= 0).all(), "left": (steps >= 0).all(), "gaps": True}
-    return {style for style, holds in held.items() if holds}
+    styles = {"full": rows.all(), "right": (steps <= 0).all(), "left": (steps >= 0).all(), "gaps": True}
+    return {style for style, holds in styles.items() if holds}
 
 
 def with_dialects(contract: Contract, binding: Binding, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -239,8 +239,8 @@ def _shape(item: Input, sizes: Sizes, choose: Choose) -> tuple[Places, ...]:
 def _grid(shape: tuple[Places, ...], count: int, choose: Choose) -> npt.NDArray[np.int64]:
     """Give numbers below ``count``, at these places of each dimension."""
     whole = tuple(MOST_ROWS if axis == 0 else MOST_TOKENS for axis in range(len(shape)))
-    drawn = np.array(choose.integers(int(np.prod(whole)), 0, count - 1), np.int64).reshape(whole)
-    return drawn[np.ix_(*shape)] if shape else drawn
+    numbers = np.array(choose.integers(int(np.prod(whole)), 0, count - 1), np.int64).reshape(whole)
+    return numbers[np.ix_(*shape)] if shape else numbers
 
 
 def _mask(item: Input, sizes: Sizes, choose: Choose) -> Tensor:

@@ -74,10 +74,10 @@ def signature(node: _Def, methods: Mapping[str, _Def] | None = None) -> Signatur
     required |= {
         argument.arg for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults) if default is None
     }
-    named = [*positional, *arguments.kwonlyargs]
+    arguments_ = [*positional, *arguments.kwonlyargs]
     more = arguments.kwarg.arg if arguments.kwarg else ""
     own = positional[0].arg if methods is not None and positional and not _is_static(node) else ""
-    uses = _Uses({*(argument.arg for argument in named), *filter(None, (more,))})
+    uses = _Uses({*(argument.arg for argument in arguments_), *filter(None, (more,))})
     uses.read(node)
     if own:
         uses.follow(own, methods or {})
@@ -85,12 +85,12 @@ def signature(node: _Def, methods: Mapping[str, _Def] | None = None) -> Signatur
     odd = "it is abstract" if _decorated(node, ("abstractmethod", "overload")) else odd
     maker = (methods or {}).get("__init__")
     built = signature(maker).parameters[1:] if own and maker is not None and maker is not node else ()
-    taken = tuple(_parameter(argument, argument.arg in required, uses) for argument in named)
+    parameters = tuple(_parameter(argument, argument.arg in required, uses) for argument in arguments_)
     keys = (re.fullmatch(r"\[(\w+)\]", path) for path in sorted(uses.reads.get(more, ())))
-    taken += tuple(Parameter(key[1], "", True) for key in keys if key is not None)
+    parameters += tuple(Parameter(key[1], "", True) for key in keys if key is not None)
     others = ((name, each) for name, each in (methods or {}).items() if own and each is not node and _FILLS.match(name))
     fills = tuple((name, signature(each).parameters[1:]) for name, each in islice(others, _MOST_FILLS))
-    return Signature(taken, odd, built, fills)
+    return Signature(parameters, odd, built, fills)
 
 
 def options(source: str) -> dict[str, list[Any]]:
@@ -178,9 +178,9 @@ class _Uses:
 
     def follow(self, own: str, methods: Mapping[str, _Def]) -> None:
         """Read the methods that are called on ``self``, too."""
-        methods_read, left = set[str](), list(self.called[own])
-        while left and len(methods_read) < _MOST:
-            name = left.pop()
+        methods_read, names = set[str](), list(self.called[own])
+        while names and len(methods_read) < _MOST:
+            name = names.pop()
             if name in methods_read or name not in methods:
                 continue
             methods_read.add(name)
@@ -192,7 +192,7 @@ class _Uses:
                 self.reads[own] |= inner.reads[first[0]]
                 for mine, theirs in ((self.tests, inner.tests), (self.times, inner.times)):
                     mine.update({(own, path): count for (_, path), count in theirs.items()})
-                left += inner.called[first[0]]
+                names += inner.called[first[0]]
         self.reads[own] -= {f".{name}" for name in methods}
 
     def flags(self, name: str) -> tuple[str, ...]:
@@ -257,8 +257,8 @@ class _Uses:
         if part is None or not isinstance(node.ops[0], (ast.Eq, ast.NotEq, ast.In, ast.NotIn)):
             return
         other = node.comparators[0]
-        listed = other.elts if isinstance(other, (ast.Tuple, ast.List, ast.Set)) else [other]
-        words = [each.value for each in listed if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+        elements = other.elts if isinstance(other, (ast.Tuple, ast.List, ast.Set)) else [other]
+        words = [each.value for each in elements if isinstance(each, ast.Constant) and isinstance(each.value, str)]
         constants = self.choices[part[0]][part[1]]
         constants += [word for word in words if word not in constants]
 

@@ -174,15 +174,15 @@ class Checker:
         while True:
             faulthandler.dump_traceback_later(_LONGEST, exit=True, file=sys.stderr)
             sources: list[Any] = [*self._processes, *([listening] if listening is not None else ())]
-            heard = wait(sources, 0.0 if self._waiting else None)
-            for one in heard:
+            ready = wait(sources, 0.0 if self._waiting else None)
+            for one in ready:
                 if isinstance(one, socket.socket):
                     self.attach(meeting.accepted(one))
                 else:
                     self._hear(one)  # type: ignore[arg-type]
             if self._processes:
                 self._tell_numbers()
-                if not heard:
+                if not ready:
                     self._plan(*self._waiting.pop(0))
                 self._offer()
                 continue
@@ -356,11 +356,11 @@ class Checker:
 
     def _look_at_log_probs(self, process: Process, reading: Reading, call: Call) -> None:
         names = ("log_probs", "old_log_probs", "response_mask")
-        shown = [name for name in names if reading.sources.get(name, ("", ""))[1] == "same"]
-        if not {"log_probs", "response_mask"} <= set(shown):
+        names_shown = [name for name in names if reading.sources.get(name, ("", ""))[1] == "same"]
+        if not {"log_probs", "response_mask"} <= set(names_shown):
             return
         parts = {path: unpacked(part) for path, part in call.parts.items()}
-        read = {name: parts.get(reading.sources[name][0]) for name in shown}
+        read = {name: parts.get(reading.sources[name][0]) for name in names_shown}
         now, mask, old = (read.get(name) for name in ("log_probs", "response_mask", "old_log_probs"))
         if not isinstance(now, torch.Tensor) or not isinstance(mask, torch.Tensor) or now.dim() != 2:
             return
@@ -468,12 +468,12 @@ class Checker:
             f"kinds of violation; {self.events}"
         )
         if kinds:
-            written = (
+            what = (
                 "whole calls, and what their groups are called"
                 if self._whole
                 else (f"numbers of calls of up to {_MOST_WRITTEN}, no text, no name of a group")
             )
-            _say(f"written there: {written}")
+            _say(f"written there: {what}")
         if self._configured is not None:
             _say(f"its settings: sentinel audit {self._target.name} --config {self._configured}")
 

@@ -60,16 +60,15 @@ class _Heard(BaseException):
 
 
 class Listener:
-    """Stands in the place of a boundary's function, hears how it is called, and answers.
+    """Stands in the place of a boundary's function, and keeps the arguments of its last call by name.
 
-    :ivar heard: the arguments of the last call, by name.
-    :param answers: what it answers; None: it ends the call with :class:`_Heard`.
+    :param answers: is called with them, and then as the function; None: the call ends with :class:`_Heard`.
     """
 
     def __init__(self, function: Any, answers: Any = None) -> None:
         self._function, self._answers = function, answers
         self.__signature__ = inspect.signature(function)
-        self.heard: dict[str, Any] | None = None
+        self.arguments: dict[str, Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._function, name)
@@ -77,10 +76,10 @@ class Listener:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         bound = self.__signature__.bind(*args, **kwargs)
         bound.apply_defaults()
-        self.heard = dict(bound.arguments)
+        self.arguments = dict(bound.arguments)
         if self._answers is None:
             raise _Heard
-        return self._answers(*args, **kwargs)
+        return self._answers(self.arguments, *args, **kwargs)
 
 
 @dataclass(frozen=True)
@@ -116,8 +115,8 @@ class Reading:
         fewest, why = len(self.plan.paths) + 1, "its adapter makes no such call"
         closest: tuple[dict[str, Any], dict[Path, Any]] | None = None
         contract, binding = self.subject.contract, self.subject.binding
-        for chosen in itertools.islice(itertools.product(*self.open.values()), _COMBINATIONS):
-            inputs = self._inputs(parts, dict(zip(self.open, chosen)))
+        for choice in itertools.islice(itertools.product(*self.open.values()), _COMBINATIONS):
+            inputs = self._inputs(parts, dict(zip(self.open, choice)))
             try:
                 made = self._made(inputs)
             except Exception as error:  # no scenario of this version
@@ -181,19 +180,21 @@ class Reading:
 
     def observe(self, inputs: Mapping[str, Any], result: Any, gradients: Mapping[Path, Any]) -> dict[str, Any]:
         """Give what the contract observes of a call that had this result, and these gradients."""
-        listener = Listener(self.boundary.function)
 
-        def answers(*_: Any, **__: Any) -> Any:
-            heard = listener.heard or {}
-            methods = {name: answer for _, name, answer in _answered(self.boundary, heard)}
-            return _with_gradients(result, {path: (at(heard, path, methods), gradients[path]) for path in gradients})
+        def answers(arguments: dict[str, Any], *_: Any, **__: Any) -> Any:
+            methods = {name: answer for _, name, answer in _answered(self.boundary, arguments)}
+            parts = {path: (at(arguments, path, methods), gradient) for path, gradient in gradients.items()}
+            return _with_gradients(result, parts)
 
-        listener._answers = answers
-        boundary = replace(self.boundary, function=listener)
-        observed = self.of_results(probe.observe(self.subject.contract, boundary, inputs, (), "cpu"))
+        observed = self._observed(inputs, answers)
         observed = {key: _as_rows(value, inputs.get(self.subject.contract.mask)) for key, value in observed.items()}
         of_gradients = {item.key for item in self.subject.contract.observes if item.role == "gradient"}
         return {key: value for key, value in observed.items() if gradients or key not in of_gradients}
+
+    def _observed(self, inputs: Mapping[str, Any], answers: Any) -> dict[str, Any]:
+        """Give what is observed where something else answers in the place of the function."""
+        boundary = replace(self.boundary, function=Listener(self.boundary.function, answers))
+        return self.of_results(probe.observe(self.subject.contract, boundary, inputs, (), "cpu"))
 
     def scale(self, inputs: Mapping[str, Any], parts: Mapping[Path, Any]) -> float:
         """Give what the run's loss is multiplied by, beside the adapter's of the same scenario.
@@ -224,15 +225,15 @@ class Reading:
         }
 
     def of_results(self, observed: Mapping[str, Any]) -> dict[str, Any]:
-        kept = [item.key for item in self.subject.contract.observes if item.role in _OF_RESULTS]
-        return {key: observed[key] for key in kept if key in observed and key in (self.keys or kept)}
+        keys = [item.key for item in self.subject.contract.observes if item.role in _OF_RESULTS]
+        return {key: observed[key] for key in keys if key in observed and key in (self.keys or keys)}
 
     def _made(self, inputs: Mapping[str, Any]) -> dict[Path, Any]:
         """Give the parts of the call that the adapter makes of a scenario."""
-        heard, answers = _heard(self.boundary, inputs)
-        return {path: at(heard, path, answers) for path in self.plan.paths}
+        arguments, answers = _heard(self.boundary, inputs)
+        return {path: at(arguments, path, answers) for path in self.plan.paths}
 
-    def _inputs(self, parts: Mapping[Path, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
+    def _inputs(self, parts: Mapping[Path, Any], choice: Mapping[str, Any]) -> dict[str, Any]:
         contract, binding = self.subject.contract, self.subject.binding
         read = {name: parts[path] for name, (path, _) in self.sources.items()}
         for item in contract.inputs:  # the tokens of all responses, one behind the other, are read as one response's
@@ -241,7 +242,7 @@ class Reading:
         wide = next((value for value in read.values() if isinstance(value, torch.Tensor) and value.dim() == 2), None)
         inputs: dict[str, Any] = {}
         for item in contract.inputs:
-            if item.name in read and chosen.get(item.name, _SHOWN) is _SHOWN:
+            if item.name in read and choice.get(item.name, _SHOWN) is _SHOWN:
                 value = read[item.name]
                 if self.sources[item.name][1] == "zero" and wide is not None:
                     value = torch.zeros_like(wide)
@@ -250,8 +251,8 @@ class Reading:
                     value = value / lengths if self.sources[item.name][1] == "sum" else value
                     value = value[:, None].expand(-1, wide.shape[1])
                 inputs[item.name] = _literal(item, value)
-            elif item.name in chosen:
-                inputs[item.name] = chosen[item.name]
+            elif item.name in choice:
+                inputs[item.name] = choice[item.name]
             elif item.name == contract.mask and item.kind == "tensor" and wide is not None:
                 inputs[item.name] = tensors.from_torch(torch.ones(wide.shape, dtype=torch.int64))
             else:
@@ -268,7 +269,7 @@ def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
     if len(calls) < 2:
         raise Unreadable("its adapter does not call it with scenarios alone")
     names = _names(boundary.function)
-    parts_of_calls = [dict(_parts(heard, answers, names)) for _, heard, answers in calls]
+    parts_of_calls = [dict(_parts(arguments, answers, names)) for _, arguments, answers in calls]
     paths = tuple(
         sorted({path for parts in parts_of_calls for path in parts}, key=lambda path: (len(path), repr(path)))
     )
@@ -308,7 +309,7 @@ def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
     answering = {method: (owner, f"{name.rpartition('.')[0]}.{method}") for method in sorted(methods)}
     plan = Plan(number, boundary.path, (owner, name), paths, answering)
     reading = Reading(subject, boundary, sources, open_, plan)
-    every = [{path: at(heard, path, answers) for path in paths} for _, heard, answers in calls]
+    every = [{path: at(arguments, path, answers) for path in paths} for _, arguments, answers in calls]
     reading = _by_row(reading, per_token, every) if per_token else reading
     differentiable = tuple(
         sources[item.name][0]
@@ -328,7 +329,7 @@ def _idle(reading: Reading, calls: Sequence[tuple[Any, Any, Any]]) -> tuple[set[
     loss."""
     shown = {path for path, _ in reading.sources.values()}
     idle = {path for path in reading.plan.paths if path not in shown}
-    of_adapter = [{path: at(heard, path, answers) for path in idle} for _, heard, answers in calls]
+    of_adapter = [{path: at(arguments, path, answers) for path in idle} for _, arguments, answers in calls]
     scaling = {path for path in idle if all(_alike(of_adapter[0][path], parts[path]) for parts in of_adapter)}
     differences, count = Counter[Path](), 0
     for live in _of_every_kind(reading, [live for live, _, _ in calls]):
@@ -377,8 +378,8 @@ def _of_every_kind(reading: Reading, scenarios: Sequence[Mapping[str, Any]]) -> 
     """Give those first that choose what none before them has chosen."""
     first: dict[Any, Mapping[str, Any]] = {}
     for live in scenarios:
-        chosen = [live[name] is None if _SHOWN in may else live[name] for name, may in reading.open.items()]
-        first.setdefault(repr(chosen), live)
+        choice = [live[name] is None if _SHOWN in may else live[name] for name, may in reading.open.items()]
+        first.setdefault(repr(choice), live)
     return [*first.values(), *(live for live in scenarios if all(live is not other for other in first.values()))]
 
 
@@ -386,20 +387,16 @@ def _with(reading: Reading, inputs: Mapping[str, Any], changed: Mapping[Path, An
     """Give what is observed where parts of the call are others; None where the call refuses it, or nothing else can
     be put there."""
     function = reading.boundary.function
-    listener = Listener(function)
 
-    def called(*_: Any, **__: Any) -> Any:
-        arguments = listener.heard or {}
+    def called(arguments: dict[str, Any], *_: Any, **__: Any) -> Any:
         for path, value in changed.items():
             _put(arguments, path, _laid_out(at(arguments, path, {}), value))
-        bound = listener.__signature__.bind_partial()
+        bound = inspect.signature(function).bind_partial()
         bound.arguments.update(arguments)
         return function(*bound.args, **bound.kwargs)
 
-    listener._answers = called
     try:
-        boundary = replace(reading.boundary, function=listener)
-        return reading.of_results(probe.observe(reading.subject.contract, boundary, inputs, (), "cpu"))
+        return reading._observed(inputs, called)
     except Exception:
         return None
 
@@ -478,9 +475,9 @@ def _by_row(reading: Reading, names: Sequence[str], calls: Sequence[Mapping[Path
     ]
     ways = itertools.product(itertools.product(rows, ("row", "sum")), repeat=len(names))
     for way in itertools.islice(ways, _COMBINATIONS):
-        tried = replace(reading, sources={**reading.sources, **dict(zip(names, way))})
-        if tried.reads(calls[0]) + tried.reads(calls[1]) and sum(map(tried.reads, calls)) * 2 > len(calls):
-            return tried
+        attempt = replace(reading, sources={**reading.sources, **dict(zip(names, way))})
+        if attempt.reads(calls[0]) + attempt.reads(calls[1]) and sum(map(attempt.reads, calls)) * 2 > len(calls):
+            return attempt
     raise Unreadable(f"no part of a call shows {' and '.join(names)}")
 
 
@@ -492,36 +489,32 @@ def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any
     keys = {item.key for item in reading.subject.contract.observes if item.role in _OF_RESULTS}
     contract, read, another = reading.subject.contract, 0, False
     refused = "no scenario is read off its own call"
-    for live, heard, answers in calls:
-        parts = {path: at(heard, path, answers) for path in reading.plan.paths}
+    for live, arguments_, answers in calls:
+        parts = {path: at(arguments_, path, answers) for path in reading.plan.paths}
         try:
             inputs = reading.read(parts)
         except Unreadable:
             continue
         written_ = {name: tensors.observe(value) for name, value in live.items()}
         results: list[tuple[Any, dict[Path, Any]]] = []
-        listener = Listener(reading.boundary.function)
 
-        def answering(*args: Any, results: Any = results, listener: Listener = listener, **kwargs: Any) -> Any:
+        def answering(arguments: dict[str, Any], *args: Any, results: Any = results, **kwargs: Any) -> Any:
             result = reading.boundary.function(*args, **kwargs)
-            arguments = listener.heard or {}
             methods = {name: answer for _, name, answer in _answered(reading.boundary, arguments)}
             parts = {path: at(arguments, path, methods) for path in reading.plan.differentiable}
             results.append((result, gradients_of(result, parts)))
             return result
 
-        listener._answers = answering
-        listening = replace(reading.boundary, function=listener)
         try:
-            real = reading.of_results(probe.observe(contract, listening, inputs, (), "cpu"))
+            real = reading._observed(inputs, answering)
         except Exception as error:  # it refuses this scenario
             refused = f"it cannot be called here: {type(error).__name__}: {error}"
             continue
         replayed = reading.observe(inputs, *results[-1]) if results else {}
         keys = {key for key in keys & replayed.keys() if _same_value(real[key], replayed[key])}
         if contract.oracle is not None:
-            meant = _of_same_meaning(reading, written_, inputs)
-            keys, another = keys & meant, another or not keys <= meant
+            meaning = _of_same_meaning(reading, written_, inputs)
+            keys, another = keys & meaning, another or not keys <= meaning
         read += 1
     if not read:
         raise Unreadable(refused)
@@ -531,17 +524,17 @@ def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any
     return frozenset(keys)
 
 
-def _of_same_meaning(reading: Reading, drawn: Mapping[str, Any], inputs: Mapping[str, Any]) -> set[str]:
+def _of_same_meaning(reading: Reading, one_: Mapping[str, Any], inputs: Mapping[str, Any]) -> set[str]:
     """Give the keys of which the contract says the same for a scenario and for what was read off its call."""
     contract = reading.subject.contract
     every = {item.key for item in contract.observes}
-    if any(isinstance(value, Tensor) and value.dtype in HALVES for value in drawn.values()):
+    if any(isinstance(value, Tensor) and value.dtype in HALVES for value in one_.values()):
         return every  # a call may have a mean in the place of its terms, rounded; scenarios in float32 tell
     try:
-        one, two = (reading.of_results(probe.consult(contract, _literals(contract, item))) for item in (drawn, inputs))
+        one, two = (reading.of_results(probe.consult(contract, _literals(contract, item))) for item in (one_, inputs))
     except DoesNotApply:
         return every
-    mask = drawn.get(contract.mask)
+    mask = one_.get(contract.mask)
     return {key for key in every if (key in one) == (key in two) and _same_value(one.get(key), two.get(key), mask)}
 
 
@@ -555,14 +548,14 @@ def _calls(subject: Subject, boundary: Boundary) -> Iterator[tuple[dict[str, Any
         data = hashlib.shake_256(f"{subject.name} {place}".encode()).digest(4096)
         try:
             inputs = draw(subject.contract, subject.binding, Choices(data))
-            heard, answers = _heard(boundary, inputs)
+            arguments, answers = _heard(boundary, inputs)
         except Unreadable:
             raise
         except Exception:  # the scenario is not one of this version's, or makes no sense
             if ghosts.state().used:
                 raise Unreadable(f"it needs {ghosts.state().used[0]}, for which there is no room") from None
             continue
-        yield {name: tensors.build(value, _no_object) for name, value in inputs.items()}, heard, answers
+        yield {name: tensors.build(value, _no_object) for name, value in inputs.items()}, arguments, answers
 
 
 def _heard(boundary: Boundary, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -570,15 +563,15 @@ def _heard(boundary: Boundary, inputs: Mapping[str, Any]) -> tuple[dict[str, Any
     listener = Listener(boundary.function)
     with contextlib.suppress(_Heard):
         replace(boundary, function=listener)(**{name: tensors.build(item, _no_object) for name, item in inputs.items()})
-    if listener.heard is None:
+    if listener.arguments is None:
         raise Unreadable("its adapter does not call the function itself")
-    return listener.heard, {name: answer for _, name, answer in _answered(boundary, listener.heard)}
+    return listener.arguments, {name: answer for _, name, answer in _answered(boundary, listener.arguments)}
 
 
-def _answered(boundary: Boundary, heard: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+def _answered(boundary: Boundary, arguments: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
     """Give what the methods of an adapter's stand-ins answer: of which argument, the method's name, and the answer."""
     for stand_in in boundary.binding.stand_ins:
-        for owner, value in heard.items():
+        for owner, value in arguments.items():
             method = vars(value).get(stand_in.name) if hasattr(value, "__dict__") else None
             if callable(method) and not isinstance(method, type):
                 with contextlib.suppress(Exception):  # it wants to be asked something
@@ -619,11 +612,13 @@ def _no_object(path: str) -> Any:
 # -- parts of a call ---------------------------------------------------------------------------------------------------
 
 
-def _parts(heard: Mapping[str, Any], answers: Mapping[str, Any], names: frozenset[str]) -> Iterator[tuple[Path, Any]]:
-    for name, value in heard.items():
+def _parts(
+    arguments: Mapping[str, Any], answers: Mapping[str, Any], names: frozenset[str]
+) -> Iterator[tuple[Path, Any]]:
+    for name, value in arguments.items():
         yield from _leaves((name,), value, names)
     for name, value in answers.items():
-        owner = next(key for key, item in heard.items() if name in getattr(item, "__dict__", {}))
+        owner = next(key for key, item in arguments.items() if name in getattr(item, "__dict__", {}))
         yield from _leaves((owner, ("()", name)), value, names)
 
 

@@ -78,8 +78,8 @@ class Training:
             ("transformers.generation.utils", "GenerationMixin.generate", self._generating),
             *((module, name, self._producing) for module, name in producers),
         ]
-        for module, name, made in places:
-            if name not in self._attached and self._watcher.replace(module, name, made):
+        for module, name, wrapper in places:
+            if name not in self._attached and self._watcher.replace(module, name, wrapper):
                 self._attached.add(name)
 
     def stop(self) -> None:
@@ -200,8 +200,8 @@ class Training:
     def _produced(self) -> bool:
         """Send the rows that were made last, but for what was changed in place since; whether the checker has them."""
         if self._held is not None:
-            held, peers = self._held
-            rows = {name: one for name, one, was in held if was is None or one._version == was}
+            rows_held, peers = self._held
+            rows = {name: one for name, one, was in rows_held if was is None or one._version == was}
             if self._send("produced", {"rows": rows if "advantages" in rows else {}, "peers": peers}):
                 self._held = None
         return self._held is None
@@ -239,29 +239,33 @@ class Training:
         trainer = self._trainer()
         if trainer is None or not self._look:
             return
-        named = {id(parameter): name for name, parameter in trainer.model.named_parameters()}
-        held = {id(parameter): (parameter, group) for group in optimiser.param_groups for parameter in group["params"]}
-        moving = [one for place, (one, group) in held.items() if place in named and float(group["lr"])]  # no warm-up
-        mine = [(named[id(parameter)], parameter) for parameter in moving]
+        name_of = {id(parameter): name for name, parameter in trainer.model.named_parameters()}
+        groups = {
+            id(parameter): (parameter, group) for group in optimiser.param_groups for parameter in group["params"]
+        }
+        moving = [
+            one for place, (one, group) in groups.items() if place in name_of and float(group["lr"])
+        ]  # no warm-up
+        mine = [(name_of[id(parameter)], parameter) for parameter in moving]
         start = self._watcher.steps * _PARAMETERS % max(len(mine), 1)
-        chosen = [*mine, *mine][start : start + min(_PARAMETERS, len(mine))]
+        sample = [*mine, *mine][start : start + min(_PARAMETERS, len(mine))]
         self._before = [
             (name, parameter, _piece(parameter), None if parameter.grad is None else _piece(parameter.grad))
-            for name, parameter in chosen
+            for name, parameter in sample
         ]
-        left = [name for name, one in trainer.model.named_parameters() if one.requires_grad and id(one) not in held]
+        names = [name for name, one in trainer.model.named_parameters() if one.requires_grad and id(one) not in groups]
         reference: dict[str, tuple[Any, ...]] = {}
         for model in dict(_references(trainer)).values():
             for label, weight in list(model.named_parameters())[:_PARAMETERS]:
                 now = _piece(weight)
-                reference[label] = self._first.setdefault(label, now), now, id(weight) in held
+                reference[label] = self._first.setdefault(label, now), now, id(weight) in groups
         rates = [
             group["lr"] for group in optimiser.param_groups if group.get("initial_lr") == trainer.args.learning_rate
         ]
         self._send(
             "stepping",
             {
-                "left": left,
+                "left": names,
                 "reference": {} if getattr(trainer.args, "sync_ref_model", False) else reference,
                 "rates": rates,
                 "scheduled": _scheduled(trainer, self._watcher.steps),
@@ -388,11 +392,11 @@ def _log_probs(model: Any, hidden: Any, ids: Any, temperature: float, some: bool
     if hidden.shape[:2] != ids.shape or ids.shape[1] < 2:
         return None
     words, count = head.weight.shape[0], ids[:, 1:].numel()
-    made = count if not some and count * words <= _LOGITS else min(count, _FEW_LOGITS // words or 1)
+    most = count if not some and count * words <= _LOGITS else min(count, _FEW_LOGITS // words or 1)
     with torch.no_grad():
-        places = torch.linspace(0, count - 1, made, device=ids.device, dtype=torch.float64).round().long()
-        chosen = hidden[:, :-1].flatten(0, 1)[places]
-        logits = torch.nn.functional.linear(chosen, head.weight, getattr(head, "bias", None)).float()
+        places = torch.linspace(0, count - 1, most, device=ids.device, dtype=torch.float64).round().long()
+        states = hidden[:, :-1].flatten(0, 1)[places]
+        logits = torch.nn.functional.linear(states, head.weight, getattr(head, "bias", None)).float()
         all_ = torch.full((count,), torch.nan, device=ids.device)
         log_probs = (logits / temperature).log_softmax(-1)
         all_[places] = log_probs.gather(-1, ids[:, 1:].reshape(-1)[places][:, None])[:, 0]
@@ -410,12 +414,12 @@ def _scheduled(trainer: Any, step: int) -> float | None:
     if optimization is None or trainer.state.max_steps <= 0 or trainer.state.global_step != step:
         return None
     alone = torch.optim.SGD([torch.zeros(1)], lr=args.learning_rate)
-    made = optimization.get_scheduler(
+    scheduler = optimization.get_scheduler(
         args.lr_scheduler_type,
         alone,
         num_warmup_steps=args.get_warmup_steps(trainer.state.max_steps),
         num_training_steps=trainer.state.max_steps,
         scheduler_specific_kwargs=args.lr_scheduler_kwargs,
     )
-    lambdas = getattr(made, "lr_lambdas", None)
+    lambdas = getattr(scheduler, "lr_lambdas", None)
     return args.learning_rate * lambdas[0](step) if lambdas else None

@@ -102,9 +102,9 @@ class Copier:
         if isinstance(value, Mapping) or (hasattr(type(value), "keys") and hasattr(type(value), "__getitem__")):
             return {str(key): self.copy(value[key], depth + 1) for key in list(value.keys())}
         fields = [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else ()
-        named = {**{name: getattr(value, name, None) for name in fields}, **getattr(value, "__dict__", {})}
-        if named and not callable(value):
-            return Record({name: self.copy(item, depth + 1) for name, item in named.items() if not callable(item)})
+        attributes = {**{name: getattr(value, name, None) for name in fields}, **getattr(value, "__dict__", {})}
+        if attributes and not callable(value):
+            return Record({name: self.copy(item, depth + 1) for name, item in attributes.items() if not callable(item)})
         return Opaque(type(value).__name__)
 
     def _take(self, count: int) -> None:

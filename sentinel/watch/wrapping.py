@@ -139,11 +139,11 @@ class Watcher:
                 self.replace_function(method, partial(self._listening, name))
         return ""
 
-    def replace(self, module: str, name: str, made: Made) -> bool:
+    def replace(self, module: str, name: str, wrapper: Made) -> bool:
         """Put what is made of a function in its place; whether it is there, and a plain one."""
         function = _function(module, name)
         if function is not None:
-            self.replace_function(function, made)
+            self.replace_function(function, wrapper)
         return function is not None
 
     def restore(self) -> None:
@@ -153,7 +153,7 @@ class Watcher:
             function, code = self._changed.pop()
             function.__code__ = code
 
-    def replace_function(self, function: FunctionType, made: Made) -> None:
+    def replace_function(self, function: FunctionType, wrapper: Made) -> None:
         code = function.__code__
         original = FunctionType(
             code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
@@ -161,7 +161,7 @@ class Watcher:
         original.__kwdefaults__ = function.__kwdefaults__
         name = f"__sentinel_watches_{code.co_name}_{next(_NUMBERS)}__"
         name = name.replace("<", "").replace(">", "")
-        function.__globals__[name] = _Jump(made(original), original)
+        function.__globals__[name] = _Jump(wrapper(original), original)
         if not hasattr(function, "__signature__"):
             function.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
         self._changed.append((function, code))
@@ -346,5 +346,5 @@ def _code(name: str, like: Any) -> Any:
     ]
     scope: dict[str, Any] = {}
     exec("\n".join(lines), scope)
-    made = scope["outer"](*free).__code__
-    return made.replace(co_name=like.co_name, co_filename=like.co_filename, co_firstlineno=like.co_firstlineno)
+    code = scope["outer"](*free).__code__
+    return code.replace(co_name=like.co_name, co_filename=like.co_filename, co_firstlineno=like.co_firstlineno)
