@@ -32,10 +32,10 @@ from sentinel.diff.pairs import AFTER, BEFORE
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.history import commits
 from sentinel.history.bindings import Definitions, span_of, syntax_of
-from sentinel.history.coverage import STATES, coverage_of, unbound
+from sentinel.history.coverage import coverage_of, unbound
 from sentinel.history.gittrees import GitTrees, LargeObjectError
 from sentinel.history.held import compared_at
-from sentinel.history.inventory import Function, Source, signal_functions
+from sentinel.history.inventory import STATES, Function, Source, signal_functions
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.inferred import Outcome
 from sentinel.sources import MirrorStore, open_checkout

@@ -6,53 +6,25 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Literal
 
 from sentinel.deciding.law_session import LawSession, LineSession, Subject, Undecidable
 from sentinel.errors import INSTALL, SentinelError
 from sentinel.history.bindings import Definitions, Trees, sighting
 from sentinel.history.gittrees import TREE, Folder
-from sentinel.history.inventory import Source, read
+from sentinel.history.inventory import STATES, Function, Source, State, read
 from sentinel.laws.law import Law
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Adapter
-from sentinel.search.signatures import Signature
 from sentinel.sources.checkouts import files
 from sentinel.sources.trees import FILE
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.worker.codes import LARGEST_SOURCE, read_source
 
-State = Literal["by contract", "automatic", "within a call", "left out", "never looked at"]
-STATES: tuple[State, ...] = ("by contract", "automatic", "within a call", "left out", "never looked at")
-
-
 #: How an adapter's reason begins where there is none but that nobody has bound it: that is not to be left out.
 NOT_YET = "not yet bound"
-
-
-@dataclass(frozen=True)
-class Looked:
-    """One function that carries training signal.
-
-    :ivar by: the contracts that it is bound to; what ran it; or the reason why it is left out, or not called.
-    """
-
-    module: str
-    name: str
-    file: str
-    line: int
-    end_line: int
-    subjects: tuple[str, ...]
-    state: State
-    by: tuple[str, ...] = ()
-    signature: Signature = field(default=Signature(()), compare=False)
-
-    @property
-    def path(self) -> str:
-        return f"{self.module}.{self.name}"
 
 
 @dataclass(frozen=True)
@@ -62,7 +34,7 @@ class Coverage:
     :ivar unread: file -> why it could not be read: what it defines is not counted.
     """
 
-    functions: tuple[Looked, ...]
+    functions: tuple[Function, ...]
     outside: tuple[str, ...]
     unread: Mapping[str, str]
 
@@ -72,13 +44,13 @@ class Coverage:
 
     @property
     def modules(self) -> dict[str, dict[State, int]]:
-        by_module: dict[str, list[Looked]] = defaultdict(list)
+        by_module: dict[str, list[Function]] = defaultdict(list)
         for function in self.functions:
             by_module[function.module].append(function)
         return {module: counted(by_module[module]) for module in sorted(by_module)}
 
 
-def counted(functions: Sequence[Looked]) -> dict[State, int]:
+def counted(functions: Sequence[Function]) -> dict[State, int]:
     counts = Counter(function.state for function in functions)
     return {state: counts[state] for state in STATES}
 
@@ -127,17 +99,14 @@ def coverage_of(target: Target, definitions: Definitions, tree: str, sources: Ma
             left_out = bool(reason) and not reason.startswith(NOT_YET)
             state: State = "by contract" if place in bound else "left out" if left_out else "never looked at"
             by = tuple(dict.fromkeys(bound[place])) if place in bound else (reason,) if reason else ()
-            entry = Looked(
-                module, function.name, file, *function.span, function.subjects, state, by, function.signature
-            )
-            functions.append(entry)
-    inside = {(function.file, (function.line, function.end_line)) for function in functions}
+            functions.append(replace(function, file=file, state=state, by=by))
+    inside = {(function.file, function.span) for function in functions}
     outside = tuple(sorted(path for place, path in paths.items() if place not in inside))
     unread = {file: source.unread for file, source in sources.items() if source.unread}
     return Coverage(tuple(functions), outside, unread)
 
 
-def unbound(adapter: Adapter, whole: Coverage, laws: Mapping[str, Law]) -> Iterator[tuple[Looked, Subject | None]]:
+def unbound(adapter: Adapter, whole: Coverage, laws: Mapping[str, Law]) -> Iterator[tuple[Function, Subject | None]]:
     """Give the functions that nobody has looked at, each as what the lexicon makes of it; where nobody can call it,
     why not stands in ``by``."""
     from sentinel.search.automatic import subject_of, understood  # with its lexicon, of which nobody else here has need
@@ -192,7 +161,7 @@ class Lines:
     :ivar branches: ways that lead on from its lines that have several, where it ran; ``taken`` of them were gone.
     """
 
-    function: Looked
+    function: Function
     ran: tuple[int, ...]
     idle: tuple[int, ...]
     branches: int = 0

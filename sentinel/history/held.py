@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from sentinel.deciding.law_session import Subject, Undecidable
 from sentinel.deciding.runner import Runner
-from sentinel.history.coverage import CheckoutTrees, Looked, coverage, unbound
+from sentinel.history.coverage import CheckoutTrees, coverage, unbound
+from sentinel.history.inventory import Function
 from sentinel.recipes.catalog import Catalog
 from sentinel.search.automatic import merged
 from sentinel.search.checks import any_of
@@ -14,7 +15,7 @@ from sentinel.search.inferred import Outcome, compared
 from sentinel.targets.refs import Ref
 
 #: Functions by their dotted paths, each with what the lexicon makes of it.
-Functions = Mapping[str, tuple[Looked, Subject | None]]
+Functions = Mapping[str, tuple[Function, Subject | None]]
 
 
 def held_to(

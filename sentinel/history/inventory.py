@@ -20,6 +20,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import lru_cache
 from multiprocessing import get_context
+from typing import Literal, get_args
 
 from sentinel.errors import SentinelError
 from sentinel.history.bindings import Name, names_of, span_of, syntax_of
@@ -106,18 +107,36 @@ _PYTHON = ".".join(map(str, sys.version_info[:2]))
 _SECONDS, _MEMORY = 60, 2 << 30
 
 
+State = Literal["by contract", "automatic", "within a call", "left out", "never looked at"]
+STATES: tuple[State, ...] = get_args(State)
+
+
 @dataclass(frozen=True)
 class Function:
     """A function or method that carries training signal.
 
-    :ivar name: in its module, with its classes.
+    :ivar name: in its module, with its classes; :ivar file: once it is known in which tree it is.
     :ivar subjects: what its words speak of.
+    :ivar by: the contracts that it is bound to; what ran it; or the reason why it is left out, or not called.
     """
 
+    module: str
     name: str
-    span: tuple[int, int]
+    file: str
+    line: int
+    end_line: int
     subjects: tuple[str, ...]
+    state: State = "never looked at"
+    by: tuple[str, ...] = ()
     signature: Signature = field(default=Signature(()), compare=False)
+
+    @property
+    def path(self) -> str:
+        return f"{self.module}.{self.name}"
+
+    @property
+    def span(self) -> tuple[int, int]:
+        return self.line, self.end_line
 
 
 @dataclass(frozen=True)
@@ -132,11 +151,11 @@ class Source:
 def read(sources: Mapping[str, tuple[str, bytes]]) -> dict[str, Source]:
     """Read source files.
 
-    :param sources: key -> (dotted name of the module, content).
+    :param sources: file -> (dotted name of the module, content).
     :raises SentinelError: where one takes longer, or more memory, than any file of a framework should.
     """
     spawn = get_context("spawn")  # a fork would have what the caller's threads hold
-    work = [(module, content) for module, content in sources.values()]
+    work = list(sources.values())
     try:
         with ProcessPoolExecutor(min(os.cpu_count() or 1, 1 + len(work) // 64), spawn, _bound) as pool:
             results = list(pool.map(_read, work, chunksize=max(1, min(32, len(work) // 16))))
@@ -171,7 +190,7 @@ def signal_functions(body: Sequence[ast.stmt], module: str) -> list[Function]:
     functions = dict(_functions(body))
     judged = ((name, node, *_judged(node, parts, name.split("."))) for name, node in functions.items())
     return [
-        Function(name, span_of(node), subjects, signature(node, _beside(name, functions)))
+        Function(module, name, "", *span_of(node), subjects, signature=signature(node, _beside(name, functions)))
         for name, node, score, subjects in judged
         if score >= ENOUGH and not is_kernel(node)
     ]

@@ -432,11 +432,9 @@ class BoundarySearch:
                 inputs = next(iter(finding.trial.variants.values()))
                 plans = self._plans(inputs, [law])
                 for trial in self._tried(self._law_session, plans):
-                    violations = tuple(item for item in self._counting(law, trial) if item.symptom == symptom)
-                    if violations:
-                        return self._confirm(
-                            [Finding(self.subject, law, trial, violations, examples=finding.examples[:1])]
-                        )
+                    same = tuple(item for item in self._counting(law, trial) if item.symptom == symptom)
+                    if same:
+                        return self._confirm([Finding(self.subject, law, trial, same, examples=finding.examples[:1])])
         return False
 
     def shrink(self, law: Law, inputs: Inputs, symptom: str) -> None:
@@ -637,12 +635,7 @@ def _telling(contract: Contract, inputs: Inputs) -> bool:
 
 
 def _hypothesis(
-    subject: Subject,
-    seed: int,
-    round_: int,
-    body: Callable[[Drawn], None],
-    shrink: bool,
-    whole: Inputs | None = None,
+    subject: Subject, seed: int, round_: int, body: Callable[[Drawn], None], shrink: bool, whole: Inputs | None = None
 ) -> None:
     from sentinel.search import drawing
 
@@ -651,11 +644,11 @@ def _hypothesis(
             return part(subject.contract, whole, choose)
         return draw(subject.contract, subject.binding, choose)
 
-    def look(inputs: Inputs, choices: bytes) -> None:
-        body(Drawn(subject, inputs, choices))
-
-    number = _number(seed, subject.name, round_)
-    drawing.run(make, look, number, ROUND, shrink, CHOICES, (_BrokenError, _StopRound))
+    digest = hashlib.sha256(f"{seed} {subject.name} {round_}".encode()).digest()
+    number, ends = int.from_bytes(digest[:8], "big"), (_BrokenError, _StopRound)
+    drawing.run(
+        make, lambda inputs, choices: body(Drawn(subject, inputs, choices)), number, ROUND, shrink, CHOICES, ends
+    )
 
 
 def _without(subject: Subject, names: Collection[str]) -> Subject | None:
@@ -667,10 +660,6 @@ def _without(subject: Subject, names: Collection[str]) -> Subject | None:
 def _undrawn(item: Input) -> Input:
     """Give an input that is left out; as it was where its contract does not say what leaving it out means."""
     return replace(item, domain="", choices=(), knob=False) if item.default is None else item
-
-
-def _number(seed: int, boundary: str, round_: int) -> int:
-    return int.from_bytes(hashlib.sha256(f"{seed} {boundary} {round_}".encode()).digest()[:8], "big")
 
 
 def _size(variants: Mapping[str, Inputs]) -> int:
