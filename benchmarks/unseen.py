@@ -27,7 +27,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from sentinel.deciding.runner import Runner
-from sentinel.diff.comparing import Compared, Comparison
+from sentinel.diff.comparing import BoundaryDiff, Comparison
 from sentinel.diff.pairs import AFTER, BEFORE
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.history import commits
@@ -230,7 +230,7 @@ def bugs_of(files: Sequence[Path]) -> list[Bug]:
 
 def seen(runner: Runner, miner: Miner, bug: Bug) -> Seen:
     refs = Ref("git", bug.parent), Ref("git", bug.fix)
-    found: list[Compared] = []
+    found: list[BoundaryDiff] = []
     refused = ""
     try:
         for one in Comparison(CATALOG, runner, miner.target, refs, examples=EXAMPLES).run():

@@ -24,7 +24,7 @@ from sentinel.recipes.catalog import Catalog
 from sentinel.reports.escaping import message
 from sentinel.reports.explain import scenario_lines
 from sentinel.search.boundary_search import Finding
-from sentinel.search.checks import Omitted, any_of, matches, subjects
+from sentinel.search.checks import Omission, any_of, matches, subjects
 from sentinel.search.discovery import Discovery, Memory, grouped, recognised
 from sentinel.search.inferred import Broken
 from sentinel.search.saving import Untried, finding_document, save, tried_document
@@ -322,7 +322,7 @@ def _json(
             "recipe": str(saved[place]) if isinstance(saved.get(place), Path) else None,
         }
 
-    def omitted_json(item: Omitted) -> dict[str, str]:
+    def omitted_json(item: Omission) -> dict[str, str]:
         return {"boundary": item.boundary, "law": item.law, "reason": message(item.reason)}
 
     return {

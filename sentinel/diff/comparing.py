@@ -113,7 +113,7 @@ class Broken:
 
 
 @dataclass(frozen=True)
-class Compared:
+class BoundaryDiff:
     """One boundary at both revisions.
 
     :ivar state: ``same code`` (nothing that it reaches has changed), ``same numbers``, ``differs``, ``new``, ``gone``,
@@ -205,7 +205,7 @@ class Shared:
 Change = tuple[Place, Unit | None, Unit | None]
 
 #: A boundary, as the code of both revisions tells, with what has changed of what it reaches.
-State = tuple[Subject, Compared, list[Change]]
+State = tuple[Subject, BoundaryDiff, list[Change]]
 
 
 class Comparison:
@@ -258,7 +258,7 @@ class Comparison:
             self.left_out |= {item.boundary: item.reason for item in omitted if not item.law}
         self.subjects = list(by_name.values())
         self._places: dict[tuple[str, str], OpenTarget] = {}
-        self._results: dict[str, Compared] = {}
+        self._results: dict[str, BoundaryDiff] = {}
 
     def static(self) -> list[State]:
         """Give every boundary of either revision, as its code tells, with what has changed of what it reaches. Those
@@ -355,7 +355,7 @@ class Comparison:
                 ):
                     yield f"{self.target.module_of(file)}.{name} ({file}:{unit.span[0]})"
 
-    def run(self) -> Iterator[Compared]:
+    def run(self) -> Iterator[BoundaryDiff]:
         """Compare, boundary by boundary; those that need no process first."""
         open_ = [item for item in self.states.values() if item[1].state in ("", "new")]
         yield from (compared for _, compared, _ in self.states.values() if compared.state not in ("", "new"))
@@ -372,7 +372,7 @@ class Comparison:
         """What the code tells of each boundary, by its name."""
         return {item[0].name: item for item in self.static()}
 
-    def compared(self, name: str) -> Compared:
+    def compared(self, name: str) -> BoundaryDiff:
         """Give one boundary; asks both revisions where its code does not tell."""
         if name not in self._results:
             subject, compared, changed = self.states[name]
@@ -408,7 +408,7 @@ class Comparison:
 
     # -- one boundary -------------------------------------------------------------------------------------------------
 
-    def _ask_both(self, subject: Subject, compared: Compared, changed: Sequence[Change]) -> Compared:
+    def _ask_both(self, subject: Subject, compared: BoundaryDiff, changed: Sequence[Change]) -> BoundaryDiff:
         runs = None if self._whatever else self._passing_by(subject)
         if runs is not None:
             return replace(compared, state="same numbers", scenarios=runs.scenarios, unreached=_named(changed))
@@ -458,7 +458,7 @@ class Comparison:
             bugs=bugs,
         )
 
-    def _by_bugs(self, subject: Subject, compared: Compared) -> Compared:
+    def _by_bugs(self, subject: Subject, compared: BoundaryDiff) -> BoundaryDiff:
         """Give what known bugs alone tell of a function: whether their verdicts are the same."""
         verdicts = self._verdicts(subject)
         decided = [
@@ -521,7 +521,7 @@ class Comparison:
         runs_here.insert(0, runs)
         return runs
 
-    def _new(self, subject: Subject, compared: Compared) -> Compared:
+    def _new(self, subject: Subject, compared: BoundaryDiff) -> BoundaryDiff:
         """Give a boundary that has nothing to be compared with answers for its laws."""
         session = self.place(AFTER, subject).law_session.fresh()
         try:
@@ -661,7 +661,7 @@ class Comparison:
                 broken_by[AFTER][key] = replace(_broken(fresh, log.spoken[BEFORE] - log.spoken[AFTER]), came=True)
         return {side: tuple(broken.values()) for side, broken in broken_by.items()}
 
-    def _in_another_form(self, compared: Compared, changed: Sequence[Change]) -> Compared:
+    def _in_another_form(self, compared: BoundaryDiff, changed: Sequence[Change]) -> BoundaryDiff:
         """Give a helper that refuses what it took before, or answers it by another definition, while all that call
         it are boundaries whose numbers stay: it takes its arguments in another form, and nobody gives it the former
         one."""
@@ -740,11 +740,11 @@ def _lines(unit: Unit | None) -> frozenset[str]:
     return frozenset(line.strip() for line in unit.text.splitlines() if line.strip()) if unit else frozenset()
 
 
-def _described(subject: Subject, sides: Mapping[str, Sighting]) -> Compared:
+def _described(subject: Subject, sides: Mapping[str, Sighting]) -> BoundaryDiff:
     """Give what the syntax says of a boundary at both revisions."""
     definitions = {side: where.definition for side, where in sides.items() if where.definition is not None}
     parameters = {side: tuple(sorted(each.name.parameters)) for side, each in definitions.items()}
-    return Compared(
+    return BoundaryDiff(
         subject.name,
         subject.contract.name,
         "",
@@ -819,7 +819,7 @@ def _with_slips(
     return with_slips
 
 
-def _refused(compared: Compared, log: Log, differences: Sequence[Difference]) -> Compared:
+def _refused(compared: BoundaryDiff, log: Log, differences: Sequence[Difference]) -> BoundaryDiff:
     """Give what refuses every call at one side alone. A name that nobody defined is for the worse, and so is an
     argument that no function takes; but one of another signature may be called as its adapter does not know."""
     side, why = next(iter(log.refused.items()))
@@ -833,7 +833,7 @@ def _refused(compared: Compared, log: Log, differences: Sequence[Difference]) ->
     return replace(compared, state="not compared", reason=reason)
 
 
-def _stays(caller: Compared, helpers: Collection[str]) -> bool:
+def _stays(caller: BoundaryDiff, helpers: Collection[str]) -> bool:
     """Say whether a caller's numbers are what they were, in scenarios that ran what has changed."""
     ran = not any(line.endswith(f" {name}") for line in caller.unreached for name in helpers)
     same = caller.state == "same numbers" or {each.symptom for each in caller.differences} <= {"dtype", BESIDE}

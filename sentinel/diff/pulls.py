@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 import sentinel
 from sentinel.deciding.runner import Runner
 from sentinel.diff import report
-from sentinel.diff.comparing import Compared, Comparison, Shared
+from sentinel.diff.comparing import BoundaryDiff, Comparison, Shared
 from sentinel.diff.pairs import AFTER, BEFORE
 from sentinel.diff.reached import Code, Modules
 from sentinel.errors import SentinelError, Unavailable
@@ -219,7 +219,7 @@ class Radar:
 
     def compared(self, number: int, head: Commit, base: Commit, began: float) -> Pull:
         refs = Ref("git", base.sha), Ref("git", head.sha)
-        results: list[Compared] = []
+        results: list[BoundaryDiff] = []
         try:
             comparison = Comparison(
                 self._catalog,
@@ -272,7 +272,7 @@ class Radar:
         )
 
 
-def answered(results: Sequence[Compared]) -> Answer:
+def answered(results: Sequence[BoundaryDiff]) -> Answer:
     """Give the gravest of what boundaries say."""
     worse = [item for item in results if item.broken.get(AFTER) or item.bugs.get(AFTER)]
     if worse:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sentinel.diff.comparing import Broken, Compared, Comparison, Difference
+from sentinel.diff.comparing import BoundaryDiff, Broken, Comparison, Difference
 from sentinel.diff.pairs import AFTER, BEFORE, SIDES
 from sentinel.errors import SentinelError
 from sentinel.history.chronicle import plain_commit
@@ -24,7 +24,7 @@ from sentinel.targets.checkout import Checkout
 from sentinel.values.literals import Tensor, typed
 
 
-def sentence(compared: Compared) -> str:
+def sentence(compared: BoundaryDiff) -> str:
     """Give what has changed, in one sentence."""
     parts = [f"mends {', '.join(bugs)}" for bugs in [compared.bugs.get(BEFORE)] if bugs]
     parts += [f"brings {', '.join(bugs)}" for bugs in [compared.bugs.get(AFTER)] if bugs]
@@ -90,7 +90,7 @@ def revision(checkout: Checkout) -> str:
     return f"{checkout.ref.short} ({what}{dirty})"
 
 
-def headline(comparison: Comparison, results: Sequence[Compared], interrupted: bool = False) -> str:
+def headline(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> str:
     """Give one sentence that a maintainer can quote."""
     states = Counter(item.state for item in results)
     judged = Counter(item.judgement for item in results if item.state == "differs")
@@ -118,7 +118,7 @@ def headline(comparison: Comparison, results: Sequence[Compared], interrupted: b
     return f"{where}: {text}{same}{others}{'; interrupted' if interrupted else ''}"
 
 
-def lines(comparison: Comparison, results: Sequence[Compared], interrupted: bool = False) -> Iterator[str]:
+def lines(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> Iterator[str]:
     """Write lines for a terminal."""
     number = 0
     for item in results:
@@ -140,7 +140,7 @@ def lines(comparison: Comparison, results: Sequence[Compared], interrupted: bool
     yield headline(comparison, results, interrupted)
 
 
-def described(comparison: Comparison, item: Compared, number: int = 1) -> Iterator[str]:
+def described(comparison: Comparison, item: BoundaryDiff, number: int = 1) -> Iterator[str]:
     """Give all that is known of a boundary that differs."""
     contract = comparison.catalog.contracts[item.contract]
     unsaid = {each.name for each in contract.inputs if each.dialect}  # they are for the oracle alone
@@ -192,7 +192,7 @@ def _stated(inputs: Mapping[str, Any], unsaid: Collection[str]) -> dict[str, Any
     }
 
 
-def document(comparison: Comparison, results: Sequence[Compared], interrupted: bool = False) -> dict[str, Any]:
+def document(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> dict[str, Any]:
     """Make data for programs."""
     sides = {}
     for side, checkout in comparison.checkouts.items():
@@ -207,7 +207,7 @@ def document(comparison: Comparison, results: Sequence[Compared], interrupted: b
     }
 
 
-def _plain(item: Compared) -> dict[str, Any]:
+def _plain(item: BoundaryDiff) -> dict[str, Any]:
     return {
         "boundary": item.name,
         "contract": item.contract,
@@ -251,7 +251,7 @@ def _plain(item: Compared) -> dict[str, Any]:
     }
 
 
-def brief(comparison: Comparison, results: Sequence[Compared], interrupted: bool = False) -> dict[str, Any]:
+def brief(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> dict[str, Any]:
     """Give what a page or release notes say: one sentence for all, and a row for each boundary that differs, or is
     new and breaks a law."""
     rows = []
@@ -272,7 +272,7 @@ def brief(comparison: Comparison, results: Sequence[Compared], interrupted: bool
     return {"headline": headline(comparison, results, interrupted), "rows": rows, **stopped}
 
 
-def markdown(comparison: Comparison, results: Sequence[Compared], interrupted: bool = False) -> str:
+def markdown(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> str:
     """Write a row for each boundary that differs, and the rest in one sentence, for a page or a pull request."""
     page = brief(comparison, results, interrupted)
     parts = [f"## What changes in {escaped(comparison.target.name)}", "", f"{escaped(page['headline'])}."]

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from sentinel.deciding.law_session import SETTINGS, LawSession, Subject, Undecidable
 from sentinel.deciding.runner import Runner
-from sentinel.diff.comparing import Compared, Comparison
+from sentinel.diff.comparing import BoundaryDiff, Comparison
 from sentinel.diff.pairs import AFTER, BEFORE, BESIDE, SIDES, same_answers
 from sentinel.diff.reached import Code, Reached
 from sentinel.errors import SentinelError, Unavailable
@@ -53,7 +53,7 @@ class Since:
             raise Unavailable(f"{checkout.ref} is no commit of the mirror")
         return commits.commit(self._mirror, sha)
 
-    def commit(self, subject: Subject, compared: Compared) -> tuple[Commit | None, str]:
+    def commit(self, subject: Subject, compared: BoundaryDiff) -> tuple[Commit | None, str]:
         """Give the commit with which a boundary came to differ; or None and why it is not known."""
         decide = self._decider(subject, compared)
         if decide is None:
@@ -71,7 +71,7 @@ class Since:
         self._commits.append(bisection.first)
         return bisection.first, ""
 
-    def _decider(self, subject: Subject, compared: Compared) -> Callable[[Commit], ClosureVerdict] | None:
+    def _decider(self, subject: Subject, compared: BoundaryDiff) -> Callable[[Commit], ClosureVerdict] | None:
         reached = {side: self._comparison.reached(side, subject) for side in SIDES}
         state = self._state(subject, compared)
         if state is None:
@@ -108,7 +108,7 @@ class Since:
             with suppress(SentinelError):
                 self._runner.discard(self._target.name, ref)
 
-    def _state(self, subject: Subject, compared: Compared) -> Callable[[LawSession], str] | None:
+    def _state(self, subject: Subject, compared: BoundaryDiff) -> Callable[[LawSession], str] | None:
         if compared.differences:
             first = compared.differences[0]
 
@@ -142,8 +142,8 @@ class Since:
 
 
 def with_commits(
-    comparison: Comparison, results: list[Compared], runner: Runner, store: MirrorStore, tell: Callable[[str], None]
-) -> list[Compared]:
+    comparison: Comparison, results: list[BoundaryDiff], runner: Runner, store: MirrorStore, tell: Callable[[str], None]
+) -> list[BoundaryDiff]:
     """Give what differs, with the commit with which that came, where it can be had."""
     subjects = {subject.name: subject for subject in comparison.subjects}
     differing = [compared for compared in results if compared.state == "differs"]

@@ -328,7 +328,7 @@ def _objects(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Understood:
+class Interface:
     """A function, read with the lexicon.
 
     :ivar missing: what it takes and the lexicon does not know, each once. A framework's own constructor or defaults may
@@ -343,10 +343,10 @@ class Understood:
     odd: str = ""
 
 
-def understood(target: Target, path: str, signature: Signature, is_method: bool) -> Understood:
+def understood(target: Target, path: str, signature: Signature, is_method: bool) -> Interface:
     """Read a function with the lexicon."""
     if signature.odd:
-        return Understood(odd=signature.odd)
+        return Interface(odd=signature.odd)
     parameters, odd = signature.parameters, ("cls",) if is_method else ()
     if parameters and parameters[0].name in odd:  # it comes with its class
         parameters = parameters[1:]
@@ -373,7 +373,7 @@ def understood(target: Target, path: str, signature: Signature, is_method: bool)
     whole = any(map(_OF_RESPONSES.fullmatch, reading.names)) and reading.names & {"attention_mask", "input_ids"}
     how = {"own": own, "prompt": 2 if whole else 0, "parameters": specs, "gradients": reading.gradients}
     how |= {"defaults": list(target.defaults), "layout": "", "filled": False}
-    return Understood(tuple(reading.inputs.values()), how, tuple(dict.fromkeys(reading.missing)))
+    return Interface(tuple(reading.inputs.values()), how, tuple(dict.fromkeys(reading.missing)))
 
 
 def _leaves(parameters: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
@@ -384,7 +384,7 @@ def _leaves(parameters: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
             yield from _leaves(spec.get(part, {}))
 
 
-def subject_of(path: str, function: Understood, adapter: str, laws: Mapping[str, Law]) -> Subject:
+def subject_of(path: str, function: Interface, adapter: str, laws: Mapping[str, Law]) -> Subject:
     """Give the boundary of a search, before it is known what it answers."""
     names = {item.name for item in function.inputs}
     inputs = (*function.inputs, replace(AUTOMATIC.inputs[0], default=dict(function.how)))

@@ -16,7 +16,7 @@ from sentinel.targets.checkout import Checkout
 
 
 @dataclass(frozen=True)
-class Omitted:
+class Omission:
     """A boundary, or a law of it, that is not searched, with the reason."""
 
     boundary: str
@@ -26,7 +26,7 @@ class Omitted:
 
 def subjects(
     catalog: Catalog, target: str, boundaries: Sequence[str] = (), checkout: Checkout | None = None
-) -> tuple[list[Subject], list[Omitted]]:
+) -> tuple[list[Subject], list[Omission]]:
     """Give the boundaries of a target, each with the laws it must keep, in the adapter's order; and what is left out.
 
     :param boundaries: globs over dotted paths (or their last part); empty for all.
@@ -34,7 +34,7 @@ def subjects(
     """
     adapter = catalog.adapters[target]
     boundary_subjects: list[Subject] = []
-    omitted: list[Omitted] = []
+    omitted: list[Omission] = []
     bindings = adapter.target.bindings
     members = registered(adapter.target, checkout) if checkout is not None else []
     first = {binding.boundary: binding.contract for binding in reversed([*bindings, *members])}
@@ -45,7 +45,7 @@ def subjects(
         try:
             narrow = narrowed(contract, binding)
         except NotSearchable as error:
-            omitted.append(Omitted(binding.boundary, "", str(error)))
+            omitted.append(Omission(binding.boundary, "", str(error)))
             continue
         for name in contract.laws:
             if name not in catalog.laws:
@@ -59,7 +59,7 @@ def subjects(
         laws = []
         for law in of_contract:
             if law.needs_oracle and contract.oracle is None and not law.oracle_optional:
-                omitted.append(Omitted(binding.boundary, law.name, f"the contract {contract.name} has no oracle"))
+                omitted.append(Omission(binding.boundary, law.name, f"the contract {contract.name} has no oracle"))
             else:
                 laws.append(law)
         if laws:
@@ -67,7 +67,7 @@ def subjects(
             name = binding.boundary if plain else f"{binding.boundary}({binding.contract})"
             boundary_subjects.append(Subject(binding, narrow, tuple(laws), str(adapter.file), name))
         elif not contract.laws:
-            omitted.append(Omitted(binding.boundary, "", f"the contract {contract.name} has no laws"))
+            omitted.append(Omission(binding.boundary, "", f"the contract {contract.name} has no laws"))
     return boundary_subjects, omitted
 
 

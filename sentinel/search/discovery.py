@@ -20,7 +20,7 @@ from sentinel.deciding.runner import Job, Runner
 from sentinel.laws.law import Law
 from sentinel.recipes import Recipe
 from sentinel.search.boundary_search import EXAMPLE_CHOICES, BoundarySearch, Drawn, Finding
-from sentinel.search.checks import Omitted
+from sentinel.search.checks import Omission
 from sentinel.search.decisions import stale_dialects
 from sentinel.targets import Dialect, Target
 from sentinel.values.literals import Tensor, plain
@@ -88,7 +88,7 @@ class Discovery:
         self._open_target, self._memory, self._on_finding, self._tell = open_target, memory, on_finding, tell
         self.tried, self.stopped = 0, False
         self.findings: list[Finding] = []
-        self.not_searched: list[Omitted] = []
+        self.not_searched: list[Omission] = []
         pairs = [(subject, [law for law in subject.laws if laws(law)]) for subject in subjects]
         self.searches = [
             BoundarySearch(open_target.law_session, subject, seed, some, SHRINKING) for subject, some in pairs if some
@@ -129,7 +129,7 @@ class Discovery:
 
     def _leave(self, search: BoundarySearch, reason: str) -> None:
         self.searches.remove(search)
-        self.not_searched.append(Omitted(search.subject.boundary, "", reason))
+        self.not_searched.append(Omission(search.subject.boundary, "", reason))
 
     def _turn(self, search: BoundarySearch, count: int, over: Callable[[], bool], began: float) -> bool:
         """Give one boundary's turn; whether it is worth another."""

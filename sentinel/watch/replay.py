@@ -24,7 +24,7 @@ _SHRINKING = 300
 
 
 @dataclass(frozen=True)
-class Replayed:
+class Replay:
     """A violation of a run, measured again.
 
     :ivar event: as the run has written it, with ``count`` and ``of``: in how many of the calls that were looked at.
@@ -64,7 +64,7 @@ def violations(file: Path) -> list[dict[str, Any]]:
 
 def replayed(
     runner: Runner, catalog: Catalog, events: Sequence[Mapping[str, Any]], ref: Ref | None
-) -> Iterator[Replayed]:
+) -> Iterator[Replay]:
     """Measure violations again; each law of each boundary once."""
     keys = set()
     for event in events:
@@ -74,16 +74,16 @@ def replayed(
             yield _replayed(runner, catalog, event, ref or Ref("installed"))
 
 
-def _replayed(runner: Runner, catalog: Catalog, event: Mapping[str, Any], ref: Ref) -> Replayed:
+def _replayed(runner: Runner, catalog: Catalog, event: Mapping[str, Any], ref: Ref) -> Replay:
     if event["target"] not in catalog.targets:
         raise SentinelError(f"the events are of {event['target']!r}, which is no target here")
     everywhere = subjects(catalog, event["target"])[0]
     subject = next((item for item in everywhere if item.name == event.get("subject")), None)
     law = next((item for item in subject.laws if item.name == event["law"]), None) if subject else None
     if subject is None or law is None:
-        return Replayed(event, reason="it is of several calls, or of no function that an adapter binds")
+        return Replay(event, reason="it is of several calls, or of no function that an adapter binds")
     if event["variants"] is None:
-        return Replayed(event, reason="its numbers are many, and were not written; watch again with --capture full")
+        return Replay(event, reason="its numbers are many, and were not written; watch again with --capture full")
     variants = untyped(event["variants"])
     runner.start([event["target"]])
     open_target = runner.open_target(event["target"], ref, [subject.binding])
@@ -93,13 +93,13 @@ def _replayed(runner: Runner, catalog: Catalog, event: Mapping[str, Any], ref: R
         if not search.outcomes[law].findings:
             search.replay([(law, variants)])
     except Undecidable as error:
-        return Replayed(event, open_target, reason=str(error))
+        return Replay(event, open_target, reason=str(error))
     finding = next(iter(search.outcomes[law].findings), None)
     reason = "the code there keeps the law: what broke it was of the run alone" if finding is None else ""
-    return Replayed(event, open_target, finding, reason)
+    return Replay(event, open_target, finding, reason)
 
 
-def document_of(one: Replayed, runner: Runner, catalog: Catalog) -> dict[str, Any]:
+def document_of(one: Replay, runner: Runner, catalog: Catalog) -> dict[str, Any]:
     """Give the recipe of a violation, with how the run got there.
 
     :raises Untried: where nothing that could be written tells the broken code from mended code.

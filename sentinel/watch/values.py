@@ -18,7 +18,7 @@ _LONGEST = 64
 _DEEPEST = 4
 
 
-class Copied(NamedTuple):
+class TensorBytes(NamedTuple):
     """A tensor or an array: dtype, shape and bytes."""
 
     dtype: str
@@ -125,11 +125,11 @@ def packed(value: Any) -> Any:
         plain = value.cpu().contiguous()
         dtype = str(plain.dtype).removeprefix("torch.")
         plain = plain.view(torch.int16) if dtype == "bfloat16" else plain
-        return Copied(dtype, tuple(value.shape), plain.numpy().tobytes())
+        return TensorBytes(dtype, tuple(value.shape), plain.numpy().tobytes())
     if numpy is not None and isinstance(value, numpy.ndarray):
         if value.dtype == object:
             return [*value.ravel().tolist()]
-        return Copied(str(value.dtype), value.shape, value.tobytes(), array=True)
+        return TensorBytes(str(value.dtype), value.shape, value.tobytes(), array=True)
     if numpy is not None and isinstance(value, numpy.generic):
         return value.item()
     if type(value) in (list, tuple):
@@ -141,7 +141,7 @@ def packed(value: Any) -> Any:
 
 def unpacked(value: Any) -> Any:
     """Give what :func:`packed` made, as tensors and arrays."""
-    if isinstance(value, Copied):
+    if isinstance(value, TensorBytes):
         import numpy
         import torch
 

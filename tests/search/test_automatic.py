@@ -13,7 +13,7 @@ from demo_kit import copy_demo
 from sentinel.deciding.runner import Runner
 from sentinel.history.held import held_to
 from sentinel.recipes.catalog import Catalog, bundled_catalog
-from sentinel.search.automatic import Understood, understood
+from sentinel.search.automatic import Interface, understood
 from sentinel.search.inferred import Outcome
 from sentinel.search.signatures import signature
 from sentinel.sources import open_checkout
@@ -45,7 +45,7 @@ class LossMaskActor:
 '''
 
 
-def read(text: str, name: str, method: bool = False) -> Understood:
+def read(text: str, name: str, method: bool = False) -> Interface:
     (node,) = (each for each in ast.walk(ast.parse(text)) if getattr(each, "name", "") == name)
     assert isinstance(node, ast.FunctionDef)
     owner = next((each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.ClassDef)), None)
