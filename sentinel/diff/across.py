@@ -387,7 +387,12 @@ class Agreement:
     def of(self, row: Row, members: Sequence[Member]) -> Row:
         """Compare each with one of each class that there is by then; the widest first, for these speak for the rest."""
         classes: list[list[Member]] = []
-        for member in sorted(members, key=lambda each: (each.opened is not None, -_width(each))):
+
+        def width(member: Member) -> int:
+            """Say how much a boundary takes: choices and inputs that are drawn."""
+            return sum(max(len(item.choices), 1) for item in member.subject.contract.inputs if _drawn(item))
+
+        for member in sorted(members, key=lambda each: (each.opened is not None, -width(each))):
             home: list[Member] | None = None
             spoken, why = 0, ""
             apart: list[Separation] = []
@@ -534,8 +539,3 @@ def _explanations(apart: Sequence[Separation], member: Member) -> set[str]:
     """Give what explains that a member is not as it is defined."""
     mine = [item for item in apart if item.members == (DEFINITION, member.name)]
     return {repr((item.why.removesuffix(member.name), item.terms.get(member.name))) for item in mine}
-
-
-def _width(member: Member) -> int:
-    """Say how much a boundary takes: choices and inputs that are drawn."""
-    return sum(max(len(item.choices), 1) for item in member.subject.contract.inputs if _drawn(item))

@@ -693,14 +693,12 @@ class Comparison:
 
     def _verdicts(self, subject: Subject) -> dict[str, dict[str, str]]:
         """Decide each known bug of a boundary at both sides."""
+        refs = {side: self.place(side, subject).ref for side in SIDES}
         return {
-            recipe.bug_id: {side: self._decided(recipe, side, subject) for side in SIDES}
+            recipe.bug_id: {side: self._runner.decide(Job(recipe, ref)).verdict.name for side, ref in refs.items()}
             for recipe in self._recipes
             if recipe.contract == subject.contract.name and recipe.boundary in subject.binding.paths
         }
-
-    def _decided(self, recipe: Recipe, side: str, subject: Subject) -> str:
-        return self._runner.decide(Job(recipe, self.place(side, subject).ref)).verdict.name
 
     def _proven(self, subject: Subject, log: Log) -> dict[str, str]:
         places = {}

@@ -11,7 +11,7 @@ from typing import Any
 from sentinel.configuration.declared import defaults_of
 from sentinel.contracts.contract import Contract, Inputs
 from sentinel.contracts.group_advantage import as_rewards, of_rewards
-from sentinel.deciding.law_session import LawSession, Subject, Undecidable
+from sentinel.deciding.law_session import Subject, Undecidable
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.runner import Job, Runner
 from sentinel.diff.across import (
@@ -173,7 +173,8 @@ class Frameworks:
             if not members:
                 continue
             self._tell(f"{meaning.title}: {', '.join(f'{k} = {v}' for k, v in row.where.items()) or contract.name}")
-            definition = _definition(contract, reference)
+            subject = Subject(Binding(DEFINITION, contract.name), contract, (), "", DEFINITION)
+            definition = Member(DEFINITION, subject, reference)
             Agreement(reference, self._bugs_of, self._count, self._seed, self._brief).of(row, [definition, *members])
             self._in_numbers(row, contract, definition, members)
             yield row
@@ -286,7 +287,3 @@ def _halved(value: Any) -> Any:
     """Give a value in bfloat16, where it is a tensor of floats."""
     floats = isinstance(value, Tensor) and value.dtype == "float32"
     return from_array(value.array(), "bfloat16", value.requires_grad) if floats else value
-
-
-def _definition(contract: Contract, reference: LawSession) -> Member:
-    return Member(DEFINITION, Subject(Binding(DEFINITION, contract.name), contract, (), "", DEFINITION), reference)

@@ -262,7 +262,7 @@ class _Walk:
             self._use(place, rest[0], _FAR)
             if len(rest) > 1:
                 self._attributes |= set(rest[1:])
-                self._member(place, rest)
+                self._add(place, ".".join(rest))
         else:
             self._enter(place)
             module = self._code.module(place[1])
@@ -334,9 +334,6 @@ class _Walk:
             unit = self._code.module(blob).units.get(".".join(rest))
             if unit is not None:
                 self._decorating[file, unit.name] = unit
-
-    def _member(self, place: tuple[str, str], rest: Sequence[str]) -> None:
-        self._add(place, ".".join(rest))
 
     def _use(self, place: tuple[str, str], name: str, far: int) -> None:
         file, blob = place

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 
 from sentinel.deciding.law_session import SETTINGS, LawSession, Subject, Undecidable
@@ -97,11 +97,8 @@ class Since:
         ref = Ref("git", commit.sha)
         try:
             place = self._runner.open_target(self._target.name, ref, [subject.binding])
-            session = place.law_session.fresh()
-            try:
+            with closing(place.law_session.fresh()) as session:
                 return state(session)
-            finally:
-                session.close()
         except (Undecidable, Unavailable) as error:
             return str(error)
         finally:
@@ -146,14 +143,13 @@ def with_commits(
 ) -> list[BoundaryDiff]:
     """Give what differs, with the commit with which that came, where it can be had."""
     subjects = {subject.name: subject for subject in comparison.subjects}
-    differing = [compared for compared in results if compared.state == "differs"]
-    if not differing:
+    if not any(each.state == "differs" for each in results):
         return results
     try:
         since = Since(comparison, runner, store)
     except SentinelError as error:
         return [replace(each, no_commit=str(error)) if each.state == "differs" else each for each in results]
-    try:
+    with closing(since):
         dated = []
         for each in results:
             if each.state == "differs":
@@ -162,5 +158,3 @@ def with_commits(
                 each = replace(each, commit=commit, no_commit=why)
             dated.append(each)
         return dated
-    finally:
-        since.close()

@@ -115,21 +115,15 @@ def changes_of(runs: Sequence[Run]) -> list[Change]:
         if run.state is None:
             gap.append(run)
             continue
-        if before is None or before.state != run.state:
-            what = _what(before.state if before else "", run.state)
-            if what:
-                why = ", ".join(dict.fromkeys(undecided.kind for undecided in gap))
-                after = before.last if before else None
-                begins = before is None or before.state == "absent"
-                changes.append(Change(what, run.first, after, sum(item.commits for item in gap), why, begins))
+        was = before.state or "" if before else ""
+        # A history has to begin somewhere: only with the bug in it is that a change.
+        if was != run.state and (before is not None or run.state == "reproduced"):
+            what = _CHANGES.get((was, run.state)) or _BY_STATE[run.state]
+            why = ", ".join(dict.fromkeys(undecided.kind for undecided in gap))
+            after, begins = before.last if before else None, was in ("", "absent")
+            changes.append(Change(what, run.first, after, sum(item.commits for item in gap), why, begins))
         before, gap = run, []
     return changes
-
-
-def _what(before: str | None, now: str) -> str:
-    if before == "" and now != "reproduced":
-        return ""  # a history has to begin somewhere
-    return _CHANGES.get((before or "", now)) or _BY_STATE[now]
 
 
 def lifetimes_of(changes: Sequence[Change], runs: Sequence[Run]) -> list[Lifetime]:

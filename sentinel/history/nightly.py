@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.errors import SentinelError
-from sentinel.history.bisection import Bisection, bisect
+from sentinel.history.bisection import bisect
 from sentinel.history.chronicle import plain_commit
 from sentinel.history.ledger import Ledger
 from sentinel.recipes import Recipe
@@ -165,7 +165,11 @@ def with_commits(
             yield replace(change, why_not=why)
             continue
         try:
-            bisection = _bisected(change, recipes[change.bug_id], ledger_of(change.target))
+            recipe, ledger = recipes[change.bug_id], ledger_of(change.target)
+            ends = ledger.commit(change.old), ledger.commit(change.new)
+            good, bad = ends if change.what == "newly broken" else ends[::-1]
+            with ledger.deciding([recipe], lambda: ledger.local(1)) as decide:  # noqa: B023 (called in this turn alone)
+                bisection = bisect(ledger.mirror, good, bad, lambda commit: decide(commit)[recipe.bug_id])  # noqa: B023
         except SentinelError as error:
             yield replace(change, why_not=str(error))
             continue
@@ -181,10 +185,3 @@ def _why_not(change: Change, recipes: Mapping[str, Recipe]) -> str:
     if change.old == change.new:
         return "both are the same commit: the recipe, the adapter or the environment has changed"
     return ""
-
-
-def _bisected(change: Change, recipe: Recipe, ledger: Ledger) -> Bisection:
-    ends = (ledger.commit(change.old), ledger.commit(change.new))
-    good, bad = ends if change.what == "newly broken" else (ends[1], ends[0])
-    with ledger.deciding([recipe], lambda: ledger.local(1)) as decide:
-        return bisect(ledger.mirror, good, bad, lambda commit: decide(commit)[recipe.bug_id])

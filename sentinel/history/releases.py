@@ -12,7 +12,7 @@ from contextlib import closing
 
 from packaging.version import InvalidVersion, Version
 
-from sentinel.deciding.runner import Job, Runner, runner_of
+from sentinel.deciding.runner import Job, runner_of
 from sentinel.errors import Unavailable
 from sentinel.history import record as records
 from sentinel.history.basis import basis
@@ -63,7 +63,7 @@ def sweep_releases(
     catalog: Catalog, settings: Settings, target: Target, recipes: Sequence[Recipe], tell: Progress | None = None
 ) -> Account:
     """Give the verdict of each recipe in each release."""
-    store = ClosureVerdictStore()
+    store, whole = ClosureVerdictStore(), closure_of(None, target.roots)
     releases = versions(target)
     entries = {
         recipe.bug_id: ClosureVerdicts(store, target.name, recipe.bug_id, basis(catalog, recipe, settings))
@@ -75,33 +75,20 @@ def sweep_releases(
         for number, version in enumerate(releases):
             if tell:
                 tell(f"{target.name}: release {version}, {number + 1} of {len(releases)}")
+            ref = Ref("pypi", version)
+            answers = hashlib.sha256(str(ref).encode()).hexdigest()[:40]
             for recipe in recipes:
-                entry = _entry_of(entries[recipe.bug_id], version)
+                entry = next((entry for entry in entries[recipe.bug_id] if entry.answers == answers), None)
                 if entry is None:
-                    entry = _probe(runner, recipe, version)
-                    entries[recipe.bug_id].add(entry, closure_of(None, target.roots))
+                    decision = runner.decide(Job(recipe, ref))
+                    why = decision.verdict.kind, reason(decision)
+                    entry = ClosureVerdict(whole.id, answers, decision.verdict.name, *why, str(ref))
+                    entries[recipe.bug_id].add(entry, whole)
                     probed += 1
-                decided[recipe.bug_id][f"pypi:{version}"] = entry
-            runner.discard(target.name, Ref("pypi", version))
+                decided[recipe.bug_id][str(ref)] = entry
+            runner.discard(target.name, ref)
     commits = [Commit(f"pypi:{version}", "", (), "", f"{target.pypi} {version}") for version in releases]
     tags = [Tag(version, commit) for version, commit in zip(releases, commits)]
     selected = records.Selection(target.pypi or "", walk="releases", kind="pypi"), commits, tags
     documents = (records.record(r, entries[r.bug_id].basis, *selected, decided[r.bug_id]) for r in recipes)
     return Account(records.kept(store.folder, documents), probed)
-
-
-def _answers(version: str) -> str:
-    return hashlib.sha256(f"pypi:{version}".encode()).hexdigest()[:40]
-
-
-def _entry_of(entries: ClosureVerdicts, version: str) -> ClosureVerdict | None:
-    return next((entry for entry in entries if entry.answers == _answers(version)), None)
-
-
-def _probe(runner: Runner, recipe: Recipe, version: str) -> ClosureVerdict:
-    decision = runner.decide(Job(recipe, Ref("pypi", version)))
-    verdict = decision.verdict
-    closure = closure_of(None, ())
-    return ClosureVerdict(
-        closure.id, _answers(version), verdict.name, verdict.kind, reason(decision), f"pypi:{version}"
-    )

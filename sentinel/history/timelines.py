@@ -120,10 +120,11 @@ def row(record: Record) -> tuple[str, ...]:
     ended = "; ".join(_date(lifetime["ended"]) if lifetime["ended"] else "still there" for lifetime in lifetimes)
     dated = record["source"]["kind"] == "git"  # the package index does not say when
     days = "; ".join(str(lifetime["days"]) for lifetime in lifetimes) if dated else ""
+    seen_fixed = {"fixed", "changed"} & {run["verdict"] for run in record["runs"]}
     return (
         record["target"],
         record["bug_id"],
-        started or _never(record),
+        started or ("never seen" if seen_fixed else "not decided"),
         ended,
         days,
         span(carried_by(record)),
@@ -178,11 +179,6 @@ def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     for cells in rows:
         lines.append(f"| {' | '.join(map(escaped, cells))} |")
     return "\n".join(lines)
-
-
-def _never(record: Record) -> str:
-    verdicts = {run["verdict"] for run in record["runs"]}
-    return "never seen" if verdicts & {"fixed", "changed"} else "not decided"
 
 
 def _date(change: Record) -> str:

@@ -79,7 +79,8 @@ class WorkCopy:
         return self._checkout(commit)
 
     def _write(self, roots: Sequence[tuple[str, str]]) -> None:
-        self._unlink()
+        for path in self._links:
+            (self._top / path).unlink(missing_ok=True)
         self._visited = self._written = 0
         roots_now = dict(roots)
         before, after = _outermost(self._roots), _outermost(roots_now)
@@ -127,19 +128,16 @@ class WorkCopy:
             tree_was = was[1] if was and was[0] == TREE else None
             tree_now = now[1] if now and now[0] == TREE else None
             if was and not tree_was:
-                self._drop(inner)
+                self._left_out.pop(inner, None)
+                self._links.pop(inner, None)
+                if self._entries.pop(inner, None) is not None:
+                    (self._top / inner).unlink(missing_ok=True)
             if tree_was or tree_now:
                 self._sync(inner, tree_was, tree_now)
             if now and not tree_now:
                 self._put(inner, *now)
         if old and not new:
             remove_tree(place)
-
-    def _drop(self, path: str) -> None:
-        self._left_out.pop(path, None)
-        self._links.pop(path, None)
-        if self._entries.pop(path, None) is not None:
-            (self._top / path).unlink(missing_ok=True)
 
     def _put(self, path: str, mode: str, blob: str) -> None:
         if mode == SUBMODULE:
@@ -177,10 +175,6 @@ class WorkCopy:
             # Python knows byte code that is out of date by time and size. A time that goes by the content makes that
             # exact, also where a copy moves back and forth within a second.
             os.utime(place, (_time(blob), _time(blob)))
-
-    def _unlink(self) -> None:
-        for path in self._links:
-            (self._top / path).unlink(missing_ok=True)
 
     def _relink(self) -> None:
         """Make all links last: one may lead to another."""

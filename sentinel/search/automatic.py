@@ -247,7 +247,7 @@ class _Reading:
             last = next((place for place, name in enumerate(names) if self._is_object(name)), len(names) - 1)
             if (
                 last == len(names) - 1
-                and any(_is_below(other, path) for other in parameter.reads)
+                and any(other != path and other.startswith(path.rstrip("?")) for other in parameter.reads)
                 and not self._is_object(names[-1])
             ):
                 continue  # a part of it is read
@@ -305,10 +305,6 @@ class _Reading:
 
 def _names(annotation: str, name: str) -> bool:
     return re.fullmatch(rf"(Optional\[)?'?(\w+\.)*{re.escape(name)}'?\]?( \| None)?", annotation) is not None
-
-
-def _is_below(other: str, path: str) -> bool:
-    return other != path and other.startswith(path.rstrip("?"))
 
 
 def _put(tree: dict[str, Any], steps: Sequence[str], spec: dict[str, Any]) -> None:

@@ -130,8 +130,9 @@ class Checker:
             {calling.module_of(path, self._roots) for path in subject.binding.paths} for subject in self._subjects
         ]
         self._bugs = [
-            (_named(recipe), {recipe.boundary, *_paths(catalog, target, recipe.boundary)}, recipe.laws)
+            (_named(recipe), {recipe.boundary, *(binding.paths if binding else ())}, recipe.laws)
             for recipe in find_recipes(catalog, (target,), ())
+            for binding in [self._target.binding(recipe.boundary)]
         ]
         self._processes: dict[Connection, Process] = {}
         self._ranks: dict[int, int | None] = {}
@@ -537,11 +538,6 @@ def _version(target: Target) -> str:
         return metadata.version(target.pypi or target.name)
     except metadata.PackageNotFoundError:
         return ""
-
-
-def _paths(catalog: Catalog, target: str, boundary: str) -> tuple[str, ...]:
-    binding = catalog.targets[target].binding(boundary)
-    return binding.paths if binding is not None else ()
 
 
 def _say(text: str) -> None:

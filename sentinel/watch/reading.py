@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from sentinel.contracts.choices import Choices
-from sentinel.contracts.contract import TOKENS, Contract, DoesNotApply, Input
+from sentinel.contracts.contract import TOKENS, DoesNotApply, Input
 from sentinel.deciding.law_session import Subject
 from sentinel.laws.law import Case
 from sentinel.search.scenarios import accepts, draw, with_dialects
@@ -238,7 +238,8 @@ class Reading:
         read = {name: parts[path] for name, (path, _) in self.sources.items()}
         for item in contract.inputs:  # the tokens of all responses, one behind the other, are read as one response's
             if item.shape == TOKENS and self.sources.get(item.name, ("", "row"))[1] not in ("row", "sum"):
-                read[item.name] = _as_one_response(read[item.name])
+                packed = read[item.name]
+                read[item.name] = packed[None] if isinstance(packed, torch.Tensor) and packed.dim() == 1 else packed
         wide = next((value for value in read.values() if isinstance(value, torch.Tensor) and value.dim() == 2), None)
         inputs: dict[str, Any] = {}
         for item in contract.inputs:
@@ -401,10 +402,6 @@ def _with(reading: Reading, inputs: Mapping[str, Any], changed: Mapping[Path, An
         return None
 
 
-def _as_one_response(value: Any) -> Any:
-    return value[None] if isinstance(value, torch.Tensor) and value.dim() == 1 else value
-
-
 def _laid_out(of_adapter: Any, of_run: Any) -> Any:
     """Give what a run has in a place; the adapter's own, for their gradients, where only the shape is another."""
     tensors_ = isinstance(of_adapter, torch.Tensor) and isinstance(of_run, torch.Tensor)
@@ -524,22 +521,19 @@ def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any
     return frozenset(keys)
 
 
-def _of_same_meaning(reading: Reading, one_: Mapping[str, Any], inputs: Mapping[str, Any]) -> set[str]:
+def _of_same_meaning(reading: Reading, drawn: Mapping[str, Any], inputs: Mapping[str, Any]) -> set[str]:
     """Give the keys of which the contract says the same for a scenario and for what was read off its call."""
     contract = reading.subject.contract
     every = {item.key for item in contract.observes}
-    if any(isinstance(value, Tensor) and value.dtype in HALVES for value in one_.values()):
+    if any(isinstance(value, Tensor) and value.dtype in HALVES for value in drawn.values()):
         return every  # a call may have a mean in the place of its terms, rounded; scenarios in float32 tell
     try:
-        one, two = (reading.of_results(probe.consult(contract, _literals(contract, item))) for item in (one_, inputs))
+        literals = ({each.name: item[each.name] for each in contract.inputs} for item in (drawn, inputs))
+        one, two = (reading.of_results(probe.consult(contract, each)) for each in literals)
     except DoesNotApply:
         return every
-    mask = one_.get(contract.mask)
+    mask = drawn.get(contract.mask)
     return {key for key in every if (key in one) == (key in two) and _same_value(one.get(key), two.get(key), mask)}
-
-
-def _literals(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {item.name: inputs[item.name] for item in contract.inputs}
 
 
 def _calls(subject: Subject, boundary: Boundary) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]:
