@@ -40,9 +40,8 @@ from sentinel.laws.agreement import disagreements
 from sentinel.laws.law import Case
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.search.boundary_search import EXAMPLE_CHOICES, BoundarySearch, Drawn, drawn_scenarios, glimpses
+from sentinel.search.boundary_search import EXAMPLE_CHOICES, BoundarySearch, Drawn, drawn_scenarios, examples, glimpses
 from sentinel.search.checks import subjects
-from sentinel.search.examples import examples
 from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options

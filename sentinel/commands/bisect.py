@@ -53,7 +53,7 @@ def _bisect(arguments: argparse.Namespace) -> int:
         say_json(_plain(recipe, bisection))
     else:
         say("\n".join(_lines(recipe, bisection)))
-    return 0 if bisection.found else 1
+    return 0 if bisection.first else 1
 
 
 def recipe_named(catalog: Catalog, bug: str) -> Recipe:
@@ -67,10 +67,10 @@ def recipe_named(catalog: Catalog, bug: str) -> Recipe:
 def _lines(recipe: Recipe, bisection: Bisection) -> list[str]:
     what = "brought" if bisection.seeks == "bad" else "took away"
     steps = f"{counted(len(bisection.steps), 'step')}, {bisection.skipped} skipped"
-    if bisection.found is None:
+    if bisection.first is None:
         lines = [f"one of these commits {what} {recipe.bug_id}; those beside the change could not be decided ({steps})"]
         return lines + [f"  {_named(commit)}" for commit in bisection.suspects]
-    return [f"{_named(bisection.found)}", f"{what} {recipe.bug_id} ({steps})"]
+    return [f"{_named(bisection.first)}", f"{what} {recipe.bug_id} ({steps})"]
 
 
 def _named(commit: Commit) -> str:
@@ -86,6 +86,6 @@ def _plain(recipe: Recipe, bisection: Bisection) -> dict[str, Any]:
             {**plain_commit(commit), "verdict": entry.verdict, "kind": entry.kind, "reason": entry.reason}
             for commit, entry in bisection.steps
         ],
-        "found": plain_commit(bisection.found) if bisection.found else None,
+        "found": plain_commit(bisection.first) if bisection.first else None,
         "suspects": [plain_commit(commit) for commit in bisection.suspects],
     }

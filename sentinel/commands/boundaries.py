@@ -100,7 +100,7 @@ def _rows(catalog: Catalog, target: Target, sightings: Sequence[Sighting] | None
         there = ""
         if one is not None:
             there = "yes" if one.bound else "other version" if one.lacks or binding.requires else "no"
-            path = one.found.path if one.found else binding.boundary
+            path = one.definition.path if one.definition else binding.boundary
             note = note or (f"as {path}" if path != binding.boundary else one.needs and f"{one.needs} is not there")
         rows.append(
             {

@@ -60,7 +60,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     unasked = next((name for name in refs if name not in (None, *targets)), None)
     if unasked is not None:
         raise SentinelError(f"--ref {unasked}={refs[unasked]}: --targets leaves {unasked} out")
-    meanings = frameworks.TABLE if arguments.all else frameworks.asked(arguments.contract, list(catalog.contracts))
+    meanings = frameworks.TABLE if arguments.all else frameworks.rows_named(arguments.contract, list(catalog.contracts))
     rows: list[tuple[frameworks.Meaning, Row]] = []
     interrupted = False
     with progress() as tell, closing(runner_of(catalog, settings, tell)) as runner:

@@ -16,9 +16,9 @@ from sentinel.deciding.runner import opener, runner_of
 from sentinel.diff import report
 from sentinel.errors import Unavailable
 from sentinel.history.commits import releases
-from sentinel.history.coverage import STATES, CheckoutTrees, Coverage, Lines, Looked, called, coverage, lines
+from sentinel.history.coverage import CheckoutTrees, Coverage, Lines, called, coverage, lines
 from sentinel.history.gittrees import GitTrees
-from sentinel.history.inventory import Source
+from sentinel.history.inventory import STATES, Function, Source
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import Catalog
 from sentinel.search.checks import subjects
@@ -158,7 +158,7 @@ def _history(target: Target, arguments: argparse.Namespace) -> int:
     return 1 if any(one.unread for one in results.values()) else 0
 
 
-def _plain(function: Looked) -> dict[str, Any]:
+def _plain(function: Function) -> dict[str, Any]:
     row = {"path": function.path, **asdict(function)}
     del row["signature"]  # what it is read from
     return row

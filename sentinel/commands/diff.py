@@ -15,7 +15,7 @@ from sentinel.commands.console import Commands, command, json_option, progress, 
 from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.deciding.runner import runner_of
 from sentinel.diff import report
-from sentinel.diff.comparing import Compared, Comparison, Shared
+from sentinel.diff.comparing import BoundaryDiff, Comparison, Shared
 from sentinel.diff.reached import Code
 from sentinel.diff.since import with_commits
 from sentinel.errors import SentinelError, nearest
@@ -91,7 +91,7 @@ def _diff(arguments: argparse.Namespace) -> int:
                 raise SentinelError(
                     f"no boundary of {target.name} matches {globs}{nearest(arguments.boundary[0], bound)}"
                 )
-            outcomes: list[Compared] = []
+            outcomes: list[BoundaryDiff] = []
             interrupted = False
             try:
                 for compared in comparison.run():
@@ -121,7 +121,7 @@ def _shared(
 
 
 def _print(
-    arguments: argparse.Namespace, comparison: Comparison, outcomes: list[Compared], interrupted: bool
+    arguments: argparse.Namespace, comparison: Comparison, outcomes: list[BoundaryDiff], interrupted: bool
 ) -> dict[str, Any] | None:
     """Print one comparison, and save it; as data, where that is asked for."""
     if arguments.save is not None:
@@ -137,7 +137,7 @@ def _print(
     return None
 
 
-def _status(outcomes: Sequence[Compared], interrupted: bool, worse: bool) -> int:
+def _status(outcomes: Sequence[BoundaryDiff], interrupted: bool, worse: bool) -> int:
     states = {item.state for item in outcomes}
     if interrupted:
         return 130

@@ -24,8 +24,8 @@ from sentinel.recipes.catalog import Catalog
 from sentinel.reports.escaping import message
 from sentinel.reports.explain import scenario_lines
 from sentinel.search.boundary_search import Finding
-from sentinel.search.checks import any_of, matches, subjects
-from sentinel.search.discovery import Discovered, Discovery, Memory, Progress, grouped, recognised
+from sentinel.search.checks import Omission, any_of, matches, subjects
+from sentinel.search.discovery import Discovery, Memory, grouped, recognised
 from sentinel.search.inferred import Broken
 from sentinel.search.saving import Untried, finding_document, save, tried_document
 from sentinel.search.survey import checkout_with_registries
@@ -135,44 +135,42 @@ def _discover(arguments: argparse.Namespace) -> int:
             lambda law: law.rank in arguments.rank and any_of(law.name, arguments.law),
             seed,
             Memory(Home.default().path / "found") if arguments.seed is None else None,
-            found=lambda finding: tell(
+            on_finding=lambda finding: tell(
                 f"found{' by an earlier run' if finding.replayed else ''}: {finding.subject.boundary} breaks "
                 f"{finding.law.name}"
             ),
             tell=tell,
             interval=0.2 if sys.stderr.isatty() else 15.0,
         )
-        if not search.progress.searches:
+        if not search.searches:
             raise SentinelError(f"no boundary of {target.name} has one of these laws to be checked")
         seconds = (arguments.budget or 60.0) if arguments.examples is None else None
-        done = search.run(arguments.examples, seconds)
-        done.not_searched = [item for item in omitted if not item.law or any_of(item.law, arguments.law)] + (
-            done.not_searched
-        )
-        discoveries = [Discovered(finding) for finding in done.findings]
+        search.run(arguments.examples, seconds)
+        left_out = [item for item in omitted if not item.law or any_of(item.law, arguments.law)]
+        search.not_searched = left_out + search.not_searched
+        findings = list(search.findings)
         try:
-            tell(f"comparing {counted(len(discoveries), 'finding')} with known recipes; Ctrl-C shows them as they are")
-            discoveries = grouped(done.findings, open_target.law_session)
-            for place, item in enumerate(recognised(runner, target, open_target, discoveries, recipes, everywhere)):
-                discoveries[place] = item
+            tell(f"comparing {counted(len(findings), 'finding')} with known recipes; Ctrl-C shows them as they are")
+            findings = grouped(findings, open_target.law_session)
+            for place, item in enumerate(recognised(runner, target, open_target, findings, recipes, everywhere)):
+                findings[place] = item
                 if arguments.save is not None and item.known_as == ():
                     try:
-                        document = tried_document(item.finding, open_target, runner, catalog)
-                        saved[place] = save(arguments.save, document)
+                        saved[place] = save(arguments.save, tried_document(item, open_target, runner, catalog))
                     except Untried as error:
                         saved[place] = str(error)
         except KeyboardInterrupt:
-            done.stopped = True
+            search.stopped = True
         except SentinelError as error:  # what could not be saved is shown all the same
             failed = error
     if arguments.json:
-        say_json(_json(discoveries, done, open_target, seed, saved))
+        say_json(_json(findings, search, open_target, seed, saved))
     else:
-        _show(discoveries, done, open_target, seed, saved)
-        say(f"\nagain: {_command(arguments, seed, done.tried)}")
+        _show(findings, search, open_target, seed, saved)
+        say(f"\nagain: {_command(arguments, seed, search.tried)}")
     if failed is not None:
         raise failed
-    status = 2 if not done.searches else 1 if discoveries or done.stale else 0
+    status = 2 if not search.searches else 1 if findings or search.stale else 0
     return status if arguments.since is None else max(status, _of_functions(arguments, catalog, settings))
 
 
@@ -180,19 +178,18 @@ def _of_functions(arguments: argparse.Namespace, catalog: Catalog, settings: Set
     """Hold functions that no adapter names to what they did at an earlier revision: ranks 3 and 4."""
     refs = Ref.parse(arguments.since), Ref.parse(arguments.ref)
     count, seed = arguments.examples or _EACH, arguments.seed or 0
-    held, patient = [], replace(settings, timeout=min(settings.timeout, PATIENCE))
+    outcomes, patient = [], replace(settings, timeout=min(settings.timeout, PATIENCE))
     with progress() as tell, closing(runner_of(catalog, patient, tell)) as runner:
-        for one in held_to(runner, catalog, arguments.target, refs, arguments.boundary, count, seed):
-            held.append(one)
-            if one.outcome is not None:
-                tell(f"{counted(len(held), 'function')}; at {one.function.path}")
+        for outcome in held_to(runner, catalog, arguments.target, refs, arguments.boundary, count, seed):
+            outcomes.append(outcome)
+            if not outcome.why:
+                tell(f"{counted(len(outcomes), 'function')}; at {outcome.path}")
     broken = [
         item
-        for one in held
-        for item in (one.outcome.broken if one.outcome else [])
+        for item in (each for outcome in outcomes for each in outcome.broken)
         if item.rank in arguments.rank and (item.law is None or any_of(item.law.name, arguments.law))
     ]
-    answered = sum(1 for one in held if one.outcome and one.outcome.answered)
+    answered = sum(1 for outcome in outcomes if outcome.answered)
     if arguments.json:
         say_json([_broken_json(item) for item in broken])
         return 1 if broken else 0
@@ -203,7 +200,7 @@ def _of_functions(arguments: argparse.Namespace, catalog: Catalog, settings: Set
         say("\n".join(filter(None, [kept, f"   {item.violation.detail}"])))
     say(
         f"\n{arguments.target}: {counted(answered, 'function')} that no adapter names answered at {arguments.since} "
-        f"and at {arguments.ref}, of {len(held)}: {counted(len(broken), 'finding')}"
+        f"and at {arguments.ref}, of {len(outcomes)}: {counted(len(broken), 'finding')}"
     )
     return 1 if broken else 0
 
@@ -228,22 +225,22 @@ def _command(arguments: argparse.Namespace, seed: int, tried: int) -> str:
 
 
 def _show(
-    discoveries: Sequence[Discovered], done: Progress, open_target: OpenTarget, seed: int, saved: dict[int, Path | str]
+    findings: Sequence[Finding], done: Discovery, open_target: OpenTarget, seed: int, saved: dict[int, Path | str]
 ) -> None:
-    for number, item in enumerate(discoveries, 1):
+    for number, item in enumerate(findings, 1):
         say(_described(number, item, saved.get(number - 1), open_target))
     for subject, dialect in done.stale:
         say(f"\nno longer so: {subject.boundary} was declared to differ from {dialect.name}: {dialect.reason}")
     commit = open_target.checkout.commit or open_target.checkout.version or open_target.checkout.tree[:12]
-    new = sum(1 for item in discoveries if item.known_as == ())
-    left = sum(1 for item in discoveries if item.known_as is None)
+    new = sum(1 for item in findings if item.known_as == ())
+    left = sum(1 for item in findings if item.known_as is None)
     uncompared = f", {left} not compared with known recipes" if left else ""
     state = "nothing decided in" if not done.searches else "interrupted after" if done.stopped else "searched"
     places = counted(len(done.searches), "boundary").replace("boundarys", "boundaries")
     say(
         f"\n{open_target.target} at {open_target.ref.short} ({commit[:12]}): {state} "
         f"{counted(done.tried, 'scenario')} at {places}, seed {seed}: "
-        f"{counted(len(discoveries), 'finding')}, {new} of them new{uncompared}"
+        f"{counted(len(findings), 'finding')}, {new} of them new{uncompared}"
     )
     rounding = sum(outcome.rounding for search in done.searches for outcome in search.outcomes.values())
     if rounding:
@@ -252,7 +249,7 @@ def _show(
     _show_not_searched(done)
 
 
-def _show_dialects(done: Progress) -> None:
+def _show_dialects(done: Discovery) -> None:
     for search in done.searches:
         for outcome in search.outcomes.values():
             for place in outcome.dialects:
@@ -260,7 +257,7 @@ def _show_dialects(done: Progress) -> None:
                 say(f"dialect: {search.subject.boundary}: {dialect.name}: {dialect.reason} ({dialect.link})")
 
 
-def _show_not_searched(done: Progress) -> None:
+def _show_not_searched(done: Discovery) -> None:
     whole = [item for item in done.not_searched if not item.law]
     for item in whole:
         say(f"not searched: {item.boundary}: {item.reason}")
@@ -274,37 +271,35 @@ def _show_not_searched(done: Progress) -> None:
             say(f"refused: {search.subject.boundary}: {which}: {reason}")
 
 
-def _described(number: int, item: Discovered, saved: Path | str | None, open_target: OpenTarget) -> str:
-    finding = item.finding
+def _described(number: int, finding: Finding, saved: Path | str | None, open_target: OpenTarget) -> str:
     lines = [
         f"\n{number}. {finding.subject.boundary} breaks {finding.law.name} (rank {finding.law.rank})"
         + (" (found by an earlier run)" if finding.replayed else ""),
         f"   {finding.law.statement}",
     ]
-    if item.known_as is None:
+    if finding.known_as is None:
         lines.append("   not compared with known recipes: interrupted")
-    elif item.known_as:
-        lines.append(f"   known as {', '.join(item.known_as)}")
+    elif finding.known_as:
+        lines.append(f"   known as {', '.join(finding.known_as)}")
     lines += [f"   {violation.key}: {violation.detail}" for violation in finding.violations]
     lines.append("   scenario:")
     lines += [
         f"     {line}" for line in scenario_lines(finding_document(finding, open_target.target, open_target.checkout))
     ]
-    if item.laws:
-        lines.append(f"   the same cause breaks {', '.join(item.laws)}")
-    if item.also:
-        lines.append(f"   shows through {', '.join(item.also)} too, which call it")
+    if finding.laws:
+        lines.append(f"   the same cause breaks {', '.join(finding.laws)}")
+    if finding.also:
+        lines.append(f"   shows through {', '.join(finding.also)} too, which call it")
     if saved is not None:
         lines.append(f"   {'saved as' if isinstance(saved, Path) else 'not saved:'} {saved}")
     return "\n".join(lines)
 
 
 def _json(
-    discoveries: Sequence[Discovered], done: Progress, open_target: OpenTarget, seed: int, saved: dict[int, Path | str]
+    findings: Sequence[Finding], done: Discovery, open_target: OpenTarget, seed: int, saved: dict[int, Path | str]
 ) -> dict[str, Any]:
 
-    def finding_json(item: Discovered, place: int) -> dict[str, Any]:
-        finding: Finding = item.finding
+    def finding_json(finding: Finding, place: int) -> dict[str, Any]:
         return {
             "boundary": finding.subject.boundary,
             "law": finding.law.name,
@@ -316,11 +311,14 @@ def _json(
             "detail": [message(violation.detail) for violation in finding.violations],
             "confirmed": True,
             "replayed": finding.replayed,
-            "known_as": None if item.known_as is None else list(item.known_as),
-            "also": list(item.also),
-            "laws": list(item.laws),
+            "known_as": None if finding.known_as is None else list(finding.known_as),
+            "also": list(finding.also),
+            "laws": list(finding.laws),
             "recipe": str(saved[place]) if isinstance(saved.get(place), Path) else None,
         }
+
+    def omitted_json(item: Omission) -> dict[str, str]:
+        return {"boundary": item.boundary, "law": item.law, "reason": message(item.reason)}
 
     return {
         "target": open_target.target,
@@ -330,7 +328,7 @@ def _json(
         "seed": seed,
         "examples": done.tried,
         "interrupted": done.stopped,
-        "findings": [finding_json(item, place) for place, item in enumerate(discoveries)],
+        "findings": [finding_json(item, place) for place, item in enumerate(findings)],
         "stale_dialects": [
             {"boundary": subject.boundary, "dialect": dialect.name, "reason": dialect.reason, "link": dialect.link}
             for subject, dialect in done.stale

@@ -22,7 +22,7 @@ from sentinel.laws.layout import address
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
 from sentinel.reports.summary import aligned
-from sentinel.search.examples import example
+from sentinel.search.boundary_search import example
 from sentinel.targets.refs import Ref
 from sentinel.values.closeness import BARE, bounds
 from sentinel.values.literals import Tensor, plain, tensor

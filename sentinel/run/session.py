@@ -307,11 +307,8 @@ class Run:
             level = self.settings.law_level
             level = "quick" if level == "off" else level
             searchers = 1 if self.is_worker else os.cpu_count() or 1  # under xdist the workers are the parallelism
-            from sentinel.search.recorded import Recorded
-
-            baseline = self.settings.baseline
-            recorded = Recorded(baseline, self.catalog) if baseline is not None else None
-            self._survey = Survey(self.catalog, self._the_runner(), level, 0, self._recipes_of, searchers, recorded)
+            runner, baseline = self._the_runner(), self.settings.baseline
+            self._survey = Survey(self.catalog, runner, level, 0, self._recipes_of, searchers, baseline)
         return self._survey
 
     def _the_runner(self) -> Runner:

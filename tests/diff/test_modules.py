@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.diff import reached
-from sentinel.diff.modules import Modules
-from sentinel.diff.reached import Module
+from sentinel.diff.reached import Module, Modules
 
 #: Modules with all that a unit may be.
 SOURCES = [file.read_bytes() for file in sorted(Path(reached.__file__).parent.parent.rglob("*.py"))[::9]]

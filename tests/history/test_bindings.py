@@ -43,7 +43,7 @@ def seen(history: History, catalog: Catalog, **changes: Any) -> list[Seen]:
 
 
 def paths(found: list[Seen]) -> list[str]:
-    return [one.where.found.path if one.where.found else "" for one in found]
+    return [one.where.definition.path if one.where.definition else "" for one in found]
 
 
 @pytest.mark.parametrize(

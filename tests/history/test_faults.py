@@ -11,7 +11,7 @@ from history_kit import BUGGY, FIXED, History
 from sentinel.errors import Unavailable
 from sentinel.history import timelines
 from sentinel.history.closure_verdicts import ClosureVerdictStore
-from sentinel.history.executors import Found, Local, Work
+from sentinel.history.executors import Local, ProbeResult, Work
 from sentinel.history.gittrees import GitTrees, MissingObjectError
 from sentinel.history.ledger import Ledger
 from sentinel.history.record import Selection
@@ -111,7 +111,7 @@ def test_an_interrupt_keeps_what_was_decided(history, ledger, tiny_catalog, monk
     done: list[Work] = []
     usual = Local._perform
 
-    def perform(self: Local, lane: int, work: Work) -> tuple[Found, ...]:
+    def perform(self: Local, lane: int, work: Work) -> tuple[ProbeResult, ...]:
         done.append(work)
         if len(done) == 3:
             raise KeyboardInterrupt

@@ -8,9 +8,8 @@ from toy_target import OpenToys
 
 from sentinel.deciding.law_session import LawSession, Plan
 from sentinel.laws.law import Law
-from sentinel.search.boundary_search import BoundarySearch, LawOutcome, glimpses
+from sentinel.search.boundary_search import BoundarySearch, Example, LawOutcome, glimpses
 from sentinel.search.decisions import of_outcome
-from sentinel.search.examples import Example
 from sentinel.values.literals import tensor
 
 

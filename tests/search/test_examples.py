@@ -10,8 +10,7 @@ from toy import TOY
 from sentinel.deciding.law_session import Subject
 from sentinel.laws.knobs import EVERY_KNOB_COUNTS
 from sentinel.recipes import Recipe
-from sentinel.search.boundary_search import CHOICES, Drawn
-from sentinel.search.examples import example
+from sentinel.search.boundary_search import CHOICES, Drawn, example
 from sentinel.targets import Binding, Dialect
 from sentinel.values.literals import tensor
 

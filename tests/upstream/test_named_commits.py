@@ -121,13 +121,13 @@ def test_every_boundary_answers_or_has_a_reason(place):
         try:
             kind, reason = place.code.refusal(searched[key])
         except Undecidable as error:
-            if error.failure.kind == "drift" and (binding.requires or not place.there[key].found):
+            if error.failure.kind == "drift" and (binding.requires or not place.there[key].definition):
                 continue
             kind, reason = error.failure.kind, str(error)
         if (
             kind
             and kind not in SAID
-            and place.there[key].found
+            and place.there[key].definition
             and not (kind == "raised" and any((binding.boundary, at) in RAISES for at in ("", place.sha)))
             and not (kind == "import" and place.there[key].lacks)  # the adapter does not mean this version, either
         ):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from sentinel.watch import metrics, training
+from sentinel.watch import training
 from sentinel.watch.invariants import INVARIANTS, Memory
 from sentinel.watch.training import Training
 from sentinel.watch.wrapping import Budget, Watcher
@@ -159,8 +159,8 @@ def test_rows_are_copied_where_a_look_is_due(looked_at, monkeypatch):
 
     def said() -> list[str]:
         kinds = []
-        while not watcher.seen.empty():
-            seen = watcher.seen.get_nowait()
+        while not watcher.events.empty():
+            seen = watcher.events.get_nowait()
             assert memory.look(seen.kind, {**seen.values, "step": seen.step}) == []
             kinds.append(seen.kind)
         return kinds
@@ -189,14 +189,14 @@ def test_rows_that_had_no_room_are_not_looked_for():
     """Beside those of a batch before, what reaches the loss would seem to come from nowhere."""
     watcher = Watcher(Budget())
     training = Training(watcher)
-    for _ in range(watcher.seen.maxsize):
-        watcher.seen.put(None)
+    for _ in range(watcher.events.maxsize):
+        watcher.events.put(None)
     training._hold(_ROWS, 2)
-    watcher.seen.get()
+    watcher.events.get()
     for _ in range(2):
         training._consumed(_ROWS)
     watcher.restore()
-    assert [one.kind for one in list(watcher.seen.queue) if one] == ["produced"]
+    assert [one.kind for one in list(watcher.events.queue) if one] == ["produced"]
     memory = Memory()
     again = [("consumed", {"rows": _ROWS, "step": number}) for number in range(2)]
     assert [memory.look(*one) for one in again] == [[], []], "the step between them had no room"
@@ -210,20 +210,20 @@ def test_a_logger_is_told_as_its_user_configured_it(monkeypatch):
     trainer = SimpleNamespace(
         callback_handler=SimpleNamespace(callbacks=[printer, reporter]), args=0, state=0, control=0, model=0
     )
-    metrics.tell(trainer, {"sentinel/violations": 1}, 3)
+    training._tell_logger(trainer, {"sentinel/violations": 1}, 3)
     assert told == [{"sentinel/violations": 1}]
     wandb: Any = ModuleType("wandb")
     wandb.run, wandb.log = object(), lambda counts, commit: told.append((counts, commit))
     monkeypatch.setitem(sys.modules, "wandb", wandb)
-    metrics.tell(None, {"sentinel/checked": 2}, 3)
+    training._tell_logger(None, {"sentinel/checked": 2}, 3)
     assert told[1:] == [({"sentinel/checked": 2}, False)]
     wandb.run, mlflow = None, ModuleType("mlflow")
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
     vars(mlflow).update(active_run=object, log_metrics=lambda counts, step: told.append((counts, step)))
-    metrics.tell(None, {"sentinel/checked": 3}, 4)
+    training._tell_logger(None, {"sentinel/checked": 3}, 4)
     assert told[2:] == [({"sentinel/checked": 3}, 4)]
     mlflow.active_run = lambda: None
-    metrics.tell(None, {"sentinel/checked": 5}, 6)
+    training._tell_logger(None, {"sentinel/checked": 5}, 6)
     assert len(told) == 3, "nobody has a run open"
 
 

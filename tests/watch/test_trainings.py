@@ -64,8 +64,8 @@ def _trained(folder: Path, bug: str = "", watched: bool = True) -> tuple[set[str
     watcher.restore()
     assert watcher.failed == {}
     named = set()
-    while not watcher.seen.empty():
-        seen = watcher.seen.get_nowait()
+    while not watcher.events.empty():
+        seen = watcher.events.get_nowait()
         named |= {one.name for one, _ in memory.look(seen.kind, {**seen.values, "moment": seen.moment})}
     return named, memory.looks, [parameter.detach().clone() for parameter in trainer.model.parameters()]
 

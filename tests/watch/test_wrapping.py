@@ -110,8 +110,8 @@ def test_wrappers_methods_and_static_methods(module, watcher):
 
 
 def test_what_a_call_asks_a_method_is_copied_with_it(module, watcher):
-    asked = {"log_probs": ("watched_module", "Trainer.log_probs")}
-    watcher.watch(_plan("Trainer.loss", ("self", ("()", "log_probs"), ("[]", 0)), asked=asked))
+    methods = {"log_probs": ("watched_module", "Trainer.log_probs")}
+    watcher.watch(_plan("Trainer.loss", ("self", ("()", "log_probs"), ("[]", 0)), methods=methods))
     assert module.Trainer().loss(3) == 70
     assert module.Trainer().log_probs(1) == (2, None)  # outside of a watched call nothing is kept
     assert watcher.copies.get_nowait()[2] == {("self", ("()", "log_probs"), ("[]", 0)): 6}
@@ -211,8 +211,8 @@ def test_nothing_is_copied_into_a_graph_that_is_recorded(module, watcher, monkey
 
 
 def test_threads_call_at_once(module, watcher):
-    asked = {"log_probs": ("watched_module", "Trainer.log_probs")}
-    watcher.watch(_plan("Trainer.loss", ("self", ("()", "log_probs"), ("[]", 0)), asked=asked))
+    methods = {"log_probs": ("watched_module", "Trainer.log_probs")}
+    watcher.watch(_plan("Trainer.loss", ("self", ("()", "log_probs"), ("[]", 0)), methods=methods))
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(module.Trainer().loss, range(8))) == [20 * n + 10 for n in range(8)]
     copies = [watcher.copies.get_nowait() for _ in range(watcher.copies.qsize())]
@@ -320,8 +320,8 @@ def test_functions_are_pickled_by_value_without_what_watches(module, watcher, na
 
 def test_a_plain_function_is_watched_in_tasks_of_a_loop(module, watcher):
     """The calls of tasks that wait for each other are kept apart; coroutines themselves are said not to be watched."""
-    asked = {"log_probs": ("watched_module", "Trainer.log_probs")}
-    watcher.watch(_plan("Trainer.loss", ("self", ("()", "log_probs"), ("[]", 0)), asked=asked))
+    methods = {"log_probs": ("watched_module", "Trainer.log_probs")}
+    watcher.watch(_plan("Trainer.loss", ("self", ("()", "log_probs"), ("[]", 0)), methods=methods))
 
     async def one(number: int) -> int:
         await asyncio.sleep(0.01 * (3 - number))
