@@ -36,25 +36,25 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "sentinel: an item of Sentinel; also marked with its target and its law")
     config.stash[_RUN] = None
-    if not _asked(config):
+    if not _concerns_sentinel(config):
         return
     from sentinel.errors import SentinelError
     from sentinel.run.session import Run
 
-    given = {name: config.getoption(f"--sentinel-{name}") for name in NAMED}
+    options = {name: config.getoption(f"--sentinel-{name}") for name in NAMED}
     try:
-        run = config.stash[_RUN] = Run.configure(config, given)
+        run = config.stash[_RUN] = Run.configure(config, options)
     except SentinelError as error:
         raise pytest.UsageError(f"sentinel: {error}") from None
     config.pluginmanager.register(_Reports(run), "sentinel-reports")
 
 
-def _asked(config: pytest.Config) -> bool:
+def _concerns_sentinel(config: pytest.Config) -> bool:
     """Whether anything in this run is for Sentinel; cheap, because every pytest run of the environment asks."""
     names = ("target", "recipes", "bug", "ref", "repo", "baseline", "laws", "against")
     if any(config.getoption(f"--sentinel-{name}") for name in names):
         return True
-    if _given(config):
+    if _names_an_item(config):
         return True
     if (config.rootpath / "sentinel.toml").is_file():
         return True
@@ -62,7 +62,7 @@ def _asked(config: pytest.Config) -> bool:
     return project.is_file() and b"[tool.sentinel]" in project.read_bytes()
 
 
-def _given(config: pytest.Config) -> bool:
+def _names_an_item(config: pytest.Config) -> bool:
     """Whether a path argument may be a recipe's."""
     ours = ("recipes/", "laws/")
     return any(".yaml" in arg or ".yml" in arg or ".json" in arg or arg.startswith(ours) for arg in config.args)
@@ -76,7 +76,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     run = config.stash.get(_RUN, None)
-    return run.header() if run is not None and (run.recipes or run.law_ids or _given(config)) else []
+    return run.header() if run is not None and (run.recipes or run.law_ids or _names_an_item(config)) else []
 
 
 def pytest_collection(session: pytest.Session) -> None:
@@ -131,8 +131,8 @@ def _properties(evidence: Path) -> list[tuple[str, object]]:
     import json
 
     document = json.loads(evidence.read_bytes())
-    told = {"target": "target", "bug": "bug_id", "law": "law", "ref": "ref", "verdict": "verdict"}
-    return [(f"sentinel_{name}", str(document[key])) for name, key in told.items() if document[key]]
+    keys = {"target": "target", "bug": "bug_id", "law": "law", "ref": "ref", "verdict": "verdict"}
+    return [(f"sentinel_{name}", str(document[key])) for name, key in keys.items() if document[key]]
 
 
 class _Reports:

@@ -12,7 +12,7 @@ from sentinel.deciding.outcomes import Kind
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.targets import Binding
 from sentinel.values.literals import FLOATS, Tensor, tensor
-from sentinel.worker.answers import Called, Claim, Failed, Sat
+from sentinel.worker.answers import Claim, Failed, Replies, Reply
 from sentinel.worker.client import Session, TargetProcess, WorkerError
 
 
@@ -29,7 +29,7 @@ class References:
         self._oracle = oracle
         self._idle: list[Session] = []
 
-    def consult(self, request: Mapping[str, Any]) -> Sat | Failed:
+    def consult(self, request: Mapping[str, Any]) -> Replies | Failed:
         """The worker's answer to a session's request; see :mod:`sentinel.worker.serving`.
 
         A session's end says nothing of a target, and another one may answer: something on this machine took it away,
@@ -99,7 +99,7 @@ class Subject:
         return self.binding.boundary
 
     @property
-    def given(self) -> list[str]:
+    def scenario_inputs(self) -> list[str]:
         """The inputs that a boundary must be able to take: drawn ones, not statements about it."""
         return sorted(
             item.name for item in self.contract.inputs if (item.domain or item.choices or item.kind == "labels")
@@ -127,11 +127,11 @@ class Trial:
     refused: str = ""
     refusal: Kind | Literal[""] = ""
     unknown_input: str = ""
-    answer: Sat | None = None
+    answer: Replies | None = None
 
 
 #: Whether an answer says what ran: no, functions, or lines; or what the boundary and these functions hand on.
-Told = bool | Literal["lines"] | list[str]
+Description = bool | Literal["lines"] | list[str]
 
 #: Beside the inputs of a call: options of the framework's own configuration, by name, whatever its adapter has made.
 SETTINGS = "settings"
@@ -152,9 +152,9 @@ class LawSession:
         self,
         target: Callable[[], TargetProcess],
         references: References,
-        told: Callable[[Failed], Failed] = lambda failure: failure,
+        explain: Callable[[Failed], Failed] = lambda failure: failure,
     ) -> None:
-        self._target, self._references, self._told = target, references, told
+        self._target, self._references, self._explain = target, references, explain
         self._session: Session | None = None
 
     def close(self) -> None:
@@ -164,21 +164,21 @@ class LawSession:
 
     def fresh(self) -> LawSession:
         """Another one on the same process, with a session of its own."""
-        return LawSession(self._target, self._references, self._told)
+        return LawSession(self._target, self._references, self._explain)
 
     def try_(
         self,
         subject: Subject,
         plans: Sequence[Plan],
-        describe: Told = False,
+        describe: Description = False,
         coarsest: str = "",
-        given: Sequence[str] | None = None,
+        scenario_inputs: Sequence[str] | None = None,
     ) -> list[Trial]:
         """Call the boundary on the variants of every plan, and let each law look at its own.
 
         The variants that are one and the same object are called once: the scenario itself is in nearly all plans.
 
-        :param given: the inputs that the boundary must be able to take; None for those that a search draws.
+        :param scenario_inputs: the inputs that the boundary must be able to take; None for those that a search draws.
         :raises Undecidable: where the boundary cannot be called here at all.
         """
         if not plans:
@@ -186,34 +186,38 @@ class LawSession:
         calls: dict[str, dict[str, Any]] = {}
         consultations: dict[str, dict[str, Any]] = {}
         names: list[dict[str, str]] = []
-        known: dict[tuple[int, bool], str] = {}
+        call_names: dict[tuple[int, bool], str] = {}
         for law, variants in plans:
             names.append({})
             for variant, inputs in variants.items():
                 twin = bool(law.twin) and variant == law.twin
-                name = names[-1][variant] = known.setdefault((id(inputs), twin), f"{len(known)}")
+                name = names[-1][variant] = call_names.setdefault((id(inputs), twin), f"{len(call_names)}")
                 boundary = subject.binding.twins[0] if twin else None
                 call = calls.setdefault(name, {"inputs": dict(inputs), "boundary": boundary, "watch": False})
                 call["watch"] |= law.watches  # a watched call answers what any other does
                 if law.needs_oracle and subject.contract.oracle is not None:
                     consultations[name] = {"inputs": dict(inputs)}
-        answer, reference = self._ask(subject, calls, consultations, describe, given)
+        answer, reference = self._ask(subject, calls, consultations, describe, scenario_inputs)
         return [
             _look(law, subject.contract, variants, named, answer, reference, coarsest)
             for (law, variants), named in zip(plans, names)
         ]
 
-    def observe(self, subject: Subject, calls: Mapping[str, Inputs], given: Sequence[str]) -> dict[str, Any]:
+    def observe(self, subject: Subject, calls: Mapping[str, Inputs], scenario_inputs: Sequence[str]) -> dict[str, Any]:
         """Give what the boundary does on each of these inputs; no law looks at it.
 
-        :param given: the inputs that the boundary must be able to take.
+        :param scenario_inputs: the inputs that the boundary must be able to take.
         :raises Undecidable: where it cannot be called here at all, or one of the calls was refused.
         """
-        return _observed(self.answers(subject, calls, given=given))
+        return _observed(self.answers(subject, calls, scenario_inputs=scenario_inputs))
 
     def answers(
-        self, subject: Subject, calls: Mapping[str, Inputs], describe: Told = False, given: Sequence[str] | None = None
-    ) -> Sat:
+        self,
+        subject: Subject,
+        calls: Mapping[str, Inputs],
+        describe: Description = False,
+        scenario_inputs: Sequence[str] | None = None,
+    ) -> Replies:
         """Give what the worker says of each of these calls; no law looks at it.
 
         :param calls: the inputs of each; under :data:`SETTINGS` options that the boundary finds set otherwise.
@@ -223,7 +227,7 @@ class LawSession:
         for name, inputs in calls.items():
             plain[name] = {"inputs": dict(inputs), "boundary": None, "watch": False}
             plain[name]["settings"] = plain[name]["inputs"].pop(SETTINGS, {})
-        return self._ask(subject, plain, {}, describe, given)[0]
+        return self._ask(subject, plain, {}, describe, scenario_inputs)[0]
 
     def consult(self, subject: Subject, calls: Mapping[str, Inputs]) -> dict[str, Any]:
         """Give what the contract's reference does on each of these inputs; no target's code runs.
@@ -232,7 +236,7 @@ class LawSession:
         """
         return _observed(self.references(subject, calls))
 
-    def references(self, subject: Subject, calls: Mapping[str, Inputs]) -> Sat:
+    def references(self, subject: Subject, calls: Mapping[str, Inputs]) -> Replies:
         """Give the contract's reference of each of these calls, some of which it may have nothing to say about.
 
         :raises Undecidable: where it failed.
@@ -245,20 +249,22 @@ class LawSession:
 
         :raises Undecidable: where it is not there, or does not import.
         """
-        found = self._ask(subject, {}, {}, False)[0].provenance
-        if found is None:
+        claim = self._ask(subject, {}, {}, False)[0].provenance
+        if claim is None:
             raise Undecidable(Failed("crash", "the session does not say where it found the boundary"))
-        return found
+        return claim
 
     def _ask(
         self,
         subject: Subject,
         calls: Mapping[str, Any],
         consultations: Mapping[str, Any],
-        describe: Told,
-        given: Sequence[str] | None = None,
-    ) -> tuple[Sat, Sat]:
-        request = _request(subject) if given is None else {**_request(subject), "given": list(given)}
+        describe: Description,
+        scenario_inputs: Sequence[str] | None = None,
+    ) -> tuple[Replies, Replies]:
+        request = (
+            _request(subject) if scenario_inputs is None else {**_request(subject), "given": list(scenario_inputs)}
+        )
         try:
             return self._exchange({**request, "describe": describe}, calls, consultations)
         except BaseException:
@@ -267,20 +273,20 @@ class LawSession:
 
     def _exchange(
         self, request: Mapping[str, Any], calls: Mapping[str, Any], consultations: Mapping[str, Any]
-    ) -> tuple[Sat, Sat]:
+    ) -> tuple[Replies, Replies]:
         if self._session is None or self._session.dead:
             self._session = self._target().session()
         self._session.send({**request, "calls": calls})
-        reference = self._consulted({**request, "calls": consultations}) if consultations else Sat({})
+        reference = self._consulted({**request, "calls": consultations}) if consultations else Replies({})
         answer = self._session.receive()
         if isinstance(answer, Failed):
             if not self._session.dead:
-                raise Undecidable(self._told(answer))
+                raise Undecidable(self._explain(answer))
             down = Failed("crash", f"it brought the session down: {self._session.dead}")
-            answer = Sat({name: Called(refused=down) for name in calls})
+            answer = Replies({name: Reply(refused=down) for name in calls})
         return answer, reference
 
-    def _consulted(self, request: Mapping[str, Any]) -> Sat:
+    def _consulted(self, request: Mapping[str, Any]) -> Replies:
         reference = self._references.consult(request)
         if isinstance(reference, Failed):
             raise Undecidable(reference)
@@ -294,7 +300,7 @@ class LineSession(LawSession):
     """
 
     def __init__(self, session: LawSession) -> None:
-        super().__init__(session._target, session._references, session._told)
+        super().__init__(session._target, session._references, session._explain)
         self.jumps: dict[str, set[tuple[int, int]]] = {}
 
     def _ask(
@@ -302,23 +308,23 @@ class LineSession(LawSession):
         subject: Subject,
         calls: Mapping[str, Any],
         consultations: Mapping[str, Any],
-        describe: Told,
-        given: Sequence[str] | None = None,
-    ) -> tuple[Sat, Sat]:
-        told = super()._ask(subject, calls, consultations, "lines", given)
-        for word in told[0].functions:
+        describe: Description,
+        scenario_inputs: Sequence[str] | None = None,
+    ) -> tuple[Replies, Replies]:
+        answer = super()._ask(subject, calls, consultations, "lines", scenario_inputs)
+        for word in answer[0].functions:
             jump = re.fullmatch(r"(.+) (-?[0-9]{1,7})>(-?[0-9]{1,7})", word)
             if jump is not None:
                 self.jumps.setdefault(jump[1], set()).add((int(jump[2]), int(jump[3])))
-        return told
+        return answer
 
 
-def _observed(told: Sat) -> dict[str, Any]:
+def _observed(answer: Replies) -> dict[str, Any]:
     """:raises Undecidable: where a call has no observation."""
-    for call in told.answers.values():
+    for call in answer.answers.values():
         if call.observation is None:
             raise Undecidable(call.refused or Failed("raised", call.silent))
-    return {name: call.observation for name, call in told.answers.items()}
+    return {name: call.observation for name, call in answer.answers.items()}
 
 
 def _request(subject: Subject) -> dict[str, Any]:
@@ -327,7 +333,7 @@ def _request(subject: Subject) -> dict[str, Any]:
         "contract": subject.contract.name,
         "contract_file": subject.contract.file,
         "adapter": subject.adapter,
-        "given": subject.given,
+        "given": subject.scenario_inputs,
     }
 
 
@@ -336,8 +342,8 @@ def _look(
     contract: Contract,
     variants: Mapping[str, Inputs],
     names: Mapping[str, str],
-    answer: Sat,
-    reference: Sat,
+    answer: Replies,
+    reference: Replies,
     coarsest: str,
 ) -> Trial:
     observation, effects, oracle = {}, {}, {}

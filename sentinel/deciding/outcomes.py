@@ -52,7 +52,7 @@ class Measurement:
 
     :ivar oracle: the contract's float64 reference on the same inputs, where a law asked for it.
     :ivar ghosts: the missing third-party modules that the boundary's imports named.
-    :ivar asked: what was asked of the checkout, where it was traced (see :mod:`sentinel.worker.trace`); None: unknown.
+    :ivar questions: what was asked of the checkout, where that was traced; None: unknown.
     :ivar repeated: what came of asking again (see :mod:`sentinel.deciding.repetition`): ``same values``, or
         ``same verdict`` from other values; empty where it was not asked again, or nothing could be concluded.
     :ivar reordered: whether then the rows in another order had the same results, in that order.
@@ -63,7 +63,7 @@ class Measurement:
     ghosts: tuple[str, ...] = ()
     stand_ins: tuple[StandIn, ...] = ()
     oracle: Observation | None = None
-    asked: tuple[str, ...] | None = None
+    questions: tuple[str, ...] | None = None
     repeated: str = ""
     reordered: bool = False
 
@@ -73,14 +73,14 @@ class Failure:
     """Why there is no measurement.
 
     :ivar traceback: upstream's own, where an exception came out of it; paths relative to the checkout.
-    :ivar asked: as for :class:`Measurement`.
+    :ivar questions: as for :class:`Measurement`.
     """
 
     kind: Kind
     reason: str
     traceback: str = ""
     provenance: Provenance | None = None
-    asked: tuple[str, ...] | None = None
+    questions: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)

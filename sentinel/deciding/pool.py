@@ -76,19 +76,19 @@ class Processes:
             device=options.device,
             sandbox=zygote.sandbox,
             flags=flags(),
-            packages={name: told for name in wanted if "." not in name and (told := hello["packages"].get(name))},
+            packages={name: version for name in wanted if "." not in name and (version := hello["packages"].get(name))},
         )
 
-    def told(self, target: str, failure: _Failure) -> _Failure:
+    def explain(self, target: str, failure: _Failure) -> _Failure:
         """Give a failure; where something does not import, with what the target wants and this Python lacks."""
         wanted = self._catalog.adapters[target].target.preload
         lacking = [] if failure.kind not in ("import", "ghost") else self._lacking(target, wanted)
         if not lacking:
             return failure
-        known = distribution_extras()
-        extra = next((name for name in (target, "targets") if name in known), "targets")
-        said = f"{target} wants {' and '.join(lacking)}, not installed here: {INSTALL.format(extra)}"
-        return replace(failure, reason=f"{failure.reason}; {said}")
+        extras = distribution_extras()
+        extra = next((name for name in (target, "targets") if name in extras), "targets")
+        advice = f"{target} wants {' and '.join(lacking)}, not installed here: {INSTALL.format(extra)}"
+        return replace(failure, reason=f"{failure.reason}; {advice}")
 
     def _lacking(self, target: str, wanted: Sequence[str]) -> list[str]:
         there = self.environment(target).packages
@@ -104,7 +104,7 @@ class Processes:
                 packages = [root.package for root in target.roots if root.path in checkout.roots]
                 loaded = Loaded(
                     lambda: zygote.target(checkout, packages, target.ghost_versions, target.preload),
-                    lambda told: zygote.compile(checkout, files(checkout), told) if told else None,
+                    lambda sources: zygote.compile(checkout, files(checkout), sources) if sources else None,
                     target,
                     self._catalog,
                 )
@@ -200,13 +200,13 @@ class Loaded:
         self._keep = keep
         self._target = target
         self._adapter = str(catalog.adapters[target.name].file)
-        self._seen: set[tuple[str, str]] = set()
+        self._imports: set[tuple[str, str]] = set()
         self.process = fork()
 
     def load(self, boundary: str, contract: str, contract_file: str) -> None:
         """Import what a boundary needs, once."""
-        if (boundary, contract) not in self._seen:
-            self._seen.add((boundary, contract))
+        if (boundary, contract) not in self._imports:
+            self._imports.add((boundary, contract))
             binding = self._target.binding(boundary, contract)
             imports = [path for name in binding.imports for path in binding.names(name)] if binding else []
             paths = [*binding.paths, *imports] if binding else [boundary]

@@ -48,7 +48,7 @@ class Sources:
 
     def __init__(self, oracle: Callable[[], TargetProcess]) -> None:
         self._oracle = oracle
-        self._known: dict[bytes | str, Defined | Failed] = {}
+        self._outcomes: dict[bytes | str, Defined | Failed] = {}
 
     def defined(self, source: bytes | str) -> Defined:
         """Say what a source defines: of these bytes; or of a file as that process sees it, which is no checkout's.
@@ -56,23 +56,23 @@ class Sources:
         :raises NotProvenError: where that cannot be had: it takes too long, say.
         """
         key = sha256(source).digest() if isinstance(source, bytes) else source
-        told = self._known.get(key) or self._compiled(source)
-        if isinstance(told, Defined) or told.kind in ("timeout", "memory"):  # it would take as long again
-            self._known[key] = told
-            if len(self._known) > _MOST_KNOWN:
-                self._known.pop(next(iter(self._known)), None)
-        if isinstance(told, Failed):
-            raise NotProvenError(f"the source to compare with cannot be compiled: {told.reason}")
-        return told
+        outcome = self._outcomes.get(key) or self._compiled(source)
+        if isinstance(outcome, Defined) or outcome.kind in ("timeout", "memory"):  # it would take as long again
+            self._outcomes[key] = outcome
+            if len(self._outcomes) > _MOST_KNOWN:
+                self._outcomes.pop(next(iter(self._outcomes)), None)
+        if isinstance(outcome, Failed):
+            raise NotProvenError(f"the source to compare with cannot be compiled: {outcome.reason}")
+        return outcome
 
     def _compiled(self, source: bytes | str) -> Defined | Failed:
-        told = self._oracle().compiled(source, _PATIENCE)
-        if isinstance(told, Failed) and told.kind in ("crash", "memory"):  # taken away, perhaps for another's sake
-            told = self._oracle().compiled(source, _PATIENCE)
-        if isinstance(told, Failed):
-            return told
-        found = {(line, name, digest): end for line, name, digest, end in told.codes}
-        return Defined(found, frozenset(told.names), not told.error)
+        answer = self._oracle().compiled(source, _PATIENCE)
+        if isinstance(answer, Failed) and answer.kind in ("crash", "memory"):  # taken away, perhaps for another's sake
+            answer = self._oracle().compiled(source, _PATIENCE)
+        if isinstance(answer, Failed):
+            return answer
+        ends = {(line, name, digest): end for line, name, digest, end in answer.codes}
+        return Defined(ends, frozenset(answer.names), not answer.error)
 
 
 class NotProvenError(Exception):
@@ -88,9 +88,9 @@ def read_answer(
     """
     try:
         if isinstance(answer, Failed):
-            return failed(answer, checkout, sources, requires)
+            return failure_of(answer, checkout, sources, requires)
         proven = prove(answer.provenance, checkout, sources)
-        return Measurement(answer.observation, proven, answer.ghosts, answer.stand_ins, asked=answer.asked)
+        return Measurement(answer.observation, proven, answer.ghosts, answer.stand_ins, questions=answer.questions)
     except NotProvenError as error:
         return Failure("drift", str(error))
 
@@ -144,50 +144,50 @@ def _same_code(layer: Layer, checkout: Checkout, made: Mapping[str, str], source
         )
 
 
-def failed(
-    told: Failed, checkout: Checkout, sources: Sources, requires: Iterable[str], paths: Sequence[str] = ()
+def failure_of(
+    failure: Failed, checkout: Checkout, sources: Sources, requires: Iterable[str], paths: Sequence[str] = ()
 ) -> Failure:
     """Give a worker's failure, where it says something of the checkout that the checkout does not show, as another one.
 
     :param requires: what was asked for, all of which has to be there; of the ``paths``, one.
     :raises NotProvenError: where it failed in code that is not the checkout's.
     """
-    kind, reason = told.kind, told.reason
+    kind, reason = failure.kind, failure.reason
     # With a boundary that is proven it is the adapter's word, which no text can confirm: of an option, an estimator.
-    if kind == "not-in-this-version" and told.provenance is None:
+    if kind == "not-in-this-version" and failure.provenance is None:
         there = all(stands(path, checkout, sources) for path in requires)
         if there and (not paths or any(stands(path, checkout, sources) for path in paths)):
             kind, reason = "drift", f"the checkout has what it is said to lack ({reason})"
-    if kind == "python" and not _needs_another(told, checkout, sources):
+    if kind == "python" and not _needs_another(failure, checkout, sources):
         kind, reason = "import", f"the checkout does not show that it needs another Python ({reason})"
-    proven = prove(told.provenance, checkout, sources) if told.provenance is not None else None
-    return Failure(kind, reason, told.traceback, proven, told.asked)
+    proven = prove(failure.provenance, checkout, sources) if failure.provenance is not None else None
+    return Failure(kind, reason, failure.traceback, proven, failure.questions)
 
 
-def _needs_another(told: Failed, checkout: Checkout, sources: Sources) -> bool:
+def _needs_another(failure: Failed, checkout: Checkout, sources: Sources) -> bool:
     """Whether a file of the checkout is not Python here, names what a newer Python has, or imports the name that it
     lacks from the package that it is said to need."""
-    name = _name(told.place, checkout)
+    name = _name(failure.place, checkout)
     content = _content(name, checkout) if name else b""
     if not content or versions.names_newer(content):
         return bool(content)
     defined = _defined(name, content, sources)
-    lacking = re.match(r"its code needs (\w+) \(NameError: name '(\w+)' is not defined\)", told.reason)
+    lacking = re.match(r"its code needs (\w+) \(NameError: name '(\w+)' is not defined\)", failure.reason)
     wants = lacking is not None and lacking[1] in versions.origins(lacking[2], defined.names)
     return wants or not defined.compiles
 
 
-def stands(path: str, checkout: Checkout, sources: Sources, seen: frozenset[str] = frozenset()) -> bool:
+def stands(path: str, checkout: Checkout, sources: Sources, trail: frozenset[str] = frozenset()) -> bool:
     """Whether the text of a checkout has what a dotted path names: a module, what one defines or imports, a field of a
     class; with ``(parameter)`` behind it, that of a function. What a class inherits is not seen.
 
-    :param seen: what it was imported as, and is not looked for again.
+    :param trail: what it was imported as, and is not looked for again.
     :raises NotProvenError: where the text cannot be compiled.
     """
-    found = _module(path.partition("(")[0], checkout)
-    if found is None or path in seen:
+    place = _module(path.partition("(")[0], checkout)
+    if place is None or path in trail:
         return False
-    module, file = found
+    module, file = place
     rest = path[len(module) + 1 :]
     names = _defined(file, _content(file, checkout), sources).names if rest else frozenset({""})
     if rest in names:
@@ -199,7 +199,7 @@ def stands(path: str, checkout: Checkout, sources: Sources, seen: frozenset[str]
         package = module.split(".") if file.endswith("/__init__.py") else module.split(".")[:-1]
         whole = [*package[: len(package) - up + 1], base.lstrip(".")] if up else [base]
         below = rest if name == "*" else origin.partition(":")[2] + rest[len(first) :]
-        if stands(".".join(filter(None, (*whole, below))), checkout, sources, seen | {path}):
+        if stands(".".join(filter(None, (*whole, below))), checkout, sources, trail | {path}):
             return True
     return False
 

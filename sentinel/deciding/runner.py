@@ -28,7 +28,7 @@ from sentinel.targets import Binding, Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker import bubblewrap
-from sentinel.worker.answers import Called, Failed, Measured
+from sentinel.worker.answers import Failed, Measured, Reply
 from sentinel.worker.client import Options
 
 #: How a runner gets a checkout; raises :class:`~sentinel.errors.Unavailable`.
@@ -187,35 +187,35 @@ class Runner:
         Where the two disagree, or one of them does not come to its end, there is nothing here, and the question is
         asked in processes of its own.
         """
-        found: dict[tuple[str, str, Ref], _Twice] = {}
+        agreements: dict[tuple[str, str, Ref], _Twice] = {}
         if len(jobs) < 2 or not self._repeat:
-            return found
+            return agreements
         adapter = self._catalog.adapters[jobs[0].recipe.target]
         try:
             self._processes.environment(adapter.target.name)
             began = time.monotonic()
             checkout = self._open_checkout(adapter.target, jobs[0].ref, jobs[0].recipe.upstream.get("pull"))
             loaded = self._processes.loaded(adapter.target, jobs[0].ref, checkout)
-            asked = [
+            questions = [
                 (job, Repetition(self._request(job.recipe), self._contract(job))) for job in _without_a_middle(jobs)
             ]
-            first = loaded.probes([self._request(job.recipe) for job, _ in asked], _ALL_TOGETHER)
+            first = loaded.probes([self._request(job.recipe) for job, _ in questions], _ALL_TOGETHER)
             if not first:
-                return found
-            order = range(len(asked) - 1, -1, -1)  # what came before a question comes after it
-            second = loaded.probes([asked[index][1].request for index in order], _ALL_TOGETHER)
+                return agreements
+            order = range(len(questions) - 1, -1, -1)  # what came before a question comes after it
+            second = loaded.probes([questions[index][1].request for index in order], _ALL_TOGETHER)
         except SentinelError:  # each question meets it by itself, and says so
-            return found
+            return agreements
         again = dict(zip(order, second))
-        share = (time.monotonic() - began) / len(asked)
-        for index, (job, repetition) in enumerate(asked):
+        share = (time.monotonic() - began) / len(questions)
+        for index, (job, repetition) in enumerate(questions):
             one, other = first[index], again.get(index)
             if not isinstance(one, Measured) or not isinstance(other, Measured):
                 continue
             if same(one.observation, repetition.made_out(other.observation)):
                 reordered = repetition.rows_are_a_set(other.observation, one.observation)
-                found[_key(job)] = _Twice(one, reordered, share, checkout)
-        return found
+                agreements[_key(job)] = _Twice(one, reordered, share, checkout)
+        return agreements
 
     def decide(self, job: Job) -> Decision:
         """Give the decision of a job, from the plan where it is there.
@@ -272,7 +272,7 @@ class Runner:
         for binding in bindings:
             loaded.load(binding.boundary, binding.contract, self._catalog.contracts[binding.contract].file)
         law_session = LawSession(
-            loaded.alive, self._processes.references(target), partial(self._processes.told, target)
+            loaded.alive, self._processes.references(target), partial(self._processes.explain, target)
         )
         return OpenTarget(
             target, ref, checkout, environment, adapter.digest, law_session, self._processes.sources(target)
@@ -298,7 +298,7 @@ class Runner:
         law = None
         comparisons: Any = ()
         if isinstance(outcome, Failure):
-            outcome = self._processes.told(recipe.target, outcome)
+            outcome = self._processes.explain(recipe.target, outcome)
             verdict = verdicts.of_failure(outcome)
         elif recipe.has_values:
             verdict, comparisons = verdicts.by_expectation(recipe, outcome.observation)
@@ -341,12 +341,12 @@ class Runner:
             return verdict, replace(measured, repeated="same values")
         again = replace(measured, observation=other)
         if recipe.has_values:
-            told = verdicts.by_expectation(recipe, other)[0]
+            second = verdicts.by_expectation(recipe, other)[0]
         else:
             invariant = self._catalog.laws[str(recipe.invariant)]
-            told = verdicts.by_law(invariant, recipe, again, self._catalog.contracts[recipe.contract])[0]
-        if told.name != verdict.name:
-            return _unsteady(f"the values were others, and would be {told.name}: {told.reason}"), measured
+            second = verdicts.by_law(invariant, recipe, again, self._catalog.contracts[recipe.contract])[0]
+        if second.name != verdict.name:
+            return _unsteady(f"the values were others, and would be {second.name}: {second.reason}"), measured
         return verdict, replace(measured, repeated="same verdict")
 
     def _by_law(
@@ -361,19 +361,19 @@ class Runner:
                 return verdicts.of_failure(oracle), (), oracle
             measured = replace(measured, oracle=oracle)
         if invariant.watches or invariant.twin:
-            found = self._in_session(invariant, job, checkout)
-            if isinstance(found, Failure):
-                return verdicts.of_failure(found), (), found
-            effects = found.effects
-            measured = replace(measured, observation=found.observation, asked=None)  # sessions do not tell
+            case = self._in_session(invariant, job, checkout)
+            if isinstance(case, Failure):
+                return verdicts.of_failure(case), (), case
+            effects = case.effects
+            measured = replace(measured, observation=case.observation, questions=None)  # sessions do not tell
         verdict, comparisons = verdicts.by_law(invariant, recipe, measured, contract, effects)
         return verdict, comparisons, measured
 
     def _consulted(self, recipe: Recipe) -> Observation | Failure:
         """What the contract's reference says of the recipe's variants."""
         calls = {name: {"inputs": dict(inputs)} for name, inputs in recipe.variants.items()}
-        told = self._processes.references(recipe.target).consult({**self._request(recipe), "calls": calls})
-        answers = {"": Called(refused=told)} if isinstance(told, Failed) else told.answers
+        reply = self._processes.references(recipe.target).consult({**self._request(recipe), "calls": calls})
+        answers = {"": Reply(refused=reply)} if isinstance(reply, Failed) else reply.answers
         for answer in answers.values():
             if answer.observation is None:
                 failed = answer.refused or Failed("harness", answer.silent)
@@ -391,7 +391,9 @@ class Runner:
         loaded = self._processes.loaded(adapter.target, job.ref, checkout)
         law_session = LawSession(loaded.alive, self._processes.references(recipe.target))
         try:
-            [trial] = law_session.try_(subject, [(invariant, recipe.variants)], given=self._request(recipe)["given"])
+            [trial] = law_session.try_(
+                subject, [(invariant, recipe.variants)], scenario_inputs=self._request(recipe)["given"]
+            )
         except Undecidable as error:
             return Failure(error.failure.kind, str(error), error.failure.traceback)
         finally:

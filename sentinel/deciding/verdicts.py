@@ -56,7 +56,7 @@ def _compare(recipe: Recipe, address: str, observation: Observation) -> Comparis
     unpatched, fixed = recipe.expected_unpatched.get(address), recipe.expected_fixed.get(address)
     like_unpatched = _judge(observed, unpatched, recipe.tolerance)
     like_fixed = _judge(observed, fixed, recipe.tolerance)
-    details = [found[1] for found in (like_fixed, like_unpatched) if found[1]]
+    details = [judgement[1] for judgement in (like_fixed, like_unpatched) if judgement[1]]
     return Comparison(
         address,
         observed,
@@ -72,8 +72,8 @@ def _judge(observed: Any, expected: Expected | None, recipe: Tolerance) -> tuple
     if expected is None:
         return None, ""
     own = expected.tolerance
-    found = agree(observed, expected.value, own if own != Tolerance() else recipe)
-    return found.agrees, found.detail
+    agreement = agree(observed, expected.value, own if own != Tolerance() else recipe)
+    return agreement.agrees, agreement.detail
 
 
 def read(address: str, observation: Observation) -> Any:
@@ -92,9 +92,9 @@ def read(address: str, observation: Observation) -> Any:
 
 
 def _lookup(values: Mapping[str, Any], key: str, address: str) -> Any:
-    found = _reached(values, key.split("."))
-    if found is not _MISSING:
-        return found
+    value = _reached(values, key.split("."))
+    if value is not _MISSING:
+        return value
     raise MissingKeyError(f"drift: {address!r} was not observed; the boundary gave {', '.join(values) or 'nothing'}")
 
 
@@ -111,8 +111,8 @@ def _reached(value: Any, parts: Sequence[str]) -> Any:
     if isinstance(value, Mapping):
         for end in range(len(parts), 0, -1):
             inner = value.get(".".join(parts[:end]), _MISSING)
-            if inner is not _MISSING and (found := _reached(inner, parts[end:])) is not _MISSING:
-                return found
+            if inner is not _MISSING and (deeper := _reached(inner, parts[end:])) is not _MISSING:
+                return deeper
     return _MISSING
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import REQUIRED, Contract, DoesNotApply, Input, Inputs
-from sentinel.deciding.law_session import LawSession, Subject, Told, Trial, Undecidable, widened
+from sentinel.deciding.law_session import Description, LawSession, Subject, Trial, Undecidable, widened
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.proof import NotProvenError, prove
 from sentinel.diff.pairs import AFTER, BEFORE, SIDES, Pair, Seen
@@ -33,7 +33,7 @@ from sentinel.search.examples import examples
 from sentinel.search.scenarios import NotSearchable, accepts, draw, narrowed, with_dialects
 from sentinel.targets import Binding
 from sentinel.values.literals import Tensor
-from sentinel.worker.answers import Called, Failed, Sat
+from sentinel.worker.answers import Failed, Replies, Reply
 
 #: The name of the member that is no framework.
 DEFINITION = "the definition"
@@ -88,7 +88,9 @@ class Member:
         does not take, and its dialects."""
         return dict(inputs) if self.opened is None else _terms(self.subject, inputs)
 
-    def answers(self, session: LawSession, subject: Subject, asked: Mapping[str, Inputs], describe: Told) -> Sat:
+    def answers(
+        self, session: LawSession, subject: Subject, asked: Mapping[str, Inputs], describe: Description
+    ) -> Replies:
         """What it answers to scenarios in its terms.
 
         :param subject: what it is asked about together with others; an input that this leaves out need not be taken.
@@ -97,7 +99,9 @@ class Member:
             return session.references(subject, asked)
         if self.translation is None:
             own = self.subject
-            return session.answers(own, asked, describe, [name for name in own.given if name in subject.given])
+            return session.answers(
+                own, asked, describe, [name for name in own.scenario_inputs if name in subject.scenario_inputs]
+            )
         own, back = self.translation.subject, self.translation.back
         told = session.answers(
             own, {name: _terms(own, self.translation.of(each)) for name, each in asked.items()}, describe
@@ -142,8 +146,12 @@ class _InItsTerms(LawSession):
         return _InItsTerms(self.member, self._inner.fresh())
 
     def answers(
-        self, subject: Subject, calls: Mapping[str, Inputs], describe: Told = False, given: Sequence[str] | None = None
-    ) -> Sat:
+        self,
+        subject: Subject,
+        calls: Mapping[str, Inputs],
+        describe: Description = False,
+        given: Sequence[str] | None = None,
+    ) -> Replies:
         asked = {name: self.member.terms(inputs) for name, inputs in calls.items()}
         return self.member.answers(self._inner, subject, asked, describe)
 
@@ -173,8 +181,8 @@ class Across(Pair):
         subject: Subject,
         law: Law,
         variants: Mapping[str, Inputs],
-        called: Mapping[str, Called],
-        answer: Sat,
+        called: Mapping[str, Reply],
+        answer: Replies,
         coarsest: str,
     ) -> Trial:
         """What one of them refuses, nobody can compare."""

@@ -52,7 +52,7 @@ from sentinel.targets import Binding, Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 from sentinel.values.literals import HALVES, Tensor, from_array
-from sentinel.worker.answers import Called
+from sentinel.worker.answers import Reply
 
 _OTHER = {BEFORE: AFTER, AFTER: BEFORE}
 
@@ -781,7 +781,7 @@ def _answers(told: Mapping[str, Any], beside: Collection[str] = ()) -> dict[str,
     """:param beside: what is asked for of what is handed on beside the contract, if anything is."""
     answers: dict[str, Mapping[str, Any] | str] = {}
     for side, sat in told.items():
-        called: Called = next(iter(sat.answers.values()))
+        called: Reply = next(iter(sat.answers.values()))
         refused = called.refused.reason if called.refused is not None else "no answer"
         said = {key: called.beside.get(key) for key in beside} if beside else called.observation
         answers[side] = refused if called.observation is None or said is None else said

@@ -95,10 +95,10 @@ class LawItem(Item):
     job: LawJob
 
     def fail(self, decision: Decision, headline: str) -> None:
-        known, told = self.run.known_as(self.job)
-        if told:  # one bug, one failure
-            pytest.skip(f"{decision.verdict.name}; known, and failed already: {', '.join(known)}")
-        raise VerdictError(decision, f"{headline}{' (known: ' + ', '.join(known) + ')' if known else ''}")
+        bugs, all_failed = self.run.known_as(self.job)
+        if all_failed:  # one bug, one failure
+            pytest.skip(f"{decision.verdict.name}; known, and failed already: {', '.join(bugs)}")
+        raise VerdictError(decision, f"{headline}{' (known: ' + ', '.join(bugs) + ')' if bugs else ''}")
 
 
 class RecipeFile(pytest.Collector):
@@ -200,8 +200,8 @@ def the_rest(run: Run, session: pytest.Session, items: Sequence[pytest.Item]) ->
         if path.resolve() not in collected or str(path) in by_id:
             folders.setdefault(path.absolute().parent, []).append(path.absolute())
     for folder, recipes in folders.items():
-        found = session.genitems(RecipeFolder.make(session, folder, run, recipes))
-        yield from (item for item in found if item.nodeid not in ids)
+        others = session.genitems(RecipeFolder.make(session, folder, run, recipes))
+        yield from (item for item in others if item.nodeid not in ids)
     # Last: who explains what broke a law asks what recipes said.
     groups: dict[tuple[str, str], list[LawJob]] = {}
     for job in _law_jobs(run):
@@ -221,8 +221,8 @@ def _law_jobs(run: Run) -> list[LawJob]:
                 f"known: {', '.join(run.catalog.adapters)}"
             )
         if run.law_ids or run.has_laws:
-            found = law_jobs(run.catalog, target, run.law_refs(target), partial(run.registering, target))
-            jobs += [job for job in found if not run.law_ids or any(i.selects(job) for i in run.law_ids)]
+            candidates = law_jobs(run.catalog, target, run.law_refs(target), partial(run.registering, target))
+            jobs += [job for job in candidates if not run.law_ids or any(i.selects(job) for i in run.law_ids)]
     for wanted in run.law_ids:
         if not any(wanted.selects(job) for job in jobs):
             refs = [ref.short for ref in run.law_refs(wanted.target)]

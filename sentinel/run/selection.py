@@ -64,38 +64,38 @@ def why_not_writable(folder: Path) -> str:
 
 
 def require_subject(
-    arguments: Sequence[str], given: Mapping[str, Any], settings: Settings, selected: Sequence[Recipe]
+    arguments: Sequence[str], options: Mapping[str, Any], settings: Settings, selected: Sequence[Recipe]
 ) -> None:
     """A ref or a baseline says how to judge; having nothing to judge must not pass in silence."""
-    names = [name for name in ("ref", "repo", "baseline") if given.get(name)]
+    names = [name for name in ("ref", "repo", "baseline") if options.get(name)]
     laws = any(arg.startswith("laws/") for arg in arguments)
     named = laws or any(Path(arg.partition("::")[0]).suffix in SUFFIXES for arg in arguments)
-    if names and not settings.asked and not named:
+    if names and not settings.selects_items and not named:
         raise SentinelError(
             f"--sentinel-{names[0]} needs to know of what: add --sentinel-target=NAME, or the path of a recipe"
         )
-    asked = named or settings.named_against
-    if settings.targets and not selected and not asked and settings.law_level == "off":
+    has_subject = named or settings.named_against
+    if settings.targets and not selected and not has_subject and settings.law_level == "off":
         raise SentinelError(
             f"there is no recipe of {', '.join(settings.targets)}; give a folder of them with --sentinel-recipes=DIR, "
             "or search for broken laws with --sentinel-ref=REF"
         )
-    if given.get("laws") not in (None, "off") and not settings.targets and not laws:
-        raise SentinelError(f"--sentinel-laws={given['laws']} needs to know of what: add --sentinel-target=NAME")
+    if options.get("laws") not in (None, "off") and not settings.targets and not laws:
+        raise SentinelError(f"--sentinel-laws={options['laws']} needs to know of what: add --sentinel-target=NAME")
 
 
 class LawId:
     """An item id given as an argument: ``laws/TARGET/BOUNDARY``, with a law and a ref or without."""
 
     def __init__(self, text: str) -> None:
-        found = _ID.fullmatch(text)
-        if found is None:
+        match = _ID.fullmatch(text)
+        if match is None:
             raise SentinelError(
                 f"{text!r} is no id of a law; write laws/TARGET/DOTTED.BOUNDARY::LAW[REF], the last two or the last "
                 "one may be left out"
             )
-        self.target, self.boundary = found["target"], found["boundary"]
-        self.law, self.ref = found["law"], found["ref"]
+        self.target, self.boundary = match["target"], match["boundary"]
+        self.law, self.ref = match["law"], match["ref"]
 
     def nothing(self, there: Sequence[LawJob], refs: Sequence[str]) -> str:
         """Write the complaint where it selects nothing.

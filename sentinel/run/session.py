@@ -88,17 +88,17 @@ class Run:
     # -- configuring --------------------------------------------------------------------------------------------------
 
     @classmethod
-    def configure(cls, config: pytest.Config, given: Mapping[str, Any]) -> Run:
+    def configure(cls, config: pytest.Config, options: Mapping[str, Any]) -> Run:
         """Read the settings, select recipes, and put their files among what pytest collects.
 
         :raises SentinelError: for anything that the user got wrong.
         """
         catalog = catalog_of(config)
         values, file = read_file(config.rootpath)
-        settings = settle(given, values, list(catalog.adapters), file.parent if file else Path.cwd())
+        settings = settle(options, values, list(catalog.adapters), file.parent if file else Path.cwd())
         catalog = replace(catalog, recipe_folders=(*catalog.recipe_folders, *settings.recipes))
         selected = select(catalog, settings)
-        require_subject(config.args, given, settings, selected)
+        require_subject(config.args, options, settings, selected)
         run = cls(config, settings, catalog, selected)
         if not config.option.collectonly and not run.is_worker:
             require_folders(settings)
@@ -106,7 +106,7 @@ class Run:
                 options_of(settings, target)
         for name in (*catalog.adapters, *catalog.laws):
             config.addinivalue_line("markers", f"{name}: Sentinel's items of this target or law")
-        run._point_pytest_at(selected, alone=any(given.get(name) for name in ("target", "bug", "recipes")))
+        run._point_pytest_at(selected, alone=any(options.get(name) for name in ("target", "bug", "recipes")))
         return run
 
     def _point_pytest_at(self, selected: Sequence[Recipe], alone: bool) -> None:
@@ -118,12 +118,12 @@ class Run:
         config.args[:] = [
             self._bundled_id(arg) for arg in config.args if not arg.startswith("laws/") or self._exists(arg)
         ]
-        ours = self.settings.asked and alone and not config.option.file_or_dir
+        ours = self.settings.selects_items and alone and not config.option.file_or_dir
         if ours or (not config.args and (self.law_ids or self.has_laws)):
             config.args[:] = [str(_NOTHING)]  # without an argument pytest would collect the user's tests
         self._require_refs(config.args)
-        given = [Path(arg) for arg in config.args if Path(arg).suffix in SUFFIXES]
-        self.invited = list(dict.fromkeys([*given, *(recipe.path for recipe in selected)]))
+        files = [Path(arg) for arg in config.args if Path(arg).suffix in SUFFIXES]
+        self.invited = list(dict.fromkeys([*files, *(recipe.path for recipe in selected)]))
 
     def _require_refs(self, arguments: Sequence[str]) -> None:
         """:raises SentinelError: where an item id names a ref at which its recipe is not judged; names those there."""
@@ -168,10 +168,10 @@ class Run:
 
     def law_refs(self, target: str) -> list[Ref]:
         """Give the refs at which laws are checked: those asked for, else the pins of the target's recipes."""
-        asked = list(self.settings.refs_of(target))
+        refs = list(self.settings.refs_of(target))
         named = [i.ref for i in self.law_ids if i.target == target and i.ref]
-        if asked:
-            return asked
+        if refs:
+            return refs
         pins = [pin.ref for recipe in self._recipes_of(target) for pin in recipe.pins]
         pins = list(dict.fromkeys(pins))
         others = [text for text in dict.fromkeys(named) if text not in {t for p in pins for t in (p.short, str(p))}]
@@ -221,19 +221,21 @@ class Run:
         """
         from sentinel.diff.comparing import Comparison
 
-        found = []
+        comparisons = []
         for target in self.settings.targets:
             for one, other in product(self.settings.against(target), self.settings.refs_of(target)):
                 pair = (one, other)
                 catalog, runner = self.catalog, self._the_runner()
                 recipes = self._recipes_of(target)
-                found.append(Comparison(catalog, runner, catalog.targets[target], pair, recipes, tell=self.progress))
-        if self.settings.named_against and not found:
+                comparisons.append(
+                    Comparison(catalog, runner, catalog.targets[target], pair, recipes, tell=self.progress)
+                )
+        if self.settings.named_against and not comparisons:
             raise SentinelError(
                 "--sentinel-against needs to know what is compared: add --sentinel-target=NAME, and --sentinel-ref=REF "
                 "or --sentinel-repo=DIR"
             )
-        return found
+        return comparisons
 
     def warm_up(self) -> None:
         """Start loading torch while pytest collects."""
@@ -280,15 +282,15 @@ class Run:
 
         survey, target = self._the_survey(), self.catalog.adapters[job.target].target
         findings, beside = survey.findings(job), survey.beside(job)
-        known = [
+        recipes = [
             recipe
             for recipe in self._recipes_of(job.target)
             if any(is_about(recipe, finding, target) for finding in findings)
             and is_there(recipe, self._verdict(recipe, job.ref), chain(beside, survey.shown_by(recipe, job.ref)))
         ]
-        failed = [recipe for recipe in known if (recipe.digest, job.ref) in self._failed]
-        told = all(any(is_about(recipe, finding, target) for recipe in failed) for finding in findings)
-        return [recipe.bug_id for recipe in (failed if told and failed else known)], bool(failed) and told
+        failed = [recipe for recipe in recipes if (recipe.digest, job.ref) in self._failed]
+        complete = all(any(is_about(recipe, finding, target) for recipe in failed) for finding in findings)
+        return [recipe.bug_id for recipe in (failed if complete and failed else recipes)], bool(failed) and complete
 
     def _verdict(self, recipe: Recipe, ref: Ref) -> str:
         """The name of a verdict. One recipe explains many laws; it is decided once."""

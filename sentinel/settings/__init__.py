@@ -61,17 +61,19 @@ def _each(read: Callable[[Any], Any]) -> Reader:
 
 def _by_target(read: Callable[[str], Any]) -> Reader:
     """``[TARGET=]VALUE``, as (target or None for all, value)."""
-    return lambda texts, known: tuple((name, read(value)) for name, value in (_assigned(text, known) for text in texts))
+    return lambda texts, targets: tuple(
+        (name, read(value)) for name, value in (_assigned(text, targets) for text in texts)
+    )
 
 
 def _comma(read: Reader) -> Reader:
-    return lambda texts, known: read(
-        [part.strip() for text in texts for part in text.split(",") if part.strip()], known
+    return lambda texts, targets: read(
+        [part.strip() for text in texts for part in text.split(",") if part.strip()], targets
     )
 
 
 def _mapping(read: Callable[[str], Any]) -> Reader:
-    return lambda texts, known: dict(_by_target(read)(texts, known))
+    return lambda texts, targets: dict(_by_target(read)(texts, targets))
 
 
 def _choice(what: str, *choices: str) -> Reader:
@@ -83,25 +85,25 @@ def _choice(what: str, *choices: str) -> Reader:
     return _one(read)
 
 
-def _targets(names: list[str], known: Sequence[str]) -> tuple[str, ...]:
+def _targets(names: list[str], targets: Sequence[str]) -> tuple[str, ...]:
     if "all" in names:
-        return tuple(name for name in known if name != "demo")
+        return tuple(name for name in targets if name != "demo")
     for name in names:
-        if name not in known:
+        if name not in targets:
             raise SentinelError(
-                f"unknown target {name!r}{nearest(name, known, alike=0.5)}; known: {', '.join(known)}, all"
+                f"unknown target {name!r}{nearest(name, targets, alike=0.5)}; known: {', '.join(targets)}, all"
             )
     return tuple(dict.fromkeys(names))
 
 
-def _assigned(text: str, known: Sequence[str]) -> tuple[str | None, str]:
+def _assigned(text: str, targets: Sequence[str]) -> tuple[str | None, str]:
     """``TARGET=VALUE``, or ``VALUE`` for every target."""
     name, equals, value = text.partition("=")
-    if equals and name in known:
+    if equals and name in targets:
         return name, value
     if equals and name.isidentifier():
         raise SentinelError(
-            f"unknown target {name!r} in {text!r}{nearest(name, known, alike=0.5)}; known: {', '.join(known)}"
+            f"unknown target {name!r} in {text!r}{nearest(name, targets, alike=0.5)}; known: {', '.join(targets)}"
         )
     return None, text
 
@@ -123,10 +125,10 @@ def _tree(text: str) -> Ref:
 
 
 def _interpreter(path: str) -> str:
-    found = shutil.which(os.path.expanduser(path))
-    if found is None:
+    python = shutil.which(os.path.expanduser(path))
+    if python is None:
         raise SentinelError(f"no such interpreter: {path}; name the path of a python executable")
-    return os.path.abspath(found)
+    return os.path.abspath(python)
 
 
 def _url(text: str) -> str:
@@ -253,7 +255,7 @@ class Settings:
         return self.laws or ("quick" if self.refs and self.targets and not self.bugs else "off")
 
     @property
-    def asked(self) -> bool:
+    def selects_items(self) -> bool:
         """Whether the options alone ask for Sentinel's items."""
         return bool(self.targets or self.recipes or self.bugs)
 
@@ -350,24 +352,24 @@ def _check(file: str, key: str, value: Any) -> None:
         raise SentinelError(f"{file}: {key} is {option.type}, not {reprlib.repr(value)}")  # a table may be deep
 
 
-def settle(given: Mapping[str, Any], file: Mapping[str, Any], known_targets: Sequence[str], base: Path) -> Settings:
+def settle(options: Mapping[str, Any], file: Mapping[str, Any], targets: Sequence[str], base: Path) -> Settings:
     """Merge what was given on the command line over what a file says, and check it.
 
-    :param given: option -> value or list, None where not given.
+    :param options: option -> value or list, None where not given.
     :param base: the folder that paths of the file are relative to.
     :raises SentinelError: for an unknown target, a bad ref, a path that is not there.
     """
-    if _texts(given.get("ref")) or _texts(given.get("repo")):
+    if _texts(options.get("ref")) or _texts(options.get("repo")):
         file = {name: value for name, value in file.items() if name not in ("ref", "repo")}  # both say what is judged
     environment = {"report-dir": os.environ.get("OUTPUT_DIR")}  # of published runners
     values = {}
     for place, option in OPTIONS.items():
-        texts = _texts(given.get(option.name)) or [
+        texts = _texts(options.get(option.name)) or [
             _placed(text, option, base) for text in _texts(file.get(option.name))
         ]
         texts = texts or _texts(environment.get(option.name))
         if texts:
-            values[place] = option.read(texts, known_targets)
+            values[place] = option.read(texts, targets)
     settings = Settings(**values)
     for name, _ in settings.named_refs:
         for other, _ in settings.trees:

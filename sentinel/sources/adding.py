@@ -58,7 +58,7 @@ def open_tar(path: Path, scratch: Path) -> Origin:
     :raises SentinelError: where the tar is cut off, holds anything but files and folders, or no git directory.
     """
     _extract(path, scratch)
-    git_dir = next((found for found in _folders(scratch, 3) if _git_dir(found) == found), None)
+    git_dir = next((folder for folder in _folders(scratch, 3) if _git_dir(folder) == folder), None)
     if git_dir is None:
         raise SentinelError(f"{path} holds no git directory (a folder with HEAD and objects)")
     if (git_dir / "objects" / "info" / "alternates").exists():
@@ -90,17 +90,17 @@ def _git_dir(path: Path) -> Path | None:
 
 def _object_directories(objects: Path) -> list[Path]:
     """An object directory and those that it borrows from, each once."""
-    found = [objects]
-    for borrower in found:  # which grows meanwhile
+    directories = [objects]
+    for borrower in directories:  # which grows meanwhile
         lines = (small_text(borrower / "info" / "alternates") or "").split("\n")
         for line in lines:
             other = Path(os.path.normpath(borrower / line))
-            if not line or line.startswith("#") or other in found:
+            if not line or line.startswith("#") or other in directories:
                 continue
             if not other.is_dir():
                 raise SentinelError(f"{borrower.parent} borrows objects from {other}, which is not there")
-            found.append(other)
-    return found
+            directories.append(other)
+    return directories
 
 
 def _folders(path: Path, depth: int) -> Iterator[Path]:

@@ -42,10 +42,10 @@ def index_key(target: Target, ref: str) -> str:
 
 def cached(home: Home, target: Target, ref: Ref, key: str) -> Checkout | None:
     """Give the checkout of a ref that was made before, or None. Looks at its files and runs nothing."""
-    known = read_json(home.checkouts / safe_name(target.name) / "refs" / f"{key}.json")
-    if known is None or not re.fullmatch("[0-9a-f]{64}", str(known.get("tree"))):
+    record = read_json(home.checkouts / safe_name(target.name) / "refs" / f"{key}.json")
+    if record is None or not re.fullmatch("[0-9a-f]{64}", str(record.get("tree"))):
         return None
-    return _existing(home, target, ref, known["tree"], known)
+    return _existing(home, target, ref, record["tree"], record)
 
 
 def remember(home: Home, target: Target, key: str, tree: str, facts: Facts) -> None:
@@ -75,8 +75,8 @@ def materialise(
     roots = present(target.roots, entries)
     _check_amount(target.name, ref, entries, {gone.path for gone in left_out})
     if not roots:
-        looked = ", ".join(root.path for root in target.roots)
-        raise Unavailable(f"{target.name}: {ref} has none of its package roots; looked for {looked}")
+        names = ", ".join(root.path for root in target.roots)
+        raise Unavailable(f"{target.name}: {ref} has none of its package roots; looked for {names}")
     tree = tree_hash(entries)
     existing = _existing(home, target, ref, tree, facts)
     if existing is not None:
@@ -105,12 +105,12 @@ def materialise(
 
 def files(checkout: Checkout) -> dict[str, str]:
     """Give the git blob id of every file of a checkout, by repository path."""
-    found = _listed(checkout.path.parent, checkout.tree)
-    if found is None:
+    entries = _listed(checkout.path.parent, checkout.tree)
+    if entries is None:
         raise Unavailable(
             f"the checkout {checkout.path.parent.name} was removed or changed while it was used; run again"
         )
-    return {entry.path: entry.blob for entry in found}
+    return {entry.path: entry.blob for entry in entries}
 
 
 def edited(home: Home, target: Target, ref: Ref, base: Checkout, changes: Mapping[str, bytes]) -> Checkout:
@@ -125,8 +125,8 @@ def edited(home: Home, target: Target, ref: Ref, base: Checkout, changes: Mappin
     entries = [entry for entry in listed if entry.path not in inside]
     entries += [Entry(name, FILE, blob_id(content), len(content)) for name, content in inside.items()]
 
-    def contents(asked: Sequence[Entry]) -> Iterable[tuple[Entry, bytes]]:
-        for entry in asked:
+    def contents(selection: Sequence[Entry]) -> Iterable[tuple[Entry, bytes]]:
+        for entry in selection:
             there = base.path / entry.path
             linked = os.fsencode(os.readlink(there)) if entry.mode == LINK else None
             yield entry, inside[entry.path] if entry.path in inside else linked or there.read_bytes()
@@ -145,9 +145,9 @@ def _existing(home: Home, target: Target, ref: Ref, tree: str, facts: Facts) -> 
     folder = home.checkouts / safe_name(target.name) / safe_name(tree)
     record = folder / "checkout.json"
     with locks.taking(home.checkouts):
-        known = read_json(record)
-        entries = _whole(folder, known) if known is not None and known.get("tree") == tree else None
-        if known is None or entries is None:
+        content = read_json(record)
+        entries = _whole(folder, content) if content is not None and content.get("tree") == tree else None
+        if content is None or entries is None:
             return None
         locks.take(home.checkouts, folder)
     with suppress(OSError):  # A cache that is shared read-only is as good to read.
@@ -165,7 +165,7 @@ def _existing(home: Home, target: Target, ref: Ref, tree: str, facts: Facts) -> 
         version=facts.get("version"),
         digest=facts.get("digest"),
         dirty=bool(facts.get("dirty", False)),
-        left_out=tuple(LeftOut(*several) for several in known["left_out"]),
+        left_out=tuple(LeftOut(*several) for several in content["left_out"]),
     )
 
 
@@ -191,10 +191,10 @@ def _whole(folder: Path, record: Mapping[str, Any]) -> list[Entry] | None:
 
 def _listed(folder: Path, tree: str) -> list[Entry] | None:
     """Every file of a revision as it was noted beside its tree; None where that is not the revision of this hash."""
-    known = read_json(folder / "files.json")
+    content = read_json(folder / "files.json")
     with suppress(AttributeError, KeyError, TypeError):
-        entries = [Entry(*each) for each in known["files"]] if known else []
-        return entries if known and tree_hash(entries) == tree else None
+        entries = [Entry(*each) for each in content["files"]] if content else []
+        return entries if content and tree_hash(entries) == tree else None
     return None
 
 

@@ -34,9 +34,9 @@ def entries(mirror: Path, tree: str, paths: Sequence[str]) -> tuple[list[Entry],
     :returns: entries with the sizes of the blobs that are there (None: absent), and the paths of submodules.
     :raises GitError: where the commit's trees are not all in the mirror, or list more than any revision has.
     """
-    found, submodules = listing(mirror, tree, paths)
-    size = sizes(mirror, [entry.blob for entry in found])
-    return [replace(entry, size=size[entry.blob]) for entry in found], submodules
+    files, submodules = listing(mirror, tree, paths)
+    size = sizes(mirror, [entry.blob for entry in files])
+    return [replace(entry, size=size[entry.blob]) for entry in files], submodules
 
 
 def listing(
@@ -48,7 +48,7 @@ def listing(
     """
     ask = ("ls-tree", "-r", "-z", "--full-tree", "--end-of-options", tree, *(("--", *paths) if paths else ()))
     listed = bounded(mirror, *ask, most=_MOST_LISTED, seconds=seconds)
-    found: list[Entry] = []
+    files: list[Entry] = []
     submodules: list[str] = []
     for record in listed.decode("utf-8", "surrogateescape").split("\0"):
         description, tab, path = record.partition("\t")
@@ -60,26 +60,26 @@ def listing(
         if mode == SUBMODULE:
             submodules.append(checked_path(path))
         else:
-            found.append(Entry(checked_path(path), LINK if mode == LINK else FILE, blob, None))
-    return found, submodules
+            files.append(Entry(checked_path(path), LINK if mode == LINK else FILE, blob, None))
+    return files, submodules
 
 
 def sizes(mirror: Path, blobs: Iterable[str]) -> dict[str, int | None]:
     """Say how large each blob is; None for one that the mirror does not have."""
-    asked = list(dict.fromkeys(blobs))
-    if not asked:
+    names = list(dict.fromkeys(blobs))
+    if not names:
         return {}
-    known: dict[str, int | None] = dict.fromkeys(asked)
-    for words in _looked_up(mirror, asked):
+    by_blob: dict[str, int | None] = dict.fromkeys(names)
+    for words in _lookup(mirror, names):
         if len(words) == 3 and words[1] == "blob":
-            known[words[0]] = int(words[2])
-    return known
+            by_blob[words[0]] = int(words[2])
+    return by_blob
 
 
-def _looked_up(mirror: Path, names: Iterable[str]) -> list[list[str]]:
+def _lookup(mirror: Path, names: Iterable[str]) -> list[list[str]]:
     """What git says of each object: its name, kind and size, or its name and ``missing``."""
-    asked = "".join(f"{name}\n" for name in names).encode()
-    out = run_checked(mirror, "cat-file", "--batch-check", "--buffer", data=asked)
+    lines = "".join(f"{name}\n" for name in names).encode()
+    out = run_checked(mirror, "cat-file", "--batch-check", "--buffer", data=lines)
     return [line.split() for line in out.decode("ascii", "replace").splitlines()]
 
 
@@ -88,11 +88,11 @@ def contents(mirror: Path, blobs: Iterable[str]) -> Iterator[tuple[str, bytes]]:
 
     :raises GitError: where one is absent or damaged.
     """
-    asked = list(dict.fromkeys(blobs))
-    if not asked:
+    names = list(dict.fromkeys(blobs))
+    if not names:
         return
-    with stream(mirror, "cat-file", "--batch", "--buffer", data="".join(f"{b}\n" for b in asked).encode()) as out:
-        for blob in asked:
+    with stream(mirror, "cat-file", "--batch", "--buffer", data="".join(f"{b}\n" for b in names).encode()) as out:
+        for blob in names:
             header = out.readline().split()
             if len(header) != 3 or header[1] != b"blob":
                 raise GitError(f"object {blob} is absent from {mirror} or damaged there")
@@ -122,7 +122,7 @@ def absent_objects(mirror: Path) -> list[str]:
 
 def whole_refs(mirror: Path, refs: dict[str, str]) -> dict[str, str]:
     """Give the refs whose object is there."""
-    here = {words[0] for words in _looked_up(mirror, sorted(set(refs.values()))) if words[-1] != "missing"}
+    here = {words[0] for words in _lookup(mirror, sorted(set(refs.values()))) if words[-1] != "missing"}
     return {name: sha for name, sha in refs.items() if sha in here}
 
 
@@ -137,5 +137,5 @@ def still_shallow(mirror: Path, commits: set[str]) -> set[str]:
     every = sorted({parent for several in parents.values() for parent in several})
     if not every:
         return set()
-    here = {words[0] for words in _looked_up(mirror, every) if words[-1] != "missing"}
+    here = {words[0] for words in _lookup(mirror, every) if words[-1] != "missing"}
     return {commit for commit, several in parents.items() if not here.issuperset(several)}

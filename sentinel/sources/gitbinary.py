@@ -89,8 +89,8 @@ def reason(text: str) -> str:
     lines = [line.strip() for line in re.split(r"[\r\n]", text) if line.strip()]
     full = [line for line in lines if _FULL.search(line)]
     telling = full or [line for line in lines if _TELLING.match(line)] or lines[-1:]
-    said = re.sub(r"^(fatal|error|remote): ", "", telling[0]) if telling else "git gave no reason"
-    return redacted(f"{said}; {MORE_ROOM}" if full else said)
+    message = re.sub(r"^(fatal|error|remote): ", "", telling[0]) if telling else "git gave no reason"
+    return redacted(f"{message}; {MORE_ROOM}" if full else message)
 
 
 _TELLING = re.compile(r"(fatal|error|remote: (fatal|error)|ERROR)[: ]")
@@ -235,9 +235,9 @@ def bounded(git_dir: Path, *arguments: str, most: int, seconds: float | None = N
             out: bytes = process.stdout.read(most + 1)
             if len(out) > most:
                 raise GitError(f"git {arguments[0]} lists more than any revision that Sentinel knows has")
-            said = process.stderr.read().decode("utf-8", "replace")
+            message = process.stderr.read().decode("utf-8", "replace")
             if process.proc.wait():
-                raise GitError(reason(said))
+                raise GitError(reason(message))
             return out
         finally:
             alarm.cancel()
@@ -269,7 +269,7 @@ def run_with_progress(
 
     :raises GitError: where it does not succeed.
     """
-    said: list[str] = []
+    messages: list[str] = []
     rest = b""
     how = {"settings": settings, "environment": environment, "with_stdout": False}
     with _input(data) as stdin, _process(git_dir, arguments, istream=stdin, **how) as process:
@@ -280,7 +280,7 @@ def run_with_progress(
                 if text and progress:
                     progress(text)
                 if text and "%" not in text:
-                    said.append(text)
+                    messages.append(text)
         status = process.proc.wait()
     if status:
-        raise GitError(reason("\n".join([*said, rest.decode("utf-8", "replace")])))
+        raise GitError(reason("\n".join([*messages, rest.decode("utf-8", "replace")])))

@@ -52,12 +52,12 @@ def read_refs(git_dir: Path) -> dict[str, str]:
 
 def _packed(path: Path) -> dict[str, str]:
     try:
-        known = path.stat()
+        status = path.stat()
     except OSError:
         return {}
-    if not stat.S_ISREG(known.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         return {}
-    return dict(_read_packed(path, known.st_ino, known.st_mtime_ns, known.st_size))
+    return dict(_read_packed(path, status.st_ino, status.st_mtime_ns, status.st_size))
 
 
 # A repository has a ref for each of its pull requests, and a run looks a hundred names up. Whoever changes the file

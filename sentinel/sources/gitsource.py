@@ -27,13 +27,13 @@ def open_git(
     """
     home = store.home
     if is_sha(ref.name):
-        known = checkouts.cached(home, target, ref, _key(target, ref.name))
-        if known is not None:
-            return known
+        checkout = checkouts.cached(home, target, ref, _key(target, ref.name))
+        if checkout is not None:
+            return checkout
     commit = store.resolve(target, ref.name, pull=pull, progress=progress)
-    known = checkouts.cached(home, target, ref, _key(target, commit))
-    if known is not None:
-        return known
+    checkout = checkouts.cached(home, target, ref, _key(target, commit))
+    if checkout is not None:
+        return checkout
     if progress:
         progress(f"{target.name} {ref.short}: reading {commit[:12]}")
     try:
@@ -62,9 +62,9 @@ def _materialise(target: Target, ref: Ref, store: MirrorStore, commit: str, prog
         elif (reason := too_large(entry.path, entry.size)) is not None:
             left_out.append(LeftOut(entry.path, entry.size, reason))
 
-    def contents(asked: Sequence[Entry]) -> Iterable[tuple[Entry, bytes]]:
+    def contents(selection: Sequence[Entry]) -> Iterable[tuple[Entry, bytes]]:
         places: dict[str, list[Entry]] = {}
-        for entry in asked:
+        for entry in selection:
             places.setdefault(entry.blob, []).append(entry)
         for blob, content in git_objects.contents(store.path(target.name), places):
             for entry in places[blob]:

@@ -103,8 +103,8 @@ class MirrorStore:
 
     def list(self) -> list[Mirror]:
         """Give every mirror, those that were cut off half-way too."""
-        found = sorted(self.home.mirrors.glob("*.git")) if self.home.mirrors.is_dir() else []
-        return [describe(path.name.removesuffix(".git"), path) for path in found]
+        paths = sorted(self.home.mirrors.glob("*.git")) if self.home.mirrors.is_dir() else []
+        return [describe(path.name.removesuffix(".git"), path) for path in paths]
 
     def get(self, target: str) -> Mirror | None:
         """Give the whole mirror of a target, or None."""
@@ -180,13 +180,13 @@ class MirrorStore:
         url = self.url(target.name)
         with writing(self.home.path), self._locked(target.name):
             self._sweep(target.name)
-            known = gitrefs.read_refs(path)
+            ours = gitrefs.read_refs(path)
             try:
                 theirs, _ = transfers.remote_refs(path, url)
                 pulls = [
                     f"+{name}:{name}"
                     for name, sha in theirs.items()
-                    if name.startswith("refs/pull/") and known.get(name, sha) != sha
+                    if name.startswith("refs/pull/") and ours.get(name, sha) != sha
                 ]
                 came = transfers.fetch(path, url, [*transfers.BRANCHES_AND_TAGS, *pulls], progress)
             except GitError as error:
@@ -204,9 +204,9 @@ class MirrorStore:
         """
         path, url = self.path(target), self.url(target)
         key = (target, " ".join(refspecs))
-        for known in (key, (target, "")):
-            if known in self._unreachable:
-                raise GitError(self._unreachable[known])
+        for scope in (key, (target, "")):
+            if scope in self._unreachable:
+                raise GitError(self._unreachable[scope])
         try:
             with writing(self.home.path), self._locked(target):
                 self._adopt(path, transfers.fetch(path, url, refspecs, progress))
@@ -317,9 +317,9 @@ class MirrorStore:
         except GitError as error:
             raise SentinelError(f"{described} is not whole ({error}); fetch or copy it again") from error
         if not is_the_target:
-            looked = ", ".join(root.path for root in target.roots)
+            names = ", ".join(root.path for root in target.roots)
             raise SentinelError(
-                f"{described} is not {base_name(target.name)}: no commit has any of its packages ({looked}); "
+                f"{described} is not {base_name(target.name)}: no commit has any of its packages ({names}); "
                 f"give a copy of {target.repository or 'its repository'}"
             )
         path = self.home.mirror(target.name)

@@ -63,8 +63,8 @@ def open_path(target: Target, ref: Ref, home: Home) -> Checkout:
         raise Unavailable(f"{target.name}: {top} is not a directory")
     roots = {root.path: top / root.path for root in target.roots if _real_directory(top, root.path)}
     if not roots:
-        looked = ", ".join(root.path for root in target.roots)
-        raise Unavailable(f"{target.name}: {top} has none of its package roots; looked for {looked}")
+        names = ", ".join(root.path for root in target.roots)
+        raise Unavailable(f"{target.name}: {top} has none of its package roots; looked for {names}")
     tree = _Files(roots)
     commit, committed = _head(target, top)
     dirty = commit is not None and tree_hash(tree.entries) != committed
@@ -84,11 +84,13 @@ def open_installed(target: Target, ref: Ref, home: Home, python: str | None = No
         answer = bubblewrap.ask(python, "-I", "-c", _FIND, target.pypi or target.name, *target.packages)
     except bubblewrap.InterpreterError as error:
         raise Unavailable(f"{target.name}: {error}") from None
-    found = {root.path: Path(answer["found"][root.package]) for root in target.roots if root.package in answer["found"]}
-    if not found:
-        looked = ", ".join(target.packages)
-        raise Unavailable(f"{target.name} is not installed for {python or sys.executable}; looked for {looked}")
-    tree = _Files(found, follow=True)
+    folders = {
+        root.path: Path(answer["found"][root.package]) for root in target.roots if root.package in answer["found"]
+    }
+    if not folders:
+        names = ", ".join(target.packages)
+        raise Unavailable(f"{target.name} is not installed for {python or sys.executable}; looked for {names}")
+    tree = _Files(folders, follow=True)
     return checkouts.materialise(
         home, target, ref, tree.entries, tree.contents, tree.left_out, version=answer["version"]
     )
@@ -115,8 +117,8 @@ class _Files:
                 except OSError as error:
                     raise Unavailable(f"{path} cannot be read: {error.strerror}") from error
 
-    def contents(self, asked: Sequence[Entry]) -> Iterable[tuple[Entry, bytes]]:
-        return ((entry, self._content[entry.path]) for entry in asked)
+    def contents(self, selection: Sequence[Entry]) -> Iterable[tuple[Entry, bytes]]:
+        return ((entry, self._content[entry.path]) for entry in selection)
 
     def _read(self, name: str, path: Path, follow: bool) -> None:
         status = path.stat() if follow else path.lstat()

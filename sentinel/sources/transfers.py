@@ -35,8 +35,8 @@ def _transfer_directory(mirror: Path, url: str) -> Iterator[tuple[Path, dict[str
             f'[remote "origin"]\n\turl = "{url}"\n\tpromisor = true\n\tpartialclonefilter = {FILTER}\n'
         )
         # Under names of their own the mirror's refs cannot be in the way of what comes.
-        known = sorted(set(read_refs(mirror).values()))
-        write_refs(folder, {f"{_HAVE}{number:07d}": sha for number, sha in enumerate(known)})
+        shas = sorted(set(read_refs(mirror).values()))
+        write_refs(folder, {f"{_HAVE}{number:07d}": sha for number, sha in enumerate(shas)})
         write_shallow(folder, read_shallow(mirror))
         yield (
             folder,
@@ -71,7 +71,7 @@ def fetch(
     url: str,
     wanted: Sequence[str],
     progress: Progress | None,
-    told: str = "fetching",
+    message: str = "fetching",
     filtered: str = FILTER,
     settings: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
@@ -83,7 +83,7 @@ def fetch(
     """
     with _transfer_directory(mirror, url) as (folder, environment):
         if progress:
-            progress(f"{told} from {redacted(url)}")
+            progress(f"{message} from {redacted(url)}")
         _require_a_git_server(folder, url, environment)
         run_with_progress(
             folder, "fetch", "--progress", f"--filter={filtered}", "--no-tags", "--no-write-fetch-head",
@@ -101,8 +101,8 @@ def fetch_objects(mirror: Path, url: str, oids: Sequence[str], progress: Progres
 
     :raises GitError: as :func:`fetch`.
     """
-    told = f"fetching {len(oids)} file{'s' * (len(oids) != 1)}"
-    fetch(mirror, url, oids, progress, told, "blob:none", {"fetch.negotiationAlgorithm": "noop"})
+    message = f"fetching {len(oids)} file{'s' * (len(oids) != 1)}"
+    fetch(mirror, url, oids, progress, message, "blob:none", {"fetch.negotiationAlgorithm": "noop"})
 
 
 def remote_refs(mirror: Path, url: str) -> tuple[dict[str, str], str | None]:

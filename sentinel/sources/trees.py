@@ -87,12 +87,12 @@ def streamed_blob_id(file: IO[bytes], size: int) -> str:
     :raises Unavailable: where the file has another size.
     """
     digest = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
-    found = 0
+    length = 0
     while piece := file.read(1 << 20):
         digest.update(piece)
-        found += len(piece)
-    if found != size:
-        raise Unavailable(f"a file has {found} bytes where {size} were announced: it changed, or is damaged")
+        length += len(piece)
+    if length != size:
+        raise Unavailable(f"a file has {length} bytes where {size} were announced: it changed, or is damaged")
     return digest.hexdigest()
 
 

@@ -69,7 +69,7 @@ class Failed:
 
     :ivar unknown_input: the input that the boundary has no parameter for, where that is why.
     :ivar place: the file that needs another Python, where that is why.
-    :ivar asked: see :mod:`sentinel.worker.trace`; None: unknown.
+    :ivar questions: see :mod:`sentinel.worker.trace`; None: unknown.
     :ivar slip: see :func:`sentinel.worker.slips.slip`.
     """
 
@@ -79,7 +79,7 @@ class Failed:
     provenance: Claim | None = None
     unknown_input: str = ""
     place: str = ""
-    asked: tuple[str, ...] | None = None
+    questions: tuple[str, ...] | None = None
     slip: str = ""
 
 
@@ -91,11 +91,11 @@ class Measured:
     provenance: Claim
     ghosts: tuple[str, ...]
     stand_ins: tuple[StandIn, ...]
-    asked: tuple[str, ...] | None = None
+    questions: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
-class Called:
+class Reply:
     """What one call of a session came to: an observation, or why there is none.
 
     :ivar silent: why the contract's reference has no answer.
@@ -111,13 +111,13 @@ class Called:
 
 
 @dataclass(frozen=True)
-class Sat:
+class Replies:
     """What a session answered.
 
     :ivar functions: the target's own that ran.
     """
 
-    answers: Mapping[str, Called]
+    answers: Mapping[str, Reply]
     provenance: Claim | None = None
     ghosts: tuple[str, ...] = ()
     stand_ins: tuple[StandIn, ...] = ()
@@ -126,9 +126,9 @@ class Sat:
 
 def of_greeting(answer: Any) -> dict[str, Any]:
     """:raises ProtocolError: where it is not what a zygote says first."""
-    told = _fields(answer, {"python", "torch", "numpy", "platform", "pid", "uncontained"})
-    words = {name: text(told[name]) for name in ("python", "torch", "numpy", "platform")}
-    return {**words, "pid": told["pid"], "uncontained": told["uncontained"] and text(told["uncontained"])}
+    fields = _fields(answer, {"python", "torch", "numpy", "platform", "pid", "uncontained"})
+    words = {name: text(fields[name]) for name in ("python", "torch", "numpy", "platform")}
+    return {**words, "pid": fields["pid"], "uncontained": fields["uncontained"] and text(fields["uncontained"])}
 
 
 def of_preload(answer: Any) -> dict[str, str | None]:
@@ -141,40 +141,40 @@ def of_import(answer: Any) -> tuple[str, ...]:
 
     :raises ProtocolError: where it is no answer to an import.
     """
-    told = _fields(answer, {"imported", "compiled"})
-    return _words(told["compiled"])
+    fields = _fields(answer, {"imported", "compiled"})
+    return _words(fields["compiled"])
 
 
 def of_probe(answer: Any, variants: Collection[str]) -> Measured | Failed:
     """:raises ProtocolError: where it is no answer to a probe of these variants."""
-    told = _fields(answer, {"failure"} if _has(answer, "failure") else _MEASURED, {"asked"})
-    asked = _words(told["asked"]) if "asked" in told else None
-    if "failure" in told:
-        return replace(_failed(told["failure"]), asked=asked)
-    observation = {name: _observed(values) for name, values in _named(told["observation"], variants).items()}
-    return Measured(observation, _claim(told["provenance"]), *_beside(told), asked=asked)
+    fields = _fields(answer, {"failure"} if _has(answer, "failure") else _MEASURED, {"asked"})
+    questions = _words(fields["asked"]) if "asked" in fields else None
+    if "failure" in fields:
+        return replace(_failed(fields["failure"]), questions=questions)
+    observation = {name: _observed(values) for name, values in _named(fields["observation"], variants).items()}
+    return Measured(observation, _claim(fields["provenance"]), *_beside(fields), questions=questions)
 
 
 def of_probes(answer: Any, requests: Sequence[Mapping[str, Any]]) -> tuple[Measured | Failed, ...]:
     """:raises ProtocolError: where these are not the answers to these probes."""
     if _has(answer, "failure"):  # the process ended before it had them all
         return ()
-    told = _fields(answer, {"answers"})["answers"]
-    if not isinstance(told, list) or len(told) != len(requests):
+    results = _fields(answer, {"answers"})["answers"]
+    if not isinstance(results, list) or len(results) != len(requests):
         raise ProtocolError("as many answers as questions")
-    return tuple(of_probe(each, request["variants"]) for each, request in zip(told, requests))
+    return tuple(of_probe(each, request["variants"]) for each, request in zip(results, requests))
 
 
-def of_session(answer: Any, calls: Collection[str]) -> Sat | Failed:
+def of_session(answer: Any, calls: Collection[str]) -> Replies | Failed:
     """:raises ProtocolError: where it is no answer to these calls."""
     if _has(answer, "failure"):
         return _failed(_fields(answer, {"failure"})["failure"])
-    told = _fields(answer, {"answers"}, _SAT)
-    answers = {name: _called(part) for name, part in _named(told["answers"], calls).items()}
-    if len(told) == 1:
-        return Sat(answers)
+    fields = _fields(answer, {"answers"}, _SAT)
+    answers = {name: _called(part) for name, part in _named(fields["answers"], calls).items()}
+    if len(fields) == 1:
+        return Replies(answers)
     _fields(answer, {"answers"} | _SAT)
-    return Sat(answers, _claim(told["provenance"]), *_beside(told), functions=_words(told["functions"]))
+    return Replies(answers, _claim(fields["provenance"]), *_beside(fields), functions=_words(fields["functions"]))
 
 
 @dataclass(frozen=True)
@@ -190,81 +190,81 @@ def of_source(answer: Any) -> Compiled | Failed:
     """:raises ProtocolError: where it is no answer about a source."""
     if _has(answer, "failure"):
         return _failed(_fields(answer, {"failure"})["failure"])
-    told = _fields(answer, {"codes", "names", "error"})
-    rows = [_list(row) for row in _list(told["codes"])]
+    fields = _fields(answer, {"codes", "names", "error"})
+    rows = [_list(row) for row in _list(fields["codes"])]
     if any(len(row) != 4 for row in rows):
         _refuse("code that is none")
-    found = [(_line(line), text(name), text(digest), _line(end)) for line, name, digest, end in rows]
-    return Compiled(tuple(found), _words(told["names"]), text(told["error"]))
+    codes = [(_line(line), text(name), text(digest), _line(end)) for line, name, digest, end in rows]
+    return Compiled(tuple(codes), _words(fields["names"]), text(fields["error"]))
 
 
 _MEASURED = {"observation", "provenance", "ghosts", "stand_ins"}
 _SAT = {"provenance", "ghosts", "stand_ins", "functions"}
 
 
-def _called(part: Any) -> Called:
-    told = _fields(part, set(), {"observation", "refused", "silent", "effects", "beside"})
+def _called(part: Any) -> Reply:
+    fields = _fields(part, set(), {"observation", "refused", "silent", "effects", "beside"})
     effects: Mapping[str, Any] = {}
     refused = None
-    if "effects" in told and _has(told["effects"], "refused"):
-        refused = _failed(_fields(told["effects"], {"refused"})["refused"])
-    elif "effects" in told:
-        found = _fields(told["effects"], {"mutated", "globals", "again"})
-        words = {name: list(_words(found[name])) for name in ("mutated", "globals")}
-        effects = {**words, "again": _observed(found["again"])}
-    if len(told.keys() - {"effects", "beside"}) != 1:
+    if "effects" in fields and _has(fields["effects"], "refused"):
+        refused = _failed(_fields(fields["effects"], {"refused"})["refused"])
+    elif "effects" in fields:
+        inner = _fields(fields["effects"], {"mutated", "globals", "again"})
+        words = {name: list(_words(inner[name])) for name in ("mutated", "globals")}
+        effects = {**words, "again": _observed(inner["again"])}
+    if len(fields.keys() - {"effects", "beside"}) != 1:
         _refuse("a call without one outcome")
-    if "observation" in told:
-        beside = _observed(told.get("beside", {}))
-        return Called(
-            _observed(told["observation"]), effects={"refused": refused} if refused else effects, beside=beside
+    if "observation" in fields:
+        beside = _observed(fields.get("beside", {}))
+        return Reply(
+            _observed(fields["observation"]), effects={"refused": refused} if refused else effects, beside=beside
         )
-    if "refused" in told:
-        failed = _failed(told["refused"])
+    if "refused" in fields:
+        failed = _failed(fields["refused"])
         # Which Python the checkout needs one call does not say, and its time is the whole request's.
         more = failed.kind in ("python", "timeout")
-        return Called(refused=replace(failed, kind="raised") if more else failed)
-    return Called(silent=text(told["silent"]) or "it does not say why")
+        return Reply(refused=replace(failed, kind="raised") if more else failed)
+    return Reply(silent=text(fields["silent"]) or "it does not say why")
 
 
 def _failed(failure: Any) -> Failed:
-    told = _fields(failure, {"kind", "reason", "traceback", "provenance"}, {"unknown_input", "place", "slip"})
-    if text(told["kind"]) not in KINDS:
+    fields = _fields(failure, {"kind", "reason", "traceback", "provenance"}, {"unknown_input", "place", "slip"})
+    if text(fields["kind"]) not in KINDS:
         _refuse("a failure of a kind that no worker knows of")
     return Failed(
-        told["kind"],
-        text(told["reason"]),
-        text(told["traceback"]),
-        None if told["provenance"] is None else _claim(told["provenance"]),
-        text(told.get("unknown_input", "")),
-        _path(told.get("place", "")),
-        slip=text(told.get("slip", "")),
+        fields["kind"],
+        text(fields["reason"]),
+        text(fields["traceback"]),
+        None if fields["provenance"] is None else _claim(fields["provenance"]),
+        text(fields.get("unknown_input", "")),
+        _path(fields.get("place", "")),
+        slip=text(fields.get("slip", "")),
     )
 
 
 def _claim(provenance: Any) -> Claim:
-    told = _fields(provenance, {"boundary", "module", "module_file", "file", "line", "signature", "layers"})
+    fields = _fields(provenance, {"boundary", "module", "module_file", "file", "line", "signature", "layers"})
     return Claim(
-        text(told["boundary"]),
-        text(told["module"]),
-        _path(told["module_file"]),
-        _path(told["file"]),
-        _line(told["line"]),
-        text(told["signature"]),
-        tuple(_layer(layer) for layer in _list(told["layers"])),
+        text(fields["boundary"]),
+        text(fields["module"]),
+        _path(fields["module_file"]),
+        _path(fields["file"]),
+        _line(fields["line"]),
+        text(fields["signature"]),
+        tuple(_layer(layer) for layer in _list(fields["layers"])),
     )
 
 
 def _layer(layer: Any) -> Layer:
-    told = _fields(layer, {"file", "line", "name", "digest"})
-    return Layer(_path(told["file"]), _line(told["line"]), text(told["name"]), text(told["digest"]))
+    fields = _fields(layer, {"file", "line", "name", "digest"})
+    return Layer(_path(fields["file"]), _line(fields["line"]), text(fields["name"]), text(fields["digest"]))
 
 
-def _beside(told: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[StandIn, ...]]:
-    pairs = [_words(pair) for pair in _list(told["stand_ins"])]
+def _beside(fields: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[StandIn, ...]]:
+    pairs = [_words(pair) for pair in _list(fields["stand_ins"])]
     if any(len(pair) != 2 for pair in pairs):
         _refuse("a stand-in without a reason")
-    return _words(told["ghosts"]), tuple(StandIn(*pair) for pair in pairs)
+    return _words(fields["ghosts"]), tuple(StandIn(*pair) for pair in pairs)
 
 
 def _observed(values: Any) -> dict[str, Any]:

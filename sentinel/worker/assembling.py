@@ -55,7 +55,7 @@ def _called(boundary: Any, inputs: Mapping[str, Any], how: Mapping[str, Any]) ->
     except Exception:
         if not objects.ASKED:
             raise
-    handed = {f"{place}.{name}": dict(_plain(given)) for place, (name, given) in enumerate(objects.HANDED)}
+    handed = {f"{place}.{name}": dict(_plain(values)) for place, (name, values) in enumerate(objects.HANDED)}
     if objects.ASKED and not any(handed.values()):
         raise DriftError(f"the code uses {objects.ASKED[0]}, which the lexicon does not know")
     if returned is not None and type(returned) is not objects.Unknown and not objects.ASKED:
@@ -87,12 +87,12 @@ def _complete(returned: Any) -> Any:
 
 
 async def _gathered(returned: AsyncIterator[Any]) -> list[Any]:
-    found = []
+    items = []
     async for each in returned:
-        found.append(each)
-        if len(found) == _MOST:
+        items.append(each)
+        if len(items) == _MOST:
             break
-    return found
+    return items
 
 
 def _state(value: Any) -> Iterator[tuple[str, Any]]:
@@ -107,18 +107,18 @@ def _state(value: Any) -> Iterator[tuple[str, Any]]:
 def _plain(own: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     import torch
 
-    asked, used = len(objects.ASKED), len(ghosts.state().used)
+    refusals, used = len(objects.ASKED), len(ghosts.state().used)
     for name, part in list(own.items()):
         try:
-            for path, found in islice(parts_of(part, name), _MOST):
-                if type(found) in (int, float, bool, str):
-                    yield path.lstrip("."), found
-                elif isinstance(found, torch.Tensor):
-                    yield path.lstrip("."), found.detach().clone()
+            for path, leaf in islice(parts_of(part, name), _MOST):
+                if type(leaf) in (int, float, bool, str):
+                    yield path.lstrip("."), leaf
+                elif isinstance(leaf, torch.Tensor):
+                    yield path.lstrip("."), leaf.detach().clone()
         except Exception:  # something in it is unknown
             continue
         finally:
-            del objects.ASKED[asked:], ghosts.state().used[used:]
+            del objects.ASKED[refusals:], ghosts.state().used[used:]
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
@@ -286,8 +286,8 @@ class _Maker:
                     value = column[place] if several else column
                 if isinstance(value, list):
                     value = value[: length + len(value) - width]
-                given = groups.index(value) if value in groups else value
-                one.update({name: given}) if isinstance(one, dict) else object.__setattr__(one, name, given)
+                entry = groups.index(value) if value in groups else value
+                one.update({name: entry}) if isinstance(one, dict) else object.__setattr__(one, name, entry)
             made.append(one)
         if spec["nested"]:
             labels = dict.fromkeys(groups or range(len(made)))
@@ -303,7 +303,7 @@ class _Maker:
         tensors = {name: value for name, value in fields.items() if isinstance(value, torch.Tensor)}
         others = {name: value for name, value in fields.items() if name not in tensors}
         meta = {name: self.made(part) for name, part in spec.get("meta", {}).items()}
-        made = objects.found(spec["of"])
+        made = objects.lookup(spec["of"])
         if hasattr(made, "from_dict") and "non_tensors" in inspect.signature(made.from_dict).parameters:
             arrays = {name: self._formed(value, "array") for name, value in others.items() if isinstance(value, list)}
             others = {name: value for name, value in others.items() if name not in arrays}
@@ -324,7 +324,7 @@ class _Maker:
     def _object(self, spec: Mapping[str, Any]) -> Any:
         """The framework's own object with its own defaults, where it can be made so; else one of what is read."""
         made: Any = None
-        known: Mapping[str, Any] = spec["attributes"]
+        attributes: Mapping[str, Any] = spec["attributes"]
         if spec["of"] == "context":
             return objects.Context()
         if spec["of"] == "self":
@@ -334,18 +334,18 @@ class _Maker:
         elif spec["of"]:
             made = objects.default(spec["of"])
         if made is None:
-            reads = list(_reads(known))
+            reads = list(_reads(attributes))
             unknown = [steps for steps, part in reads if "unknown" in part]
             if reads or spec.get("whole"):
                 whole = spec.get("whole", False)
                 made = objects.configured(self._how["defaults"], [steps for steps, _ in reads], unknown, whole)
         made = objects.Settings() if made is None else made
-        self._give(made, known, spec["of"])
+        self._give(made, attributes, spec["of"])
         return objects.as_loaded(made)
 
-    def _give(self, made: Any, known: Mapping[str, Any], of: str) -> None:
+    def _give(self, made: Any, attributes: Mapping[str, Any], of: str) -> None:
         """Put in what is known, where the object's own does not say that it is something else."""
-        for name, part in known.items():
+        for name, part in attributes.items():
             there = made.get(name) if isinstance(made, dict) else getattr(made, name, None)
             if "attributes" in part and not part["of"] and _takes(there):
                 self._give(there, part["attributes"], "")

@@ -124,14 +124,14 @@ def ask(python: str | None, *words: str, devices: Iterable[str] = ()) -> Any:
         )  # fmt: skip
         if done.returncode == 0:
             return json.loads(done.stdout.splitlines()[-1])
-        said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        reason = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
     except OSError as error:
-        said = error.strerror or str(error)
+        reason = error.strerror or str(error)
     except subprocess.TimeoutExpired:
-        said = f"no answer within {_PATIENCE} s"
+        reason = f"no answer within {_PATIENCE} s"
     except (ValueError, IndexError, RecursionError):
-        said = "it printed something else"
-    raise InterpreterError(f"cannot run {name}: {said}")
+        reason = "it printed something else"
+    raise InterpreterError(f"cannot run {name}: {reason}")
 
 
 def environment() -> dict[str, str]:

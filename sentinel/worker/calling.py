@@ -27,7 +27,7 @@ class Boundary:
     :ivar path: the dotted path under which it was found.
     :ivar function: the callable as the target's own code would reach it.
     :ivar owner: the class that holds it, for a method.
-    :ivar given: canonical inputs that the scenario gives itself; one of these that the boundary cannot take is drift,
+    :ivar scenario_inputs: canonical inputs that the scenario gives itself: one of these without a parameter is drift,
         while an input filled from a default may be left out.
     :ivar beside: what a member of a family takes beside what the family does, by its own names.
     """
@@ -37,7 +37,7 @@ class Boundary:
     function: Callable[..., Any]
     owner: type | None
     binding: Binding
-    given: frozenset[str] = frozenset()
+    scenario_inputs: frozenset[str] = frozenset()
     device: str = "cpu"
     imported: Mapping[str, ModuleType] = field(default_factory=dict)
     beside: Mapping[str, Any] = field(default_factory=dict)
@@ -74,11 +74,11 @@ class Boundary:
         arguments: dict[str, Any] = {}
         for name, value in inputs.items():
             candidates = self.binding.arguments.get(name, (name,))
-            found = next((candidate for candidate in candidates if candidate in parameters), None)
-            if found is not None:
-                if value is not None or name in self.given:
-                    arguments[found] = value
-            elif name in self.given and value is not None:
+            parameter = next((candidate for candidate in candidates if candidate in parameters), None)
+            if parameter is not None:
+                if value is not None or name in self.scenario_inputs:
+                    arguments[parameter] = value
+            elif name in self.scenario_inputs and value is not None:
                 raise UnknownInputError(
                     f"{self.path}{inspect.signature(self.function)} has no parameter for {name!r} "
                     f"(looked for {', '.join(candidates)}; it has {', '.join(parameters)})",
@@ -147,22 +147,22 @@ def resolve(path: str, roots: tuple[str, ...], near: bool = True) -> tuple[Modul
     if name is None or len(name.split(".")) == len(attributes):
         raise DriftError(f"{path} is not in this checkout{_nearest_definition(attributes[-1], roots) if near else ''}")
     module = import_whole(name)
-    found: Any = module
+    value: Any = module
     owner: type | None = None
     walked = name
     for attribute in attributes[len(name.split(".")) :]:
-        owner = found if isinstance(found, type) else None
-        if not hasattr(found, attribute):
-            nearest = _nearest(path, found, attribute, roots) if near else ""
+        owner = value if isinstance(value, type) else None
+        if not hasattr(value, attribute):
+            nearest = _nearest(path, value, attribute, roots) if near else ""
             raise DriftError(f"{walked} has no {attribute!r} in this checkout{nearest}")
-        found = getattr(found, attribute)
+        value = getattr(value, attribute)
         walked = f"{walked}.{attribute}"
-    return module, found, owner
+    return module, value, owner
 
 
-def _nearest(path: str, found: Any, attribute: str, roots: tuple[str, ...]) -> str:
+def _nearest(path: str, owner: Any, attribute: str, roots: tuple[str, ...]) -> str:
     """What is near an attribute that was looked for on the way along a dotted path."""
-    near = difflib.get_close_matches(attribute, dir(found), 1)
+    near = difflib.get_close_matches(attribute, dir(owner), 1)
     there = f"; the nearest there is {near[0]!r}" if near else ""
     last = path.rpartition(".")[2]
     if attribute == last:
@@ -223,16 +223,16 @@ def layers_of(function: Any) -> list[dict[str, Any]]:
     """The code that a call runs, from the outermost wrapper of a decorator to the function itself: of each its file,
     line, name and digest. What is called without having Python code (an object of C's) has no digest."""
     layers = []
-    seen: set[int] = set()
-    while function is not None and id(function) not in seen:
-        seen.add(id(function))
+    ids: set[int] = set()
+    while function is not None and id(function) not in ids:
+        ids.add(id(function))
         called = getattr(function, "__func__", function)
         if not isinstance(called, FunctionType):  # an object: what is called is its type's
             called = inspect.getattr_static(type(called), "__call__", None)
         if isinstance(called, FunctionType):
             code = called.__code__
-            told = {"file": code.co_filename, "line": code.co_firstlineno, "name": code.co_name}
-            layers.append({**told, "digest": codes.digest(code)})
+            place = {"file": code.co_filename, "line": code.co_firstlineno, "name": code.co_name}
+            layers.append({**place, "digest": codes.digest(code)})
         else:
             layers.append({"file": "", "line": 0, "name": type(function).__name__, "digest": ""})
         function = getattr(function, "__wrapped__", None)
@@ -268,9 +268,9 @@ def answer_at_import(answers: Mapping[str, Any], roots: tuple[str, ...]) -> None
                 importlib.import_module(name)
         owner = sys.modules.get(name)
         if isinstance(answer, Alias):
-            module, _, found = answer.path.rpartition(".")
+            module, _, member = answer.path.rpartition(".")
             with contextlib.suppress(ImportError, AttributeError):  # an environment that has the one lacks the other
-                setattr(owner, attribute, getattr(importlib.import_module(module), found))
+                setattr(owner, attribute, getattr(importlib.import_module(module), member))
         elif hasattr(owner, attribute):
             called = callable(getattr(owner, attribute))
             setattr(owner, attribute, (lambda *_, _answer=answer, **__: _answer) if called else answer)

@@ -102,7 +102,7 @@ class Group:
 
 def _places(root: Path, membership: Path) -> dict[str, list[tuple[int, Path]]]:
     """controller -> (version of the hierarchy, folder that groups could be made in), the likeliest first."""
-    found: dict[str, list[tuple[int, Path]]] = {name: [] for name in _LIMITS}
+    places: dict[str, list[tuple[int, Path]]] = {name: [] for name in _LIMITS}
     with contextlib.suppress(OSError):
         for line in membership.read_text().splitlines():
             _, controllers, own = line.split(":", 2)
@@ -111,12 +111,12 @@ def _places(root: Path, membership: Path) -> dict[str, list[tuple[int, Path]]]:
                     # A group that has processes cannot have groups with limits in it; beside it there may be room.
                     for folder in dict.fromkeys((base / own[1:], (base / own[1:]).parent)):
                         for name in _delegated(folder):
-                            found[name].append((2, folder))
+                            places[name].append((2, folder))
             for name in set(controllers.split(",")) & set(_LIMITS):
                 # In a container the path may be the host's, and what is mounted here the container's own part.
                 folders = (root / name / own[1:], root / name)
-                found[name] += [(1, folder) for folder in dict.fromkeys(folders) if folder.is_dir()]
-    return found
+                places[name] += [(1, folder) for folder in dict.fromkeys(folders) if folder.is_dir()]
+    return places
 
 
 def _delegated(folder: Path) -> set[str]:

@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 from sentinel.errors import SentinelError
 from sentinel.targets.checkout import Checkout
 from sentinel.worker import answers, bubblewrap, protocol, syscalls
-from sentinel.worker.answers import Compiled, Failed, Measured, Sat, WorkerKind
+from sentinel.worker.answers import Compiled, Failed, Measured, Replies, WorkerKind
 from sentinel.worker.limits import USERS
 from sentinel.worker.processes import Leader
 
@@ -324,8 +324,8 @@ class Zygote:
         # Under no other level than strict: there the process that imports has written it already.
         if not files or self.sandbox != "strict" or self._in_bubblewrap:
             return None
-        said, tree = set(files), str(checkout.path)
-        names = [name for name in made_with if name.endswith(".py") and f"{tree}/{name}" in said]
+        paths, tree = set(files), str(checkout.path)
+        names = [name for name in made_with if name.endswith(".py") and f"{tree}/{name}" in paths]
         if names:
             with self._lock, contextlib.suppress(EOFError, OSError, protocol.ProtocolError):
                 with _room():
@@ -499,8 +499,8 @@ class TargetProcess:
             "contract_file": contract_file,
             "contract": contract,
         }
-        told = self._ask(message, self._options.timeout, "while its modules were imported", answers.of_import)
-        return [] if isinstance(told, Failed) else list(told)
+        sources = self._ask(message, self._options.timeout, "while its modules were imported", answers.of_import)
+        return [] if isinstance(sources, Failed) else list(sources)
 
     def probe(self, request: Mapping[str, Any]) -> Measured | Failed:
         """Run one probe."""
@@ -512,8 +512,8 @@ class TargetProcess:
         """Run several probes in one process; no answers where it ended, or took longer than ``timeout`` seconds."""
         message = {"op": "probes", "questions": list(requests), "timeout": timeout, "device": self._options.device}
         parse = partial(answers.of_probes, requests=requests)
-        told = self._ask(message, timeout, "while probes ran", parse)
-        return () if isinstance(told, Failed) else told
+        results = self._ask(message, timeout, "while probes ran", parse)
+        return () if isinstance(results, Failed) else results
 
     def compiled(self, source: bytes | str, timeout: float) -> Compiled | Failed:
         """Say what a source defines: of these bytes, or of a file as this process sees it. Nothing of it is run."""
@@ -568,8 +568,8 @@ class TargetProcess:
                 self._channel.settimeout(timeout + _GRACE)
                 protocol.send(self._channel, {**message, "nonce": nonce})
                 answer = _own(protocol.receive(self._channel, began + timeout + _GRACE), nonce)
-            told = parsed(answer)
-            if isinstance(told, Failed) and told.kind == "timeout" and time.monotonic() < began + timeout:
+            result = parsed(answer)
+            if isinstance(result, Failed) and result.kind == "timeout" and time.monotonic() < began + timeout:
                 raise protocol.ProtocolError("a time that is over before it is")
         except TimeoutError:
             return self._bury("timeout", f"the target process did not answer within {timeout:g} s {when}")
@@ -577,7 +577,7 @@ class TargetProcess:
             return self._bury("crash", f"the target process ended {when}")
         except protocol.ProtocolError as error:
             return self._bury("crash", f"the target process sent something that is no answer {when}: {error}")
-        return told
+        return result
 
     def _bury(self, kind: WorkerKind, reason: str) -> Failed:
         self.dead = Failed(kind, reason)
@@ -616,7 +616,7 @@ class Session:
         except OSError:
             self._bury("the session ended")
 
-    def receive(self) -> Sat | Failed:
+    def receive(self) -> Replies | Failed:
         """The answer to what was sent, or a failure; after one of the session's own it is dead."""
         if not self.dead:
             try:

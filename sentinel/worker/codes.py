@@ -48,20 +48,20 @@ def described(source: bytes | str) -> dict[str, Any]:
         code = compile(content, "", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         return {"codes": [], "names": [], "error": type(error).__name__}
-    told = [[each.co_firstlineno, each.co_name, digest(each), last_line(each)] for each in within(code)]
-    return {"codes": told, "names": sorted(set(_names(tree.body, ""))), "error": ""}
+    rows = [[each.co_firstlineno, each.co_name, digest(each), last_line(each)] for each in within(code)]
+    return {"codes": rows, "names": sorted(set(_names(tree.body, ""))), "error": ""}
 
 
 def _names(body: list[Any], owner: str) -> Iterator[str]:
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield f"{owner}{node.name}"
-            told = node.args
+            arguments = node.args
             for parameter in (
-                *told.posonlyargs,
-                *told.args,
-                *told.kwonlyargs,
-                *filter(None, (told.vararg, told.kwarg)),
+                *arguments.posonlyargs,
+                *arguments.args,
+                *arguments.kwonlyargs,
+                *filter(None, (arguments.vararg, arguments.kwarg)),
             ):
                 yield f"{owner}{node.name}({parameter.arg})"
         elif isinstance(node, ast.ClassDef):

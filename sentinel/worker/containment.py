@@ -141,18 +141,18 @@ def reason_against() -> str | None:
             finally:
                 os._exit(0)
         os.close(write)
-        said = b""
+        message = b""
         while part := os.read(read, 400):
-            said += part
+            message += part
         os.close(read)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, 0)
-    return said.decode(errors="replace") or None
+    return message.decode(errors="replace") or None
 
 
 def _place_of(package: str) -> str | None:
-    found = importlib.util.find_spec(package)
-    return found.origin if found is not None else None
+    spec = importlib.util.find_spec(package)
+    return spec.origin if spec is not None else None
 
 
 def _settle_in(scratch: str) -> None:
@@ -194,8 +194,8 @@ def may_be_others() -> bool:
     in a user namespace with hardly anybody else in it."""
     if os.geteuid() != 0:
         return False
-    known = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
-    return any(first <= USERS.start and USERS.stop <= first + count for first, _, count in known)
+    ranges = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    return any(first <= USERS.start and USERS.stop <= first + count for first, _, count in ranges)
 
 
 def _map_to_itself(user: int, group: int) -> None:
@@ -294,7 +294,7 @@ def _bind(place: str, root: str, flags: int = _MS_RDONLY | _MS_NOSUID | _MS_NODE
 def _mounts_below(folder: str) -> list[str]:
     lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
     # Blanks and the like are written as octal numbers there.
-    places = [re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), line.split()[4]) for line in lines]
+    places = [re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), line.split()[4]) for line in lines]
     return [place for place in places if place.startswith(f"{folder}/")]
 
 

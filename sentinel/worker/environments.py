@@ -32,20 +32,20 @@ def places_of(python: str) -> Iterator[str]:
 
 def _libraries() -> Iterator[str]:
     """Folders in which the loader looks for shared libraries, beside the usual ones: torch may be built on some."""
-    told = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     for file in ("/etc/ld.so.conf", *glob.glob("/etc/ld.so.conf.d/*.conf")):
-        told += [line.strip() for line in _text(file).splitlines()]
-    yield from (folder for folder in told if os.path.isabs(folder) and glob.glob(f"{glob.escape(folder)}/*.so*"))
+        folders += [line.strip() for line in _text(file).splitlines()]
+    yield from (folder for folder in folders if os.path.isabs(folder) and glob.glob(f"{glob.escape(folder)}/*.so*"))
 
 
 def _hops(python: str) -> Iterator[str]:
     """An interpreter, what it is a link to, and that of the environment that it was made from."""
-    left, seen = [python], set()
+    left, places = [python], set()
     while left:
         place = os.path.normpath(left.pop())
-        if place in seen:
+        if place in places:
             continue
-        seen.add(place)
+        places.add(place)
         yield place
         if os.path.islink(place):
             left.append(os.path.join(os.path.dirname(place), os.readlink(place)))
@@ -61,9 +61,9 @@ def _elsewhere(packages: str) -> Iterator[str]:
     """Folders that a folder of packages refers to: what was installed to be edited."""
     for file in glob.glob(f"{glob.escape(packages)}/*.dist-info/direct_url.json"):
         try:
-            told = json.loads(_text(file))
-            if told["dir_info"]["editable"]:
-                yield unquote(urlsplit(told["url"]).path)
+            record = json.loads(_text(file))
+            if record["dir_info"]["editable"]:
+                yield unquote(urlsplit(record["url"]).path)
         except (ValueError, KeyError, TypeError, RecursionError):
             continue
     for file in glob.glob(f"{glob.escape(packages)}/*.pth"):

@@ -148,9 +148,9 @@ def rule_reward(
 
     :param knows: the ways to write an answer that it knows: of :data:`NORMALISERS`, or of the contract's ``NOTATIONS``.
     """
-    said: dict[str, tuple[Any, ...]] = {"wording": wordings} if wordings else {}
-    said["notation"] = (*_AS_IS, *NORMALISERS.get(knows, knows).split())
-    return Binding(path, "rule_reward", call=call, accepts={**said, **(accepts or {})}, **more)
+    choices: dict[str, tuple[Any, ...]] = {"wording": wordings} if wordings else {}
+    choices["notation"] = (*_AS_IS, *NORMALISERS.get(knows, knows).split())
+    return Binding(path, "rule_reward", call=call, accepts={**choices, **(accepts or {})}, **more)
 
 
 def sampling_request(

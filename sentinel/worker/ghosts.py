@@ -308,10 +308,10 @@ class ImportRecorder:
             absolute = f"{base}.{name}" if name else base
         if absolute.partition(".")[0] in self.packages:
             edges = self.edges.setdefault(importer, set())
-            known = len(edges)
+            count = len(edges)
             edges.add(absolute)
             edges.update(f"{absolute}.{item}" for item in fromlist or ())
-            if len(edges) > known:
+            if len(edges) > count:
                 self._closures.clear()
 
     def _link(self, frame: FrameType | None) -> None:
@@ -350,17 +350,17 @@ class ImportRecorder:
         return self._closures[module]
 
     def _reached(self, module: str) -> set[str]:
-        found: set[str] = set()
+        modules: set[str] = set()
         queue = [module]
         while queue:
             current = queue.pop()
             parts = current.split(".")
             for end in range(1, len(parts) + 1):
                 name = ".".join(parts[:end])
-                if name not in found and name in sys.modules:
-                    found.add(name)
+                if name not in modules and name in sys.modules:
+                    modules.add(name)
                     queue.extend(self.edges.get(name, ()))
-        return found
+        return modules
 
     def ghosts_of(self, module: str) -> list[str]:
         """Give the ghosts that those modules were given."""

@@ -71,14 +71,14 @@ def accepted(kind: Any, options: Mapping[str, Any], usual: Mapping[str, Any] | N
     :param usual: what it did before it had an option.
     :raises AbsentError: for an option that it does not have, where another value than the usual is asked for.
     """
-    known: set[str] = set()
+    names: set[str] = set()
     with suppress(ValueError):  # a typed dictionary has none
-        known.update(inspect.signature(kind).parameters)
-    known.update(name for base in kind.__mro__ for name in getattr(base, "__annotations__", {}))
+        names.update(inspect.signature(kind).parameters)
+    names.update(name for base in kind.__mro__ for name in getattr(base, "__annotations__", {}))
     for name, value in options.items():
-        if name not in known and (usual is None or value != usual.get(name)):
+        if name not in names and (usual is None or value != usual.get(name)):
             raise AbsentError(f"not in this version: {kind.__name__} has no option {name!r}")
-    return {name: value for name, value in options.items() if name in known}
+    return {name: value for name, value in options.items() if name in names}
 
 
 def itself(value: Any, *_: Any, **__: Any) -> Any:
@@ -144,18 +144,18 @@ def passed(
     :param upstream: further arguments, under their upstream names.
     :raises AbsentError: where the function has no word for what the scenario says.
     """
-    given = dict(inputs)
+    arguments = dict(inputs)
     for name, words in (says or {}).items():
-        if given[name] not in words:
-            raise AbsentError(f"not in this version: {boundary.path} has no {name} {given[name]}")
-        given[name] = words[given[name]]
+        if arguments[name] not in words:
+            raise AbsentError(f"not in this version: {boundary.path} has no {name} {arguments[name]}")
+        arguments[name] = words[arguments[name]]
     for name, usual in (since or {}).items():
-        if not takes_input(boundary, name) and given.pop(name) != usual:
+        if not takes_input(boundary, name) and arguments.pop(name) != usual:
             raise AbsentError(f"not in this version: {boundary.path} has no {name}")
-    before = [given.pop(name) for name in leading]
-    given = given if takes is None else {name: given[name] for name in takes if name in given}
-    found = boundary.invoke(given, *before, **upstream)
-    return found if reads is None else {name: part_of(found, place) for name, place in reads.items()}
+    before = [arguments.pop(name) for name in leading]
+    arguments = arguments if takes is None else {name: arguments[name] for name in takes if name in arguments}
+    answer = boundary.invoke(arguments, *before, **upstream)
+    return answer if reads is None else {name: part_of(answer, place) for name, place in reads.items()}
 
 
 def takes_input(boundary: Any, name: str) -> bool:
@@ -189,22 +189,22 @@ def with_options(
     :return: the configuration, and what it then says of each option that it has.
     :raises AbsentError: where the scenario gives an option that it does not have.
     """
-    known = inspect.signature(make).parameters
-    given, words = {name: value for name, value in beside.items() if name in known}, {}
+    parameters = inspect.signature(make).parameters
+    values, words = {name: value for name, value in beside.items() if name in parameters}, {}
     for option, field in fields.items():
         name, says = (field, None) if isinstance(field, str) else field
-        if name in known:
+        if name in parameters:
             words[option] = (name, says)
         if inputs[option] is not None:
-            if name not in known:
+            if name not in parameters:
                 raise AbsentError(f"not in this version: there is no option {name}")
-            given[name] = says[inputs[option]] if says else inputs[option]
-    made = make(**given)
-    said = {}
+            values[name] = says[inputs[option]] if says else inputs[option]
+    made = make(**values)
+    readings = {}
     for option, (name, says) in words.items():
         value = getattr(made, name)
-        said[option] = next(word for word in says if says[word] == value) if says else value
-    return made, said
+        readings[option] = next(word for word in says if says[word] == value) if says else value
+    return made, readings
 
 
 def fields(same: str, **others: Any) -> dict[str, Any]:
@@ -237,9 +237,9 @@ def with_base64(*modules: Any) -> Iterator[None]:
 def record(owner: Any) -> Callable[..., Any]:
     """What makes records of a class that is declared by annotated fields, where the package that would is not there:
     it has these fields and no others."""
-    known = {name: getattr(owner, name, None) for name in owner.__annotations__}
-    return lambda **given: stand_in(
-        **{**copy.deepcopy(known), **{name: given[name] for name in known if name in given}}
+    defaults = {name: getattr(owner, name, None) for name in owner.__annotations__}
+    return lambda **values: stand_in(
+        **{**copy.deepcopy(defaults), **{name: values[name] for name in defaults if name in values}}
     )
 
 
@@ -259,8 +259,8 @@ def asked(way: Coroutine[Any, Any, Any]) -> Any:
     """Go a way to an engine, in the place of which something raises :class:`Asked`."""
     try:
         asyncio.run(way)
-    except Asked as found:
-        return found.args[0]
+    except Asked as request:
+        return request.args[0]
     raise DriftError("nothing is asked of the engine")
 
 
@@ -277,8 +277,8 @@ def of_parser(adds: Callable[[Any], Any], **beside: Any) -> Callable[..., Any]:
         action.required = False
     plain = {**beside, **vars(parser.parse_args([]))}
 
-    def make(**given: Any) -> Any:
-        return stand_in(**{**copy.deepcopy(plain), **given})
+    def make(**values: Any) -> Any:
+        return stand_in(**{**copy.deepcopy(plain), **values})
 
     fields = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=plain[name]) for name in plain]
     make.__signature__ = inspect.Signature(fields)  # type: ignore[attr-defined]
@@ -300,15 +300,15 @@ def requested(
         raise AbsentError(f"not in this version: {module} has no {name}")
     make = getattr(boundary.imported[module], name)
     make = of_parser(make(), **beside) if parsed else make
-    made, said = with_options(make, fields, inputs, **beside)
-    return {"request": ask(boundary, made), "configured": said}
+    made, configured = with_options(make, fields, inputs, **beside)
+    return {"request": ask(boundary, made), "configured": configured}
 
 
-def part_of(found: Any, place: Any) -> Any:
+def part_of(answer: Any, place: Any) -> Any:
     """Look up a place or a key, or several, one inside the other."""
     for step in place if isinstance(place, tuple) else (place,):
-        found = found[step]
-    return found
+        answer = answer[step]
+    return answer
 
 
 #: How torch counts the axis of tokens.
@@ -337,10 +337,10 @@ def packed(boundary: Any, inputs: Mapping[str, Any], **upstream: Any) -> dict[st
     return {"parts": boundary.function(lengths_of(inputs), inputs["max_tokens_per_microbatch"], **upstream)}
 
 
-def score_of(found: Any) -> Any:
+def score_of(answer: Any) -> Any:
     """Read the score of what a rule answers: a number, a record, or the number before what it is made of."""
-    found = found["score"] if isinstance(found, Mapping) else found
-    return found[0] if isinstance(found, tuple) else found
+    answer = answer["score"] if isinstance(answer, Mapping) else answer
+    return answer[0] if isinstance(answer, tuple) else answer
 
 
 def ruled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -356,21 +356,21 @@ def rates(inputs: Mapping[str, Any], schedule: Callable[[Any], Any]) -> dict[str
     """Read the rate that an optimiser has, update after update; ``schedule(optimizer)`` is the boundary's."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=inputs["peak"])
     scheduler = schedule(optimizer)
-    found = []
+    values = []
     for _ in range(inputs["training_steps"]):
-        found.append(optimizer.param_groups[0]["lr"])
+        values.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         scheduler.step()
-    return {"rates": found}
+    return {"rates": values}
 
 
 def coefficients(controller: Any, inputs: Mapping[str, Any], argument: str = "current") -> dict[str, Any]:
     """Read a controller's value, and that after each step."""
-    found = [controller.value]
+    values = [controller.value]
     for kl in inputs["kls"]:
         controller.update(**{argument: kl, "n_steps": inputs["samples_per_step"]})
-        found.append(controller.value)
-    return {"coefficients": found}
+        values.append(controller.value)
+    return {"coefficients": values}
 
 
 # -- containers of rows ------------------------------------------------------------------------------------------------
@@ -461,8 +461,8 @@ def numbered_rows(lengths: Sequence[int]) -> dict[str, Any]:
 def dealt(data: Any, parts: int) -> dict[str, Any]:
     """Read the parts of a container whose rows stand in the order in which they are dealt out, as many to each. A row
     whose label is not its own is in no part."""
-    found = columns(data)
-    rows = [row if row == label else -1 for row, label in zip(found["row"].tolist(), found["label"])]
+    fields = columns(data)
+    rows = [row if row == label else -1 for row, label in zip(fields["row"].tolist(), fields["label"])]
     size = len(rows) // parts
     return {"parts": [[row for row in rows[rank * size :][:size] if row >= 0] for rank in range(parts)]}
 
@@ -534,7 +534,7 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
     """Let ``work(rank)`` run on so many ranks at once, each of which a thread is, and give what each returns. They talk
     to each other by ``torch.distributed``'s functions, in which all of them are one group."""
     dist = torch.distributed
-    meeting, own, said = threading.Barrier(count), threading.local(), [None] * count
+    meeting, own, slots = threading.Barrier(count), threading.local(), [None] * count
     answers: list[Any] = [None] * count
     failed: list[BaseException] = []
     joined: dict[str, Callable[[list[Any]], Any]] = {
@@ -545,19 +545,19 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
     }
 
     def exchanged(value: Any) -> list[Any]:
-        said[own.rank] = value
+        slots[own.rank] = value
         meeting.wait()
-        found = list(said)
+        values = list(slots)
         meeting.wait()
-        return found
+        return values
 
     def all_reduce(tensor: Any, op: Any = dist.ReduceOp.SUM, *_: Any, **__: Any) -> None:
         name = next(name for name in joined if op == getattr(dist.ReduceOp, name.upper()))
         tensor.copy_(joined[name](exchanged(tensor.detach().clone())))
 
-    def all_gather(found: list[Any], value: Any, *_: Any, **__: Any) -> None:
+    def all_gather(into: list[Any], value: Any, *_: Any, **__: Any) -> None:
         for rank, part in enumerate(exchanged(value)):
-            found[rank] = part
+            into[rank] = part
 
     answered = {
         "all_reduce": all_reduce,
@@ -633,16 +633,18 @@ def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool
         def forward(self, input_ids: Any, *_: Any, **__: Any) -> Any:
             following = torch.nn.functional.pad(input_ids[:, 1:], (0, 1), value=_PADDING)
             beside = (input_ids - _FIRST + 1).clamp(min=0)
-            said = self.table.flatten(0, 1)[torch.where(following < _FIRST, beside, following - _FIRST)]
+            entries = self.table.flatten(0, 1)[torch.where(following < _FIRST, beside, following - _FIRST)]
             if scores:
-                return said
+                return entries
             if self.table.ndim == 3:
-                logits = torch.nn.functional.pad(said, (0, size - said.shape[-1]), value=-1000.0)
+                logits = torch.nn.functional.pad(entries, (0, size - entries.shape[-1]), value=-1000.0)
             else:
-                other = torch.where(said < 0, torch.log(-torch.expm1(torch.where(said < 0, said, -1.0))), -1000.0)
-                logits = said.new_full((*said.shape, size), -1000.0)
+                other = torch.where(
+                    entries < 0, torch.log(-torch.expm1(torch.where(entries < 0, entries, -1.0))), -1000.0
+                )
+                logits = entries.new_full((*entries.shape, size), -1000.0)
                 logits = logits.scatter(-1, torch.full_like(following, _ELSE)[..., None], other[..., None])
-                logits = logits.scatter(-1, following[..., None], said[..., None])
+                logits = logits.scatter(-1, following[..., None], entries[..., None])
             return outputs.BaseModelOutputWithPast(last_hidden_state=logits)
 
     class TokenTable(transformers.PreTrainedModel, transformers.GenerationMixin):  # type: ignore[misc]
@@ -694,12 +696,12 @@ def token_ids(mask: Any, ended: bool = False) -> list[list[int]]:
     :param ended: whether the end of the text stands for the last of them.
     """
     width = mask.shape[1] + 2
-    found = []
+    numbers = []
     for row, counts in enumerate(mask.tolist()):
         places = [0, *(place + 1 for place, kept in enumerate(counts) if kept)]
         ids = [_FIRST + row * width + place for place in places]
-        found.append([*ids[:-1], _END] if ended and len(ids) > 1 else ids)
-    return found
+        numbers.append([*ids[:-1], _END] if ended and len(ids) > 1 else ids)
+    return numbers
 
 
 def token_words(ids: Sequence[int]) -> str:
@@ -833,9 +835,9 @@ def sequences(mask: Any) -> dict[str, Any]:
             "completion_mask": whole, "prompts": ids[:, :PROMPT], "prompt_attention_mask": prompt}  # fmt: skip
 
 
-def answered(known: Mapping[int, Any], input_ids: Any, *_: Any, **options: Any) -> Any:
+def answered(by_prompt: Mapping[int, Any], input_ids: Any, *_: Any, **options: Any) -> Any:
     """What a model generates: to a prompt that is given for the first time its first answer, then its second."""
-    left = {prompt: list(answers) for prompt, answers in known.items()}
+    left = {prompt: list(answers) for prompt, answers in by_prompt.items()}
     answers = [left[prompt].pop(0) for prompt in input_ids[:, -1].tolist()]
     width = max(map(len, answers))
     padded = torch.tensor([answer + [0] * (width - len(answer)) for answer in answers])

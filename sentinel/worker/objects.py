@@ -104,8 +104,8 @@ class WordTokenizer:
         return self.vocab_size
 
     def _id(self, word: str) -> int:
-        known = {other: number for number, other in self._words.items()}
-        number = known.get(word, 4 + zlib.crc32(word.encode()) % (self.vocab_size - 4))
+        numbers = {other: number for number, other in self._words.items()}
+        number = numbers.get(word, 4 + zlib.crc32(word.encode()) % (self.vocab_size - 4))
         self._words.setdefault(number, word)
         return number
 
@@ -150,9 +150,9 @@ class WordTokenizer:
         tokenize: bool = True,
         **more: Any,
     ) -> Any:
-        messages, said = conversation, {"add_generation_prompt": add_generation_prompt, "tokenize": tokenize}
+        messages, options = conversation, {"add_generation_prompt": add_generation_prompt, "tokenize": tokenize}
         if messages and isinstance(messages[0], (list, tuple)):
-            return [self.apply_chat_template(one, tools, **said, **more) for one in messages]
+            return [self.apply_chat_template(one, tools, **options, **more) for one in messages]
         text = "".join(f"<|{one['role']}|> {one['content']} {self.eos_token}" for one in messages)
         text += "<|assistant|>" * add_generation_prompt
         if not tokenize:
@@ -167,8 +167,8 @@ class Table(Rows):
     """A data set of two rows, with what the rows of most have, in the place of one that would be downloaded."""
 
     def __init__(self, rows: Any = None) -> None:
-        given = ({"question": "two plus two", "answer": "it is #### 4"}, {"question": "hi", "answer": "ho #### b"})
-        super().__init__([_row(**one) for one in given] if rows is None else rows)
+        examples = ({"question": "two plus two", "answer": "it is #### 4"}, {"question": "hi", "answer": "ho #### b"})
+        super().__init__([_row(**one) for one in examples] if rows is None else rows)
 
     features = Rows.column_names
 
@@ -190,16 +190,16 @@ class Table(Rows):
 
 
 def _row(question: str, answer: str) -> dict[str, Any]:
-    asked, said = ({"role": role, "content": text} for role, text in (("user", question), ("assistant", answer)))
+    user, assistant = ({"role": role, "content": text} for role, text in (("user", question), ("assistant", answer)))
     texts = {"prompt": question, "problem": question, "solution": answer, "response": answer, "text": question + answer}
     pair = {"chosen": question + answer, "rejected": question, "ground_truth": answer, "data_source": "openai/gsm8k"}
-    return {"question": question, "answer": answer, **texts, **pair, "messages": [asked, said], "images": []}
+    return {"question": question, "answer": answer, **texts, **pair, "messages": [user, assistant], "images": []}
 
 
 def reward(*texts: Any, **more: Any) -> float:
     """A reward function, in the place of the user's: another number for other texts."""
-    said = [text for text in (*texts, *more.values()) if isinstance(text, (str, int, float))]
-    return zlib.crc32(repr(said).encode()) % 8 / 4
+    values = [text for text in (*texts, *more.values()) if isinstance(text, (str, int, float))]
+    return zlib.crc32(repr(values).encode()) % 8 / 4
 
 
 def alone() -> Any:
@@ -297,8 +297,8 @@ def language_model(vocabulary: int) -> Any:
 
         def forward(self, input_ids: Any, attention_mask: Any = None, **_: Any) -> Any:
             hidden = self.embed_tokens(input_ids % vocabulary)
-            seen = torch.ones_like(input_ids) if attention_mask is None else (attention_mask != 0).long()
-            before = (hidden * seen[..., None]).cumsum(-2) / seen.cumsum(-1).clamp(min=1)[..., None]
+            mask = torch.ones_like(input_ids) if attention_mask is None else (attention_mask != 0).long()
+            before = (hidden * mask[..., None]).cumsum(-2) / mask.cumsum(-1).clamp(min=1)[..., None]
             hidden = torch.tanh(hidden + before)
             return ModelOutput(
                 last_hidden_state=hidden,
@@ -328,7 +328,7 @@ def language_model(vocabulary: int) -> Any:
 # -- the framework's own objects ---------------------------------------------------------------------------------------
 
 
-def found(path: str) -> Any:
+def lookup(path: str) -> Any:
     module, _, name = path.rpartition(".")
     return getattr(importlib.import_module(module), name)
 
@@ -336,7 +336,7 @@ def found(path: str) -> Any:
 def default(path: str) -> Any:
     """An instance of a class with its own defaults; None where an annotation names no class that is there."""
     try:
-        of = found(path)
+        of = lookup(path)
     except (ImportError, AttributeError):
         return None
     if not isinstance(of, type) or of.__module__ in ("builtins", "typing"):
@@ -397,8 +397,8 @@ def _construct(owner: type, made: Any, positional: Sequence[Any], named: Mapping
         del ghosts.state().used[used:]
         return
     taken = inspect.signature(function).parameters
-    given = {name: value for name, value in named.items() if name in taken}
-    bound = inspect.signature(function).bind_partial(made, *positional, **given)
+    keywords = {name: value for name, value in named.items() if name in taken}
+    bound = inspect.signature(function).bind_partial(made, *positional, **keywords)
     bound.apply_defaults()
     space = {**function.__globals__, **inspect.getclosurevars(function).nonlocals, **bound.arguments}
     for name, parameter in taken.items():
@@ -430,12 +430,12 @@ class _Above:
 
 
 def _run(statement: ast.stmt, file: str, space: dict[str, Any], own: str, made: Any) -> None:
-    before, used, asked = dict(vars(made)), len(ghosts.state().used), len(ASKED)
+    before, used, refusals = dict(vars(made)), len(ghosts.state().used), len(ASKED)
     with suppress(Exception, SystemExit):
         exec(compile(ast.Module([statement], []), file, "exec"), space)
-        if len(ghosts.state().used) == used and len(ASKED) == asked:
+        if len(ghosts.state().used) == used and len(ASKED) == refusals:
             return
-    del ghosts.state().used[used:], ASKED[asked:]
+    del ghosts.state().used[used:], ASKED[refusals:]
     lost = {name for name, value in vars(made).items() if name not in before or before[name] is not value}
     for node in ast.walk(statement):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -460,9 +460,9 @@ def fill(made: Any) -> None:
                 classes = (each for each in map(function.__globals__.get, named) if isinstance(each, type))
                 of = next((each for each in classes if each.__module__.partition(".")[0] == top), None)
                 if of is not None and getattr(made, node.target.attr, 0) is None:
-                    used, asked = len(ghosts.state().used), len(ASKED)
+                    used, refusals = len(ghosts.state().used), len(ASKED)
                     object.__setattr__(made, node.target.attr, default(f"{of.__module__}.{of.__qualname__}"))
-                    del ghosts.state().used[used:], ASKED[asked:]
+                    del ghosts.state().used[used:], ASKED[refusals:]
 
 
 # -- the framework's own configuration ---------------------------------------------------------------------------------
@@ -473,7 +473,7 @@ def _nodes(source: str) -> tuple[Any, ...]:
     """A framework's defaults and all parts of them, the whole first."""
     used = len(ghosts.state().used)
     try:
-        whole = _loaded(source) if source.endswith(".yaml") else _defaults(found(source))
+        whole = _loaded(source) if source.endswith(".yaml") else _defaults(lookup(source))
     except (Exception, SystemExit):  # this version has none there
         return ()
     finally:
@@ -550,8 +550,8 @@ def configured(
     """
     for source, wanted in product(sources, (reads, unknown)):
         fit = [node for node in _nodes(source) if wanted and _has(node, wanted)]
-        said = {repr([_at(node, steps) for steps in unknown]) for node in fit}
-        if fit and (len(said) == 1 or fit[0] is _nodes(source)[0]):
+        meanings = {repr([_at(node, steps) for steps in unknown]) for node in fit}
+        if fit and (len(meanings) == 1 or fit[0] is _nodes(source)[0]):
             return copy.deepcopy(fit[0])
     roots = [nodes[0] for source in sources if whole and (nodes := _nodes(source))]
     if len(roots) == 1 and not reads:  # whoever it is handed to reads it
@@ -559,7 +559,7 @@ def configured(
     return next((copy.deepcopy(root) for root in roots if any(_has(root, [steps]) for steps in unknown)), None)
 
 
-def declared(sources: Sequence[str], given: Mapping[str, Any], name: str) -> list[Any]:
+def declared(sources: Sequence[str], attributes: Mapping[str, Any], name: str) -> list[Any]:
     """What a framework's own defaults say of an option that a stand-in lacks.
 
     What has two of the stand-in's attributes may be what it stands for (an adapter gives it the options of other
@@ -567,12 +567,12 @@ def declared(sources: Sequence[str], given: Mapping[str, Any], name: str) -> lis
     is that of another option, nothing is said.
     """
     parts = (_parts(node) for source in sources for node in _nodes(source))
-    known = [(len(given.keys() & part.keys()), part[name]) for part in parts if name in part]
-    most = max((shared for shared, _ in known), default=0)
-    said = {repr(value): value for shared, value in known if shared == most}
-    if most < 2 or len(said) > 1 or next(iter(said)).startswith("'${"):
+    candidates = [(len(attributes.keys() & part.keys()), part[name]) for part in parts if name in part]
+    most = max((shared for shared, _ in candidates), default=0)
+    values = {repr(value): value for shared, value in candidates if shared == most}
+    if most < 2 or len(values) > 1 or next(iter(values)).startswith("'${"):
         return []
-    return copy.deepcopy([*said.values()])
+    return copy.deepcopy([*values.values()])
 
 
 def _has(node: Any, reads: Sequence[Sequence[str]]) -> bool:

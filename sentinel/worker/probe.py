@@ -91,7 +91,7 @@ def prepare(request: Mapping[str, Any], roots: tuple[str, ...]) -> Prepared:
     :raises DriftError: where it is not in this checkout.
     """
     binding = load_binding(request["adapter"], request["boundary"], request["contract"])
-    boundary = found(binding, roots, frozenset(request["given"]), request["device"])
+    boundary = find_boundary(binding, roots, frozenset(request["given"]), request["device"])
     answered_by(partial(objects.declared, load_file(Path(request["adapter"])).TARGET.defaults))
     file, line, signature = calling.source_of(boundary.function)
     return Prepared(
@@ -137,7 +137,9 @@ def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: ghosts.Imp
         return describe(error, provenance, roots)
 
 
-def found(binding: Binding, roots: tuple[str, ...], given: frozenset[str], device: str) -> calling.Boundary:
+def find_boundary(
+    binding: Binding, roots: tuple[str, ...], scenario_inputs: frozenset[str], device: str
+) -> calling.Boundary:
     for path in binding.paths:
         try:
             module, function, owner = calling.resolve(path, roots, near=False)
@@ -153,7 +155,7 @@ def found(binding: Binding, roots: tuple[str, ...], given: frozenset[str], devic
             if there is None:
                 raise DriftError(f"{name} is not in this checkout, and the adapter calls {path} with it")
             imported[name] = calling.import_whole(there)
-        return calling.Boundary(path, module, function, owner, binding, given, device, imported)
+        return calling.Boundary(path, module, function, owner, binding, scenario_inputs, device, imported)
     calling.resolve(binding.boundary, roots)  # raises, and says what is near
     raise AssertionError(f"{binding.boundary} is there after all")
 
@@ -189,8 +191,8 @@ def consult(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any]:
     def refuse(path: str) -> Any:
         raise DriftError(f"the oracle cannot make {path}")
 
-    def oracle(**given: Any) -> Mapping[str, Any]:
-        return reference(given)
+    def oracle(**values: Any) -> Mapping[str, Any]:
+        return reference(values)
 
     live = {name: _double(tensors.build(item, refuse)) for name, item in inputs.items()}
     return {key: tensors.observe(value) for key, value in contract.measure(oracle, live).items()}

@@ -139,12 +139,12 @@ def _is_used(pid: int) -> bool:
 
 def children() -> list[int]:
     """Give the pids of this process's children (empty where the kernel does not say)."""
-    found: list[int] = []
+    pids: list[int] = []
     with contextlib.suppress(OSError):
         for thread in os.listdir("/proc/self/task"):
             with open(f"/proc/self/task/{thread}/children") as file:
-                found += [int(pid) for pid in file.read().split()]
-    return found
+                pids += [int(pid) for pid in file.read().split()]
+    return pids
 
 
 def kill_children(spare: frozenset[int] = frozenset()) -> None:

@@ -178,8 +178,8 @@ class _Tracer:
             paths.add(f"{module}.{name}")
             package = module
             while package := package.rpartition(".")[0]:
-                known = getattr(sys.modules.get(package), name, None)
-                if getattr(known, "__code__", None) is code:
+                member = getattr(sys.modules.get(package), name, None)
+                if getattr(member, "__code__", None) is code:
                     paths.add(f"{package}.{name}")
         return sorted(paths)
 
@@ -221,21 +221,21 @@ class _Beside(_Tracer):
 
         @functools.wraps(call)
         def beside(*arguments: Any) -> Any:
-            self._found: dict[str, Any] = {}
+            self._parts_of_call: dict[str, Any] = {}
             self._open: dict[Any, tuple[str, dict[str, Any], dict[str, Any]]] = {}
             self._times: Counter[str] = Counter()
-            self._asked: set[str] = set()
+            self._digests: set[str] = set()
             self._settings, self._turned = arguments[3].get("settings", {}), list[Any]()
             with warnings.catch_warnings(record=True) as warned:
                 warnings.simplefilter("always")
                 answer = traced(*arguments)
             ours = [each for each in warned if each.filename.startswith(self._roots)]
-            said = [f"{each.category.__name__}: {each.message}" for each in ours]
-            self._found.update(parts({"warnings": said}, "", self._roots))
+            messages = [f"{each.category.__name__}: {each.message}" for each in ours]
+            self._parts_of_call.update(parts({"warnings": messages}, "", self._roots))
             self._open.clear()
             for take_back in self._turned:
                 take_back()
-            return {**answer, "beside": self._found} if "observation" in answer else answer
+            return {**answer, "beside": self._parts_of_call} if "observation" in answer else answer
 
         return beside
 
@@ -253,10 +253,10 @@ class _Beside(_Tracer):
         super()._note(frame, event, argument)
         with suppress(Exception):  # the framework's own object may refuse to be looked at
             if event == "return" and frame in self._open:
-                who, given, before = self._open[frame]
-                after = self._parts({"returned": argument, **{f"given.{name}": each for name, each in given.items()}})
-                self._found.update((who + key, each) for key, each in after.items() if before.get(key) != each)
-            elif event == "call" and frame not in self._open and len(self._found) < PARTS:
+                who, values, before = self._open[frame]
+                after = self._parts({"returned": argument, **{f"given.{name}": each for name, each in values.items()}})
+                self._parts_of_call.update((who + key, each) for key, each in after.items() if before.get(key) != each)
+            elif event == "call" and frame not in self._open and len(self._parts_of_call) < PARTS:
                 name = self._name(frame)
                 if name is not None:
                     self._enter(frame, name)
@@ -264,25 +264,25 @@ class _Beside(_Tracer):
     def _enter(self, frame: Any, name: str) -> None:
         code, local = frame.f_code, frame.f_locals
         many = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
-        given = {each: local[each] for each in code.co_varnames[:many] if each in local}
+        arguments = {each: local[each] for each in code.co_varnames[:many] if each in local}
         if not name:
-            self._turned += turned(given, self._settings)
+            self._turned += turned(arguments, self._settings)
         elif name == "stand-in":
             name = code.co_name
-            given.pop("self", None)
-        before = self._parts({f"given.{each}": value for each, value in given.items()})
-        said = hashlib.blake2b(repr((name, sorted(before.items()))).encode(), digest_size=4).hexdigest()
+            arguments.pop("self", None)
+        before = self._parts({f"given.{each}": value for each, value in arguments.items()})
+        digest = hashlib.blake2b(repr((name, sorted(before.items()))).encode(), digest_size=4).hexdigest()
         if name != code.co_name:
             self._times[name] += 1
             again = f"{self._times[name]}: " if self._times[name] > 1 else ""
-            self._open[frame] = f"{name}({said}): " if name else again, given, before
-        elif said not in self._asked:  # to ask the same once more is no other answer
-            self._asked.add(said)
+            self._open[frame] = f"{name}({digest}): " if name else again, arguments, before
+        elif digest not in self._digests:  # to ask the same once more is no other answer
+            self._digests.add(digest)
             self._times[name] += 1
-            self._found.update((f"{name} {self._times[name]}: {key}", each) for key, each in before.items())
+            self._parts_of_call.update((f"{name} {self._times[name]}: {key}", each) for key, each in before.items())
 
-    def _parts(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        return dict(chain.from_iterable(islice(parts(given[key], key, self._roots), PARTS // 10) for key in given))
+    def _parts(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(chain.from_iterable(islice(parts(values[key], key, self._roots), PARTS // 10) for key in values))
 
 
 class _BranchTracer(_Tracer):
@@ -296,15 +296,15 @@ class _BranchTracer(_Tracer):
             data_file=None, branch=True, config_file=False, include=[f"{root}*" for root in self._roots], messages=False
         )
         self._coverage.set_option("run:disable_warnings", ["no-data-collected"])
-        self._told: set[str] = set()
+        self._jumps: set[str] = set()
 
     def functions(self) -> list[str]:
         """Give ``file line>line`` of each two that ran one after the other, once; a negative line is where a code
         object begins or ends."""
         data = self._coverage.get_data()
         ran = {f"{file} {one}>{other}" for file in data.measured_files() for one, other in data.arcs(file) or ()}
-        new = sorted(ran - self._told)
-        self._told |= ran
+        new = sorted(ran - self._jumps)
+        self._jumps |= ran
         return new
 
     def around(self, call: Any) -> Any:

@@ -35,22 +35,22 @@ def slip(error: BaseException, roots: tuple[str, ...]) -> str:
     return kind if not isinstance(error, TypeError) or _is_own(str(error), inside) else ""
 
 
-def _is_own(said: str, inside: tuple[str, ...]) -> bool:
+def _is_own(message: str, inside: tuple[str, ...]) -> bool:
     """Whether a function of the target is called as it cannot be, or an operator is given plain values."""
-    called = _CALL.match(said)
+    called = _CALL.match(message)
     if called is None:
-        kinds = re.findall(r"'(\w+)'", said)
+        kinds = re.findall(r"'(\w+)'", message)
         return bool(kinds) and all(isinstance(getattr(builtins, kind, None), type) for kind in kinds)
     for module in list(sys.modules.values()):
         names: dict[str, Any] = vars(module) if isinstance(module, ModuleType) else {}
         if not str(names.get("__file__")).startswith(inside):
             continue
-        found: Any = None
+        member: Any = None
         for part in called[1].split("."):
-            found = names.get(part)
-            names = dict(vars(found)) if inspect.isclass(found) else {}
-        found = getattr(found, "__func__", found)
-        found = inspect.unwrap(found) if callable(found) else None
-        if isinstance(found, FunctionType) and found.__code__.co_filename.startswith(inside):
+            member = names.get(part)
+            names = dict(vars(member)) if inspect.isclass(member) else {}
+        member = getattr(member, "__func__", member)
+        member = inspect.unwrap(member) if callable(member) else None
+        if isinstance(member, FunctionType) and member.__code__.co_filename.startswith(inside):
             return True
     return False

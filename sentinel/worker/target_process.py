@@ -62,7 +62,7 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
             answer: Any = {"imported": True, "compiled": compiled[:]}
             compiled.clear()
         elif request["op"] == "probe":
-            work = partial(trace.told, partial(probe.run, request, roots, recorder))
+            work = partial(trace.with_questions, partial(probe.run, request, roots, recorder))
             answer = _forked(channel, work, request["timeout"], nonce)
         elif request["op"] == "compile":
             work = partial(codes.described, request["source"])

@@ -39,7 +39,7 @@ class Trace:
     def __init__(self, base: str) -> None:
         self._base = os.path.normpath(base)
         self._below = self._base + os.sep
-        self._asked: set[str] = set()
+        self._questions: set[str] = set()
         self.paused = False
 
     def install(self) -> None:
@@ -52,18 +52,18 @@ class Trace:
         """The import system looks for a module in a folder."""
         self._ask("m", f"{folder}{os.sep}{name}")
 
-    def asked(self) -> list[str]:
+    def questions(self) -> list[str]:
         """Give every question so far. A file that the import system found needs no question of its own."""
-        asked = set(self._asked)  # another thread may go on asking
-        if EVERYTHING in asked:
+        questions = set(self._questions)  # another thread may go on asking
+        if EVERYTHING in questions:
             return [EVERYTHING]
-        modules = {question[2:] for question in asked if question[0] == "m"}
-        return sorted(q for q in asked if q[0] != "f" or _module_of(q[2:]) not in modules)
+        modules = {question[2:] for question in questions if question[0] == "m"}
+        return sorted(q for q in questions if q[0] != "f" or _module_of(q[2:]) not in modules)
 
     def _ask(self, kind: str, path: str) -> None:
         path = os.path.normpath(path)
         if path.startswith(self._below) and not self.paused:
-            self._asked.add(f"{kind}:{path[len(self._below) :]}")
+            self._questions.add(f"{kind}:{path[len(self._below) :]}")
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open" or event == "ctypes.dlopen":
@@ -73,7 +73,7 @@ class Trace:
             if sys._getframe(1).f_code.co_filename != _IMPORT_SYSTEM:
                 self._name("d", "." if arguments[0] is None else arguments[0])
         elif event in _PROCESSES and self._base in repr(arguments):
-            self._asked.add(EVERYTHING)  # what another process reads in the checkout is not seen here
+            self._questions.add(EVERYTHING)  # what another process reads in the checkout is not seen here
 
     def _name(self, kind: str, path: Any) -> None:
         if isinstance(path, int):
@@ -90,9 +90,9 @@ class Trace:
             self._name("f", path)
             return function(path, *arguments, **options)
 
-        for known in (os.supports_dir_fd, os.supports_effective_ids, os.supports_fd, os.supports_follow_symlinks):
-            if function in known:
-                known.add(watched)
+        for support in (os.supports_dir_fd, os.supports_effective_ids, os.supports_fd, os.supports_follow_symlinks):
+            if function in support:
+                support.add(watched)
         return watched
 
 
@@ -130,9 +130,9 @@ def paused() -> Iterator[None]:
         _TRACE.paused = before
 
 
-def told(work: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+def with_questions(work: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
     """The answer of a probe, with what was asked until its end where this process records it."""
     answer = dict(work())
     if _TRACE is not None:
-        answer["asked"] = _TRACE.asked()
+        answer["asked"] = _TRACE.questions()
     return answer

@@ -52,21 +52,21 @@ def needed_version(error: BaseException) -> tuple[int, int] | None:
 
     A head that is simply broken is not mistaken for one: only forms that a newer Python is known to accept count.
     """
-    found: tuple[int, int] | None = None
+    version: tuple[int, int] | None = None
     if isinstance(error, SyntaxError):
         line = error.text or ""
-        found = max(
-            (v for v, shape, said in _SYNTAX if re.search(shape, line) and re.search(said, error.msg or "")),
+        version = max(
+            (v for v, shape, message in _SYNTAX if re.search(shape, line) and re.search(message, error.msg or "")),
             default=None,
         )
     elif isinstance(error, ModuleNotFoundError):
-        found = _NAMES.get(error.name or "")
+        version = _NAMES.get(error.name or "")
     elif isinstance(error, ImportError) and (error.name or "").partition(".")[0] in sys.stdlib_module_names:
         match = re.search(r"cannot import name '(\w+)'", str(error))
-        found = _NAMES.get(match.group(1)) if match else None
+        version = _NAMES.get(match.group(1)) if match else None
     elif isinstance(error, AttributeError) and _is_standard(error.obj):
-        found = _NAMES.get(error.name or "")
-    return found if found and sys.version_info[:2] < found else None
+        version = _NAMES.get(error.name or "")
+    return version if version and sys.version_info[:2] < version else None
 
 
 def names_newer(source: bytes) -> bool:
@@ -88,10 +88,10 @@ def needed_package(error: BaseException, file: str) -> str:
 
 def origins(name: str, names: Iterable[str]) -> list[str]:
     """The packages from which a module imports a name, of what its source defines (see ``codes.described``)."""
-    found = (
+    packages = (
         item.partition("=")[2].partition(".")[0].partition(":")[0] for item in names if item.startswith(f"{name}=")
     )
-    return list(filter(None, found))
+    return list(filter(None, packages))
 
 
 def _is_standard(module: object) -> bool:
