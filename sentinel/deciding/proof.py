@@ -6,7 +6,6 @@ Nothing that a worker says is used as a path, and no foreign source is compiled 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -172,9 +171,8 @@ def _needs_another(failure: Failed, checkout: Checkout, sources: Sources) -> boo
     if not content or versions.names_newer(content):
         return bool(content)
     defined = _defined(name, content, sources)
-    lacking = re.match(r"its code needs (\w+) \(NameError: name '(\w+)' is not defined\)", failure.reason)
-    wants = lacking is not None and lacking[1] in versions.origins(lacking[2], defined.names)
-    return wants or not defined.compiles
+    package, _, lacking = failure.lacks.partition(".")
+    return not defined.compiles or (bool(package) and package in versions.origins(lacking, defined.names))
 
 
 def stands(path: str, checkout: Checkout, sources: Sources, trail: frozenset[str] = frozenset()) -> bool:

@@ -6,7 +6,7 @@ The controller never imports torch, so a tensor here is its dtype, its shape and
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -173,35 +173,38 @@ class Device:
 
 Literal = Tensor | Array | Tuple | Namespace | New | Attribute | Device
 
+#: Literal -> key of the recipe language -> field. The first key says which literal it is.
+WRITTEN: Mapping[type, Mapping[str, str]] = {
+    Array: {"array": "values", "dtype": "dtype"},
+    Tuple: {"tuple": "items"},
+    Namespace: {"namespace": "attributes"},
+    New: {"new": "path", "arguments": "arguments"},
+    Attribute: {"attribute": "path"},
+    Device: {"device": "name"},
+}
+
+
+def _written(value: Any, write: Callable[[Any], Any]) -> Any:
+    """Write containers and literals as the recipe language does, and their parts by ``write``."""
+    if value is None or isinstance(value, (str, int)):  # first: most are
+        return value
+    if isinstance(value, float):
+        return tagged(value)
+    if isinstance(value, Mapping):
+        return {str(key): write(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [write(item) for item in value]
+    if type(value) in WRITTEN:
+        return {key: write(getattr(value, name)) for key, name in WRITTEN[type(value)].items()}
+    return value
+
 
 def plain(value: Any) -> Any:
     """The value as JSON-ready data for a reader: tensors as nested lists, literals as the recipe language writes them.
 
     Floats that are not finite become the tagged strings ``"NaN"``, ``"Infinity"``, ``"-Infinity"``.
     """
-    if value is None or isinstance(value, (str, int)):
-        return value
-    if isinstance(value, Tensor):
-        return plain(value.nested())
-    if isinstance(value, float):
-        return tagged(value)
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if isinstance(value, Array):
-        return {"array": plain(list(value.values)), "dtype": value.dtype}
-    if isinstance(value, Tuple):
-        return {"tuple": plain(list(value.items))}
-    if isinstance(value, Namespace):
-        return {"namespace": plain(value.attributes)}
-    if isinstance(value, New):
-        return {"new": value.path, "arguments": plain(value.arguments)}
-    if isinstance(value, Attribute):
-        return {"attribute": value.path}
-    if isinstance(value, Device):
-        return {"device": value.name}
-    return value
+    return plain(value.nested()) if isinstance(value, Tensor) else _written(value, plain)
 
 
 def untyped(value: Any) -> Any:
@@ -219,20 +222,8 @@ def untyped(value: Any) -> Any:
 
 def typed(value: Any) -> Any:
     """As :func:`plain`, but a tensor keeps its dtype and shape beside its values, so nothing about it is lost."""
-    if value is None or isinstance(value, (str, int)):
-        return value
     if isinstance(value, Tensor):
         grad = {"requires_grad": True} if value.requires_grad else {}
         strides = {} if value.contiguous else {"contiguous": False}
         return {"dtype": value.dtype, "shape": list(value.shape), "tensor": plain(value.nested()), **grad, **strides}
-    if isinstance(value, Mapping):
-        return {str(key): typed(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [typed(item) for item in value]
-    if isinstance(value, Tuple):
-        return {"tuple": typed(list(value.items))}
-    if isinstance(value, Namespace):
-        return {"namespace": typed(value.attributes)}
-    if isinstance(value, New):
-        return {"new": value.path, "arguments": typed(value.arguments)}
-    return plain(value)
+    return _written(value, plain if isinstance(value, Array) else typed)

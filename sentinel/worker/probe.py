@@ -250,16 +250,16 @@ def describe(error: BaseException, provenance: Any, roots: tuple[str, ...], trac
     if isinstance(error, SystemExit):
         return _failure("exit", f"the code called sys.exit({error.code!r})", trace, provenance)
     needed = versions.needed_version(error)
-    package = "" if provenance else versions.needed_package(error, _place_of(error))
-    if needed is not None or package:
-        lacks = f"{package} ({text}), which is not installed; install it, or name an interpreter that has it with"
+    lacks = "" if provenance else versions.needed_import(error, _place_of(error))
+    if needed is not None or lacks:
+        package = lacks.partition(".")[0]
+        wanted = f"{package} ({text}), which is not installed; install it, or name an interpreter that has it with"
         if needed is not None:
             here = f"{sys.version_info[0]}.{sys.version_info[1]}"
-            lacks = f"Python {needed[0]}.{needed[1]} ({text}), and this one is {here}; name another interpreter with"
-        failed = _failure(
-            "python", f"its code needs {lacks} --sentinel-python (of a command: --python)", trace, provenance
-        )
-        failed["failure"]["place"] = _place_of(error)
+            wanted = f"Python {needed[0]}.{needed[1]} ({text}), and this one is {here}; name another interpreter with"
+        reason = f"its code needs {wanted} --sentinel-python (of a command: --python)"
+        failed = _failure("python", reason, trace, provenance)
+        failed["failure"].update(place=_place_of(error), lacks=lacks)
         return failed
     if not provenance:
         return _failure("import", f"the module does not import: {text}{_advice(error)}", trace)

@@ -11,7 +11,7 @@ import struct
 import time
 from typing import Any
 
-from sentinel.values.literals import Array, Attribute, Device, Namespace, New, Tensor, Tuple
+from sentinel.values.literals import WRITTEN, Array, Attribute, Device, Namespace, New, Tensor, Tuple
 
 #: A frame is this header (length of the JSON part, length of the bytes part) and the two parts.
 _HEADER = struct.Struct(">QQ")
@@ -30,6 +30,8 @@ MAX_VALUES = 1 << 18
 _DEEPEST = 32
 
 _TAG = "$"
+#: Tag of a literal -> the keys of its fields in a frame, in the order of the fields.
+_KEYS = {"array": "vd", "tuple": "v", "namespace": "v", "new": "pv", "attribute": "p", "device": "p"}
 
 
 class ProtocolError(Exception):
@@ -143,18 +145,10 @@ def _encode(value: Any, blobs: list[bytes]) -> Any:
     if isinstance(value, bytes):
         blobs.append(value)
         return {_TAG: "bytes", "n": len(value)}
-    if isinstance(value, Array):
-        return {_TAG: "array", "v": [_encode(item, blobs) for item in value.values], "d": value.dtype}
-    if isinstance(value, Tuple):
-        return {_TAG: "tuple", "v": [_encode(item, blobs) for item in value.items]}
-    if isinstance(value, Namespace):
-        return {_TAG: "namespace", "v": _encode(dict(value.attributes), blobs)}
-    if isinstance(value, New):
-        return {_TAG: "new", "p": value.path, "v": _encode(dict(value.arguments), blobs)}
-    if isinstance(value, Attribute):
-        return {_TAG: "attribute", "p": value.path}
-    if isinstance(value, Device):
-        return {_TAG: "device", "p": value.name}
+    if type(value) in WRITTEN:
+        tag, *_ = WRITTEN[type(value)]
+        parts = zip(_KEYS[tag], WRITTEN[type(value)].values())
+        return {_TAG: tag, **{key: _encode(getattr(value, name), blobs) for key, name in parts}}
     if hasattr(value, "items"):
         return _encoded_mapping(value, blobs)
     raise TypeError(f"a value of type {type(value).__module__}.{type(value).__qualname__} cannot be sent")

@@ -74,16 +74,16 @@ def names_newer(source: bytes) -> bool:
     return not _NAMES.keys().isdisjoint(re.findall(r"\w+", source.decode(errors="replace")))
 
 
-def needed_package(error: BaseException, file: str) -> str:
-    """Give the package that is not installed and from which a module would have the name that it lacks: it imports it
-    where the package is there, and has it in an annotation or a base class all the same. Empty where that is not why
-    it failed.
+def needed_import(error: BaseException, file: str) -> str:
+    """Give ``package.name`` where a module lacks a name that it imports only where that package is installed, and has
+    in an annotation or a base class all the same. Empty where that is not why it failed.
 
     :param file: the module's.
     """
     if not isinstance(error, NameError) or not error.name:
         return ""
-    return next((top for top in origins(error.name, codes.described(file)["names"]) if not ghosts.installed(top)), "")
+    packages = origins(error.name, codes.described(file)["names"])
+    return next((f"{package}.{error.name}" for package in packages if not ghosts.installed(package)), "")
 
 
 def origins(name: str, names: Iterable[str]) -> list[str]:
