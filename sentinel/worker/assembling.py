@@ -107,18 +107,13 @@ def _state(value: Any) -> Iterator[tuple[str, Any]]:
 def _plain(own: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     import torch
 
-    refusals, used = len(objects.ASKED), len(ghosts.state().used)
     for name, part in list(own.items()):
-        try:
+        with objects.off_the_record(), suppress(Exception):  # something in it is unknown
             for path, leaf in islice(parts_of(part, name), _MOST):
                 if type(leaf) in (int, float, bool, str):
                     yield path.lstrip("."), leaf
                 elif isinstance(leaf, torch.Tensor):
                     yield path.lstrip("."), leaf.detach().clone()
-        except Exception:  # something in it is unknown
-            continue
-        finally:
-            del objects.ASKED[refusals:], ghosts.state().used[used:]
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:

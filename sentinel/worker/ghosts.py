@@ -12,7 +12,7 @@ import dis
 import importlib.util
 import linecache
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -65,9 +65,8 @@ class Ghost:
     """Stands for a missing module, or for anything that was reached through one.
 
     Reading an attribute only names something, so it always gives another ghost. Anything that would let a ghost decide
-    a
-    value (a call, a truth test, arithmetic, iteration) is inert while the target is imported and refused while a probe
-    runs. ``isinstance(x, ghost)`` is simply false: nothing is an instance of a class that is not there.
+    a value (a call, a truth test, arithmetic, iteration) is inert while the target is imported and refused while a
+    probe runs. ``isinstance(x, ghost)`` is false: nothing is an instance of a class that is not there.
     """
 
     def __init__(self, name: str) -> None:
@@ -111,34 +110,6 @@ class Ghost:
             return type(args[0], args[1], args[2])  # a metaclass
         return Ghost(f"{self._ghost_name}()")
 
-    def __bool__(self) -> bool:
-        _STATE.use(self._ghost_name)
-        return False
-
-    def __int__(self) -> int:
-        _STATE.use(self._ghost_name)
-        return 0
-
-    __index__ = __int__
-
-    def __float__(self) -> float:
-        _STATE.use(self._ghost_name)
-        return 0.0
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        _STATE.use(self._ghost_name)
-
-    def __delitem__(self, key: Any) -> None:
-        _STATE.use(self._ghost_name)
-
-    def __iter__(self) -> Iterator[Any]:
-        _STATE.use(self._ghost_name)
-        return iter(())
-
-    def __len__(self) -> int:
-        _STATE.use(self._ghost_name)
-        return 0
-
     def __enter__(self) -> Ghost:
         _STATE.use(self._ghost_name)
         return self
@@ -174,13 +145,11 @@ def _inert_base(name: str) -> type:
             raise AttributeError(attribute)
         return Ghost(f"{name}.{attribute}")
 
-    schema = classmethod(lambda *_: _any_schema())
-    takes_all = classmethod(lambda cls, **_: None)  # of ``class X(ghost.Base, table=True)``
     members = {
-        "__init_subclass__": takes_all,
+        "__init_subclass__": classmethod(lambda cls, **_: None),  # of ``class X(ghost.Base, table=True)``
         "__init__": initialise,
         "__getattr__": attribute,
-        "__get_pydantic_core_schema__": schema,
+        "__get_pydantic_core_schema__": classmethod(lambda *_: _any_schema()),
     }
     return type(name.rpartition(".")[2], (), members)
 
@@ -192,10 +161,10 @@ def _any_schema() -> Any:
     return core_schema.any_schema()
 
 
-def _operator(name: str) -> Callable[..., Ghost]:
-    def method(self: Ghost, *_: Any) -> Ghost:
+def _operator(name: str) -> Callable[..., Any]:
+    def method(self: Ghost, *_: Any) -> Any:
         _STATE.use(self._ghost_name)
-        return Ghost(f"{self._ghost_name}.{name}")
+        return _INERT[name]() if name in _INERT else Ghost(f"{self._ghost_name}.{name}")
 
     return method
 
@@ -211,25 +180,27 @@ class InertModules(MetaPathFinder, Loader):
     def __init__(self, names: Iterable[str]) -> None:
         self._names = tuple(names)
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, name: str, *_: Any) -> ModuleSpec | None:
         inert = any(f"{name}.".startswith(f"{one}.") for one in self._names)
         return ModuleSpec(name, self, is_package=True) if inert else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return _GhostModule(spec.name)
 
-    def exec_module(self, module: ModuleType) -> None:
-        """There is nothing in it."""
+    def exec_module(self, _: ModuleType) -> None: ...
 
 
+#: Special method -> what it gives while the target is imported.
+_INERT: dict[str, Callable[[], Any]] = {
+    "bool": bool, "int": int, "index": int, "float": float, "len": int, "iter": lambda: iter(()),
+    "setitem": lambda: None, "delitem": lambda: None,
+}  # fmt: skip
 # ``X | None`` and ``X[int]`` stand in annotations; the rest in constants that modules compute while they are imported.
 _OPERATORS = """
     or ror and rand xor getitem contains add radd sub rsub mul rmul matmul truediv rtruediv floordiv mod pow
     neg pos abs invert lshift rshift lt le gt ge
 """
-for _name in _OPERATORS.split():
+for _name in (*_INERT, *_OPERATORS.split()):
     setattr(Ghost, f"__{_name}__", _operator(_name))
 
 

@@ -17,8 +17,8 @@ import re
 import sys
 import textwrap
 import zlib
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from itertools import product
 from typing import Any
@@ -56,6 +56,18 @@ class Unknown:
         if not _ASIDE.search(name):
             HANDED.append((name, {**{f"{place}": value for place, value in enumerate(positional)}, **named}))
         return Unknown(f"{name}()")
+
+
+@contextmanager
+def off_the_record() -> Iterator[Callable[[], bool]]:
+    """Forget at the end of a block what ghosts and unknown values were asked in it; gives whether they were."""
+    records = (ghosts.state().used, ASKED)
+    lengths = [len(record) for record in records]
+    try:
+        yield lambda: lengths != [len(record) for record in records]
+    finally:
+        for record, length in zip(records, lengths):
+            del record[length:]
 
 
 def _refuse(self: Any, *_: Any, **__: Any) -> Any:
@@ -150,10 +162,10 @@ class WordTokenizer:
         tokenize: bool = True,
         **more: Any,
     ) -> Any:
-        messages, options = conversation, {"add_generation_prompt": add_generation_prompt, "tokenize": tokenize}
-        if messages and isinstance(messages[0], (list, tuple)):
-            return [self.apply_chat_template(one, tools, **options, **more) for one in messages]
-        text = "".join(f"<|{one['role']}|> {one['content']} {self.eos_token}" for one in messages)
+        if conversation and isinstance(conversation[0], (list, tuple)):
+            options = {"add_generation_prompt": add_generation_prompt, "tokenize": tokenize, **more}
+            return [self.apply_chat_template(one, tools, **options) for one in conversation]
+        text = "".join(f"<|{one['role']}|> {one['content']} {self.eos_token}" for one in conversation)
         text += "<|assistant|>" * add_generation_prompt
         if not tokenize:
             return text
@@ -271,11 +283,9 @@ class Context:
     def save_for_backward(self, *tensors: Any) -> None:
         self.saved_tensors = tensors
 
-    def mark_non_differentiable(self, *_: Any) -> None: ...
-
     def mark_dirty(self, *_: Any) -> None: ...
 
-    def set_materialize_grads(self, _: bool) -> None: ...
+    mark_non_differentiable = set_materialize_grads = mark_dirty
 
 
 class ModelOutput(Settings):
@@ -346,12 +356,10 @@ def default(path: str) -> Any:
 
 def _made(of: Any, name: str) -> Any:
     """What a class or a function makes of nothing; of a class that cannot, as much as it can."""
-    used = len(ghosts.state().used)
-    with suppress(Exception):  # it has fields without defaults, or looks for what is not there
+    with off_the_record() as asked_something, suppress(Exception):  # it may want fields, or what is not there
         made = of()
-        if len(ghosts.state().used) == used:
+        if not asked_something():
             return made
-    del ghosts.state().used[used:]
     return built(of, {}) if isinstance(of, type) else Unknown(name)
 
 
@@ -391,10 +399,8 @@ def _construct(owner: type, made: Any, positional: Sequence[Any], named: Mapping
     function = inspect.unwrap(vars(cls)["__init__"])
     top = owner.__module__.partition(".")[0]
     if cls.__module__.partition(".")[0] != top or not hasattr(function, "__code__"):
-        used = len(ghosts.state().used)
-        with suppress(Exception):  # it is of a package that is not there, or wants what nobody knows
+        with off_the_record(), suppress(Exception):  # it is of a package that is not there, or wants what nobody knows
             vars(cls)["__init__"](made, *positional, **named) if cls is not object else None
-        del ghosts.state().used[used:]
         return
     taken = inspect.signature(function).parameters
     keywords = {name: value for name, value in named.items() if name in taken}
@@ -430,12 +436,11 @@ class _Above:
 
 
 def _run(statement: ast.stmt, file: str, space: dict[str, Any], own: str, made: Any) -> None:
-    before, used, refusals = dict(vars(made)), len(ghosts.state().used), len(ASKED)
-    with suppress(Exception, SystemExit):
+    before = dict(vars(made))
+    with off_the_record() as asked_something, suppress(Exception, SystemExit):
         exec(compile(ast.Module([statement], []), file, "exec"), space)
-        if len(ghosts.state().used) == used and len(ASKED) == refusals:
+        if not asked_something():
             return
-    del ghosts.state().used[used:], ASKED[refusals:]
     lost = {name for name, value in vars(made).items() if name not in before or before[name] is not value}
     for node in ast.walk(statement):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -460,9 +465,8 @@ def fill(made: Any) -> None:
                 classes = (each for each in map(function.__globals__.get, named) if isinstance(each, type))
                 of = next((each for each in classes if each.__module__.partition(".")[0] == top), None)
                 if of is not None and getattr(made, node.target.attr, 0) is None:
-                    used, refusals = len(ghosts.state().used), len(ASKED)
-                    object.__setattr__(made, node.target.attr, default(f"{of.__module__}.{of.__qualname__}"))
-                    del ghosts.state().used[used:], ASKED[refusals:]
+                    with off_the_record():
+                        object.__setattr__(made, node.target.attr, default(f"{of.__module__}.{of.__qualname__}"))
 
 
 # -- the framework's own configuration ---------------------------------------------------------------------------------
@@ -471,13 +475,11 @@ def fill(made: Any) -> None:
 @cache
 def _nodes(source: str) -> tuple[Any, ...]:
     """A framework's defaults and all parts of them, the whole first."""
-    used = len(ghosts.state().used)
     try:
-        whole = _loaded(source) if source.endswith(".yaml") else _defaults(lookup(source))
+        with off_the_record():
+            whole = _loaded(source) if source.endswith(".yaml") else _defaults(lookup(source))
     except (Exception, SystemExit):  # this version has none there
         return ()
-    finally:
-        del ghosts.state().used[used:]
     nodes: list[Any] = []
     left = [whole]
     while left and len(nodes) < 1000:
