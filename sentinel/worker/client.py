@@ -492,14 +492,9 @@ class TargetProcess:
 
         :return: the files of the checkout that had no byte code.
         """
-        message = {
-            "op": "import",
-            "modules": list(paths),
-            "adapter": adapter,
-            "contract_file": contract_file,
-            "contract": contract,
-        }
-        sources = self._ask(message, self._options.timeout, "while its modules were imported", answers.of_import)
+        what = {"modules": list(paths), "adapter": adapter, "contract_file": contract_file, "contract": contract}
+        when = "while its modules were imported"
+        sources = self._ask({**what, "op": "import"}, self._options.timeout, when, answers.of_import)
         return [] if isinstance(sources, Failed) else list(sources)
 
     def probe(self, request: Mapping[str, Any]) -> Measured | Failed:
@@ -534,31 +529,26 @@ class TargetProcess:
             raise WorkerError(self.dead.reason)
         ours, theirs = socket.socketpair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # before anything can be sent: see _first_sender
-        timeout, when = self._options.timeout + _GRACE, "while a session was forked"
-        try:
-            with self._lock:
-                self._channel.settimeout(timeout)
-                deadline = time.monotonic() + timeout
-                protocol.send(self._channel, {"op": "session"})
-                socket.send_fds(self._channel, [b"!"], [theirs.fileno()])
-                protocol.receive(self._channel, deadline)
+
+        def forked(_: Any) -> Session:
             theirs.close()  # or nobody would see that the session ended before it said a word
             return Session(ours, _first_sender(ours, self._options.timeout), self._options)
-        except TimeoutError:
-            failed = self._bury("timeout", f"the target process did not answer within {timeout:g} s {when}")
-        except (EOFError, OSError) as error:
-            failed = self._bury("crash", f"the target process ended {when}: {error or type(error).__name__}")
-        except protocol.ProtocolError as error:
-            failed = self._bury("crash", f"the target process sent something that is no answer {when}: {error}")
-        finally:
-            theirs.close()
-        ours.close()
-        raise WorkerError(failed.reason)
+
+        with theirs:
+            when = "while a session was forked"
+            session = self._ask({"op": "session"}, self._options.timeout, when, forked, theirs.fileno())
+        if isinstance(session, Failed):
+            ours.close()
+            raise WorkerError(session.reason)
+        return session
 
     def _ask(
-        self, message: Mapping[str, Any], timeout: float, when: str, parsed: Callable[[Any], _Answer]
+        self, message: Mapping[str, Any], timeout: float, when: str, parsed: Callable[[Any], _Answer], fd: int = -1
     ) -> _Answer | Failed:
-        """Ask, and have what comes parsed; all of it has to be here before the time is over."""
+        """Ask, and have what comes parsed; all of it has to be here before the time is over.
+
+        :param fd: a descriptor that goes along; -1 for none.
+        """
         if self.dead is not None:
             return self.dead
         nonce = secrets.token_hex(16)
@@ -567,6 +557,8 @@ class TargetProcess:
                 began = time.monotonic()
                 self._channel.settimeout(timeout + _GRACE)
                 protocol.send(self._channel, {**message, "nonce": nonce})
+                if fd >= 0:
+                    socket.send_fds(self._channel, [b"!"], [fd])
                 answer = _own(protocol.receive(self._channel, began + timeout + _GRACE), nonce)
             result = parsed(answer)
             if isinstance(result, Failed) and result.kind == "timeout" and time.monotonic() < began + timeout:
