@@ -78,10 +78,7 @@ exit status: 0 yes or done, 1 no, 2 it could not be done, 130 interrupted
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
-
-    :returns: the exit status. argparse itself exits (0 for ``--help``, 2 for a wrong option).
-    """
+    """Run one command and give the exit status; argparse itself exits (0 for ``--help``, 2 for a wrong option)."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that has no dash must not end the command
     try:

@@ -17,26 +17,19 @@ from sentinel.worker.client import Session, TargetProcess, WorkerError
 
 
 class References:
-    """Sessions in which contracts' references answer, as many as are asked at the same time. Safe to use from several
-    threads.
+    """Sessions in which contracts' references answer, as many as are asked at the same time, from any thread.
 
-    They run no target's code: what one call leaves behind is nobody's concern, and all searches of a run share them.
-
-    :param oracle: makes (or gives) the oracle process.
-    """
+    They run no target's code: what one call leaves behind is nobody's concern, and all searches of a run share them."""
 
     def __init__(self, oracle: Callable[[], TargetProcess]) -> None:
         self._oracle = oracle
         self._idle: list[Session] = []
 
     def consult(self, request: Mapping[str, Any]) -> Replies | Failed:
-        """The worker's answer to a session's request; see :mod:`sentinel.worker.serving`.
+        """Give the worker's answer to a session's request.
 
         A session's end says nothing of a target, and another one may answer: something on this machine took it away,
-        and perhaps the process that it came from. What ends three of them is a failure of kind ``harness``.
-
-        :raises WorkerError: where no oracle process can be had.
-        """
+        and perhaps the process that it came from. What ends three of them is a failure of kind ``harness``."""
         for last in (False, False, True):
             try:
                 session = self._taken()
@@ -69,10 +62,7 @@ class References:
 
 
 class Undecidable(Exception):
-    """Nothing can be decided about this boundary here, whatever the scenario.
-
-    :ivar failure: as the worker reports it.
-    """
+    """Nothing can be decided about this boundary here, whatever the scenario: the worker's failure."""
 
     def __init__(self, failure: Failed) -> None:
         super().__init__(failure.reason)
@@ -141,11 +131,11 @@ Plan = tuple[Law, Mapping[str, Inputs]]
 
 
 class LawSession:
-    """A session for searches, on which scenarios are tried; made anew where a call brought it down.
+    """Tries scenarios in a session, made anew where a call brought it down. :class:`Undecidable` is raised where the
+    boundary cannot be called here at all, and where a reference fails.
 
     :param target: makes (or gives) the target process.
-    :param references: where contracts' references answer.
-    :param told: makes of the worker's failure what a person is told.
+    :param explain: makes of the worker's failure what a person is told.
     """
 
     def __init__(
@@ -179,7 +169,6 @@ class LawSession:
         The variants that are one and the same object are called once: the scenario itself is in nearly all plans.
 
         :param scenario_inputs: the inputs that the boundary must be able to take; None for those that a search draws.
-        :raises Undecidable: where the boundary cannot be called here at all.
         """
         if not plans:
             return []
@@ -204,11 +193,7 @@ class LawSession:
         ]
 
     def observe(self, subject: Subject, calls: Mapping[str, Inputs], scenario_inputs: Sequence[str]) -> dict[str, Any]:
-        """Give what the boundary does on each of these inputs; no law looks at it.
-
-        :param scenario_inputs: the inputs that the boundary must be able to take.
-        :raises Undecidable: where it cannot be called here at all, or one of the calls was refused.
-        """
+        """Observe the boundary on each of these inputs; no law looks at it, and no call may be refused."""
         return _observed(self.answers(subject, calls, scenario_inputs=scenario_inputs))
 
     def answers(
@@ -218,11 +203,8 @@ class LawSession:
         describe: Description = False,
         scenario_inputs: Sequence[str] | None = None,
     ) -> Replies:
-        """Give what the worker says of each of these calls; no law looks at it.
-
-        :param calls: the inputs of each; under :data:`SETTINGS` options that the boundary finds set otherwise.
-        :raises Undecidable: where the boundary cannot be called here at all.
-        """
+        """Give the replies to these calls; under :data:`SETTINGS` their inputs have options that the boundary finds
+        set."""
         plain: dict[str, dict[str, Any]] = {}
         for name, inputs in calls.items():
             plain[name] = {"inputs": dict(inputs), "boundary": None, "watch": False}
@@ -230,25 +212,16 @@ class LawSession:
         return self._ask(subject, plain, {}, describe, scenario_inputs)[0]
 
     def consult(self, subject: Subject, calls: Mapping[str, Inputs]) -> dict[str, Any]:
-        """Give what the contract's reference does on each of these inputs; no target's code runs.
-
-        :raises Undecidable: where it has nothing to say about one of them, or failed.
-        """
+        """Observe the contract's reference on each of these inputs, all of which it must answer."""
         return _observed(self.references(subject, calls))
 
     def references(self, subject: Subject, calls: Mapping[str, Inputs]) -> Replies:
-        """Give the contract's reference of each of these calls, some of which it may have nothing to say about.
-
-        :raises Undecidable: where it failed.
-        """
+        """Give the reference's replies to these calls, some of which it may have nothing to say about."""
         plain = {name: {"inputs": dict(inputs)} for name, inputs in calls.items()}
         return self._consulted({**_request(subject), "calls": plain})
 
     def find(self, subject: Subject) -> Claim:
-        """Where the boundary is in this checkout, without calling it, as the worker says.
-
-        :raises Undecidable: where it is not there, or does not import.
-        """
+        """Find the boundary without calling it, as the worker says."""
         claim = self._ask(subject, {}, {}, False)[0].provenance
         if claim is None:
             raise Undecidable(Failed("crash", "the session does not say where it found the boundary"))
@@ -294,10 +267,8 @@ class LawSession:
 
 
 class LineSession(LawSession):
-    """A session that keeps which lines ran after which, of all the calls that it is asked for.
-
-    :ivar jumps: file -> pairs of lines; a negative one is where a code object begins or ends.
-    """
+    """A session that keeps of all its calls which lines ran after which: ``jumps``, by file; a negative one begins or
+    ends a code object."""
 
     def __init__(self, session: LawSession) -> None:
         super().__init__(session._target, session._references, session._explain)
@@ -372,10 +343,8 @@ def _look(
 
 
 def widened(contract: Contract, variants: Mapping[str, Inputs]) -> tuple[dict[str, Inputs], str] | None:
-    """The same values in float64, and the coarsest dtype they had; None where every float is float64 already.
-
-    Masks stay what they are: ``mask.sum() + 1e-8`` is another number in float64, and no rounding.
-    """
+    """Give the values in float64 and their coarsest dtype; None where every float is float64 already. Masks stay what
+    they are: ``mask.sum() + 1e-8`` is another number in float64, and no rounding."""
     coarsest = ""
 
     def wide(value: Any) -> Any:

@@ -70,11 +70,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why there is no measurement.
-
-    :ivar traceback: upstream's own, where an exception came out of it; paths relative to the checkout.
-    :ivar questions: as for :class:`Measurement`.
-    """
+    """Why there is no measurement; the traceback is upstream's own, with paths relative to the checkout."""
 
     kind: Kind
     reason: str
@@ -124,9 +120,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Verdict:
-    """:ivar kind: for ``inconclusive`` and ``unavailable`` the kind of reason (see :class:`Failure`), else empty.
-    :ivar reason: one sentence for a person.
-    """
+    """A verdict, the reason in one sentence for a person, and for ``inconclusive`` and ``unavailable`` its kind."""
 
     name: VerdictName
     reason: str = ""

@@ -27,10 +27,8 @@ _Failure = TypeVar("_Failure", Failed, Failure)
 
 
 class Processes:
-    """Makes processes when they are first asked for, and keeps them. Safe to use from several threads.
-
-    :param options: how probes run; ``options_for`` may give other ones for a target (``--sentinel-python``).
-    """
+    """Makes processes when they are first asked for, and keeps them; for any thread. ``options_for`` may give other
+    options for a target (``--sentinel-python``)."""
 
     def __init__(self, catalog: Catalog, options: Options, options_for: Mapping[str, Options] | None = None) -> None:
         self._catalog = catalog
@@ -60,10 +58,7 @@ class Processes:
             return self._zygotes[options.python]
 
     def environment(self, target: str) -> Environment:
-        """Say what probes of a target run in.
-
-        :raises WorkerError: where the worker itself does not run.
-        """
+        """Say what probes of a target run in."""
         options = self._options_for.get(target, self._options)
         wanted = self._catalog.adapters[target].target.preload
         zygote = self.zygote(target)
@@ -213,10 +208,8 @@ class Loaded:
             self._keep(self.alive().load(paths, self._adapter, contract_file, contract))
 
     def alive(self) -> TargetProcess:
-        """Give the process, or another one where it was brought down.
-
-        What brought it down is met again inside a probe, where it harms nobody else and is described.
-        """
+        """Give the process, or another one where it was brought down: a probe meets again what did that, and describes
+        it."""
         if self.process.dead is not None:
             self.process = self._fork()
         return self.process

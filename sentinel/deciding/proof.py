@@ -40,20 +40,14 @@ class Defined:
 
 
 class Sources:
-    """Has foreign source compiled, by a process that is contained and ends; keeps what that said.
-
-    :param oracle: makes (or gives) a process that never imports a target.
-    """
+    """Compiles foreign source, by a process that is contained and ends, and keeps what that says."""
 
     def __init__(self, oracle: Callable[[], TargetProcess]) -> None:
         self._oracle = oracle
         self._outcomes: dict[bytes | str, Defined | Failed] = {}
 
     def defined(self, source: bytes | str) -> Defined:
-        """Say what a source defines: of these bytes; or of a file as that process sees it, which is no checkout's.
-
-        :raises NotProvenError: where that cannot be had: it takes too long, say.
-        """
+        """Say what a source defines: of these bytes; or of a file as that process sees it, which is no checkout's."""
         key = sha256(source).digest() if isinstance(source, bytes) else source
         outcome = self._outcomes.get(key) or self._compiled(source)
         if isinstance(outcome, Defined) or outcome.kind in ("timeout", "memory"):  # it would take as long again
@@ -81,10 +75,7 @@ class NotProvenError(Exception):
 def read_answer(
     answer: Measured | Failed, checkout: Checkout, sources: Sources, requires: Iterable[str] = ()
 ) -> Measurement | Failure:
-    """A worker's answer as a measurement whose provenance was proven here, or as a failure.
-
-    :param requires: what of the checkout may be missing, and was asked for.
-    """
+    """Make a worker's answer a measurement whose provenance was proven here, or a failure."""
     try:
         if isinstance(answer, Failed):
             return failure_of(answer, checkout, sources, requires)
@@ -95,10 +86,7 @@ def read_answer(
 
 
 def prove(claim: Claim, checkout: Checkout, sources: Sources) -> Provenance:
-    """Check that the measured code lies in the checkout, as it was put there, and take its blob id from the file.
-
-    :raises NotProvenError: where it does not.
-    """
+    """Prove that the measured code lies in the checkout, as it was put there, and take its blob id from the file."""
     made = files(checkout)
     names = [_name(file, checkout) for file in (claim.module_file, claim.file)]
     for name, file in zip(names, (claim.module_file, claim.file)):
@@ -126,10 +114,7 @@ def prove(claim: Claim, checkout: Checkout, sources: Sources) -> Provenance:
 
 
 def _same_code(layer: Layer, checkout: Checkout, made: Mapping[str, str], sources: Sources) -> None:
-    """That a layer of a boundary is what its file compiles to, a third party's decorator too.
-
-    :raises NotProvenError: where it is not.
-    """
+    """Prove that a layer of a boundary, a third party's decorator too, is what its file compiles to."""
     name = _name(layer.file, checkout)
     if name:
         content = _content(name, checkout)
@@ -146,10 +131,9 @@ def _same_code(layer: Layer, checkout: Checkout, made: Mapping[str, str], source
 def failure_of(
     failure: Failed, checkout: Checkout, sources: Sources, requires: Iterable[str], paths: Sequence[str] = ()
 ) -> Failure:
-    """Give a worker's failure, where it says something of the checkout that the checkout does not show, as another one.
+    """Make a worker's failure ours: another one, where it says of the checkout what the checkout does not show.
 
     :param requires: what was asked for, all of which has to be there; of the ``paths``, one.
-    :raises NotProvenError: where it failed in code that is not the checkout's.
     """
     kind, reason = failure.kind, failure.reason
     # With a boundary that is proven it is the adapter's word, which no text can confirm: of an option, an estimator.
@@ -180,7 +164,6 @@ def stands(path: str, checkout: Checkout, sources: Sources, trail: frozenset[str
     class; with ``(parameter)`` behind it, that of a function. What a class inherits is not seen.
 
     :param trail: what it was imported as, and is not looked for again.
-    :raises NotProvenError: where the text cannot be compiled.
     """
     place = _module(path.partition("(")[0], checkout)
     if place is None or path in trail:
@@ -215,8 +198,8 @@ def _module(path: str, checkout: Checkout) -> tuple[str, str] | None:
 
 
 def _name(file: str, checkout: Checkout) -> str:
-    """The name of a checkout's file, of a path that somebody says; empty where it is none. Links are looked through,
-    nothing is opened."""
+    """Give the name of a checkout's file; empty where the path is none's. Links are looked through, nothing is
+    opened."""
     base = os.path.realpath(checkout.path)
     if os.pardir in file.split(os.sep) or not file.startswith((f"{checkout.path}{os.sep}", f"{base}{os.sep}")):
         return ""

@@ -50,10 +50,7 @@ class Repetition:
         return {name: answers[name, False] for name in self._variants}
 
     def rows_are_a_set(self, observation: Observation, observed: Observation) -> bool:
-        """Say whether another order of rows has led to the same, in that order, wherever it was asked for.
-
-        :param observed: what was observed the first time.
-        """
+        """Whether another order of rows has led to the same, in that order, wherever it was asked for."""
         answers = self._by_name(observation)
         held = []
         for name, variants in self.reordered.items():

@@ -46,11 +46,7 @@ def runner_of(
     store: MirrorStore | None = None,
     opened: OpenCheckout | None = None,
 ) -> Runner:
-    """Make a runner that honours every setting.
-
-    :param opened: how code is had, where not as the settings say.
-    :raises SentinelError: where the device is not here.
-    """
+    """Make a runner that honours every setting; ``opened`` gives code where not as the settings say."""
     options_for = {name: options_of(settings, name) for name in catalog.adapters}
     return Runner(catalog, opened or opener(settings, tell, store), Options(), options_for)
 
@@ -71,10 +67,7 @@ def opener(
 
 
 def options_of(settings: Settings, target: str) -> Options:
-    """Give the options with which probes of a target run.
-
-    :raises SentinelError: where the device is not here.
-    """
+    """Give the options with which probes of a target run, where its device is here."""
     python = settings.python_of(target)
     if settings.device != "cpu":
         _require_gpu(settings.device, python)
@@ -95,10 +88,7 @@ def _require_gpu(device: str, python: str | None) -> None:
 
 @dataclass(frozen=True)
 class Job:
-    """One question: what is this recipe's verdict at this ref?
-
-    :ivar expect: what the pin expects, or None.
-    """
+    """One question: what is this recipe's verdict at this ref? ``expect`` is what the pin expects, or None."""
 
     recipe: Recipe
     ref: Ref
@@ -107,12 +97,8 @@ class Job:
 
 @dataclass(frozen=True)
 class _Twice:
-    """An answer that two processes gave, each with other questions before it.
-
-    :ivar reordered: as in :class:`~sentinel.deciding.outcomes.Measurement`.
-    :ivar seconds: its share of the time that all of them took.
-    :ivar checkout: whose code it was.
-    """
+    """An answer that two processes gave, each with other questions before it; ``seconds`` are its share of their
+    time."""
 
     answer: Measured
     reordered: bool
@@ -128,7 +114,6 @@ _ALL_TOGETHER = 20.0
 class Runner:
     """Answers jobs. Create one for a run, :meth:`close` it at the end.
 
-    :param open_checkout: how code is had.
     :param options: how probes run; ``options_for`` may give other ones for a target (``--sentinel-python``).
     :param repeat: whether each question is asked twice: see :mod:`sentinel.deciding.repetition`.
     """
@@ -218,10 +203,7 @@ class Runner:
         return agreements
 
     def decide(self, job: Job) -> Decision:
-        """Give the decision of a job, from the plan where it is there.
-
-        :raises WorkerError: where the worker itself does not run.
-        """
+        """Give the decision of a job, from the plan where it is there."""
         promise = self._planned.pop(_key(job), None)
         return promise.result() if promise is not None else self._timed(job)
 
@@ -247,23 +229,15 @@ class Runner:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
     def discard(self, target: str, ref: Ref) -> None:
-        """End the process of a target at a ref, though a search had it; the next job starts another one, which has
-        imported nothing yet."""
+        """End the process of a target at a ref, though a search had it; the next job starts a fresh one."""
         self._processes.release(target, ref)
 
     def checkout(self, target: str, ref: Ref) -> Checkout:
-        """Give a target's code at a ref.
-
-        :raises Unavailable: where the ref cannot be had.
-        """
+        """Give a target's code at a ref."""
         return self._open_checkout(self._catalog.adapters[target].target, ref, None)
 
     def open_target(self, target: str, ref: Ref, bindings: Sequence[Binding]) -> OpenTarget:
-        """Open the place of a search: the checkout, and processes that have imported these bindings' modules.
-
-        :raises Unavailable: where the ref cannot be had.
-        :raises WorkerError: where the worker itself does not run.
-        """
+        """Open the place of a search: the checkout, and processes that have imported these bindings' modules."""
         adapter = self._catalog.adapters[target]
         checkout = self.checkout(target, ref)
         environment = self._processes.environment(target)
@@ -421,7 +395,7 @@ class Runner:
 
 def _without_a_middle(jobs: Sequence[Job]) -> list[Job]:
     """Leave out the middle one of an odd number of questions about one boundary: as many come before it in either
-    order, so that a boundary that counts its calls would tell it the same twice."""
+    order, so that a boundary that counts its calls would answer it alike."""
     of_boundary: dict[str, list[Job]] = {}
     for job in jobs:
         of_boundary.setdefault(job.recipe.boundary, []).append(job)

@@ -77,10 +77,7 @@ def _judge(observed: Any, expected: Expected | None, recipe: Tolerance) -> tuple
 
 
 def read(address: str, observation: Observation) -> Any:
-    """Give the value at an address of the recipe language.
-
-    :raises MissingKeyError: where it is not in the observation, or two variants cannot be subtracted.
-    """
+    """Give the value at an address of the recipe language; MissingKeyError where it was not observed."""
     parsed = parse_address(address, tuple(observation))
     values = [_lookup(observation[variant], parsed.key, address) for variant in parsed.variants]
     if len(values) == 1:

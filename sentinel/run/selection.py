@@ -21,10 +21,7 @@ _ID = re.compile(r"laws/(?P<target>[^/]+)/(?P<boundary>[^:\[]+)(?:::(?P<law>\w+)
 
 
 def select(catalog: Catalog, settings: Settings) -> list[Recipe]:
-    """Give the recipes that the options ask for; none where paths alone do.
-
-    :raises SentinelError: where a pattern selects nothing.
-    """
+    """Give the recipes that the options ask for; none where paths alone do."""
     selected: list[Recipe] = []
     if settings.targets or (settings.bugs and not settings.recipes):
         selected = find_recipes(catalog, settings.targets, settings.bugs)
@@ -98,11 +95,7 @@ class LawId:
         self.law, self.ref = match["law"], match["ref"]
 
     def nothing(self, there: Sequence[LawJob], refs: Sequence[str]) -> str:
-        """Write the complaint where it selects nothing.
-
-        :param there: the laws of its target, at any ref.
-        :param refs: those of this run.
-        """
+        """Say why it selects nothing: of the laws of its target at any ref, and the refs of this run."""
         of_boundary = [job.law for job in there if job.boundary == self.boundary]
         if not of_boundary:
             boundaries = dict.fromkeys(job.boundary for job in there)

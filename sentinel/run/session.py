@@ -89,10 +89,7 @@ class Run:
 
     @classmethod
     def configure(cls, config: pytest.Config, options: Mapping[str, Any]) -> Run:
-        """Read the settings, select recipes, and put their files among what pytest collects.
-
-        :raises SentinelError: for anything that the user got wrong.
-        """
+        """Read the settings, select recipes, and put their files among what pytest collects."""
         catalog = catalog_of(config)
         values, file = read_file(config.rootpath)
         settings = settle(options, values, list(catalog.adapters), file.parent if file else Path.cwd())
@@ -110,9 +107,8 @@ class Run:
         return run
 
     def _point_pytest_at(self, selected: Sequence[Recipe], alone: bool) -> None:
-        """:param alone: whether the command line asks for Sentinel's items. A settings file that does so must not keep
-        a project's own tests from running.
-        """
+        """Put Sentinel's items among pytest's arguments. ``alone``: the command line asks for them; a settings file
+        that does so must not keep a project's own tests from running."""
         config = self.config
         self.law_ids = [LawId(arg) for arg in config.args if arg.startswith("laws/") and not self._exists(arg)]
         config.args[:] = [
@@ -178,10 +174,7 @@ class Run:
         return [*pins, *map(Ref.parse, others)]
 
     def load(self, path: Path) -> Recipe:
-        """Load a file that was given by its path.
-
-        :raises RecipeError: where it is no good, or has the bug id of another one: their evidence would be one file.
-        """
+        """Load a file by its path; its bug id must be its own: the evidence of two would be one file."""
         recipe = load_recipe(path, self.catalog)
         for place, other in self.recipes.items():
             if place != path.resolve() and other.bug_id.casefold() == recipe.bug_id.casefold():
@@ -190,10 +183,7 @@ class Run:
         return recipe
 
     def jobs(self, recipe: Recipe) -> list[Job]:
-        """Give the questions that this run asks about a recipe.
-
-        :raises SentinelError: where nothing says at which ref.
-        """
+        """Give the questions that this run asks about a recipe."""
         refs = list(self.settings.refs_of(recipe.target))
         if refs:
             return [Job(recipe, ref) for ref in refs]
@@ -215,10 +205,7 @@ class Run:
     # -- running ------------------------------------------------------------------------------------------------------
 
     def comparisons(self) -> list[Comparison]:
-        """What is judged, with what it is compared with.
-
-        :raises SentinelError: where nothing is judged that could be, or a ref cannot be had.
-        """
+        """Give what is judged, with what it is compared with."""
         from sentinel.diff.comparing import Comparison
 
         comparisons = []
@@ -276,8 +263,8 @@ class Run:
         return self._law_seconds[job.place] if isinstance(job, LawJob) else self._the_runner().seconds(job)
 
     def known_as(self, job: LawJob) -> tuple[list[str], bool]:
-        """The recipes that explain what broke a law: their bugs are there at the same ref; and whether items of theirs
-        fail in this run for all of it."""
+        """Give the recipes that explain a broken law, whose bugs are there at the same ref; and whether their items
+        fail for all of it in this run."""
         from sentinel.search.discovery import is_about, is_there
 
         survey, target = self._the_survey(), self.catalog.adapters[job.target].target
@@ -462,10 +449,8 @@ def expected_unavailable(decision: Decision) -> bool:
 
 
 def complaint(decision: Decision, baseline: Path | None = None) -> str | None:
-    """Say why the item fails; None where it passes or is skipped.
-
-    :param baseline: the folder of recorded evidence that then decides alone.
-    """
+    """Say why the item fails, by the recorded evidence where there is a baseline; None where it passes or is
+    skipped."""
     verdict = decision.verdict
     name = decision.recipe.bug_id or f"{decision.recipe.boundary}: {decision.law}"
     head = f"{name} at {decision.ref.short}"

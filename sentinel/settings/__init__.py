@@ -308,10 +308,7 @@ NAMED: Mapping[str, Option] = {option.name: option for option in OPTIONS.values(
 
 
 def read_file(folder: Path) -> tuple[dict[str, Any], Path | None]:
-    """Give the settings of a folder: ``sentinel.toml``, or ``[tool.sentinel]`` of its ``pyproject.toml``.
-
-    :raises SentinelError: where the file does not parse, or has a key that is no option.
-    """
+    """Read the settings of a folder: ``sentinel.toml``, or ``[tool.sentinel]`` of its ``pyproject.toml``."""
     own, project = folder / "sentinel.toml", folder / "pyproject.toml"
     for file, table in ((own, ()), (project, ("tool", "sentinel"))):
         if not file.is_file():
@@ -353,12 +350,8 @@ def _check(file: str, key: str, value: Any) -> None:
 
 
 def settle(options: Mapping[str, Any], file: Mapping[str, Any], targets: Sequence[str], base: Path) -> Settings:
-    """Merge what was given on the command line over what a file says, and check it.
-
-    :param options: option -> value or list, None where not given.
-    :param base: the folder that paths of the file are relative to.
-    :raises SentinelError: for an unknown target, a bad ref, a path that is not there.
-    """
+    """Merge what the command line gives (None: nothing) over what a file says, whose paths start at ``base``; check
+    it."""
     if _texts(options.get("ref")) or _texts(options.get("repo")):
         file = {name: value for name, value in file.items() if name not in ("ref", "repo")}  # both say what is judged
     environment = {"report-dir": os.environ.get("OUTPUT_DIR")}  # of published runners

@@ -35,10 +35,7 @@ Origin = tuple[Path, tuple[Path, ...]]
 
 
 def open_directory(path: Path) -> Origin:
-    """Find the git directory of a bare repository, a clone with a work tree, or a linked work tree.
-
-    :raises SentinelError: where there is none.
-    """
+    """Find the git directory of a bare repository, a clone with a work tree, or a linked work tree."""
     git_dir = _git_dir(path)
     if git_dir is None:
         raise SentinelError(
@@ -53,10 +50,7 @@ def open_directory(path: Path) -> Origin:
 def open_tar(path: Path, scratch: Path) -> Origin:
     """Unpack a tar, which is not trusted, into a scratch folder, and find the git directory in it.
 
-    Its pack indexes are made anew, and its loose objects looked into: else one object could have another's name.
-
-    :raises SentinelError: where the tar is cut off, holds anything but files and folders, or no git directory.
-    """
+    Its pack indexes are made anew, and its loose objects looked into: else one object could have another's name."""
     _extract(path, scratch)
     git_dir = next((folder for folder in _folders(scratch, 3) if _git_dir(folder) == folder), None)
     if git_dir is None:
@@ -175,10 +169,7 @@ def copy_objects(sources: tuple[Path, ...], into: Path) -> None:
     """Hard-link (or copy, across disks) packs and loose objects into an object directory of ours.
 
     Every pack is marked as a promisor's: then git takes a blob that was left out for absent, not for lost, when it
-    checks what a later fetch brings.
-
-    :raises SentinelError: where a pack is cut off.
-    """
+    checks what a later fetch brings."""
     (into / "pack").mkdir(parents=True, exist_ok=True)
     for objects in sources:
         for pack in sorted((objects / "pack").glob("*.pack")):

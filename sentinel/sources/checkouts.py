@@ -69,8 +69,6 @@ def materialise(
     :param entries: every file of the package roots, those left out too: they count for the tree's hash.
     :param contents: gives what is to be written; asked only for what is not left out.
     :param facts: ``commit``, ``version``, ``digest``, ``dirty``.
-    :raises Unavailable: where none of the target's package roots is among the entries.
-    :raises SentinelError: where the disk is full or cannot be written.
     """
     roots = present(target.roots, entries)
     _check_amount(target.name, ref, entries, {gone.path for gone in left_out})
@@ -114,10 +112,8 @@ def files(checkout: Checkout) -> dict[str, str]:
 
 
 def edited(home: Home, target: Target, ref: Ref, base: Checkout, changes: Mapping[str, bytes]) -> Checkout:
-    """Give the checkout of a revision some of whose files were changed or added.
-
-    :param changes: repository path -> content; what lies outside of the package roots is no part of a checkout.
-    """
+    """Give the checkout of a revision some of whose files are changed: repository path -> content, in its package
+    roots."""
     listed = _listed(base.path.parent, base.tree)
     if listed is None:
         raise Unavailable(f"the checkout of {base.ref} was removed or changed while it was used; run again")
@@ -199,8 +195,8 @@ def _listed(folder: Path, tree: str) -> list[Entry] | None:
 
 
 def stamp(top: Path) -> str:
-    """A digest of all names below a folder, and of what changes with whatever is behind them: inode, mode, size, time
-    of change. Unlike a time of modification, nobody can set that last one."""
+    """Digest all names below a folder, and what changes with whatever is behind them: inode, mode, size, time of
+    change. Unlike a time of modification, nobody can set that last one."""
     lines, folders = [], [str(top)]
     while folders:
         with os.scandir(folders.pop()) as listed:
@@ -289,10 +285,8 @@ def _fill(
 
 
 def make_links(top: Path, links: Mapping[str, str]) -> list[str]:
-    """Make the links that end inside the checkout; the paths of those that do not.
-
-    After all files are written: no file is ever written through a link.
-    """
+    """Make the links that end inside the checkout, and give the others; after all files: none is written through a
+    link."""
     made: dict[str, Path] = {}
     refused: list[str] = []
     inside = os.path.realpath(top)

@@ -14,11 +14,7 @@ _MOST_LISTED = MOST_FILES * 200
 
 
 def commit_of(mirror: Path, name: str) -> str | None:
-    """Give the commit that an object name (perhaps short, perhaps a tag's) stands for, or None.
-
-    :param name: hexadecimal only; nothing else may reach git from here.
-    :raises GitError: where a short name stands for several commits.
-    """
+    """Give the commit that a hexadecimal name (perhaps short, perhaps a tag's) stands for, or None."""
     assert not set(name) - set("0123456789abcdef"), name
     finished = run(mirror, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
     if finished.status:
@@ -29,11 +25,8 @@ def commit_of(mirror: Path, name: str) -> str | None:
 
 
 def entries(mirror: Path, tree: str, paths: Sequence[str]) -> tuple[list[Entry], list[str]]:
-    """Give the files under some folders of a commit (or tree), all where none is named, and the submodules among them.
-
-    :returns: entries with the sizes of the blobs that are there (None: absent), and the paths of submodules.
-    :raises GitError: where the commit's trees are not all in the mirror, or list more than any revision has.
-    """
+    """Give the files under some folders of a commit (all where none is named), with sizes as far as the blobs are
+    there; and the paths of its submodules."""
     files, submodules = listing(mirror, tree, paths)
     size = sizes(mirror, [entry.blob for entry in files])
     return [replace(entry, size=size[entry.blob]) for entry in files], submodules
@@ -42,10 +35,7 @@ def entries(mirror: Path, tree: str, paths: Sequence[str]) -> tuple[list[Entry],
 def listing(
     mirror: Path, tree: str, paths: Sequence[str], seconds: float | None = None
 ) -> tuple[list[Entry], list[str]]:
-    """Like :func:`entries`, without looking for the blobs: no size is known.
-
-    :param seconds: as :func:`~sentinel.sources.gitbinary.run` has it.
-    """
+    """Like :func:`entries`, without looking for the blobs: no size is known."""
     ask = ("ls-tree", "-r", "-z", "--full-tree", "--end-of-options", tree, *(("--", *paths) if paths else ()))
     listed = bounded(mirror, *ask, most=_MOST_LISTED, seconds=seconds)
     files: list[Entry] = []
@@ -84,10 +74,7 @@ def _lookup(mirror: Path, names: Iterable[str]) -> list[list[str]]:
 
 
 def contents(mirror: Path, blobs: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-    """Give the content of each blob once, proven to be what its name says.
-
-    :raises GitError: where one is absent or damaged.
-    """
+    """Give the content of each blob once, proven to be what its name says."""
     names = list(dict.fromkeys(blobs))
     if not names:
         return
@@ -104,18 +91,12 @@ def contents(mirror: Path, blobs: Iterable[str]) -> Iterator[tuple[str, bytes]]:
 
 
 def was_ever(mirror: Path, paths: Sequence[str]) -> bool:
-    """Say whether a commit of any ref has, or had, something under one of some paths.
-
-    :raises GitError: where the history cannot be walked.
-    """
+    """Say whether a commit of any ref has, or had, something under one of some paths."""
     return bool(run_checked(mirror, "log", "--all", "--full-history", "-1", "--format=%H", "--", *paths))
 
 
 def absent_objects(mirror: Path) -> list[str]:
-    """Give every object that some ref needs and the mirror does not have: what was left out when it was made.
-
-    :raises GitError: where more is missing than blobs and trees, so that the history itself is torn.
-    """
+    """Give every object that some ref needs and the mirror does not have: what was left out when it was made."""
     out = run_checked(mirror, "rev-list", "--objects", "--all", "--missing=print")
     return sorted(line[1:].decode("ascii") for line in out.splitlines() if line.startswith(b"?"))
 

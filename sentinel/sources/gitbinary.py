@@ -151,10 +151,7 @@ def _execute(
     environment: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Any:
-    """What GitPython's ``execute`` gives.
-
-    :raises GitMissingError: where there is no git.
-    """
+    """Execute git by GitPython."""
     git = _git()
     try:
         return git.Git().execute(_command(arguments, settings), env=_environment(git_dir, environment or {}), **options)
@@ -200,7 +197,6 @@ def run(
 
     :param seconds: end it after that long, for a directory that nobody vouches for: a pipe in the place of a file
         would keep it for ever.
-    :raises GitMissingError: where there is no git.
     """
     with _input(data) as stdin:
         status, out, err = _execute(
@@ -211,10 +207,7 @@ def run(
 
 
 def run_checked(git_dir: Path, *arguments: str, data: bytes | None = None) -> bytes:
-    """Like :func:`run`, for commands that succeed unless something is broken.
-
-    :raises GitError: where it does not succeed.
-    """
+    """Like :func:`run`, for commands that succeed unless something is broken: GitError."""
     finished = run(git_dir, *arguments, data=data)
     if finished.status:
         raise GitError(finished.reason)
@@ -222,11 +215,7 @@ def run_checked(git_dir: Path, *arguments: str, data: bytes | None = None) -> by
 
 
 def bounded(git_dir: Path, *arguments: str, most: int, seconds: float | None = None) -> bytes:
-    """Like :func:`run_checked`, for what a stranger decides the length of.
-
-    :param seconds: as :func:`run` has it.
-    :raises GitError: where it does not succeed, or says more than ``most`` bytes.
-    """
+    """Like :func:`run_checked`, for what a stranger decides the length of: GitError beyond ``most`` bytes."""
     with _process(git_dir, arguments) as process:
         alarm = threading.Timer(seconds or 0, process.proc.kill)
         if seconds is not None:
@@ -265,10 +254,7 @@ def run_with_progress(
     progress: Progress | None,
     settings: Mapping[str, str] | None = None,
 ) -> None:
-    """Run a transfer, and hand each line of its progress on.
-
-    :raises GitError: where it does not succeed.
-    """
+    """Run a transfer, and hand each line of its progress on."""
     messages: list[str] = []
     rest = b""
     how = {"settings": settings, "environment": environment, "with_stdout": False}

@@ -25,10 +25,7 @@ def is_sha(text: str) -> bool:
 
 
 def read_refs(git_dir: Path) -> dict[str, str]:
-    """Every ref and the object it names; a loose ref wins over a packed one, as in git.
-
-    :raises SentinelError: where the directory keeps its refs in a way that cannot be read.
-    """
+    """Read every ref and the object it names; a loose ref wins over a packed one, as in git."""
     if (git_dir / "reftable").is_dir():
         raise SentinelError(f"{git_dir} keeps its refs as a reftable; run `git refs migrate --ref-format=files` there")
     refs = _packed(git_dir / "packed-refs")

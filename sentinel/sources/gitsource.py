@@ -21,10 +21,7 @@ from sentinel.targets.refs import Ref
 def open_git(
     target: Target, ref: Ref, store: MirrorStore, pull: int | None = None, progress: Progress | None = None
 ) -> Checkout:
-    """Give the checkout of a commit. One that was made before costs no git process where the ref is a full sha.
-
-    :raises Unavailable: where there is no mirror, the ref is unknown, or a source file cannot be had.
-    """
+    """Give the checkout of a commit. One that was made before costs no git process where the ref is a full sha."""
     home = store.home
     if is_sha(ref.name):
         checkout = checkouts.cached(home, target, ref, _key(target, ref.name))

@@ -27,10 +27,7 @@ _TEMPORARY = re.compile(r"\..*-[0-9a-f]{12}\.tmp")
 
 
 def replace_file(file: Path, text: str) -> None:
-    """Write a file in the place of what is there; an error or an interruption leaves what is there.
-
-    :raises OSError: where it cannot be written.
-    """
+    """Write a file in the place of what is there; an error or an interruption leaves what is there."""
     remove_leftovers(file.parent)
     temporary, handle = _own(file)
     try:
@@ -120,10 +117,7 @@ def _user_cache() -> Path:
 
 
 def safe_name(name: str) -> str:
-    """A target's or distribution's name, proven to be usable as a folder's.
-
-    :raises SentinelError: where it could lead out of the folder it is to stand in.
-    """
+    """Prove that a target's or distribution's name stays in the folder that it is to stand in."""
     if not _SAFE_NAME.fullmatch(name):
         raise SentinelError(f"not a usable name: {name!r}; use letters, digits and . _ - only")
     return name
@@ -131,10 +125,7 @@ def safe_name(name: str) -> str:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn the errors of a disk that is full, bad or cannot be written into sentences.
-
-    :raises SentinelError: in place of the :class:`OSError`.
-    """
+    """Turn the errors of a disk that is full, bad or cannot be written into sentences."""
     try:
         yield
     except OSError as error:
@@ -166,10 +157,8 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def small_text(path: Path) -> str | None:
-    """Give what stands in a small file of a folder that nobody vouches for; None where there is no such regular file.
-
-    A pipe in its place would be waited on for ever, a device never end.
-    """
+    """Read a small file of a folder that nobody vouches for; None where it is no regular file: a pipe would be waited
+    on for ever, a device never end."""
     try:
         if not path.is_file():
             return None

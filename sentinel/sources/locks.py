@@ -20,10 +20,8 @@ def lock(handle: int, shared: bool = False, wait: bool = True) -> None:
 
 
 def hold(path: Path, *, shared: bool = False, wait: bool = True) -> int:
-    """Lock a file (made if need be) and return its descriptor; closing that lets go.
-
-    :raises BlockingIOError: where somebody else has it and ``wait`` is false.
-    """
+    """Lock a file (made if need be) and give its descriptor; BlockingIOError where another has it and ``wait`` is
+    false."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Through a link that somebody has put there it would make a file elsewhere.
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)

@@ -84,10 +84,8 @@ def make_blank(path: Path) -> None:
 
 
 def remove_half_packs(path: Path) -> None:
-    """Remove what a transfer or a copy that was cut off has left among a mirror's objects.
-
-    A pack is there when its index is: that comes last. A ``.keep`` is git's own lock for the length of a fetch.
-    """
+    """Remove what a transfer or a copy that was cut off has left among a mirror's objects: packs without the index,
+    which comes last, and git's own ``.keep`` locks of a fetch."""
     packs = path / "objects" / "pack"
     for file in [*path.glob("objects/*/tmp_*"), *packs.glob("pack-*")]:
         if file.suffix == ".keep" or not file.with_suffix(".idx").exists():
@@ -112,10 +110,7 @@ class MirrorStore:
         return describe(target, path) if is_whole(path) else None
 
     def path(self, target: str) -> Path:
-        """Give the git directory of a target's mirror.
-
-        :raises Unavailable: where there is none that can be used.
-        """
+        """Give the git directory of a target's mirror, where there is one that can be used."""
         path = self.home.mirror(target)
         if not is_whole(path):
             half = " (what is there was cut off half-way)" if path.exists() else ""
@@ -129,7 +124,6 @@ class MirrorStore:
         """Make a target's mirror, or put what another origin has into the one that is there.
 
         :param origin: a git directory, a clone, a tar of either, or a URL; None: the target's own repository.
-        :raises SentinelError: where the origin cannot be used, or the disk cannot.
         """
         upstream = checked_url(origin if origin and is_url(origin) else target.repository)
         if origin is not None and origin.startswith("-"):
@@ -151,11 +145,7 @@ class MirrorStore:
         return describe(target.name, self.home.mirror(target.name))
 
     def remove(self, target: str) -> Mirror:
-        """Remove a target's mirror, a half one too.
-
-        :returns: what it was.
-        :raises SentinelError: where there is none, or the store cannot be written.
-        """
+        """Remove a target's mirror, a half one too, and say what it was."""
         path = self.home.mirror(target)
         if not path.exists():
             raise SentinelError(
@@ -169,10 +159,7 @@ class MirrorStore:
         return gone
 
     def update(self, target: Target, *, progress: Progress | None = None) -> Mirror:
-        """Fetch what is new: branches, tags, and the pull requests that the mirror already has.
-
-        :raises SentinelError: where there is no mirror, or its remote cannot be reached.
-        """
+        """Fetch what is new: branches, tags, and the pull requests that the mirror already has."""
         try:
             path = self.path(target.name)
         except Unavailable as error:
@@ -198,10 +185,7 @@ class MirrorStore:
         return describe(target.name, self.home.mirror(target.name))
 
     def fetch(self, target: str, refspecs: Sequence[str], progress: Progress | None = None) -> None:
-        """Fetch some refs that a resolve needs. A failure is remembered: a second try in one run costs nothing.
-
-        :raises GitError: where the remote cannot be reached or does not have them.
-        """
+        """Fetch some refs that a resolve needs. A failure is remembered: a second try in one run costs nothing."""
         path, url = self.path(target), self.url(target)
         key = (target, " ".join(refspecs))
         for scope in (key, (target, "")):
@@ -216,10 +200,7 @@ class MirrorStore:
             raise
 
     def fetch_blobs(self, target: str, blobs: Sequence[str], progress: Progress | None = None) -> None:
-        """Fetch files that were left out of the mirror, by their object names.
-
-        :raises GitError: where the remote cannot be reached or does not give them.
-        """
+        """Fetch files that were left out of the mirror, by their object names."""
         path, url = self.path(target), self.url(target)
         if (target, "") in self._unreachable:
             raise GitError(self._unreachable[target, ""])
@@ -240,10 +221,7 @@ class MirrorStore:
         return resolve(self.path(target.name), target.name, name, pull, fetch)
 
     def sweep(self) -> None:
-        """Remove what runs that were cut off left behind, of every target that nobody is at work on.
-
-        :raises SentinelError: where the store cannot be written.
-        """
+        """Remove what runs that were cut off left behind, of every target that nobody is at work on."""
         with writing(self.home.path):
             for lock in self.home.mirrors.glob(".*.lock"):
                 try:

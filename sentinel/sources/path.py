@@ -54,10 +54,7 @@ print(json.dumps({"found": found, "version": version}))
 
 
 def open_path(target: Target, ref: Ref, home: Home) -> Checkout:
-    """The checkout of a working tree, with whatever is uncommitted in it.
-
-    :raises Unavailable: where the directory is not there, or has none of the target's package roots.
-    """
+    """Give the checkout of a working tree, with whatever is uncommitted in it."""
     top = Path(os.path.expanduser(ref.name)).absolute()
     if not top.is_dir():
         raise Unavailable(f"{target.name}: {top} is not a directory")
@@ -74,11 +71,7 @@ def open_path(target: Target, ref: Ref, home: Home) -> Checkout:
 
 
 def open_installed(target: Target, ref: Ref, home: Home, python: str | None = None) -> Checkout:
-    """Give the checkout of the copy that an environment has.
-
-    :param python: the environment's interpreter; None: this one.
-    :raises Unavailable: where the interpreter cannot be run, or has none of the target's packages.
-    """
+    """Give the checkout of the copy that an interpreter's environment has; None: this one's."""
     try:
         # Isolated: neither the current folder nor PYTHONPATH is what is installed.
         answer = bubblewrap.ask(python, "-I", "-c", _FIND, target.pypi or target.name, *target.packages)
@@ -154,10 +147,8 @@ def _walk(folder: Path, name: str, follow: bool) -> Iterator[tuple[str, Path]]:
 
 
 def _head(target: Target, top: Path) -> tuple[str | None, str | None]:
-    """The commit that a work tree stands on, and the tree hash of the package roots in it.
-
-    Dirty is decided by comparing hashes, so it means exactly: these files are not that commit's.
-    """
+    """Give the commit that a work tree stands on, and the tree hash of the package roots in it: dirty means exactly
+    that these files are not that commit's."""
     for above in (top, *top.parents):
         if (above / ".git").exists():
             break

@@ -39,11 +39,8 @@ def entries(home: Home) -> list[CacheEntry]:
 
 
 def prune(home: Home, *, older_than: float | None = None, now: float | None = None) -> list[CacheEntry]:
-    """Remove what was not used for so many seconds (None: everything that no live run uses), and every leftover.
-
-    :returns: what was removed.
-    :raises SentinelError: where the cache cannot be written.
-    """
+    """Remove what was not used for so many seconds (None: everything that no live run uses), and every leftover; give
+    it."""
     limit = None if older_than is None else (time.time() if now is None else now) - older_than
     gone: list[CacheEntry] = []
     if not home.path.is_dir():

@@ -58,10 +58,8 @@ _answers: dict[tuple[str, str, Path], Path | str] = {}
 
 
 def open_pypi(target: Target, ref: Ref, home: Home, progress: Progress | None = None) -> Checkout:
-    """Give the checkout of a release. A version that was had before needs no network; ``latest`` always asks the index.
-
-    :raises Unavailable: where the target has no releases, or this one cannot be had.
-    """
+    """Give the checkout of a release. A version that was had before needs no network; ``latest`` always asks the
+    index."""
     if target.pypi is None:
         raise Unavailable(f"{target.name} has no releases on PyPI; use git:, path: or installed")
     key = checkouts.index_key(target, f"pypi-{safe_name(target.pypi)}-{re.sub('[^A-Za-z0-9._-]', '_', ref.name)}")

@@ -24,11 +24,7 @@ def resolve(mirror: Path, target: str, name: str, pull: int | None, fetch: Fetch
     """Give the full sha of the commit that a name stands for.
 
     Only what names a pull request is fetched: ``pull/N/head`` itself where the mirror does not have it, and, for a
-    full sha that is absent, the pull request that it is said to come from.
-
-    :param pull: the pull request that a pin's sha comes from.
-    :raises Unavailable: where the name is unknown, or the network fails.
-    """
+    full sha that is absent, ``pull``, the pull request that the pin is said to come from."""
     refs = gitrefs.read_refs(mirror)
     match = _PULL.fullmatch(name)
     if match:

@@ -54,10 +54,7 @@ def _require_a_git_server(folder: Path, url: str, environment: dict[str, str]) -
     """Prove that a web server speaks git's own protocol, and does not only give out the files of a repository.
 
     For plain files (the "dumb" protocol) git's helper looks at every object whether it is here; what is not, it asks of
-    the promisor, which is the same server: git starts git starts git, until the machine has no process left.
-
-    :raises GitError: where it does not.
-    """
+    the promisor, which is the same server: git starts git starts git, until the machine has no process left."""
     if protocol(url) not in ("http", "https"):
         return
     packets = folder / "packets"  # what is said in git's own protocol
@@ -75,12 +72,8 @@ def fetch(
     filtered: str = FILTER,
     settings: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Fetch refs, and the objects they need under the size limit, into a mirror whose lock the caller holds.
-
-    :param wanted: refspecs, or names of objects.
-    :returns: the refs that came, under the names that the refspecs give them.
-    :raises GitError: where the remote cannot be reached or does not have them.
-    """
+    """Fetch refs (by refspecs) or objects, under the size limit, into a mirror whose lock the caller holds; give the
+    refs that came, under the names that the refspecs give them."""
     with _transfer_directory(mirror, url) as (folder, environment):
         if progress:
             progress(f"{message} from {redacted(url)}")
@@ -96,20 +89,13 @@ def fetch(
 
 
 def fetch_objects(mirror: Path, url: str, oids: Sequence[str], progress: Progress | None) -> None:
-    """Fetch single objects, as git itself fetches a missing one: nothing is negotiated, nothing that hangs on them
-    comes along.
-
-    :raises GitError: as :func:`fetch`.
-    """
+    """Fetch single objects, as git itself fetches a missing one: nothing that hangs on them comes along."""
     message = f"fetching {len(oids)} file{'s' * (len(oids) != 1)}"
     fetch(mirror, url, oids, progress, message, "blob:none", {"fetch.negotiationAlgorithm": "noop"})
 
 
 def remote_refs(mirror: Path, url: str) -> tuple[dict[str, str], str | None]:
-    """Give the refs that the remote has now, and the branch that its ``HEAD`` names.
-
-    :raises GitError: where it cannot be reached.
-    """
+    """Give the refs that the remote has now, and the branch that its ``HEAD`` names."""
     with _transfer_directory(mirror, url) as (folder, environment):
         finished = run(folder, "ls-remote", "--symref", "origin", environment=environment)
     if finished.status:

@@ -25,10 +25,7 @@ def is_url(text: str) -> bool:
 
 
 def checked_url(text: str) -> str:
-    """The URL, proven to hold neither an option nor a command.
-
-    :raises SentinelError: where it does, or where its transport is not one that only reads.
-    """
+    """Prove that a URL holds neither an option nor a command, and that its transport only reads."""
     shown = redacted(text)
     if text.startswith("-"):
         raise SentinelError(f"not a repository URL: {shown!r} begins with '-', as an option does")
@@ -79,10 +76,7 @@ def base_name(name: str) -> str:
 def fork(target: Target, url: str | None) -> Target:
     """Give the target as a fork has it; the target itself where there is no URL or it is upstream's own.
 
-    A fork's branches are not upstream's, so it never shares a mirror with it: ``verl.fork-1a2b3c4d``.
-
-    :raises SentinelError: where the URL is none that git may be given.
-    """
+    A fork's branches are not upstream's, so it never shares a mirror with it: ``verl.fork-1a2b3c4d``."""
     if url is None or checked_url(url) == target.repository:
         return target
     return replace(target, name=f"{target.name}{_MARK}{hashlib.sha256(url.encode()).hexdigest()[:8]}", repository=url)

@@ -79,10 +79,8 @@ class Tensor:
 
 
 def tensor(values: Any, dtype: str, requires_grad: bool = False, contiguous: bool = True) -> Tensor:
-    """Make a tensor literal from nested lists.
-
-    :raises ValueError: where the lists are ragged, hold something that is no number, or do not fit the dtype.
-    """
+    """Make a tensor literal from nested lists; ValueError for ragged ones, no numbers, or what does not fit the
+    dtype."""
     if dtype not in STORAGE:
         raise ValueError(f"unknown dtype {dtype!r}; one of {', '.join(STORAGE)}")
     _require_numbers(values)
@@ -93,10 +91,7 @@ def tensor(values: Any, dtype: str, requires_grad: bool = False, contiguous: boo
 
 
 def from_array(values: npt.NDArray[Any], dtype: str, requires_grad: bool = False, contiguous: bool = True) -> Tensor:
-    """Make a tensor literal from an array of numbers.
-
-    :raises ValueError: where a value does not fit an integer dtype or bool.
-    """
+    """Make a tensor literal from an array of numbers; ValueError where one does not fit an integer dtype or bool."""
     if dtype == "bfloat16":
         array: npt.NDArray[Any] = _to_bfloat16(values.astype(np.float32))
     else:
@@ -200,10 +195,7 @@ def _written(value: Any, write: Callable[[Any], Any]) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON-ready data for a reader: tensors as nested lists, literals as the recipe language writes them.
-
-    Floats that are not finite become the tagged strings ``"NaN"``, ``"Infinity"``, ``"-Infinity"``.
-    """
+    """Give JSON-ready data for a reader: nested lists for tensors, the recipe language for literals, "NaN" for NaN."""
     return plain(value.nested()) if isinstance(value, Tensor) else _written(value, plain)
 
 

@@ -147,8 +147,7 @@ class _Maker:
         return self._object(spec)
 
     def _laid(self, value: Any, spec: Mapping[str, Any]) -> Any:
-        """A tensor of rows and tokens as this function takes it: all rows, the first alone, one after the other, or
-        each as long as it is."""
+        """Lay a tensor of rows and tokens out as the function takes it: all rows, the first, in one row, or jagged."""
         import torch
 
         if not isinstance(value, torch.Tensor) or not spec.get("form") or value.dim() < 2 or not self._how["layout"]:

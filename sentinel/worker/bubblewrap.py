@@ -107,14 +107,8 @@ def gpus() -> list[str]:
 
 
 def ask(python: str | None, *words: str, devices: Iterable[str] = ()) -> Any:
-    """What an interpreter says: the JSON on the last line that it prints, with as little of the environment as a worker
-    has, and in bubblewrap where it is another one.
-
-    :param python: its path; None for this one.
-    :param words: what stands behind the interpreter on the command line.
-    :param devices: as for :func:`wrapped`.
-    :raises InterpreterError: where it does not run, or says nothing of the kind.
-    """
+    """Give the JSON on the last line that an interpreter prints, run in bubblewrap where it is another one than
+    ours."""
     name = python or sys.executable
     try:
         done = subprocess.run(

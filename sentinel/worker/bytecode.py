@@ -34,10 +34,8 @@ _PATIENCE, _MEMORY, _LARGEST = 120, 4 << 30, 64 << 20
 
 
 def keep_beside(roots: tuple[str, ...], folder: str) -> list[str]:
-    """Make modules below these directories load with their byte code in ``folder``.
-
-    :return: the files that had none there: it grows with each import.
-    """
+    """Load modules below these directories with their byte code in ``folder``; give a growing list of files without
+    any."""
     compiled: list[str] = []
 
     class CheckoutLoader(SourceFileLoader):

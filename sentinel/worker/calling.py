@@ -123,9 +123,8 @@ def module_of(path: str, roots: tuple[str, ...]) -> str | None:
 
 
 def import_whole(name: str) -> ModuleType:
-    """Import a module, or leave nothing of it. Python takes away a package whose import failed, and keeps those of its
-    modules that were ready by then: the next import of one of them would fail for another reason, that it is an orphan.
-    """
+    """Import a module, or leave nothing of it. Where a package fails, Python keeps those of its modules that were
+    ready: the next import of one of them would fail for another reason, that it is an orphan."""
     try:
         return importlib.import_module(name)
     except BaseException:
@@ -193,10 +192,8 @@ def _defined_in(name: str, roots: tuple[str, ...]) -> str:
 
 
 def has(path: str, roots: tuple[str, ...]) -> bool:
-    """Whether a checkout has what a recipe requires: a module, an attribute, a field of a dataclass or of a TypedDict.
-
-    ``pkg.mod.function(parameter)`` asks for a parameter of a function.
-    """
+    """Whether a checkout has a module, an attribute, a field of a class, or with ``(parameter)`` behind it one of a
+    function."""
     parameter = ""
     if path.endswith(")"):
         path, _, parameter = path[:-1].partition("(")
@@ -220,8 +217,7 @@ def has(path: str, roots: tuple[str, ...]) -> bool:
 
 
 def layers_of(function: Any) -> list[dict[str, Any]]:
-    """The code that a call runs, from the outermost wrapper of a decorator to the function itself: of each its file,
-    line, name and digest. What is called without having Python code (an object of C's) has no digest."""
+    """Give file, line, name and digest of each wrapper and of the function itself; C code has no digest."""
     layers = []
     ids: set[int] = set()
     while function is not None and id(function) not in ids:
@@ -277,8 +273,7 @@ def answer_at_import(answers: Mapping[str, Any], roots: tuple[str, ...]) -> None
 
 
 def import_quietly(path: str, roots: tuple[str, ...]) -> None:
-    """Import the module of a dotted path for all probes to come. A failure is not reported here: the probe that needs
-    the module meets the same failure, and says so with its traceback."""
+    """Import a dotted path's module for all probes; the probe that needs it meets a failure again, and reports it."""
     name = module_of(path, roots)
     if name is not None:
         with contextlib.suppress(BaseException):

@@ -20,11 +20,7 @@ _LIMITS = {"pids": ("pids.max", "pids.max"), "memory": ("memory.max", "memory.li
 
 
 class Groups:
-    """Makes groups, and removes those whose processes have ended.
-
-    :param root: where the hierarchies are mounted.
-    :param membership: the file that tells this process's own groups.
-    """
+    """Makes groups, and removes those whose processes have ended; the files may be mounted elsewhere in a test."""
 
     def __init__(self, root: Path = _ROOT, membership: Path = _MEMBERSHIP) -> None:
         self._places = _places(root, membership)
@@ -33,11 +29,8 @@ class Groups:
         self._sweep_up()
 
     def make(self, processes: int, memory: int) -> Group:
-        """Give a new group, in as many hierarchies as can be had.
-
-        :param processes: the most, threads included.
-        :param memory: bytes; 0 for no limit.
-        """
+        """Make a group of at most so many processes (threads included) and bytes (0: any), in each hierarchy that
+        allows it."""
         self.remove()
         self._count += 1
         wanted = {"pids": processes, **({"memory": memory} if memory else {})}
@@ -76,10 +69,7 @@ class Groups:
 
 
 class Group:
-    """One group.
-
-    :ivar folders: its folder in each hierarchy; none where no group can be made.
-    """
+    """A group: its folder in each hierarchy; none where no group can be made."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.folders = tuple(folders)

@@ -115,10 +115,7 @@ class Zygote:
         self._stopped = False
 
     def start(self) -> None:
-        """Start the process.
-
-        :raises WorkerError: where the interpreter cannot be started.
-        """
+        """Start the process."""
         with self._lock:
             if self._process is None:
                 self._launch()
@@ -176,20 +173,14 @@ class Zygote:
 
     @property
     def sandbox(self) -> str:
-        """The level of containment in force: what was asked for, or the strictest to be had.
-
-        :raises WorkerError: as :meth:`hello`.
-        """
+        """Give the level of containment in force: the option's, or the strictest that there is."""
         if self.options.sandbox:
             return self.options.sandbox
         return "basic" if self._default != "strict" or self.hello()["uncontained"] else "strict"
 
     def hello(self) -> Mapping[str, Any]:
-        """Versions of the interpreter, torch, numpy and the preloaded packages; ``uncontained``: why processes cannot
-        be contained strictly, or None.
-
-        :raises WorkerError: where the zygote did not come up; ends with what it printed.
-        """
+        """Give versions of the interpreter, torch, numpy and the packages; ``uncontained``: why strict is impossible,
+        or None."""
         self.start()
         with self._lock:
             return self._greet()
@@ -221,8 +212,8 @@ class Zygote:
         return self._hello
 
     def _bury(self) -> str:
-        """Why there is no answer. One that was killed makes room for another, which the next question starts; one that
-        ended by itself would do so again."""
+        """Say why there is no answer. The next question starts another zygote where this one was killed; one that ended
+        by itself would do so again."""
         killed = self._killed_by()
         words = self._last_words(killed)
         if killed:
@@ -315,11 +306,10 @@ class Zygote:
         )
 
     def compile(self, checkout: Checkout, made_with: Iterable[str], files: Sequence[str]) -> int | None:
-        """Have the byte code of a checkout's files put beside it, by a process that runs none of it.
+        """Put byte code beside a checkout by a process that runs none of it; nobody needs to wait for it.
 
         :param made_with: the checkout's own names of its files.
         :param files: as the process says that imports them: what is none of those names is left out.
-        :return: the process, which nobody needs to wait for; None where there is nothing to do.
         """
         # Under no other level than strict: there the process that imports has written it already.
         if not files or self.sandbox != "strict" or self._in_bubblewrap:
@@ -431,8 +421,7 @@ _PREFIX = "sentinel-worker-"
 
 
 def _kept_folder() -> tuple[str, int]:
-    """A new temporary folder, and the descriptor that keeps it; those that nobody keeps any more are removed: whoever
-    made one may have been killed at any moment."""
+    """Make a temporary folder and a descriptor that keeps it, and remove those of processes that were killed."""
     owners = (os.geteuid(), *(USERS if os.geteuid() == 0 else ()))
     for left in glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), f"{_PREFIX}*")):
         with contextlib.suppress(OSError):  # it is kept, or somebody else's
@@ -449,10 +438,7 @@ def _kept_folder() -> tuple[str, int]:
 
 
 def _kept(folder: str, how: int) -> int:
-    """A descriptor of a folder, locked.
-
-    :raises OSError: where another process has locked it, or it is no folder.
-    """
+    """Lock a folder and give its descriptor; OSError where another process has it, or it is no folder."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, how | fcntl.LOCK_NB)
@@ -488,10 +474,7 @@ class TargetProcess:
             self._bury("crash", "the target process ended as it was forked")
 
     def load(self, paths: Sequence[str], adapter: str, contract_file: str, contract: str) -> list[str]:
-        """Import the modules of these dotted paths, the adapter and the contract, so that later probes find them.
-
-        :return: the files of the checkout that had no byte code.
-        """
+        """Import these modules, the adapter and the contract; give the files of the checkout that had no byte code."""
         what = {"modules": list(paths), "adapter": adapter, "contract_file": contract_file, "contract": contract}
         when = "while its modules were imported"
         sources = self._ask({**what, "op": "import"}, self._options.timeout, when, answers.of_import)
@@ -521,10 +504,7 @@ class TargetProcess:
         self._ask({"op": "bare", "timeout": timeout}, timeout, "while it forked", lambda answer: None)
 
     def session(self) -> Session:
-        """Fork a session: many calls, one process.
-
-        :raises WorkerError: where the target process is gone.
-        """
+        """Fork a session: many calls, one process."""
         if self.dead is not None:
             raise WorkerError(self.dead.reason)
         ours, theirs = socket.socketpair()
@@ -545,10 +525,7 @@ class TargetProcess:
     def _ask(
         self, message: Mapping[str, Any], timeout: float, when: str, parsed: Callable[[Any], _Answer], fd: int = -1
     ) -> _Answer | Failed:
-        """Ask, and have what comes parsed; all of it has to be here before the time is over.
-
-        :param fd: a descriptor that goes along; -1 for none.
-        """
+        """Ask, with a descriptor where there is one, and parse the answer, all of which must come in time."""
         if self.dead is not None:
             return self.dead
         nonce = secrets.token_hex(16)
@@ -642,11 +619,8 @@ def _own(answer: Any, nonce: str) -> Any:
 
 
 def _first_sender(channel: socket.socket, timeout: float) -> int:
-    """Who has sent the first byte, as the kernel says it: the process id in this namespace. What the target process
-    says of itself is worth nothing, for this is what gets killed.
-
-    :raises EOFError: where nothing comes.
-    """
+    """Give the process id of the first byte's sender, as the kernel says it in this namespace. What the target process
+    says of itself is worth nothing, for this is what gets killed."""
     channel.settimeout(timeout)
     first, notes, _, _ = channel.recvmsg(1, socket.CMSG_SPACE(_CREDENTIALS.size))
     channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)

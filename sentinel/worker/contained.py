@@ -42,10 +42,7 @@ def contained_command(command: Sequence[str], folder: Path, *readable: Path, mem
 
 
 def run(settings: str, command: Sequence[str]) -> NoReturn:
-    """Become a command that sees what is named, and nothing else; the caller's process waits for it.
-
-    :param settings: as :func:`contained_command` writes them.
-    """
+    """Become a command that sees what :func:`contained_command` names, and nothing else; the caller waits for it."""
     wanted = json.loads(settings)
     memory = wanted.pop("memory")
     try:

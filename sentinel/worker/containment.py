@@ -49,13 +49,10 @@ class ContainmentError(Exception):
 
 
 def fork() -> tuple[int, bool]:
-    """Fork; where that can be had, as the first process of a PID namespace.
+    """Fork; as root, as the first process of a PID namespace: the pid, and whether it is that.
 
-    :func:`contain` need not fork again then, and each fork of a loaded worker costs milliseconds.
-
-    It can be had by root. Anybody else has to enter a user namespace before, and no process can leave one again.
-
-    :returns: as ``os.fork``; and whether the child is the first of its namespace.
+    :func:`contain` need not fork again then, and each fork of a loaded worker costs milliseconds. Anybody but root has
+    to enter a user namespace before, and no process can leave one again.
     """
     _interpreter()  # looked up once, for all that are forked
     if os.geteuid() != 0 or sys.platform != "linux":
@@ -190,8 +187,8 @@ def _unshare(user: int, numbers: int) -> None:
 
 
 def may_be_others() -> bool:
-    """Whether this process can become each of :data:`~sentinel.worker.limits.USERS`: as root, but for one that is root
-    in a user namespace with hardly anybody else in it."""
+    """Whether this process can become each of ``USERS``: as root, unless in a user namespace with hardly anybody in
+    it."""
     if os.geteuid() != 0:
         return False
     ranges = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]

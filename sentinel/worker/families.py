@@ -69,30 +69,22 @@ def policy_loss(
 def group_advantage(
     path: str, call: BoundaryCall | None, estimator: str, knobs: Sequence[str], *dialects: Dialect, **more: Any
 ) -> Binding:
-    """Bind an estimator that compares the responses to one prompt.
-
-    :param knobs: what it can be told; it lacks the others.
-    """
+    """Bind an estimator that compares the responses to one prompt; it lacks the knobs that are not named."""
     fixed = {"estimator": estimator, **GROUP_ADVANTAGE.lacking(*knobs), **more.pop("fixed", {})}
     outputs = ("advantages", "returns")
     return Binding(path, "group_advantage", outputs=outputs, call=call, fixed=fixed, dialects=dialects, **more)
 
 
 def normalised_rewards(path: str, call: BoundaryCall, *knobs: str, **more: Any) -> Binding:
-    """Bind what makes rewards relative to those of their group.
-
-    :param knobs: what it can be told; it lacks the others.
-    """
+    """Bind what makes rewards relative to those of their group; it lacks the knobs that are not named."""
     fixed = {"mean_level": "group", **more.pop("fixed", {})}
     kept = {**REWARD_NORMALISATION.lacking(*knobs), **fixed}
     return Binding(path, "reward_normalisation", call=call, fixed=kept, **more)
 
 
 def masked_statistic(path: str, statistic: str, *knobs: str, **more: Any) -> Binding:
-    """Bind a statistic of the tokens that count, whose axis is a number of torch's.
-
-    :param knobs: what it can be told; it lacks the others.
-    """
+    """Bind a statistic of the tokens that count, whose axis is torch's number; it lacks the knobs that are not
+    named."""
     fixed = {"statistic": statistic, **MASKED_STATISTICS.lacking(*knobs), **more.pop("fixed", {})}
     call = partial(passed, says={"axis": AXIS})
     return Binding(path, "masked_statistics", outputs=("result",), call=call, fixed=fixed, **more)
@@ -207,10 +199,7 @@ def rollout(
 
 
 def balanced_partition(path: str, *leading: str, **more: Any) -> Binding:
-    """Bind what deals sequences out, and knows neither their prompts nor minibatches.
-
-    :param leading: the inputs that it is passed by their places.
-    """
+    """Bind what deals sequences out and knows no minibatches; the ``leading`` inputs are passed by their places."""
     free = () if "equal_size" in more.get("fixed", {}) else ("equal_size",)
     call = more.pop("call", None) or partial(passed, leading=leading or ("lengths", "parts"), takes=free)
     fixed = {"grouped": False, "keep_minibatches": False, **more.pop("fixed", {})}
@@ -218,10 +207,8 @@ def balanced_partition(path: str, *leading: str, **more: Any) -> Binding:
 
 
 def microbatch_packing(path: str, call: BoundaryCall | None = None, **more: Any) -> Binding:
-    """Bind what packs sequences without padding into microbatches of at most so many tokens.
-
-    :param call: left out, it is passed the lengths and the most tokens.
-    """
+    """Bind what packs sequences into microbatches of so many tokens; without a ``call`` it takes lengths and that
+    number."""
     fields = {name: more.pop(name) for name in ("formerly", "imports", "requires", "stand_ins") if name in more}
     made = call or partial(packed, **more)
     accepts = {"attention_mask": ("full", "right")}
@@ -258,11 +245,7 @@ class Container:
 
 
 def data_proto(protocol: str, **chunks: Any) -> tuple[Binding, ...]:
-    """Bind DataProto, which several frameworks have taken from each other.
-
-    :param protocol: its module.
-    :param chunks: further fields of the binding of ``chunk``.
-    """
+    """Bind DataProto of the module ``protocol``; ``chunks`` are further fields of the binding of ``chunk``."""
     data = f"{protocol}.DataProto"
     proto = Container(partial(container, data), common={"imports": (protocol,)})
     return (

@@ -298,11 +298,8 @@ class ImportRecorder:
         self._closures.clear()
 
     def _guarded(self, frame: FrameType | None) -> bool:
-        """Whether this statement, or any statement of the target through which it came to run, stands in a guard.
-
-        ``try: from pkg.extra import X / except ImportError`` must see the failure of what ``pkg.extra`` imports,
-        exactly as on a machine without the package.
-        """
+        """Whether this statement, or one of the target's through which it came to run, stands in a guard: ``try: import
+        pkg.extra / except ImportError`` must see the failure of what ``pkg.extra`` imports, as on any other machine."""
         while frame is not None:
             file = frame.f_code.co_filename
             if file.startswith(self.roots):
@@ -371,11 +368,8 @@ def _handled(frame: FrameType) -> bool:
 
 
 def _goes_on_without(handlers: list[ast.ExceptHandler]) -> bool:
-    """Whether a failed import is caught and not raised again.
-
-    Who raises something else instead needs the module like anybody: ``raise ImportError("install it")``, and the lazy
-    modules of a library, through which everything in it is imported.
-    """
+    """Whether a failed import is caught and not raised again. Who raises something else needs the module like anybody:
+    ``raise ImportError("install it")``, and the lazy modules of a library, through which everything is imported."""
     for handler in handlers:
         if _catches(handler.type):
             leaves = any(isinstance(node, (ast.Return, ast.Continue, ast.Break)) for node in ast.walk(handler))

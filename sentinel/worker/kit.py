@@ -166,11 +166,7 @@ def takes_input(boundary: Any, name: str) -> bool:
 def estimated(
     switches: Mapping[str, Mapping[str, Any]], names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]
 ) -> Any:
-    """Call a KL estimate by its estimator's name.
-
-    :param switches: the estimators that there were before they had names -> what asked for each.
-    :param names: the inputs that it takes.
-    """
+    """Call a KL estimate by its estimator's name, or, before there were names, by the switches that asked for it."""
     if takes_input(boundary, "kl_estimator"):
         return boundary.invoke(taken(inputs, *names, "kl_estimator"))
     if inputs["kl_estimator"] not in switches:
@@ -235,8 +231,8 @@ def with_base64(*modules: Any) -> Iterator[None]:
 
 
 def record(owner: Any) -> Callable[..., Any]:
-    """What makes records of a class that is declared by annotated fields, where the package that would is not there:
-    it has these fields and no others."""
+    """Give a maker of records for a class of annotated fields, where the package that would make them is not
+    installed."""
     defaults = {name: getattr(owner, name, None) for name in owner.__annotations__}
     return lambda **values: stand_in(
         **{**copy.deepcopy(defaults), **{name: values[name] for name in defaults if name in values}}
@@ -459,8 +455,8 @@ def numbered_rows(lengths: Sequence[int]) -> dict[str, Any]:
 
 
 def dealt(data: Any, parts: int) -> dict[str, Any]:
-    """Read the parts of a container whose rows stand in the order in which they are dealt out, as many to each. A row
-    whose label is not its own is in no part."""
+    """Read the rows of each part of a container that is dealt out in order; one whose label is another's is in no
+    part."""
     fields = columns(data)
     rows = [row if row == label else -1 for row, label in zip(fields["row"].tolist(), fields["label"])]
     size = len(rows) // parts
@@ -531,8 +527,8 @@ def gradient_of_ranks(tables: Sequence[Any]) -> Any:
 
 
 def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
-    """Let ``work(rank)`` run on so many ranks at once, each of which a thread is, and give what each returns. They talk
-    to each other by ``torch.distributed``'s functions, in which all of them are one group."""
+    """Run ``work(rank)`` in a thread per rank, all in one group of ``torch.distributed``, and give what each
+    returns."""
     dist = torch.distributed
     meeting, own, slots = threading.Barrier(count), threading.local(), [None] * count
     answers: list[Any] = [None] * count
@@ -691,10 +687,8 @@ def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool
 
 
 def token_ids(mask: Any, ended: bool = False) -> list[list[int]]:
-    """Number the tokens of :func:`token_table`'s rows: the first of each, and those of a row that the mask counts.
-
-    :param ended: whether the end of the text stands for the last of them.
-    """
+    """Number the tokens of :func:`token_table`'s rows that the mask counts; ``ended``: the last one is the text's
+    end."""
     width = mask.shape[1] + 2
     numbers = []
     for row, counts in enumerate(mask.tolist()):
@@ -735,8 +729,8 @@ def one_step(rows: int, micro_batch_size: int | None) -> dict[str, Any]:
 
 
 def trained(trainer: Any, model: Any) -> tuple[float, Any]:
-    """Let a trainer of transformers train a :func:`token_table`: the loss that it reports, and all the gradient that
-    has arrived at the table, that of first tokens and of what comes after the last ones among it."""
+    """Train a :func:`token_table` by a trainer of transformers; give the loss that it reports and the table's
+    gradient."""
     table = model.model.table
     arrived = torch.zeros_like(table)
 

@@ -86,8 +86,7 @@ for _name in _ASKED.split():
 
 
 class Settings(dict[str, Any]):
-    """A configuration in the place of one that cannot be built: read by attribute or by key, and by nothing that was
-    not put in."""
+    """A configuration in the place of one that cannot be built; it refuses what was not put in."""
 
     def __getattr__(self, name: str) -> Any:
         if name in self:
@@ -296,8 +295,8 @@ class ModelOutput(Settings):
 
 
 def language_model(vocabulary: int) -> Any:
-    """A causal language model of two layers whose weights are always the same, with the parts that transformers gives
-    one: ``model``, ``lm_head`` and ``config``."""
+    """Make a causal language model of two layers with fixed weights, and transformers' ``model``, ``lm_head``,
+    ``config``."""
     import torch
 
     class Base(torch.nn.Module):
@@ -364,10 +363,8 @@ def _made(of: Any, name: str) -> Any:
 
 
 def built(owner: type, arguments: Mapping[str, Any]) -> Any:
-    """An instance of a class: of its constructor, every statement that can run has run.
-
-    What a statement that fails would have made, or has made already, is unknown.
-    """
+    """Make an instance by every statement of its constructor that can run; what the others would have made is
+    unknown."""
     if hasattr(owner, "model_construct"):  # pydantic's way without looking at what is given
         return owner.model_construct(**arguments)
     whole: Any = type(owner.__name__, (owner,), {"__module__": owner.__module__})
@@ -452,8 +449,7 @@ def _run(statement: ast.stmt, file: str, space: dict[str, Any], own: str, made: 
 
 
 def fill(made: Any) -> None:
-    """Make what an object will have where its constructor leaves None and says that it will be of the framework's own
-    class."""
+    """Make the attributes that a constructor leaves None and annotates with one of the framework's own classes."""
     top = type(made).__module__.partition(".")[0]
     for cls in type(made).__mro__:
         function = inspect.unwrap(vars(cls).get("__init__", len))
@@ -544,12 +540,8 @@ def _at(node: Any, steps: Sequence[str]) -> Any:
 def configured(
     sources: Sequence[str], reads: Sequence[Sequence[str]], unknown: Sequence[Sequence[str]], whole: bool
 ) -> Any:
-    """The part of a framework's own defaults that has all that is read, or all of it that nobody else knows; None where
-    there is none, or where several do and say different things of that.
-
-    :param whole: whether it is called the configuration: then the whole is meant where no part has all, and the whole
-        has something that nobody else knows.
-    """
+    """Give the part of a framework's defaults that has all that is read, or all of it that is unknown elsewhere; None
+    where there is none, or where several disagree. ``whole``: the whole of a source is meant where no part has all."""
     for source, wanted in product(sources, (reads, unknown)):
         fit = [node for node in _nodes(source) if wanted and _has(node, wanted)]
         meanings = {repr([_at(node, steps) for steps in unknown]) for node in fit}
@@ -562,12 +554,8 @@ def configured(
 
 
 def declared(sources: Sequence[str], attributes: Mapping[str, Any], name: str) -> list[Any]:
-    """What a framework's own defaults say of an option that a stand-in lacks.
-
-    What has two of the stand-in's attributes may be what it stands for (an adapter gives it the options of other
-    versions and packages, too); of several it is what has most. Where those say different things, and where the default
-    is that of another option, nothing is said.
-    """
+    """Give what a framework's defaults say of an option that a stand-in lacks: of the part that shares most attributes
+    with it, two at least. Nothing where such parts disagree, and where the default is that of another option."""
     parts = (_parts(node) for source in sources for node in _nodes(source))
     candidates = [(len(attributes.keys() & part.keys()), part[name]) for part in parts if name in part]
     most = max((shared for shared, _ in candidates), default=0)

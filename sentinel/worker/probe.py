@@ -86,10 +86,7 @@ class Prepared:
 
 
 def prepare(request: Mapping[str, Any], roots: tuple[str, ...]) -> Prepared:
-    """Find the boundary that a request names.
-
-    :raises DriftError: where it is not in this checkout.
-    """
+    """Find the boundary that a request names, and describe it."""
     binding = load_binding(request["adapter"], request["boundary"], request["contract"])
     boundary = find_boundary(binding, roots, frozenset(request["given"]), request["device"])
     answered_by(partial(objects.declared, load_file(Path(request["adapter"])).TARGET.defaults))
@@ -163,10 +160,7 @@ def find_boundary(
 def observe(
     contract: Contract, call: Any, inputs: Mapping[str, Any], roots: tuple[str, ...], device: str
 ) -> dict[str, Any]:
-    """Give the contract's observation of one call.
-
-    :param call: the boundary, or something that wraps it.
-    """
+    """Give the contract's observation of one call of the boundary, or of what wraps it."""
 
     def resolve(path: str) -> Any:
         return calling.resolve(path, roots)[1]
@@ -228,10 +222,8 @@ def ghost_failure(provenance: Any = None) -> dict[str, Any]:
 
 
 def describe(error: BaseException, provenance: Any, roots: tuple[str, ...], traced: bool = True) -> dict[str, Any]:
-    """Give a failure from an exception: what kind it is, and upstream's own traceback with paths of the checkout only.
-
-    :param traced: whether the traceback is wanted; writing one takes longer than most calls.
-    """
+    """Make a failure of an exception, with upstream's own traceback; ``traced=False`` spares it, which most calls
+    do."""
     text = f"{type(error).__name__}: {error}"
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__)[-40:]) if traced else ""
     if isinstance(error, DriftError) and error.__cause__ is None:

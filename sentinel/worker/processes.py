@@ -32,10 +32,7 @@ def adopt_orphans() -> None:
 
 
 def await_end(pid: int, seconds: float | None = None) -> None:
-    """Wait until a process has ended, and what it forked has another parent.
-
-    :param seconds: the longest to wait; None: as long as it takes.
-    """
+    """Wait until a process has ended and its children have another parent, for so many seconds at most."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:  # the kernel has reaped it already

@@ -39,10 +39,7 @@ class ProtocolError(Exception):
 
 
 def encode(value: Any) -> bytes:
-    """Encode scalars, lists, string-keyed mappings and the literals of :mod:`sentinel.values.literals` as one frame.
-
-    :raises TypeError: for anything else, naming its type.
-    """
+    """Encode scalars, lists, string-keyed mappings and literals as one frame; TypeError for anything else."""
     blobs: list[bytes] = []
     text = json.dumps(_encode(value, blobs), separators=(",", ":")).encode()
     body = b"".join(blobs)
@@ -50,10 +47,7 @@ def encode(value: Any) -> bytes:
 
 
 def decode(frame: bytes) -> Any:
-    """Give the inverse of :func:`encode`.
-
-    :raises ProtocolError: where the bytes are no frame.
-    """
+    """Decode what :func:`encode` made; ProtocolError where the bytes are no frame."""
     try:
         text_length, body_length = _HEADER.unpack_from(frame)
         if text_length > MAX_TEXT:
@@ -94,12 +88,9 @@ def send(channel: socket.socket, value: Any) -> None:
 
 
 def receive(channel: socket.socket, deadline: float | None = None) -> Any:
-    """Read one frame.
+    """Read one frame, by a ``deadline`` of ``time.monotonic``; None: as long as it takes.
 
-    :param deadline: when all of it has to be here, by ``time.monotonic``; None: as long as it takes.
-    :raises EOFError: where the other end is gone.
-    :raises TimeoutError: where the deadline is over, however much has come.
-    :raises ProtocolError: where it sent no frame.
+    :raises EOFError: where the other end is gone; TimeoutError, however much has come; ProtocolError for no frame.
     """
     header = _read(channel, _HEADER.size, deadline)
     text_length, body_length = _HEADER.unpack(header)
@@ -174,10 +165,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class _Reading:
-    """What a frame's JSON and bytes say, each value counted.
-
-    Tensors lie in the bytes in the order in which the JSON names them, so a running offset is enough.
-    """
+    """Reads a frame's JSON and bytes, and counts the values; tensors lie in the bytes in the order of the JSON."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body

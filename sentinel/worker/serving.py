@@ -299,8 +299,8 @@ class _BranchTracer(_Tracer):
         self._jumps: set[str] = set()
 
     def functions(self) -> list[str]:
-        """Give ``file line>line`` of each two that ran one after the other, once; a negative line is where a code
-        object begins or ends."""
+        """Give each new ``file line>line`` that ran one after the other; a negative line begins or ends a code
+        object."""
         data = self._coverage.get_data()
         ran = {f"{file} {one}>{other}" for file in data.measured_files() for one, other in data.arcs(file) or ()}
         new = sorted(ran - self._jumps)

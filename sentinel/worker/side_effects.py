@@ -26,11 +26,8 @@ _PLACES = re.compile(r"\b0x[0-9a-f]+|(?<=\.py:)\d+|(?<=line )\d+")
 
 
 class Watched:
-    """The boundary's call, watched. Pass it to a contract's ``measure`` in place of the boundary.
-
-    :ivar mutated: names of canonical inputs whose values were others after a call than before.
-    :ivar changed: names of global states that were others after a call than before.
-    """
+    """Watches the boundary's call, in whose place a contract's ``measure`` gets it: which inputs and global states
+    change."""
 
     def __init__(self, call: Callable[..., Mapping[str, Any]]) -> None:
         self._call = call
@@ -74,8 +71,7 @@ def global_state() -> dict[str, Any]:
 
 
 def turned(value: Any, settings: Mapping[str, Any], depth: int = _DEPTH) -> Iterator[Callable[[], None]]:
-    """Give options in a value, of any configuration that it holds, what is said of them, where they are of that kind;
-    what takes that back."""
+    """Set options wherever a value has them, of any configuration in it; give what takes that back."""
     kind = type(value)
     if not depth or issubclass(kind, (str, *_PLAIN, *_DEAF)) or kind.__module__ == "unittest.mock":
         return
@@ -103,8 +99,8 @@ _DEAF = (Ghost, Unknown)
 
 
 def parts(value: Any, path: str, roots: tuple[str, ...] = (), depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
-    """The parts of a value that may be anything, each with its path, as what can be sent. Of an object these are its
-    public attributes, of a model its weights and their gradients; nothing that a stand-in would record is asked."""
+    """Give the parts of any value, each with its path, as what can be sent: public attributes of an object, weights and
+    gradients of a model. Nothing that a stand-in would record is asked."""
     kind = type(value)
     if issubclass(kind, str):
         for root in roots:

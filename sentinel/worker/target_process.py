@@ -85,8 +85,8 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
 def _one_after_the_other(
     request: Mapping[str, Any], roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None
 ) -> dict[str, Any]:
-    """Answer several probe requests in one process. What one leaves behind the next one meets: whoever asks compares
-    with the answers of another process, in another order."""
+    """Answer several probe requests in one process, where each meets what the last one leaves behind: whoever asks
+    compares with another process, in another order."""
     answers = []
     for question in request["questions"]:
         ghosts.state().probing = False  # the next boundary's module may still be imported

@@ -29,10 +29,7 @@ def to_torch(literal: Tensor, device: str = "cpu") -> torch.Tensor:
 
 
 def _strided(value: torch.Tensor) -> torch.Tensor:
-    """The same values as every second element of a tensor whose other elements nobody may read: NaN, or the largest.
-
-    A single element is contiguous however it lies, and so is a scalar.
-    """
+    """Give the values as every second element of a tensor whose others nobody may read: NaN, or the largest."""
     if value.dim() == 0:
         return value
     if value.is_floating_point():
@@ -43,10 +40,7 @@ def _strided(value: torch.Tensor) -> torch.Tensor:
 
 
 def from_torch(value: torch.Tensor) -> Tensor:
-    """Give a tensor as data.
-
-    :raises TypeError: for a tensor that has no values to read (meta, sparse, quantised).
-    """
+    """Give a tensor as data; TypeError where it has no values to read (meta, sparse, quantised)."""
     if value.layout is not torch.strided or value.device.type == "meta":
         raise TypeError(f"a tensor without plain values was returned (layout {value.layout}, device {value.device})")
     plain = value.detach().to("cpu").contiguous()
@@ -59,10 +53,7 @@ def from_torch(value: torch.Tensor) -> Tensor:
 
 
 def build(value: Any, resolve: Callable[[str], Any], device: str = "cpu") -> Any:
-    """Make the live object that a typed literal describes.
-
-    :param resolve: dotted path -> object of the target, for ``new`` and ``attribute``.
-    """
+    """Make the live object of a typed literal; ``resolve`` gives the target's own by dotted path."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value  # first: most are, and to find that something is no Mapping takes long in a process with torch
     if isinstance(value, Tensor):

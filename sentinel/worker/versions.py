@@ -75,11 +75,8 @@ def names_newer(source: bytes) -> bool:
 
 
 def needed_import(error: BaseException, file: str) -> str:
-    """Give ``package.name`` where a module lacks a name that it imports only where that package is installed, and has
-    in an annotation or a base class all the same. Empty where that is not why it failed.
-
-    :param file: the module's.
-    """
+    """Give ``package.name`` where a module lacks a name that it imports only where that package is installed, and uses
+    in an annotation or a base class all the same. Empty where that is not why it failed."""
     if not isinstance(error, NameError) or not error.name:
         return ""
     packages = origins(error.name, codes.described(file)["names"])
