@@ -283,19 +283,10 @@ class Runner:
             outcome = replace(outcome, repeated="same values", reordered=twice.reordered)
         elif self._repeat and observed is not None and isinstance(outcome, Measurement):
             verdict, outcome = self._again(job, loaded, observed, verdict, outcome)
-        return Decision(
-            recipe,
-            job.ref,
-            verdict,
-            job.expect,
-            checkout,
-            outcome if isinstance(outcome, Measurement) else None,
-            outcome if isinstance(outcome, Failure) else None,
-            comparisons,
-            environment,
-            law,
-            adapter.digest,
-        )
+        measured = outcome if isinstance(outcome, Measurement) else None
+        failed = outcome if isinstance(outcome, Failure) else None
+        decision = Decision(recipe, job.ref, verdict, job.expect, checkout, measured, failed, comparisons, environment)
+        return replace(decision, law=law, adapter=adapter.digest)
 
     def _again(
         self, job: Job, loaded: Loaded, observed: Observation, verdict: Verdict, measured: Measurement

@@ -79,20 +79,16 @@ def _judge(observed: Any, expected: Expected | None, recipe: Tolerance) -> tuple
 def read(address: str, observation: Observation) -> Any:
     """Give the value at an address of the recipe language; MissingKeyError where it was not observed."""
     parsed = parse_address(address, tuple(observation))
-    values = [_lookup(observation[variant], parsed.key, address) for variant in parsed.variants]
+    values = [_reached(observation[variant], parsed.key.split(".")) for variant in parsed.variants]
+    if _MISSING in values:
+        keys = observation[parsed.variants[values.index(_MISSING)]]
+        raise MissingKeyError(f"drift: {address!r} was not observed; the boundary gave {', '.join(keys) or 'nothing'}")
     if len(values) == 1:
         return values[0]
     try:
         return minus(values[0], values[1])
     except ValueError as error:
         raise MissingKeyError(f"{address}: {error}") from None
-
-
-def _lookup(values: Mapping[str, Any], key: str, address: str) -> Any:
-    value = _reached(values, key.split("."))
-    if value is not _MISSING:
-        return value
-    raise MissingKeyError(f"drift: {address!r} was not observed; the boundary gave {', '.join(values) or 'nothing'}")
 
 
 _MISSING = object()

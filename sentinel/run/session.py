@@ -188,9 +188,9 @@ class Run:
         if refs:
             return [Job(recipe, ref) for ref in refs]
         if recipe.published:
-            repository = _environment_repo()
-            if repository is not None:
-                return [Job(recipe, repository)]
+            repository = os.environ.get("TARGET_REPO")
+            if repository:
+                return [Job(recipe, Ref("path", os.path.abspath(repository)))]
             recipe = adopt_pins(recipe, {r.bug_id: r for r in find_recipes(bundled_catalog(), (recipe.target,), ())})
         jobs = [Job(recipe, pin.ref, pin.expect) for pin in recipe.pins]
         if self.settings.baseline is not None:
@@ -436,11 +436,6 @@ def other_owner_of_the_name() -> str | None:
         f"another distribution, sentinel {other.version}, has the import name `sentinel` too, and either may have "
         "overwritten the other's files; uninstall it, then reinstall rl-sentinel"
     )
-
-
-def _environment_repo() -> Ref | None:
-    path = os.environ.get("TARGET_REPO")
-    return Ref("path", os.path.abspath(path)) if path else None
 
 
 def expected_unavailable(decision: Decision) -> bool:

@@ -90,7 +90,10 @@ def materialise(
             os.chmod(part, 0o755)
             # A run that looks at a damaged checkout must not remove the whole one that another has just put there.
             with locks.alone(home.checkouts):
-                _move(part, folder / tree)
+                record = read_json(folder / tree / "checkout.json")
+                if record is None or _whole(folder / tree, record) is None:  # else another process was first
+                    remove_tree(folder / tree)
+                    part.rename(folder / tree)
                 locks.take(home.checkouts, folder / tree)
         finally:
             if part.exists():
@@ -231,14 +234,6 @@ def _holds(top: Path, entries: Iterable[Entry], absent: set[str]) -> bool:
             if blob_id(content) != entry.blob:
                 return False
     return not wanted
-
-
-def _move(part: Path, place: Path) -> None:
-    record = read_json(place / "checkout.json")
-    if record is not None and _whole(place, record) is not None:
-        return  # another process was first, and its files are the same ones
-    remove_tree(place)
-    part.rename(place)
 
 
 def _fill(

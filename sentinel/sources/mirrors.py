@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -233,10 +233,8 @@ class MirrorStore:
                 finally:
                     os.close(handle)
 
-    @contextmanager
-    def _locked(self, target: str) -> Iterator[None]:
-        with locked(self.home.mirrors / f".{safe_name(target)}.lock"):
-            yield
+    def _locked(self, target: str) -> AbstractContextManager[None]:
+        return locked(self.home.mirrors / f".{safe_name(target)}.lock")
 
     def _sweep(self, target: str) -> None:
         """Remove what runs that were cut off left behind; the caller holds the lock, so nobody is at work on it."""

@@ -58,7 +58,10 @@ def open_path(target: Target, ref: Ref, home: Home) -> Checkout:
     top = Path(os.path.expanduser(ref.name)).absolute()
     if not top.is_dir():
         raise Unavailable(f"{target.name}: {top} is not a directory")
-    roots = {root.path: top / root.path for root in target.roots if _real_directory(top, root.path)}
+    places = {root.path: top / root.path for root in target.roots}
+    # None is, or lies behind, a link out of the directory.
+    inside = (name for name, path in places.items() if path.is_dir() and path.resolve().is_relative_to(top.resolve()))
+    roots = {name: places[name] for name in inside}
     if not roots:
         names = ", ".join(root.path for root in target.roots)
         raise Unavailable(f"{target.name}: {top} has none of its package roots; looked for {names}")
@@ -87,12 +90,6 @@ def open_installed(target: Target, ref: Ref, home: Home, python: str | None = No
     return checkouts.materialise(
         home, target, ref, tree.entries, tree.contents, tree.left_out, version=answer["version"]
     )
-
-
-def _real_directory(top: Path, root: str) -> bool:
-    """Whether a package root is there and is not, or lies behind, a link out of the directory."""
-    path = top / root
-    return path.is_dir() and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(top))
 
 
 class _Files:

@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -216,42 +217,29 @@ class _Maker:
     def _derived(self, what: str) -> Any:
         import torch
 
-        if what == "group":
-            return list(self._inputs["group"])
-        if what == "tokenizer":
-            return objects.WordTokenizer()
-        if what == "process_group":
-            return objects.alone()
-        if what == "dataset":
-            return objects.Table()
-        if what == "reward_function":
-            return objects.reward
-        if what == "device":
-            return torch.device("cpu")
-        if what == "dtype":
-            return torch.float32
-        if what in ("model", "optimizer", "scheduler"):
-            return self._trained(what)
-        if what == "vocabulary":
-            sizes = [value.shape[-1] for name, value in self._inputs.items() if name.endswith("logits")]
-            return sizes[0] if sizes else objects.WordTokenizer.vocab_size
         mask = self._mask()
-        if what == "attention":
-            return self._hull()
-        if what in ("positions", "turns"):  # a turn has two tokens
-            places = (self._hull().cumsum(-1) - 1).clamp(min=0)
-            return places if what == "positions" else places // 2
-        if what == "lengths":
-            return self._hull()[:, self._prompt :].sum(-1)
-        if what == "edges":
-            return torch.arange(len(mask) + 1, dtype=torch.int32) * (mask.shape[1] + self._prompt)
-        if what == "places":
-            return torch.arange(len(mask)).flip(0)
-        if what == "rows":
-            return len(mask)
-        if what == "answered":
-            return mask.shape[1]
-        return int((mask != 0).sum()) if what == "valid" else mask.shape[1] + self._prompt
+        logits = (value for name, value in self._inputs.items() if name.endswith("logits"))
+        makers: dict[str, Callable[[], Any]] = {
+            "group": lambda: list(self._inputs["group"]),
+            "tokenizer": objects.WordTokenizer,
+            "process_group": objects.alone,
+            "dataset": objects.Table,
+            "reward_function": lambda: objects.reward,
+            "device": lambda: torch.device("cpu"),
+            "dtype": lambda: torch.float32,
+            **{name: partial(self._trained, name) for name in ("model", "optimizer", "scheduler")},
+            "vocabulary": lambda: next((each.shape[-1] for each in logits), objects.WordTokenizer.vocab_size),
+            "attention": self._hull,
+            "positions": lambda: (self._hull().cumsum(-1) - 1).clamp(min=0),
+            "turns": lambda: self._derived("positions") // 2,  # a turn has two tokens
+            "lengths": lambda: self._hull()[:, self._prompt :].sum(-1),
+            "edges": lambda: torch.arange(len(mask) + 1, dtype=torch.int32) * self._derived("width"),
+            "places": lambda: torch.arange(len(mask)).flip(0),
+            "rows": lambda: len(mask),
+            "answered": lambda: mask.shape[1],
+            "valid": lambda: int((mask != 0).sum()),
+        }
+        return makers[what]() if what in makers else mask.shape[1] + self._prompt
 
     def _trained(self, what: str) -> Any:
         """The model of this call, or what steps it: there is one of each."""

@@ -169,13 +169,9 @@ def _nearest(path: str, owner: Any, attribute: str, roots: tuple[str, ...]) -> s
     return f"; looked for {path}{_nearest_definition(last, roots) or there}"
 
 
+@trace.paused()  # what is looked at for a message decides nothing
 def _nearest_definition(name: str, roots: tuple[str, ...]) -> str:
-    """Where else in the checkout something of this name is defined; read as text, nothing is imported."""
-    with trace.paused():
-        return _defined_in(name, roots)
-
-
-def _defined_in(name: str, roots: tuple[str, ...]) -> str:
+    """Say where else in the checkout something of this name is defined; read as text, nothing is imported."""
     pattern = re.compile(rf"^\s*(?:async\s+)?(?:def|class)\s+{re.escape(name)}\b", re.MULTILINE)
     for root in roots:
         for folder, folders, files in os.walk(root):
@@ -208,12 +204,8 @@ def has(path: str, roots: tuple[str, ...]) -> bool:
         owner = resolve(owner_path, roots, near=False)[1]
     except DriftError:
         return False
-    return any(
-        (
-            hasattr(owner, last),
-            *(last in getattr(owner, key, {}) for key in ("__dataclass_fields__", "__annotations__")),
-        )
-    )
+    tables = (getattr(owner, name, {}) for name in ("__dataclass_fields__", "__annotations__"))
+    return hasattr(owner, last) or any(last in table for table in tables)
 
 
 def layers_of(function: Any) -> list[dict[str, Any]]:

@@ -57,12 +57,8 @@ def _names(body: list[Any], owner: str) -> Iterator[str]:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield f"{owner}{node.name}"
             arguments = node.args
-            for parameter in (
-                *arguments.posonlyargs,
-                *arguments.args,
-                *arguments.kwonlyargs,
-                *filter(None, (arguments.vararg, arguments.kwarg)),
-            ):
+            plain = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+            for parameter in (*plain, *filter(None, (arguments.vararg, arguments.kwarg))):
                 yield f"{owner}{node.name}({parameter.arg})"
         elif isinstance(node, ast.ClassDef):
             yield f"{owner}{node.name}"

@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from sentinel.worker.slips import slip
 SEED = 20260821
 
 
+@cache
 def load_contract(file: str, name: str) -> Contract:
     """Give the contract of that name in that file: one of ours by import, another package's by path."""
     path = Path(file)

@@ -59,7 +59,6 @@ class Sitting:
         self._roots = roots
         self._recorder = recorder
         self._prepared: dict[tuple[str, str, str], probe.Prepared] = {}
-        self._contracts: dict[str, Contract] = {}
         self._settled = False
         self._branches: _BranchTracer | None = None
 
@@ -68,7 +67,7 @@ class Sitting:
             probe.settle(request["device"])
             self._settled = True
         try:
-            contract = self._contract(request)
+            contract = probe.load_contract(request["contract_file"], request["contract"])
             if not self._roots:
                 return {"answers": {name: self._consult(contract, call) for name, call in request["calls"].items()}}
             main = self._prepare(request, request["boundary"])
@@ -85,7 +84,9 @@ class Sitting:
             try:
                 prepared = self._prepare(request, call["boundary"]) if call.get("boundary") else main
             except BaseException as error:  # a twin that is not there concerns no law but the one that compares
-                answers[name] = {"refused": _absent(probe.describe(error, None, self._roots, traced=False)["failure"])}
+                failure = probe.describe(error, None, self._roots, traced=False)["failure"]
+                kind = "not-in-this-version" if failure["kind"] == "drift" else failure["kind"]
+                answers[name] = {"refused": {**failure, "kind": kind}}
             else:
                 answers[name] = self._measure(contract, prepared, call, request["device"], tracer)
         return {
@@ -95,12 +96,6 @@ class Sitting:
             "stand_ins": [[item.name, item.reason] for item in main.boundary.binding.stand_ins],
             "functions": tracer.functions() if tracer else [],
         }
-
-    def _contract(self, request: Mapping[str, Any]) -> Contract:
-        name = request["contract"]
-        if name not in self._contracts:
-            self._contracts[name] = probe.load_contract(request["contract_file"], name)
-        return self._contracts[name]
 
     def _prepare(self, request: Mapping[str, Any], boundary: str) -> probe.Prepared:
         key = (boundary, request["contract"], " ".join(request["given"]))
@@ -156,11 +151,6 @@ class Sitting:
             return {"silent": str(error)}
         except BaseException as error:
             return {"refused": probe.describe(error, None, ())["failure"]}
-
-
-def _absent(failure: Mapping[str, Any]) -> dict[str, Any]:
-    """The refusal of a call of a boundary that could not be prepared: one that is not found is not in this version."""
-    return {**failure, "kind": "not-in-this-version" if failure["kind"] == "drift" else failure["kind"]}
 
 
 class _Tracer:

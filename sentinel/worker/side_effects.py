@@ -53,10 +53,7 @@ def _values(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def global_state() -> dict[str, Any]:
     """Give what one call may leave behind for the next."""
-    import numpy
-    import torch
-
-    kind, keys, *rest = numpy.random.get_state(legacy=True)
+    kind, keys, *rest = np.random.get_state(legacy=True)
     return {
         "random": random.getstate(),
         "numpy.random": (kind, keys.tobytes(), *rest),  # type: ignore[union-attr]

@@ -48,10 +48,6 @@ class Trace:
         for name in ("stat", "lstat", "access", "readlink"):  # audit events know nothing of these
             setattr(os, name, self._watched(getattr(os, name)))
 
-    def module(self, folder: str, name: str) -> None:
-        """The import system looks for a module in a folder."""
-        self._ask("m", f"{folder}{os.sep}{name}")
-
     def questions(self) -> list[str]:
         """Give every question so far. A file that the import system found needs no question of its own."""
         questions = set(self._questions)  # another thread may go on asking
@@ -60,7 +56,7 @@ class Trace:
         modules = {question[2:] for question in questions if question[0] == "m"}
         return sorted(q for q in questions if q[0] != "f" or _module_of(q[2:]) not in modules)
 
-    def _ask(self, kind: str, path: str) -> None:
+    def ask(self, kind: str, path: str) -> None:
         path = os.path.normpath(path)
         if path.startswith(self._below) and not self.paused:
             self._questions.add(f"{kind}:{path[len(self._below) :]}")
@@ -82,7 +78,7 @@ class Trace:
             text = os.fsdecode(path)
         except TypeError:
             return
-        self._ask(kind, text if os.path.isabs(text) else os.path.join(os.getcwd(), text))
+        self.ask(kind, text if os.path.isabs(text) else os.path.join(os.getcwd(), text))
 
     def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -113,8 +109,9 @@ def begin(base: str) -> None:
 
 
 def module(folder: str, name: str) -> None:
+    """Record that the import system looks for a module in a folder."""
     if _TRACE is not None:
-        _TRACE.module(folder, name)
+        _TRACE.ask("m", f"{folder}{os.sep}{name}")
 
 
 @contextmanager

@@ -21,30 +21,15 @@ _SYNTAX: tuple[tuple[tuple[int, int], str, str], ...] = (
 )
 
 #: Names that the standard library gained, which these frameworks import without a fallback.
-_NAMES: dict[str, tuple[int, int]] = {
-    "StrEnum": (3, 11),
-    "ReprEnum": (3, 11),
-    "Self": (3, 11),
-    "Never": (3, 11),
-    "assert_never": (3, 11),
-    "LiteralString": (3, 11),
-    "NotRequired": (3, 11),
-    "Required": (3, 11),
-    "Unpack": (3, 11),
-    "TypeVarTuple": (3, 11),
-    "dataclass_transform": (3, 11),
-    "UTC": (3, 11),
-    "timeout": (3, 11),
-    "TaskGroup": (3, 11),
-    "Runner": (3, 11),
-    "tomllib": (3, 11),
-    "chdir": (3, 11),
-    "override": (3, 12),
-    "batched": (3, 12),
-    "TypeIs": (3, 13),
-    "ReadOnly": (3, 13),
-    "deprecated": (3, 13),
+_GAINED = {
+    (3, 11): """
+        LiteralString Never NotRequired ReprEnum Required Runner Self StrEnum TaskGroup TypeVarTuple UTC Unpack
+        assert_never chdir dataclass_transform timeout tomllib
+    """,
+    (3, 12): "batched override",
+    (3, 13): "ReadOnly TypeIs deprecated",
 }
+_NAMES = {name: version for version, names in _GAINED.items() for name in names.split()}
 
 
 def needed_version(error: BaseException) -> tuple[int, int] | None:
