@@ -172,8 +172,8 @@ def _for_others(run: Run, session: pytest.Session) -> None:
         from sentinel.reports.sarif import sarif
         from sentinel.reports.store import write_atomically
 
-        named = {str(document["target"]) for document, _ in results} & set(run.catalog.targets)
-        repositories = {name: run.catalog.targets[name].repository for name in named}
+        targets = {str(document["target"]) for document, _ in results} & set(run.catalog.targets)
+        repositories = {name: run.catalog.targets[name].repository for name in targets}
         ranks = {name: law.rank for name, law in run.catalog.laws.items()}
         try:
             write_atomically(file, sarif(results, repositories, ranks), "name another file with --sentinel-sarif")

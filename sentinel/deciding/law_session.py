@@ -32,7 +32,7 @@ class References:
         and perhaps the process that it came from. What ends three of them is a failure of kind ``harness``."""
         for last in (False, False, True):
             try:
-                session = self._taken()
+                session = self._take()
             except WorkerError:
                 if last:
                     raise
@@ -49,7 +49,7 @@ class References:
                 return replace(answer, kind="harness") if isinstance(answer, Failed) else answer
         raise AssertionError("the loop returns or raises")
 
-    def _taken(self) -> Session:
+    def _take(self) -> Session:
         try:
             return self._idle.pop()
         except IndexError:
@@ -188,13 +188,13 @@ class LawSession:
                     consultations[name] = {"inputs": dict(inputs)}
         answer, reference = self._ask(subject, calls, consultations, describe, scenario_inputs)
         return [
-            _look(law, subject.contract, variants, named, answer, reference, coarsest)
-            for (law, variants), named in zip(plans, names)
+            _look(law, subject.contract, variants, names_of_plan, answer, reference, coarsest)
+            for (law, variants), names_of_plan in zip(plans, names)
         ]
 
     def observe(self, subject: Subject, calls: Mapping[str, Inputs], scenario_inputs: Sequence[str]) -> dict[str, Any]:
         """Observe the boundary on each of these inputs; no law looks at it, and no call may be refused."""
-        return _observed(self.answers(subject, calls, scenario_inputs=scenario_inputs))
+        return _observations(self.answers(subject, calls, scenario_inputs=scenario_inputs))
 
     def answers(
         self,
@@ -213,12 +213,12 @@ class LawSession:
 
     def consult(self, subject: Subject, calls: Mapping[str, Inputs]) -> dict[str, Any]:
         """Observe the contract's reference on each of these inputs, all of which it must answer."""
-        return _observed(self.references(subject, calls))
+        return _observations(self.references(subject, calls))
 
     def references(self, subject: Subject, calls: Mapping[str, Inputs]) -> Replies:
         """Give the reference's replies to these calls, some of which it may have nothing to say about."""
         plain = {name: {"inputs": dict(inputs)} for name, inputs in calls.items()}
-        return self._consulted({**_request(subject), "calls": plain})
+        return self._consult({**_request(subject), "calls": plain})
 
     def find(self, subject: Subject) -> Claim:
         """Find the boundary without calling it, as the worker says."""
@@ -250,7 +250,7 @@ class LawSession:
         if self._session is None or self._session.dead:
             self._session = self._target().session()
         self._session.send({**request, "calls": calls})
-        reference = self._consulted({**request, "calls": consultations}) if consultations else Replies({})
+        reference = self._consult({**request, "calls": consultations}) if consultations else Replies({})
         answer = self._session.receive()
         if isinstance(answer, Failed):
             if not self._session.dead:
@@ -259,7 +259,7 @@ class LawSession:
             answer = Replies({name: Reply(refused=down) for name in calls})
         return answer, reference
 
-    def _consulted(self, request: Mapping[str, Any]) -> Replies:
+    def _consult(self, request: Mapping[str, Any]) -> Replies:
         reference = self._references.consult(request)
         if isinstance(reference, Failed):
             raise Undecidable(reference)
@@ -290,7 +290,7 @@ class LineSession(LawSession):
         return answer
 
 
-def _observed(answer: Replies) -> dict[str, Any]:
+def _observations(answer: Replies) -> dict[str, Any]:
     """:raises Undecidable: where a call has no observation."""
     for call in answer.answers.values():
         if call.observation is None:
@@ -320,21 +320,21 @@ def _look(
     observation, effects, oracle = {}, {}, {}
     for variant, name in names.items():
         part = answer.answers[name]
-        refused = part.refused or (part.effects.get("refused") if law.watches else None)
-        if refused or part.observation is None:
-            refused = refused or Failed("crash", "a call without an observation")
-            return Trial(variants, refused=refused.reason, refusal=refused.kind, unknown_input=refused.unknown_input)
+        refusal = part.refused or (part.effects.get("refused") if law.watches else None)
+        if refusal or part.observation is None:
+            refusal = refusal or Failed("crash", "a call without an observation")
+            return Trial(variants, refused=refusal.reason, refusal=refusal.kind, unknown_input=refusal.unknown_input)
         observation[variant] = part.observation
         effects[variant] = part.effects
-        consulted = reference.answers.get(name) if law.needs_oracle else None
-        if consulted is None:
+        reply = reference.answers.get(name) if law.needs_oracle else None
+        if reply is None:
             continue
-        if consulted.refused is not None:
-            reason = f"the oracle failed: {consulted.refused.reason}"
-            raise Undecidable(replace(consulted.refused, kind="harness", reason=reason))
-        if consulted.observation is None:
-            return Trial(variants, silent=consulted.silent)
-        oracle[variant] = consulted.observation
+        if reply.refused is not None:
+            reason = f"the oracle failed: {reply.refused.reason}"
+            raise Undecidable(replace(reply.refused, kind="harness", reason=reason))
+        if reply.observation is None:
+            return Trial(variants, silent=reply.silent)
+        oracle[variant] = reply.observation
     case = Case(variants, observation, oracle or None, contract, effects, coarsest)
     try:
         return Trial(variants, case, tuple(law.violations(case)), answer=answer)
@@ -357,8 +357,8 @@ def widened(contract: Contract, variants: Mapping[str, Inputs]) -> tuple[dict[st
             return [wide(item) for item in value]
         return value
 
-    made: dict[str, Inputs] = {
+    doubles: dict[str, Inputs] = {
         name: {key: item if key == contract.mask else wide(item) for key, item in inputs.items()}
         for name, inputs in variants.items()
     }
-    return (made, coarsest) if coarsest else None
+    return (doubles, coarsest) if coarsest else None

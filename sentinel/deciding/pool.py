@@ -39,7 +39,7 @@ class Processes:
         self._oracles: dict[str, TargetProcess] = {}
         self._references: dict[str, References] = {}
         self._sources: dict[str, Sources] = {}
-        self._held: set[tuple[str, Ref]] = set()
+        self._searches: set[tuple[str, Ref]] = set()
         self._closed = False
         self._lock = Lock()
         # Who makes a process may wait for torch to be imported; :meth:`close` must not wait with it.
@@ -60,9 +60,9 @@ class Processes:
     def environment(self, target: str) -> Environment:
         """Say what probes of a target run in."""
         options = self._options_for.get(target, self._options)
-        wanted = self._catalog.adapters[target].target.preload
+        preload = self._catalog.adapters[target].target.preload
         zygote = self.zygote(target)
-        hello = zygote.require(wanted)
+        hello = zygote.require(preload)
         return Environment(
             python=hello["python"],
             torch=hello["torch"],
@@ -71,13 +71,15 @@ class Processes:
             device=options.device,
             sandbox=zygote.sandbox,
             flags=flags(),
-            packages={name: version for name in wanted if "." not in name and (version := hello["packages"].get(name))},
+            packages={
+                name: version for name in preload if "." not in name and (version := hello["packages"].get(name))
+            },
         )
 
     def explain(self, target: str, failure: _Failure) -> _Failure:
         """Give a failure; where something does not import, with what the target wants and this Python lacks."""
-        wanted = self._catalog.adapters[target].target.preload
-        lacking = [] if failure.kind not in ("import", "ghost") else self._lacking(target, wanted)
+        preload = self._catalog.adapters[target].target.preload
+        lacking = [] if failure.kind not in ("import", "ghost") else self._lacking(target, preload)
         if not lacking:
             return failure
         extras = distribution_extras()
@@ -85,9 +87,9 @@ class Processes:
         advice = f"{target} wants {' and '.join(lacking)}, not installed here: {INSTALL.format(extra)}"
         return replace(failure, reason=f"{failure.reason}; {advice}")
 
-    def _lacking(self, target: str, wanted: Sequence[str]) -> list[str]:
+    def _lacking(self, target: str, preload: Sequence[str]) -> list[str]:
         there = self.environment(target).packages
-        return [name for name in wanted if name not in there and "." not in name]  # what is torch's own is not lacking
+        return [name for name in preload if name not in there and "." not in name]  # what is torch's own is not lacking
 
     def loaded(self, target: Target, ref: Ref, checkout: Checkout) -> Loaded:
         """Give the process that has a target's modules at a ref."""
@@ -110,19 +112,19 @@ class Processes:
     def hold(self, target: str, ref: Ref) -> None:
         """Keep the process of a target at a ref until it is released: a search has sessions in it."""
         with self._lock:
-            self._held.add((target, ref))
+            self._searches.add((target, ref))
 
     def discard(self, target: str, ref: Ref) -> None:
         """End the process of a target at a ref, unless it is held."""
         with self._lock:
-            loaded = None if (target, ref) in self._held else self._loaded.pop((target, ref), None)
+            loaded = None if (target, ref) in self._searches else self._loaded.pop((target, ref), None)
         if loaded is not None:
             loaded.process.close()
 
     def release(self, target: str, ref: Ref) -> None:
         """End the process of a target at a ref; nobody searches there any more."""
         with self._lock:
-            self._held.discard((target, ref))
+            self._searches.discard((target, ref))
         self.discard(target, ref)
 
     def references(self, target: str) -> References:

@@ -26,7 +26,7 @@ _MOST_KNOWN = 256
 
 
 @dataclass(frozen=True)
-class Defined:
+class Definitions:
     """What a source defines.
 
     :ivar codes: (line, name, digest) of a code object -> its last line.
@@ -44,13 +44,13 @@ class Sources:
 
     def __init__(self, oracle: Callable[[], TargetProcess]) -> None:
         self._oracle = oracle
-        self._outcomes: dict[bytes | str, Defined | Failed] = {}
+        self._outcomes: dict[bytes | str, Definitions | Failed] = {}
 
-    def defined(self, source: bytes | str) -> Defined:
+    def defined(self, source: bytes | str) -> Definitions:
         """Say what a source defines: of these bytes; or of a file as that process sees it, which is no checkout's."""
         key = sha256(source).digest() if isinstance(source, bytes) else source
-        outcome = self._outcomes.get(key) or self._compiled(source)
-        if isinstance(outcome, Defined) or outcome.kind in ("timeout", "memory"):  # it would take as long again
+        outcome = self._outcomes.get(key) or self._compile(source)
+        if isinstance(outcome, Definitions) or outcome.kind in ("timeout", "memory"):  # it would take as long again
             self._outcomes[key] = outcome
             if len(self._outcomes) > _MOST_KNOWN:
                 self._outcomes.pop(next(iter(self._outcomes)), None)
@@ -58,14 +58,14 @@ class Sources:
             raise NotProvenError(f"the source to compare with cannot be compiled: {outcome.reason}")
         return outcome
 
-    def _compiled(self, source: bytes | str) -> Defined | Failed:
+    def _compile(self, source: bytes | str) -> Definitions | Failed:
         answer = self._oracle().compiled(source, _PATIENCE)
         if isinstance(answer, Failed) and answer.kind in ("crash", "memory"):  # taken away, perhaps for another's sake
             answer = self._oracle().compiled(source, _PATIENCE)
         if isinstance(answer, Failed):
             return answer
         ends = {(line, name, digest): end for line, name, digest, end in answer.codes}
-        return Defined(ends, frozenset(answer.names), not answer.error)
+        return Definitions(ends, frozenset(answer.names), not answer.error)
 
 
 class NotProvenError(Exception):
@@ -87,20 +87,20 @@ def read_answer(
 
 def prove(claim: Claim, checkout: Checkout, sources: Sources) -> Provenance:
     """Prove that the measured code lies in the checkout, as it was put there, and take its blob id from the file."""
-    made = files(checkout)
+    blobs = files(checkout)
     names = [_name(file, checkout) for file in (claim.module_file, claim.file)]
     for name, file in zip(names, (claim.module_file, claim.file)):
-        if name not in made:
+        if name not in blobs:
             raise NotProvenError(f"{claim.boundary} was not loaded from the checkout but from {os.path.basename(file)}")
     name, content = names[1], _content(names[1], checkout)
     blob = blob_id(content)
-    if blob != made[name]:
+    if blob != blobs[name]:
         raise NotProvenError(f"{name} is not what the checkout was made with; code that ran in it changed the file")
     for layer in claim.layers:
         if layer.digest:
-            _same_code(layer, checkout, made, sources)
+            _same_code(layer, checkout, blobs, sources)
     compared = bool(claim.layers) and all(layer.digest for layer in claim.layers)
-    ends = [end for (line, *_), end in _defined(name, content, sources).codes.items() if line == claim.line]
+    ends = [end for (line, *_), end in _definitions(name, content, sources).codes.items() if line == claim.line]
     return Provenance(
         boundary=claim.boundary,
         module=claim.module,
@@ -113,18 +113,18 @@ def prove(claim: Claim, checkout: Checkout, sources: Sources) -> Provenance:
     )
 
 
-def _same_code(layer: Layer, checkout: Checkout, made: Mapping[str, str], sources: Sources) -> None:
+def _same_code(layer: Layer, checkout: Checkout, blobs: Mapping[str, str], sources: Sources) -> None:
     """Prove that a layer of a boundary, a third party's decorator too, is what its file compiles to."""
     name = _name(layer.file, checkout)
     if name:
         content = _content(name, checkout)
-        there = blob_id(content) == made.get(name) and _defined(name, content, sources).codes
+        there = blob_id(content) == blobs.get(name) and _definitions(name, content, sources).codes
     else:
         there = layer.file.endswith(".py") and sources.defined(layer.file).codes
     if not there or (layer.line, layer.name, layer.digest) not in there:
-        shown = name or os.path.basename(layer.file)
+        place = name or os.path.basename(layer.file)
         raise NotProvenError(
-            f"what was called is not the code of {shown} at line {layer.line}; something has replaced it"
+            f"what was called is not the code of {place} at line {layer.line}; something has replaced it"
         )
 
 
@@ -154,7 +154,7 @@ def _needs_another(failure: Failed, checkout: Checkout, sources: Sources) -> boo
     content = _content(name, checkout) if name else b""
     if not content or versions.names_newer(content):
         return bool(content)
-    defined = _defined(name, content, sources)
+    defined = _definitions(name, content, sources)
     package, _, lacking = failure.lacks.partition(".")
     return not defined.compiles or (bool(package) and package in versions.origins(lacking, defined.names))
 
@@ -170,7 +170,7 @@ def stands(path: str, checkout: Checkout, sources: Sources, trail: frozenset[str
         return False
     module, file = place
     rest = path[len(module) + 1 :]
-    names = _defined(file, _content(file, checkout), sources).names if rest else frozenset({""})
+    names = _definitions(file, _content(file, checkout), sources).names if rest else frozenset({""})
     if rest in names:
         return True
     first = rest.partition(".")[0].partition("(")[0]
@@ -187,12 +187,12 @@ def stands(path: str, checkout: Checkout, sources: Sources, trail: frozenset[str
 
 def _module(path: str, checkout: Checkout) -> tuple[str, str] | None:
     """The longest prefix of a dotted path that is a module of the checkout, and its file."""
-    made, parts = files(checkout), path.split(".")
+    blobs, parts = files(checkout), path.split(".")
     for end in range(len(parts), 0, -1):
         for root in checkout.import_roots:
             for tail in (".py", "/__init__.py"):
                 name = (root.relative_to(checkout.path) / ("/".join(parts[:end]) + tail)).as_posix()
-                if name in made:
+                if name in blobs:
                     return ".".join(parts[:end]), name
     return None
 
@@ -211,6 +211,6 @@ def _content(name: str, checkout: Checkout) -> bytes:
     return codes.read_source(os.path.join(os.path.realpath(checkout.path), name), SOURCE_LIMIT)
 
 
-def _defined(name: str, content: bytes, sources: Sources) -> Defined:
+def _definitions(name: str, content: bytes, sources: Sources) -> Definitions:
     small = name.endswith(".py") and len(content) <= codes.LARGEST_SOURCE
-    return sources.defined(content) if small else Defined({}, compiles=False)
+    return sources.defined(content) if small else Definitions({}, compiles=False)

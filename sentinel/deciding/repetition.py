@@ -52,14 +52,14 @@ class Repetition:
     def rows_are_a_set(self, observation: Observation, observed: Observation) -> bool:
         """Whether another order of rows has led to the same, in that order, wherever it was asked for."""
         answers = self._by_name(observation)
-        held = []
+        verdicts = []
         for name, variants in self.reordered.items():
             both = dict(zip(variants, (observed[name], answers[name, True])))
             try:
-                held.append(not ORDER_DOES_NOT_MATTER.violations(Case(variants, both, None, self._contract)))
+                verdicts.append(not ORDER_DOES_NOT_MATTER.violations(Case(variants, both, None, self._contract)))
             except DoesNotApply:
                 continue
-        return bool(held) and all(held)
+        return bool(verdicts) and all(verdicts)
 
     def _by_name(self, observation: Observation) -> dict[tuple[str, bool], Mapping[str, Any]]:
         return {each: observation[made_up] for made_up, each in self._names.items()}

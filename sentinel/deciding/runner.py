@@ -321,7 +321,7 @@ class Runner:
         contract = self._catalog.contracts[recipe.contract]
         effects: Mapping[str, Mapping[str, Any]] = {}
         if invariant.needs_oracle and contract.oracle is not None:
-            oracle = self._consulted(recipe)
+            oracle = self._consult(recipe)
             if isinstance(oracle, Failure):
                 return verdicts.of_failure(oracle), (), oracle
             measured = replace(measured, oracle=oracle)
@@ -334,15 +334,15 @@ class Runner:
         verdict, comparisons = verdicts.by_law(invariant, recipe, measured, contract, effects)
         return verdict, comparisons, measured
 
-    def _consulted(self, recipe: Recipe) -> Observation | Failure:
+    def _consult(self, recipe: Recipe) -> Observation | Failure:
         """What the contract's reference says of the recipe's variants."""
         calls = {name: {"inputs": dict(inputs)} for name, inputs in recipe.variants.items()}
         reply = self._processes.references(recipe.target).consult({**self._request(recipe), "calls": calls})
         answers = {"": Reply(refused=reply)} if isinstance(reply, Failed) else reply.answers
         for answer in answers.values():
             if answer.observation is None:
-                failed = answer.refused or Failed("harness", answer.silent)
-                return Failure("harness", f"the oracle failed: {failed.reason}", failed.traceback)
+                failure = answer.refused or Failed("harness", answer.silent)
+                return Failure("harness", f"the oracle failed: {failure.reason}", failure.traceback)
         return {name: answers[name].observation or {} for name in calls}
 
     def _in_session(self, invariant: Law, job: Job, checkout: Checkout) -> Case | Failure:

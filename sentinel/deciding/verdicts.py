@@ -79,7 +79,7 @@ def _judge(observed: Any, expected: Expected | None, recipe: Tolerance) -> tuple
 def read(address: str, observation: Observation) -> Any:
     """Give the value at an address of the recipe language; MissingKeyError where it was not observed."""
     parsed = parse_address(address, tuple(observation))
-    values = [_reached(observation[variant], parsed.key.split(".")) for variant in parsed.variants]
+    values = [_reach(observation[variant], parsed.key.split(".")) for variant in parsed.variants]
     if _MISSING in values:
         keys = observation[parsed.variants[values.index(_MISSING)]]
         raise MissingKeyError(f"drift: {address!r} was not observed; the boundary gave {', '.join(keys) or 'nothing'}")
@@ -94,17 +94,17 @@ def read(address: str, observation: Observation) -> Any:
 _MISSING = object()
 
 
-def _reached(value: Any, parts: Sequence[str]) -> Any:
+def _reach(value: Any, parts: Sequence[str]) -> Any:
     """What dotted keys of the generic contract reach: ``returned.0``, and ``gradients.output.values``, one key of two
     words in a mapping of arguments by their paths."""
     if not parts:
         return value
     if isinstance(value, list) and parts[0].isdigit() and int(parts[0]) < len(value):
-        return _reached(value[int(parts[0])], parts[1:])
+        return _reach(value[int(parts[0])], parts[1:])
     if isinstance(value, Mapping):
         for end in range(len(parts), 0, -1):
             inner = value.get(".".join(parts[:end]), _MISSING)
-            if inner is not _MISSING and (deeper := _reached(inner, parts[end:])) is not _MISSING:
+            if inner is not _MISSING and (deeper := _reach(inner, parts[end:])) is not _MISSING:
                 return deeper
     return _MISSING
 

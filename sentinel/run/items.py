@@ -161,11 +161,11 @@ class LawBoundary(pytest.Collector):
     @classmethod
     def make(cls, session: pytest.Session, run: Run, jobs: Sequence[LawJob]) -> LawBoundary:
         first = jobs[0]
-        made: LawBoundary = cls.from_parent(
+        boundary: LawBoundary = cls.from_parent(
             session, name=first.boundary, nodeid=f"laws/{first.target}/{first.boundary}", path=session.path
         )
-        made.run, made.jobs = run, jobs
-        return made
+        boundary.run, boundary.jobs = run, jobs
+        return boundary
 
     def collect(self) -> Iterable[pytest.Item]:
         for job in self.jobs:
@@ -223,9 +223,9 @@ def _law_jobs(run: Run) -> list[LawJob]:
         if run.law_ids or run.has_laws:
             candidates = law_jobs(run.catalog, target, run.law_refs(target), partial(run.registering, target))
             jobs += [job for job in candidates if not run.law_ids or any(i.selects(job) for i in run.law_ids)]
-    for wanted in run.law_ids:
-        if not any(wanted.selects(job) for job in jobs):
-            refs = [ref.short for ref in run.law_refs(wanted.target)]
-            there = law_jobs(run.catalog, wanted.target, _ANY_REF)
-            raise pytest.UsageError(f"sentinel: {wanted.nothing(there, refs)}")
+    for law_id in run.law_ids:
+        if not any(law_id.selects(job) for job in jobs):
+            refs = [ref.short for ref in run.law_refs(law_id.target)]
+            there = law_jobs(run.catalog, law_id.target, _ANY_REF)
+            raise pytest.UsageError(f"sentinel: {law_id.nothing(there, refs)}")
     return jobs

@@ -22,12 +22,12 @@ _ID = re.compile(r"laws/(?P<target>[^/]+)/(?P<boundary>[^:\[]+)(?:::(?P<law>\w+)
 
 def select(catalog: Catalog, settings: Settings) -> list[Recipe]:
     """Give the recipes that the options ask for; none where paths alone do."""
-    selected: list[Recipe] = []
+    recipes: list[Recipe] = []
     if settings.targets or (settings.bugs and not settings.recipes):
-        selected = find_recipes(catalog, settings.targets, settings.bugs)
+        recipes = find_recipes(catalog, settings.targets, settings.bugs)
     elif settings.recipes:
-        selected = find_recipes(replace(catalog, recipe_folders=settings.recipes), (), settings.bugs)
-    return selected
+        recipes = find_recipes(replace(catalog, recipe_folders=settings.recipes), (), settings.bugs)
+    return recipes
 
 
 def require_folders(settings: Settings) -> None:
@@ -61,7 +61,7 @@ def why_not_writable(folder: Path) -> str:
 
 
 def require_subject(
-    arguments: Sequence[str], options: Mapping[str, Any], settings: Settings, selected: Sequence[Recipe]
+    arguments: Sequence[str], options: Mapping[str, Any], settings: Settings, recipes: Sequence[Recipe]
 ) -> None:
     """A ref or a baseline says how to judge; having nothing to judge must not pass in silence."""
     names = [name for name in ("ref", "repo", "baseline") if options.get(name)]
@@ -72,7 +72,7 @@ def require_subject(
             f"--sentinel-{names[0]} needs to know of what: add --sentinel-target=NAME, or the path of a recipe"
         )
     has_subject = named or settings.named_against
-    if settings.targets and not selected and not has_subject and settings.law_level == "off":
+    if settings.targets and not recipes and not has_subject and settings.law_level == "off":
         raise SentinelError(
             f"there is no recipe of {', '.join(settings.targets)}; give a folder of them with --sentinel-recipes=DIR, "
             "or search for broken laws with --sentinel-ref=REF"

@@ -71,14 +71,14 @@ class Run:
         self._survey: Survey | None = None
         self._known_recipes: dict[str, list[Recipe]] = {}
         self._verdicts: dict[tuple[str, Ref], str] = {}
-        self._selected: dict[tuple[str, Ref], Job] = {}
-        self._failed: set[tuple[str, Ref]] = set()
+        self._questions: dict[tuple[str, Ref], Job] = {}
+        self._failures: set[tuple[str, Ref]] = set()
         self.invited: list[Path] = []
         self.places: dict[Path, Path] = {}
         self._last_line = ""
         self._unwritten: list[str] = []
         self._runner: Runner | None = None
-        self._started = time.monotonic()
+        self._start = time.monotonic()
         self._when = datetime.now(timezone.utc)
         self._announce = threading.Lock()
         worker_input = getattr(config, "workerinput", None)
@@ -94,19 +94,19 @@ class Run:
         values, file = read_file(config.rootpath)
         settings = settle(options, values, list(catalog.adapters), file.parent if file else Path.cwd())
         catalog = replace(catalog, recipe_folders=(*catalog.recipe_folders, *settings.recipes))
-        selected = select(catalog, settings)
-        require_subject(config.args, options, settings, selected)
-        run = cls(config, settings, catalog, selected)
+        recipes = select(catalog, settings)
+        require_subject(config.args, options, settings, recipes)
+        run = cls(config, settings, catalog, recipes)
         if not config.option.collectonly and not run.is_worker:
             require_folders(settings)
-            for target in {*settings.targets, *(recipe.target for recipe in selected)} or catalog.adapters:
+            for target in {*settings.targets, *(recipe.target for recipe in recipes)} or catalog.adapters:
                 options_of(settings, target)
         for name in (*catalog.adapters, *catalog.laws):
             config.addinivalue_line("markers", f"{name}: Sentinel's items of this target or law")
-        run._point_pytest_at(selected, alone=any(options.get(name) for name in ("target", "bug", "recipes")))
+        run._point_pytest_at(recipes, alone=any(options.get(name) for name in ("target", "bug", "recipes")))
         return run
 
-    def _point_pytest_at(self, selected: Sequence[Recipe], alone: bool) -> None:
+    def _point_pytest_at(self, recipes: Sequence[Recipe], alone: bool) -> None:
         """Put Sentinel's items among pytest's arguments. ``alone``: the command line asks for them; a settings file
         that does so must not keep a project's own tests from running."""
         config = self.config
@@ -119,7 +119,7 @@ class Run:
             config.args[:] = [str(_NOTHING)]  # without an argument pytest would collect the user's tests
         self._require_refs(config.args)
         files = [Path(arg) for arg in config.args if Path(arg).suffix in SUFFIXES]
-        self.invited = list(dict.fromkeys([*files, *(recipe.path for recipe in selected)]))
+        self.invited = list(dict.fromkeys([*files, *(recipe.path for recipe in recipes)]))
 
     def _require_refs(self, arguments: Sequence[str]) -> None:
         """:raises SentinelError: where an item id names a ref at which its recipe is not judged; names those there."""
@@ -165,12 +165,12 @@ class Run:
     def law_refs(self, target: str) -> list[Ref]:
         """Give the refs at which laws are checked: those asked for, else the pins of the target's recipes."""
         refs = list(self.settings.refs_of(target))
-        named = [i.ref for i in self.law_ids if i.target == target and i.ref]
+        texts = [i.ref for i in self.law_ids if i.target == target and i.ref]
         if refs:
             return refs
         pins = [pin.ref for recipe in self._recipes_of(target) for pin in recipe.pins]
         pins = list(dict.fromkeys(pins))
-        others = [text for text in dict.fromkeys(named) if text not in {t for p in pins for t in (p.short, str(p))}]
+        others = [text for text in dict.fromkeys(texts) if text not in {t for p in pins for t in (p.short, str(p))}]
         return [*pins, *map(Ref.parse, others)]
 
     def load(self, path: Path) -> Recipe:
@@ -234,7 +234,7 @@ class Run:
         laws = [job for job in questions if isinstance(job, LawJob)]
         jobs = [job for job in questions if isinstance(job, Job)]
         self._laws_at = Counter(job.place for job in laws)
-        self._selected = {(job.recipe.digest, job.ref): job for job in jobs}
+        self._questions = {(job.recipe.digest, job.ref): job for job in jobs}
         if self.config.option.collectonly or self.is_controller:
             return
         if laws:
@@ -247,15 +247,15 @@ class Run:
             return self._decide_law(job)
         decision = self._the_runner().decide(job)
         self._verdicts[job.recipe.digest, job.ref] = decision.verdict.name
-        if job == self._selected.get((job.recipe.digest, job.ref)) and complaint(decision, self.settings.baseline):
-            self._failed.add((job.recipe.digest, job.ref))
+        if job == self._questions.get((job.recipe.digest, job.ref)) and complaint(decision, self.settings.baseline):
+            self._failures.add((job.recipe.digest, job.ref))
         return decision
 
     def _decide_law(self, job: LawJob) -> Decision:
-        started = time.monotonic()
+        start = time.monotonic()
         decision = self._the_survey().decide(job)
         if job.place not in self._law_seconds:  # one search has decided all of them
-            self._law_seconds[job.place] = (time.monotonic() - started) / max(self._laws_at[job.place], 1)
+            self._law_seconds[job.place] = (time.monotonic() - start) / max(self._laws_at[job.place], 1)
         return decision
 
     def seconds(self, job: Job | LawJob) -> float:
@@ -275,7 +275,7 @@ class Run:
             if any(is_about(recipe, finding, target) for finding in findings)
             and is_there(recipe, self._verdict(recipe, job.ref), chain(beside, survey.shown_by(recipe, job.ref)))
         ]
-        failed = [recipe for recipe in recipes if (recipe.digest, job.ref) in self._failed]
+        failed = [recipe for recipe in recipes if (recipe.digest, job.ref) in self._failures]
         complete = all(any(is_about(recipe, finding, target) for recipe in failed) for finding in findings)
         return [recipe.bug_id for recipe in (failed if complete and failed else recipes)], bool(failed) and complete
 
@@ -283,7 +283,7 @@ class Run:
         """The name of a verdict. One recipe explains many laws; it is decided once."""
         key = recipe.digest, ref
         if key not in self._verdicts:
-            self.decide(self._selected.get(key) or Job(recipe, ref))
+            self.decide(self._questions.get(key) or Job(recipe, ref))
         return self._verdicts[key]
 
     def _recipes_of(self, target: str) -> list[Recipe]:
@@ -413,7 +413,7 @@ class Run:
                 self.settings.report_dir,
                 items,
                 started=self._when,
-                duration=time.monotonic() - self._started,
+                duration=time.monotonic() - self._start,
                 command=["pytest", *map(str, self.config.invocation_params.args)],
             )
         except SentinelError as error:

@@ -62,7 +62,7 @@ def _each(read: Callable[[Any], Any]) -> Reader:
 def _by_target(read: Callable[[str], Any]) -> Reader:
     """``[TARGET=]VALUE``, as (target or None for all, value)."""
     return lambda texts, targets: tuple(
-        (name, read(value)) for name, value in (_assigned(text, targets) for text in texts)
+        (name, read(value)) for name, value in (_assign(text, targets) for text in texts)
     )
 
 
@@ -96,7 +96,7 @@ def _targets(names: list[str], targets: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _assigned(text: str, targets: Sequence[str]) -> tuple[str | None, str]:
+def _assign(text: str, targets: Sequence[str]) -> tuple[str | None, str]:
     """``TARGET=VALUE``, or ``VALUE`` for every target."""
     name, equals, value = text.partition("=")
     if equals and name in targets:
@@ -287,15 +287,15 @@ class Settings:
             value = getattr(self, place)
             if value != getattr(default, place):
                 several = value.items() if isinstance(value, Mapping) else value if option.many else [value]
-                words += [f"--sentinel-{option.name}={_written(option, item)}" for item in several]
+                words += [f"--sentinel-{option.name}={_write(option, item)}" for item in several]
         return words
 
 
-def _written(option: Option, value: Any) -> str:
+def _write(option: Option, value: Any) -> str:
     """A value as it is written on a command line."""
     if isinstance(value, tuple):
         name, value = value
-        return f"{name}={_written(option, value)}" if name else _written(option, value)
+        return f"{name}={_write(option, value)}" if name else _write(option, value)
     if option.number:
         return f"{value:g}"
     return value.name if option.name == "repo" else str(value)
@@ -358,7 +358,7 @@ def settle(options: Mapping[str, Any], file: Mapping[str, Any], targets: Sequenc
     values = {}
     for place, option in OPTIONS.items():
         texts = _texts(options.get(option.name)) or [
-            _placed(text, option, base) for text in _texts(file.get(option.name))
+            _place(text, option, base) for text in _texts(file.get(option.name))
         ]
         texts = texts or _texts(environment.get(option.name))
         if texts:
@@ -374,7 +374,7 @@ def settle(options: Mapping[str, Any], file: Mapping[str, Any], targets: Sequenc
     return settings
 
 
-def _placed(text: Any, option: Option, base: Path) -> Any:
+def _place(text: Any, option: Option, base: Path) -> Any:
     """What a file says; its paths are relative to its folder."""
     if not option.file:
         return text

@@ -98,15 +98,15 @@ def materialise(
         finally:
             if part.exists():
                 remove_tree(part)
-    made = _existing(home, target, ref, tree, facts)
-    if made is None:
+    checkout = _existing(home, target, ref, tree, facts)
+    if checkout is None:
         raise Unavailable(f"{target.name}: the checkout of {ref} vanished while it was made; run again")
-    return made
+    return checkout
 
 
 def files(checkout: Checkout) -> dict[str, str]:
     """Give the git blob id of every file of a checkout, by repository path."""
-    entries = _listed(checkout.path.parent, checkout.tree)
+    entries = _entries(checkout.path.parent, checkout.tree)
     if entries is None:
         raise Unavailable(
             f"the checkout {checkout.path.parent.name} was removed or changed while it was used; run again"
@@ -117,18 +117,18 @@ def files(checkout: Checkout) -> dict[str, str]:
 def edited(home: Home, target: Target, ref: Ref, base: Checkout, changes: Mapping[str, bytes]) -> Checkout:
     """Give the checkout of a revision some of whose files are changed: repository path -> content, in its package
     roots."""
-    listed = _listed(base.path.parent, base.tree)
-    if listed is None:
+    files = _entries(base.path.parent, base.tree)
+    if files is None:
         raise Unavailable(f"the checkout of {base.ref} was removed or changed while it was used; run again")
     inside = {name: text for name, text in changes.items() if any(name.startswith(f"{root}/") for root in base.roots)}
-    entries = [entry for entry in listed if entry.path not in inside]
+    entries = [entry for entry in files if entry.path not in inside]
     entries += [Entry(name, FILE, blob_id(content), len(content)) for name, content in inside.items()]
 
     def contents(selection: Sequence[Entry]) -> Iterable[tuple[Entry, bytes]]:
         for entry in selection:
             there = base.path / entry.path
-            linked = os.fsencode(os.readlink(there)) if entry.mode == LINK else None
-            yield entry, inside[entry.path] if entry.path in inside else linked or there.read_bytes()
+            link = os.fsencode(os.readlink(there)) if entry.mode == LINK else None
+            yield entry, inside[entry.path] if entry.path in inside else link or there.read_bytes()
 
     return materialise(home, target, ref, entries, contents, base.left_out, commit=base.commit, dirty=True)
 
@@ -174,7 +174,7 @@ def _whole(folder: Path, record: Mapping[str, Any]) -> list[Entry] | None:
     Code that was measured may have deleted, written or added something. Contents are read again only where the kernel
     says that something was touched since they were written or last read: that is ten times faster.
     """
-    entries, top = _listed(folder, record["tree"]), folder / "tree"
+    entries, top = _entries(folder, record["tree"]), folder / "tree"
     if entries is None:
         return None
     with suppress(OSError, ValueError, TypeError):
@@ -188,7 +188,7 @@ def _whole(folder: Path, record: Mapping[str, Any]) -> list[Entry] | None:
     return None
 
 
-def _listed(folder: Path, tree: str) -> list[Entry] | None:
+def _entries(folder: Path, tree: str) -> list[Entry] | None:
     """Every file of a revision as it was noted beside its tree; None where that is not the revision of this hash."""
     content = read_json(folder / "files.json")
     with suppress(AttributeError, KeyError, TypeError):
@@ -202,8 +202,8 @@ def stamp(top: Path) -> str:
     change. Unlike a time of modification, nobody can set that last one."""
     lines, folders = [], [str(top)]
     while folders:
-        with os.scandir(folders.pop()) as listed:
-            for item in listed:
+        with os.scandir(folders.pop()) as items:
+            for item in items:
                 at = item.stat(follow_symlinks=False)
                 lines.append((item.path[len(str(top)) :], at.st_ino, at.st_mode, at.st_size, at.st_ctime_ns))
                 if item.is_dir(follow_symlinks=False):
@@ -213,7 +213,7 @@ def stamp(top: Path) -> str:
 
 def _holds(top: Path, entries: Iterable[Entry], absent: set[str]) -> bool:
     """Whether a folder holds these files with these contents, and nothing but them and the folders that they lie in."""
-    wanted = {entry.path: entry for entry in entries if entry.path not in absent}
+    expectation = {entry.path: entry for entry in entries if entry.path not in absent}
     # A link that was refused may have left its folder.
     above = {str(parent) for entry in entries for parent in PurePosixPath(entry.path).parents}
     for folder, folders, names in os.walk(top):
@@ -222,7 +222,7 @@ def _holds(top: Path, entries: Iterable[Entry], absent: set[str]) -> bool:
             path, mode = os.path.relpath(place, top), os.lstat(place).st_mode
             if stat.S_ISDIR(mode) and path in above:
                 continue
-            entry = wanted.pop(path, None)
+            entry = expectation.pop(path, None)
             if entry is None or stat.S_ISLNK(mode) != (entry.mode == LINK):
                 return False
             if stat.S_ISLNK(mode):
@@ -233,7 +233,7 @@ def _holds(top: Path, entries: Iterable[Entry], absent: set[str]) -> bool:
                 return False
             if blob_id(content) != entry.blob:
                 return False
-    return not wanted
+    return not expectation
 
 
 def _fill(
@@ -270,40 +270,40 @@ def _fill(
     top.mkdir(exist_ok=True)
     refused = make_links(top, links)
     out = [*left_out, *(LeftOut(path, None, "a symbolic link that leads out of the checkout") for path in refused)]
-    listed = sorted(([gone.path, gone.size, gone.reason] for gone in out), key=lambda gone: str(gone[0]))
+    rows = sorted(([gone.path, gone.size, gone.reason] for gone in out), key=lambda gone: str(gone[0]))
     every = [[entry.path, entry.mode, entry.blob, entry.size] for entry in sorted(entries, key=lambda e: e.path)]
     for folder, _, _ in os.walk(top, topdown=False):
         os.chmod(folder, 0o555)
     (part / "files.json").write_text(json.dumps({"version": 1, "files": every}))
-    record = {"version": 1, "target": target, "tree": tree, "roots": [root.path for root in roots], "left_out": listed}
+    record = {"version": 1, "target": target, "tree": tree, "roots": [root.path for root in roots], "left_out": rows}
     (part / "checkout.json").write_text(json.dumps({**record, "stamp": stamp(top)}, indent=1))
 
 
 def make_links(top: Path, links: Mapping[str, str]) -> list[str]:
     """Make the links that end inside the checkout, and give the others; after all files: none is written through a
     link."""
-    made: dict[str, Path] = {}
-    refused: list[str] = []
+    inner: dict[str, Path] = {}
+    outer: list[str] = []
     inside = os.path.realpath(top)
     for name, points in sorted(links.items()):
         path = top / name
-        aimed = os.path.normpath(os.path.join(os.path.dirname(path), points))
+        aim = os.path.normpath(os.path.join(os.path.dirname(path), points))
         try:
-            if os.path.isabs(points) or "\0" in points or os.path.commonpath([aimed, top]) != str(top):
+            if os.path.isabs(points) or "\0" in points or os.path.commonpath([aim, top]) != str(top):
                 raise OSError("it leads out")
             path.parent.mkdir(parents=True, exist_ok=True)
             os.symlink(points, path)
-            made[name] = path
+            inner[name] = path
         except OSError:
-            refused.append(name)
+            outer.append(name)
     torn = True
     while torn:  # A link may lead through another one, so that refusing one can refuse the next.
         torn = False
-        for name, path in list(made.items()):
+        for name, path in list(inner.items()):
             real = os.path.realpath(path)
             if not os.path.exists(real) or os.path.commonpath([real, inside]) != inside:
                 path.unlink()
-                del made[name]
-                refused.append(name)
+                del inner[name]
+                outer.append(name)
                 torn = True
-    return refused
+    return outer

@@ -16,12 +16,12 @@ _MOST_LISTED = MOST_FILES * 200
 def commit_of(mirror: Path, name: str) -> str | None:
     """Give the commit that a hexadecimal name (perhaps short, perhaps a tag's) stands for, or None."""
     assert not set(name) - set("0123456789abcdef"), name
-    finished = run(mirror, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
-    if finished.status:
-        if "ambiguous" in finished.err:
+    process = run(mirror, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
+    if process.status:
+        if "ambiguous" in process.err:
             raise GitError(f"{name} is the beginning of several commits; write more of it")
         return None
-    return finished.out.decode("ascii").strip().splitlines()[-1]
+    return process.out.decode("ascii").strip().splitlines()[-1]
 
 
 def entries(mirror: Path, tree: str, paths: Sequence[str]) -> tuple[list[Entry], list[str]]:
@@ -37,10 +37,10 @@ def listing(
 ) -> tuple[list[Entry], list[str]]:
     """Like :func:`entries`, without looking for the blobs: no size is known."""
     ask = ("ls-tree", "-r", "-z", "--full-tree", "--end-of-options", tree, *(("--", *paths) if paths else ()))
-    listed = bounded(mirror, *ask, most=_MOST_LISTED, seconds=seconds)
+    output = bounded(mirror, *ask, most=_MOST_LISTED, seconds=seconds)
     files: list[Entry] = []
     submodules: list[str] = []
-    for record in listed.decode("utf-8", "surrogateescape").split("\0"):
+    for record in output.decode("utf-8", "surrogateescape").split("\0"):
         description, tab, path = record.partition("\t")
         if not tab or ignored(path):
             continue
@@ -111,9 +111,9 @@ def still_shallow(mirror: Path, commits: set[str]) -> set[str]:
     """Give those of the commits one of whose parents the mirror does not have."""
     parents: dict[str, list[str]] = {}
     for commit in commits:
-        finished = run(mirror, "cat-file", "commit", commit)
-        if finished.status == 0:
-            header = finished.out.split(b"\n\n", 1)[0].decode("utf-8", "replace")
+        process = run(mirror, "cat-file", "commit", commit)
+        if process.status == 0:
+            header = process.out.split(b"\n\n", 1)[0].decode("utf-8", "replace")
             parents[commit] = [line[7:] for line in header.splitlines() if line.startswith("parent ")]
     every = sorted({parent for several in parents.values() for parent in several})
     if not every:

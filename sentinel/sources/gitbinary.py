@@ -134,14 +134,14 @@ def git_dir_of(top: Path) -> Path:
     dot = top / ".git"
     if dot.is_dir():
         return dot
-    named = (small_text(dot) or "").strip().removeprefix("gitdir:").strip()
-    return Path(os.path.normpath(top / named))
+    path = (small_text(dot) or "").strip().removeprefix("gitdir:").strip()
+    return Path(os.path.normpath(top / path))
 
 
 def common_dir(git_dir: Path) -> Path:
     """Say where a git directory has its objects and refs: elsewhere, where it is a further work tree's."""
-    named = small_text(git_dir / "commondir")
-    return git_dir if named is None else Path(os.path.normpath(git_dir / named.strip()))
+    path = small_text(git_dir / "commondir")
+    return git_dir if path is None else Path(os.path.normpath(git_dir / path.strip()))
 
 
 def _execute(
@@ -208,10 +208,10 @@ def run(
 
 def run_checked(git_dir: Path, *arguments: str, data: bytes | None = None) -> bytes:
     """Like :func:`run`, for commands that succeed unless something is broken: GitError."""
-    finished = run(git_dir, *arguments, data=data)
-    if finished.status:
-        raise GitError(finished.reason)
-    return finished.out
+    process = run(git_dir, *arguments, data=data)
+    if process.status:
+        raise GitError(process.reason)
+    return process.out
 
 
 def bounded(git_dir: Path, *arguments: str, most: int, seconds: float | None = None) -> bytes:

@@ -41,9 +41,9 @@ def read_refs(git_dir: Path) -> dict[str, str]:
                 refs[name] = text
             elif text.startswith("ref: "):
                 symbolic[name] = text[5:].strip()
-    for name, named in symbolic.items():
-        if named in refs:
-            refs[name] = refs[named]
+    for name, aim in symbolic.items():
+        if aim in refs:
+            refs[name] = refs[aim]
     return {name: sha for name, sha in refs.items() if _usable(name)}
 
 
@@ -78,12 +78,12 @@ def _usable(name: str) -> bool:
 def merged(old: dict[str, str], new: dict[str, str]) -> dict[str, str]:
     """Both sets of refs; where they differ the newer holds, also where one's name is the other's folder."""
     folders = {name[:at] for name in new for at in range(len(name)) if name[at] == "/"}
-    kept = {
+    rest = {
         name: sha
         for name, sha in old.items()
         if name not in folders and not any(name[:at] in new for at in range(len(name)) if name[at] == "/")
     }
-    return {**kept, **new}
+    return {**rest, **new}
 
 
 def write_refs(git_dir: Path, refs: dict[str, str]) -> None:

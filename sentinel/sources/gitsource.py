@@ -34,11 +34,11 @@ def open_git(
     if progress:
         progress(f"{target.name} {ref.short}: reading {commit[:12]}")
     try:
-        made = _materialise(target, ref, store, commit, progress)
+        revision = _materialise(target, ref, store, commit, progress)
     except GitError as error:
         raise Unavailable(f"{target.name}: {ref} cannot be read from its mirror: {error}") from error
-    checkouts.remember(home, target, _key(target, commit), made.tree, {"commit": commit})
-    return made
+    checkouts.remember(home, target, _key(target, commit), revision.tree, {"commit": commit})
+    return revision
 
 
 def _key(target: Target, commit: str) -> str:
@@ -48,9 +48,9 @@ def _key(target: Target, commit: str) -> str:
 def _materialise(target: Target, ref: Ref, store: MirrorStore, commit: str, progress: Progress | None) -> Checkout:
     roots = [root.path for root in target.roots]
     entries, submodules = git_objects.entries(store.path(target.name), commit, roots)
-    wanted = [entry for entry in entries if entry.size is None and is_source(entry.path)]
-    if wanted:
-        sizes = _fetched(target, ref, store, wanted, progress)
+    absent = [entry for entry in entries if entry.size is None and is_source(entry.path)]
+    if absent:
+        sizes = _fetch_sizes(target, ref, store, absent, progress)
         entries = [replace(entry, size=sizes.get(entry.blob, entry.size)) for entry in entries]
     left_out = [LeftOut(path, None, "a submodule") for path in submodules]
     for entry in entries:
@@ -70,11 +70,11 @@ def _materialise(target: Target, ref: Ref, store: MirrorStore, commit: str, prog
     return checkouts.materialise(store.home, target, ref, entries, contents, left_out, commit=commit)
 
 
-def _fetched(
-    target: Target, ref: Ref, store: MirrorStore, wanted: Sequence[Entry], progress: Progress | None
+def _fetch_sizes(
+    target: Target, ref: Ref, store: MirrorStore, absent: Sequence[Entry], progress: Progress | None
 ) -> dict[str, int | None]:
-    blobs = sorted({entry.blob for entry in wanted})
-    files = f"{wanted[0].path}{f' and {len(wanted) - 1} more' if len(wanted) > 1 else ''}"
+    blobs = sorted({entry.blob for entry in absent})
+    files = f"{absent[0].path}{f' and {len(absent) - 1} more' if len(absent) > 1 else ''}"
     where = redacted(store.url(target.name))
     try:
         store.fetch_blobs(target.name, blobs, progress)

@@ -43,8 +43,8 @@ def replace_file(file: Path, text: str) -> None:
 
 def remove_leftovers(folder: Path) -> None:
     """Remove the temporary files of writers that were killed."""
-    with suppress(OSError), os.scandir(folder) as listed:
-        for name in [item.name for item in listed if _TEMPORARY.fullmatch(item.name)]:
+    with suppress(OSError), os.scandir(folder) as items:
+        for name in [item.name for item in items if _TEMPORARY.fullmatch(item.name)]:
             with suppress(OSError):  # its writer is alive, or was faster; or the folder cannot be written
                 handle = hold(folder / name, wait=False)
                 try:
@@ -89,8 +89,8 @@ class Home:
     @classmethod
     def default(cls) -> Home:
         """``$SENTINEL_HOME``, else ``rl-sentinel`` in the platform's user cache folder."""
-        chosen = os.environ.get("SENTINEL_HOME")
-        return cls(Path(chosen).expanduser() if chosen else _user_cache() / "rl-sentinel")
+        path = os.environ.get("SENTINEL_HOME")
+        return cls(Path(path).expanduser() if path else _user_cache() / "rl-sentinel")
 
     @property
     def mirrors(self) -> Path:
@@ -111,9 +111,9 @@ class Home:
 def _user_cache() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches"
-    chosen = os.environ.get("XDG_CACHE_HOME", "")
+    path = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG specification says that a relative path there is to be ignored.
-    return Path(chosen) if os.path.isabs(chosen) else Path.home() / ".cache"
+    return Path(path) if os.path.isabs(path) else Path.home() / ".cache"
 
 
 def safe_name(name: str) -> str:

@@ -152,11 +152,11 @@ class MirrorStore:
                 f"no mirror of {target} in {self.home.mirrors}; `sentinel mirror list` shows those there"
             )
         with writing(self.home.path), self._locked(target):
-            gone = describe(target, path)
+            mirror = describe(target, path)
             scratch = Path(tempfile.mkdtemp(prefix=f".part-{target}-", dir=self.home.mirrors))
             path.rename(scratch / "mirror.git")  # whole or not at all
             remove_tree(scratch)
-        return gone
+        return mirror
 
     def update(self, target: Target, *, progress: Progress | None = None) -> Mirror:
         """Fetch what is new: branches, tags, and the pull requests that the mirror already has."""

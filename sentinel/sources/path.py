@@ -66,8 +66,8 @@ def open_path(target: Target, ref: Ref, home: Home) -> Checkout:
         names = ", ".join(root.path for root in target.roots)
         raise Unavailable(f"{target.name}: {top} has none of its package roots; looked for {names}")
     tree = _Files(roots)
-    commit, committed = _head(target, top)
-    dirty = commit is not None and tree_hash(tree.entries) != committed
+    commit, head_tree = _head(target, top)
+    dirty = commit is not None and tree_hash(tree.entries) != head_tree
     return checkouts.materialise(
         home, target, ref, tree.entries, tree.contents, tree.left_out, commit=commit, dirty=dirty
     )
@@ -130,8 +130,8 @@ class _Files:
 
 
 def _walk(folder: Path, name: str, follow: bool) -> Iterator[tuple[str, Path]]:
-    with os.scandir(folder) as listed:
-        items = sorted(listed, key=lambda item: item.name)
+    with os.scandir(folder) as entries:
+        items = sorted(entries, key=lambda item: item.name)
     for item in items:
         path = f"{name}/{item.name}"
         if ignored(path):
@@ -153,10 +153,10 @@ def _head(target: Target, top: Path) -> tuple[str | None, str | None]:
         return None, None
     try:
         git_dir = git_dir_of(above)
-        finished = run(git_dir, "rev-parse", "--verify", "HEAD^{commit}", seconds=_PATIENCE)
-        if finished.status:
+        process = run(git_dir, "rev-parse", "--verify", "HEAD^{commit}", seconds=_PATIENCE)
+        if process.status:
             return None, None
-        commit = finished.out.decode("ascii").strip()
+        commit = process.out.decode("ascii").strip()
         prefix = top.relative_to(above).as_posix()
         tree = commit if prefix == "." else f"{commit}:{prefix}"
         entries, _ = git_objects.listing(git_dir, tree, [root.path for root in target.roots], _PATIENCE)

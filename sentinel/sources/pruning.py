@@ -42,10 +42,10 @@ def prune(home: Home, *, older_than: float | None = None, now: float | None = No
     """Remove what was not used for so many seconds (None: everything that no live run uses), and every leftover; give
     it."""
     limit = None if older_than is None else (time.time() if now is None else now) - older_than
-    gone: list[CacheEntry] = []
+    removals: list[CacheEntry] = []
     if not home.path.is_dir():
-        return gone
-    doomed: list[Path] = []
+        return removals
+    paths: list[Path] = []
     with writing(home.path), locks.alone(home.checkouts):
         locks.in_use(home.checkouts, forget_dead=True)
         for entry in entries(home):
@@ -56,15 +56,15 @@ def prune(home: Home, *, older_than: float | None = None, now: float | None = No
             hidden = entry.path.with_name(f".gone-{os.urandom(4).hex()}")
             with suppress(FileNotFoundError):  # another prune, or the download that it belongs to, was faster
                 entry.path.rename(hidden)
-                doomed.append(hidden)
-                gone.append(entry)
-    for path in doomed:
+                paths.append(hidden)
+                removals.append(entry)
+    for path in paths:
         if path.is_dir():
             remove_tree(path)
         else:
             path.unlink(missing_ok=True)
     _forget(home)
-    return gone
+    return removals
 
 
 def _entries(home: Home, used: set[str]) -> Iterator[CacheEntry]:

@@ -69,15 +69,15 @@ def open_pypi(target: Target, ref: Ref, home: Home, progress: Progress | None = 
             return checkout
     wheel = _wheel(target.pypi, ref.name, home, progress)
     try:
-        made = _unpack(target, ref, home, wheel)
+        release = _unpack(target, ref, home, wheel)
     except (*_DAMAGE, OSError) as error:
         if isinstance(error, OSError) and error.errno != errno.EINVAL:  # to seek before the beginning
             raise
         wheel.unlink(missing_ok=True)
         raise Unavailable(f"{target.name}: {wheel.name} is not a whole wheel ({error}); run again") from error
     if ref.name != "latest":
-        checkouts.remember(home, target, key, made.tree, {"version": made.version, "digest": made.digest})
-    return made
+        checkouts.remember(home, target, key, release.tree, {"version": release.version, "digest": release.digest})
+    return release
 
 
 def _wheel(distribution: str, version: str, home: Home, progress: Progress | None) -> Path:
@@ -109,7 +109,7 @@ def _download(distribution: str, version: str, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
     try:
-        finished = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", "pip", "download", *_OPTIONS, "--dest", str(part), "--", requirement],
             capture_output=True,
             stdin=subprocess.DEVNULL,
@@ -121,8 +121,8 @@ def _download(distribution: str, version: str, folder: Path) -> Path:
             timeout=_PATIENCE,
         )
         wheels = list(part.glob("*.whl"))
-        if finished.returncode or len(wheels) != 1:
-            raise Unavailable(f"pypi:{version} of {distribution} cannot be had: {_complaint(finished.stderr)}")
+        if process.returncode or len(wheels) != 1:
+            raise Unavailable(f"pypi:{version} of {distribution} cannot be had: {_complaint(process.stderr)}")
         place = folder / wheels[0].name
         os.replace(wheels[0], place)
         return place

@@ -66,10 +66,10 @@ def _require_a_git_server(folder: Path, url: str, environment: dict[str, str]) -
 def fetch(
     mirror: Path,
     url: str,
-    wanted: Sequence[str],
+    specs: Sequence[str],
     progress: Progress | None,
     message: str = "fetching",
-    filtered: str = FILTER,
+    limit: str = FILTER,
     settings: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Fetch refs (by refspecs) or objects, under the size limit, into a mirror whose lock the caller holds; give the
@@ -79,9 +79,9 @@ def fetch(
             progress(f"{message} from {redacted(url)}")
         _require_a_git_server(folder, url, environment)
         run_with_progress(
-            folder, "fetch", "--progress", f"--filter={filtered}", "--no-tags", "--no-write-fetch-head",
+            folder, "fetch", "--progress", f"--filter={limit}", "--no-tags", "--no-write-fetch-head",
             "--no-recurse-submodules", "--stdin", "origin",
-            data="".join(f"{each}\n" for each in wanted).encode(),
+            data="".join(f"{each}\n" for each in specs).encode(),
             settings=settings, environment=environment, progress=progress,
         )  # fmt: skip
         write_shallow(mirror, read_shallow(folder))
@@ -97,12 +97,12 @@ def fetch_objects(mirror: Path, url: str, oids: Sequence[str], progress: Progres
 def remote_refs(mirror: Path, url: str) -> tuple[dict[str, str], str | None]:
     """Give the refs that the remote has now, and the branch that its ``HEAD`` names."""
     with _transfer_directory(mirror, url) as (folder, environment):
-        finished = run(folder, "ls-remote", "--symref", "origin", environment=environment)
-    if finished.status:
-        raise GitError(finished.reason)
+        process = run(folder, "ls-remote", "--symref", "origin", environment=environment)
+    if process.status:
+        raise GitError(process.reason)
     refs: dict[str, str] = {}
     head = None
-    for line in finished.out.decode("utf-8", "replace").split("\n"):
+    for line in process.out.decode("utf-8", "replace").split("\n"):
         value, _, name = line.partition("\t")
         if name == "HEAD" and value.startswith("ref: "):
             head = value[5:]

@@ -26,27 +26,27 @@ def is_url(text: str) -> bool:
 
 def checked_url(text: str) -> str:
     """Prove that a URL holds neither an option nor a command, and that its transport only reads."""
-    shown = redacted(text)
+    label = redacted(text)
     if text.startswith("-"):
-        raise SentinelError(f"not a repository URL: {shown!r} begins with '-', as an option does")
+        raise SentinelError(f"not a repository URL: {label!r} begins with '-', as an option does")
     if "::" in text.split("/", 1)[0]:
-        raise SentinelError(f"not a repository URL: {shown!r} names a transport that runs a command; use https or ssh")
+        raise SentinelError(f"not a repository URL: {label!r} names a transport that runs a command; use https or ssh")
     if _FORBIDDEN.search(text):
         raise SentinelError(
-            f"not a repository URL: {shown!r} holds a blank or a character that a shell acts on; "
+            f"not a repository URL: {label!r} holds a blank or a character that a shell acts on; "
             "write such characters as %XX"
         )
     match = _URL.fullmatch(text)
     if match is None:
         if _SCP.fullmatch(text):
             return text
-        raise SentinelError(f"not a repository URL: {shown!r}; write https://HOST/OWNER/NAME or git@HOST:OWNER/NAME")
+        raise SentinelError(f"not a repository URL: {label!r}; write https://HOST/OWNER/NAME or git@HOST:OWNER/NAME")
     scheme, rest = match.groups()
     if scheme.lower() not in _SCHEMES:
-        raise SentinelError(f"not a repository URL: {shown!r}: {scheme!r} is not one of {', '.join(_SCHEMES)}")
+        raise SentinelError(f"not a repository URL: {label!r}: {scheme!r} is not one of {', '.join(_SCHEMES)}")
     # ssh takes a host that begins with '-' for an option.
     if rest.startswith("-") or "@-" in rest or not rest.strip("/"):
-        raise SentinelError(f"not a repository URL: {shown!r}: there is no host in it")
+        raise SentinelError(f"not a repository URL: {label!r}: there is no host in it")
     return text
 
 

@@ -151,7 +151,7 @@ def of_greeting(answer: Any) -> dict[str, Any]:
 
 def of_preload(answer: Any) -> dict[str, str | None]:
     """Parse versions of packages."""
-    return _named(answer, answer, _optional(text))
+    return _by_name(answer, answer, _optional(text))
 
 
 def of_import(answer: Any) -> tuple[str, ...]:
@@ -162,11 +162,11 @@ def of_import(answer: Any) -> tuple[str, ...]:
 def of_probe(answer: Any, variants: Collection[str]) -> Measured | Failed:
     """Parse the answer to a probe of these variants."""
     if _has(answer, "failure"):
-        fields = _record(answer, {"failure": _failed}, {"asked": _words})
-        failed: Failed = replace(fields["failure"], questions=fields.get("asked"))
-        return failed
+        fields = _record(answer, {"failure": _failure}, {"asked": _words})
+        failure: Failed = replace(fields["failure"], questions=fields.get("asked"))
+        return failure
     fields = _record(
-        answer, {"observation": lambda value: _named(value, variants, _observed), **_ORIGIN}, {"asked": _words}
+        answer, {"observation": lambda value: _by_name(value, variants, _observation), **_ORIGIN}, {"asked": _words}
     )
     return Measured(questions=fields.pop("asked", None), **fields)
 
@@ -183,9 +183,9 @@ def of_probes(answer: Any, requests: Sequence[Mapping[str, Any]]) -> tuple[Measu
 def of_session(answer: Any, calls: Collection[str]) -> Replies | Failed:
     """Parse the answer to these calls."""
     if _has(answer, "failure"):
-        return _failure(answer)
+        return _sole_failure(answer)
     rest = {**_ORIGIN, "functions": _words}
-    fields = _record(answer, {"answers": lambda value: _named(value, calls, _called)}, rest)
+    fields = _record(answer, {"answers": lambda value: _by_name(value, calls, _reply)}, rest)
     if len(fields) not in (1, 1 + len(rest)):
         _refuse("not the form of an answer")
     return Replies(**fields)
@@ -194,36 +194,38 @@ def of_session(answer: Any, calls: Collection[str]) -> Replies | Failed:
 def of_source(answer: Any) -> Compiled | Failed:
     """Parse the answer about a source."""
     if _has(answer, "failure"):
-        return _failure(answer)
+        return _sole_failure(answer)
     return Compiled(**_record(answer, {"codes": _each(_row(_line, text, text, _line)), "names": _words, "error": text}))
 
 
-def _called(part: Any) -> Reply:
-    outcomes = {"observation": _observed, "refused": _failed, "silent": text}
-    fields = _record(part, {}, {**outcomes, "effects": _effects, "beside": _observed})
+def _reply(part: Any) -> Reply:
+    outcomes = {"observation": _observation, "refused": _failure, "silent": text}
+    fields = _record(part, {}, {**outcomes, "effects": _effects, "beside": _observation})
     if len(fields.keys() & outcomes.keys()) != 1:
         _refuse("a call without one outcome")
     if "observation" in fields:
         return Reply(**fields)
     if "refused" in fields:
-        failed: Failed = fields["refused"]
+        failure: Failed = fields["refused"]
         # Which Python the checkout needs one call does not say, and its time is the whole request's.
-        more = failed.kind in ("python", "timeout")
-        return Reply(refused=replace(failed, kind="raised") if more else failed)
+        more = failure.kind in ("python", "timeout")
+        return Reply(refused=replace(failure, kind="raised") if more else failure)
     return Reply(silent=fields["silent"] or "it does not say why")
 
 
 def _effects(value: Any) -> dict[str, Any]:
-    words = {"mutated": _words, "globals": _words}
-    return _record(value, {"refused": _failed} if _has(value, "refused") else {**words, "again": _observed})
+    if _has(value, "refused"):
+        return _record(value, {"refused": _failure})
+    fields = _record(value, {"mutated": _words, "globals": _words, "again": _observation})
+    return {**fields, "mutated": list(fields["mutated"]), "globals": list(fields["globals"])}
 
 
-def _failure(answer: Any) -> Failed:
-    failed: Failed = _record(answer, {"failure": _failed})["failure"]
-    return failed
+def _sole_failure(answer: Any) -> Failed:
+    failure: Failed = _record(answer, {"failure": _failure})["failure"]
+    return failure
 
 
-def _failed(value: Any) -> Failed:
+def _failure(value: Any) -> Failed:
     needed = {"kind": _kind, "reason": text, "traceback": text, "provenance": _optional(_claim)}
     return Failed(**_record(value, needed, {"unknown_input": text, "place": _path, "lacks": text, "slip": text}))
 
@@ -244,7 +246,7 @@ def _layer(value: Any) -> Layer:
     return Layer(**_record(value, {"file": _path, "line": _line, "name": text, "digest": text}))
 
 
-def _observed(values: Any) -> dict[str, Any]:
+def _observation(values: Any) -> dict[str, Any]:
     """One variant's observation; of the literals only tensors are ever observed."""
     if not isinstance(values, dict):
         _refuse("an observation that is none")
@@ -264,7 +266,7 @@ def _has(value: Any, name: str) -> bool:
     return isinstance(value, dict) and name in value
 
 
-def _named(value: Any, names: Collection[str], parse: Parser) -> dict[str, Any]:
+def _by_name(value: Any, names: Collection[str], parse: Parser) -> dict[str, Any]:
     """Parse what has exactly these names, in their order."""
     if not isinstance(value, dict) or value.keys() != set(names):
         _refuse("an answer to other questions")

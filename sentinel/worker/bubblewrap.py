@@ -57,13 +57,13 @@ def reason_against() -> str | None:
         return f"no {lacking[0]} on PATH"
     below = ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--", "true"]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             _in_bubblewrap(below, (), (), (), ()), stdin=subprocess.DEVNULL, capture_output=True, text=True,
             errors="replace", timeout=_PATIENCE, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"bwrap does not run: {error}"
-    return (done.stderr.strip().splitlines() or ["bwrap fails"])[-1] if done.returncode else None
+    return (process.stderr.strip().splitlines() or ["bwrap fails"])[-1] if process.returncode else None
 
 
 def user() -> int | None:
@@ -71,7 +71,7 @@ def user() -> int | None:
     return USERS[os.getpid() % len(USERS)] if containment.may_be_others() else None
 
 
-def wrapped(
+def wrap(
     command: Sequence[str],
     readable: Iterable[str] = (),
     hidden: Iterable[str] = (),
@@ -111,14 +111,14 @@ def ask(python: str | None, *words: str, devices: Iterable[str] = ()) -> Any:
     ours."""
     name = python or sys.executable
     try:
-        done = subprocess.run(
-            [name, *words] if python is None else wrapped([name, *words], devices=devices),
+        process = subprocess.run(
+            [name, *words] if python is None else wrap([name, *words], devices=devices),
             env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
             errors="replace", timeout=_PATIENCE, check=False,
         )  # fmt: skip
-        if done.returncode == 0:
-            return json.loads(done.stdout.splitlines()[-1])
-        reason = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        if process.returncode == 0:
+            return json.loads(process.stdout.splitlines()[-1])
+        reason = (process.stderr.strip().splitlines() or ["it said nothing"])[-1]
     except OSError as error:
         reason = error.strerror or str(error)
     except subprocess.TimeoutExpired:

@@ -90,7 +90,7 @@ def compile_beside(tree: str, names: Sequence[str], folder: str, contain: Callab
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
         with open(write, "wb") as stream:
             for name in names:
-                code = _compiled(os.path.join(tree, name))
+                code = _byte_code(os.path.join(tree, name))
                 stream.write(len(code).to_bytes(4, "little") + code)
         os._exit(0)
     os.close(write)
@@ -105,7 +105,7 @@ def compile_beside(tree: str, names: Sequence[str], folder: str, contain: Callab
                 _put(cache_from_source(os.path.join(tree, name)), code)
 
 
-def _compiled(file: str) -> bytes:
+def _byte_code(file: str) -> bytes:
     """The byte code of a file, as Python keeps it; nothing where it does not compile."""
     try:
         with open(file, "rb") as stream:

@@ -59,8 +59,8 @@ class Boundary:
         for name, value in {**self.binding.constants, **upstream}.items():
             if name in parameters:
                 arguments.setdefault(name, value)
-        named = list(parameters)
-        for name in named[len(positional) :]:
+        names = list(parameters)
+        for name in names[len(positional) :]:
             parameter = parameters[name]
             variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
             lacks = parameter.default in (parameter.empty, None) and name not in arguments
@@ -148,14 +148,14 @@ def resolve(path: str, roots: tuple[str, ...], near: bool = True) -> tuple[Modul
     module = import_whole(name)
     value: Any = module
     owner: type | None = None
-    walked = name
+    prefix = name
     for attribute in attributes[len(name.split(".")) :]:
         owner = value if isinstance(value, type) else None
         if not hasattr(value, attribute):
             nearest = _nearest(path, value, attribute, roots) if near else ""
-            raise DriftError(f"{walked} has no {attribute!r} in this checkout{nearest}")
+            raise DriftError(f"{prefix} has no {attribute!r} in this checkout{nearest}")
         value = getattr(value, attribute)
-        walked = f"{walked}.{attribute}"
+        prefix = f"{prefix}.{attribute}"
     return module, value, owner
 
 
@@ -214,11 +214,11 @@ def layers_of(function: Any) -> list[dict[str, Any]]:
     ids: set[int] = set()
     while function is not None and id(function) not in ids:
         ids.add(id(function))
-        called = getattr(function, "__func__", function)
-        if not isinstance(called, FunctionType):  # an object: what is called is its type's
-            called = inspect.getattr_static(type(called), "__call__", None)
-        if isinstance(called, FunctionType):
-            code = called.__code__
+        inner = getattr(function, "__func__", function)
+        if not isinstance(inner, FunctionType):  # an object: what is called is its type's
+            inner = inspect.getattr_static(type(inner), "__call__", None)
+        if isinstance(inner, FunctionType):
+            code = inner.__code__
             place = {"file": code.co_filename, "line": code.co_firstlineno, "name": code.co_name}
             layers.append({**place, "digest": codes.digest(code)})
         else:
@@ -260,8 +260,8 @@ def answer_at_import(answers: Mapping[str, Any], roots: tuple[str, ...]) -> None
             with contextlib.suppress(ImportError, AttributeError):  # an environment that has the one lacks the other
                 setattr(owner, attribute, getattr(importlib.import_module(module), member))
         elif hasattr(owner, attribute):
-            called = callable(getattr(owner, attribute))
-            setattr(owner, attribute, (lambda *_, _answer=answer, **__: _answer) if called else answer)
+            is_call = callable(getattr(owner, attribute))
+            setattr(owner, attribute, (lambda *_, _answer=answer, **__: _answer) if is_call else answer)
 
 
 def import_quietly(path: str, roots: tuple[str, ...]) -> None:

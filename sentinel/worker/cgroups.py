@@ -33,9 +33,9 @@ class Groups:
         allows it."""
         self.remove()
         self._count += 1
-        wanted = {"pids": processes, **({"memory": memory} if memory else {})}
-        made: list[Path] = []
-        for controller, most in wanted.items():
+        limits = {"pids": processes, **({"memory": memory} if memory else {})}
+        folders: list[Path] = []
+        for controller, most in limits.items():
             for version, parent in self._places.get(controller, ()):
                 folder = parent / f"{_PREFIX}{os.getpid()}-{self._count}"
                 try:
@@ -45,11 +45,11 @@ class Groups:
                     with contextlib.suppress(OSError):
                         folder.rmdir()
                     continue
-                made.append(folder)
+                folders.append(folder)
                 break
-        made = list(dict.fromkeys(made))  # of version 2 one folder bounds both
-        self._made += made
-        return Group(made)
+        folders = list(dict.fromkeys(folders))  # of version 2 one folder bounds both
+        self._made += folders
+        return Group(folders)
 
     def remove(self) -> None:
         """Remove the groups of this process's that are empty by now."""
@@ -100,7 +100,7 @@ def _places(root: Path, membership: Path) -> dict[str, list[tuple[int, Path]]]:
                 for base in (root, root / "unified"):
                     # A group that has processes cannot have groups with limits in it; beside it there may be room.
                     for folder in dict.fromkeys((base / own[1:], (base / own[1:]).parent)):
-                        for name in _delegated(folder):
+                        for name in _controllers(folder):
                             places[name].append((2, folder))
             for name in set(controllers.split(",")) & set(_LIMITS):
                 # In a container the path may be the host's, and what is mounted here the container's own part.
@@ -109,7 +109,7 @@ def _places(root: Path, membership: Path) -> dict[str, list[tuple[int, Path]]]:
     return places
 
 
-def _delegated(folder: Path) -> set[str]:
+def _controllers(folder: Path) -> set[str]:
     """The controllers that groups in this folder of version 2 have."""
     try:
         return set((folder / "cgroup.subtree_control").read_text().split()) & set(_LIMITS)

@@ -109,7 +109,7 @@ class Zygote:
         self._channel: socket.socket | None = None
         self._hello: dict[str, Any] | None = None
         self._scratch: str | None = None
-        self._kept = -1
+        self._folder_lock = -1
         self._in_bubblewrap = False
         self._log: Any = None
         self._stopped = False
@@ -124,12 +124,12 @@ class Zygote:
         if self._stopped:
             raise WorkerError("the worker has been stopped")
         with _room():
-            self._scratch, self._kept = _kept_folder()
+            self._scratch, self._folder_lock = _locked_folder()
             self._log = open(os.path.join(self._scratch, "zygote.log"), "wb+")  # noqa: SIM115 - lives as long as the zygote
         ours, theirs = socket.socketpair()
         try:
             self._process = subprocess.Popen(
-                self._wrapped([self.options.python or sys.executable, str(_BOOTSTRAP), str(theirs.fileno())]),
+                self._wrap([self.options.python or sys.executable, str(_BOOTSTRAP), str(theirs.fileno())]),
                 pass_fds=(theirs.fileno(),),
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
@@ -148,13 +148,13 @@ class Zygote:
             theirs.close()
         self._channel = ours
 
-    def _wrapped(self, command: list[str]) -> list[str]:
+    def _wrap(self, command: list[str]) -> list[str]:
         """The command, in bubblewrap where that is another interpreter's and strict containment is wanted."""
         assert self._scratch is not None
         if self.options.python is None or (self.options.sandbox or self._default) != "strict":
             return command
         readable = [*self.places.readable, *self.places.checkouts]
-        wrapped = bubblewrap.wrapped(command, readable, self.places.hidden, [self._scratch], self._devices)
+        wrapped = bubblewrap.wrap(command, readable, self.places.hidden, [self._scratch], self._devices)
         self._in_bubblewrap = wrapped != command
         if not self._in_bubblewrap:
             return command
@@ -362,10 +362,10 @@ class Zygote:
             _give(scratch, bubblewrap.user() if self._in_bubblewrap else None)
             own = {"scratch": scratch, "memory": memory, "limited": limited, "patience": self.options.timeout}
             self._command({"op": "spawn", "spec": {**spec, **own}}, theirs.fileno())
-            born = self._answer()
-            if "refused" in born:
+            birth = self._answer()
+            if "refused" in birth:
                 raise WorkerError(
-                    f"strict containment is not available here: {born['refused']}; `sentinel doctor` says more, "
+                    f"strict containment is not available here: {birth['refused']}; `sentinel doctor` says more, "
                     "--sentinel-sandbox=basic does without"
                 )
             theirs.close()
@@ -408,7 +408,7 @@ class Zygote:
             self._log.close()
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
-            os.close(self._kept)
+            os.close(self._folder_lock)
         self._channel = self._process = self._hello = self._log = self._scratch = None
 
 
@@ -420,12 +420,12 @@ def _give(folder: str, user: int | None) -> None:
 _PREFIX = "sentinel-worker-"
 
 
-def _kept_folder() -> tuple[str, int]:
+def _locked_folder() -> tuple[str, int]:
     """Make a temporary folder and a descriptor that keeps it, and remove those of processes that were killed."""
     owners = (os.geteuid(), *(USERS if os.geteuid() == 0 else ()))
     for left in glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), f"{_PREFIX}*")):
         with contextlib.suppress(OSError):  # it is kept, or somebody else's
-            handle = _kept(left, fcntl.LOCK_EX)
+            handle = _lock_folder(left, fcntl.LOCK_EX)
             try:
                 if os.fstat(handle).st_uid in owners:
                     shutil.rmtree(left, ignore_errors=True)
@@ -434,10 +434,10 @@ def _kept_folder() -> tuple[str, int]:
     while True:
         folder = tempfile.mkdtemp(prefix=_PREFIX)
         with contextlib.suppress(BlockingIOError, FileNotFoundError):  # another process took it for one that was left
-            return folder, _kept(folder, fcntl.LOCK_SH)
+            return folder, _lock_folder(folder, fcntl.LOCK_SH)
 
 
-def _kept(folder: str, how: int) -> int:
+def _lock_folder(folder: str, how: int) -> int:
     """Lock a folder and give its descriptor; OSError where another process has it, or it is no folder."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -642,5 +642,5 @@ def _byte_code_of(checkout: Checkout) -> str:
 
 def flags() -> dict[str, str]:
     """Give the worker's flags; ``SENTINEL_TORCHDYNAMO_DISABLE=0`` turns that one off, and the evidence records it."""
-    chosen = os.environ.get("SENTINEL_TORCHDYNAMO_DISABLE")
-    return {**FLAGS, "TORCHDYNAMO_DISABLE": chosen} if chosen else dict(FLAGS)
+    dynamo = os.environ.get("SENTINEL_TORCHDYNAMO_DISABLE")
+    return {**FLAGS, "TORCHDYNAMO_DISABLE": dynamo} if dynamo else dict(FLAGS)

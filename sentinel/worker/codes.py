@@ -79,7 +79,7 @@ def _names(body: list[Any], owner: str) -> Iterator[str]:
 
 def digest(code: CodeType) -> str:
     """``sha256:<hex>`` of its instructions, constants and names; where its file lies does not count."""
-    return f"sha256:{hashlib.sha256(repr(_described(code)).encode()).hexdigest()}"
+    return f"sha256:{hashlib.sha256(repr(_description(code)).encode()).hexdigest()}"
 
 
 def within(code: CodeType) -> Iterator[CodeType]:
@@ -101,10 +101,10 @@ def last_line(code: CodeType) -> int:
     return max(lines)
 
 
-def _described(value: Any) -> Any:
+def _description(value: Any) -> Any:
     if isinstance(value, CodeType):
         parts = [getattr(value, name, None) for name in _PARTS]
-        return (value.co_code, parts, [_described(constant) for constant in value.co_consts])
+        return (value.co_code, parts, [_description(constant) for constant in value.co_consts])
     if isinstance(value, frozenset):  # in an order that differs from process to process
         return ("frozenset", sorted(map(repr, value)))
     return repr(value)

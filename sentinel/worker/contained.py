@@ -43,10 +43,10 @@ def contained_command(command: Sequence[str], folder: Path, *readable: Path, mem
 
 def run(settings: str, command: Sequence[str]) -> NoReturn:
     """Become a command that sees what :func:`contained_command` names, and nothing else; the caller waits for it."""
-    wanted = json.loads(settings)
-    memory = wanted.pop("memory")
+    arguments = json.loads(settings)
+    memory = arguments.pop("memory")
     try:
-        containment.contain(**wanted, hidden=[], ready=lambda pid: None, wait=True)
+        containment.contain(**arguments, hidden=[], ready=lambda pid: None, wait=True)
         processes.die_with_parent()
         limits.limit(memory, True, _PATIENCE)
         os.execv(command[0], list(command))

@@ -155,8 +155,8 @@ def _place_of(package: str) -> str | None:
 def _settle_in(scratch: str) -> None:
     """Let libraries look for their places in the scratch folder, those too that have noted the zygote's own."""
     before = os.environ.get("TMPDIR", "")
-    noted = {name: scratch for name, value in os.environ.items() if before and value.startswith(f"{before}/")}
-    os.environ.update(**noted, HOME=scratch, TMPDIR=scratch, USER="sentinel", LOGNAME="sentinel")
+    inner = {name: scratch for name, value in os.environ.items() if before and value.startswith(f"{before}/")}
+    os.environ.update(**inner, HOME=scratch, TMPDIR=scratch, USER="sentinel", LOGNAME="sentinel")
     tempfile.tempdir = None
     os.chdir(scratch)
 
@@ -259,9 +259,9 @@ _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 
 def outermost(places: Iterable[str]) -> list[str]:
     """Give each place once, without those that lie within another; links and what they lead to are two places."""
-    wanted = {spelling for place in places for spelling in (os.path.abspath(place), os.path.realpath(place))}
+    spellings = {spelling for place in places for spelling in (os.path.abspath(place), os.path.realpath(place))}
     return sorted(
-        place for place in wanted if not any(place != other and place.startswith(f"{other}/") for other in wanted)
+        place for place in spellings if not any(place != other and place.startswith(f"{other}/") for other in spellings)
     )
 
 
@@ -277,15 +277,15 @@ def _bind(place: str, root: str, flags: int = _MS_RDONLY | _MS_NOSUID | _MS_NODE
         Path(here).touch()
     try:
         _mount(real, target, None, _MS_BIND)
-        mounted = [target]
+        mounts = [target]
     except ContainmentError:
         # Who is in a user namespace may not see what lies under another mount; those below come along then.
         _mount(real, target, None, _MS_BIND | _MS_REC)
-        mounted = [target, *_mounts_below(target)]
-    for place in mounted:
+        mounts = [target, *_mounts_below(target)]
+    for place in mounts:
         # The kernel lets nobody take away what the mount below was restricted by.
-        inherited = os.statvfs(place).f_flag & (_MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
-        _mount(None, place, None, _MS_BIND | _MS_REMOUNT | flags | inherited)
+        more = os.statvfs(place).f_flag & (_MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+        _mount(None, place, None, _MS_BIND | _MS_REMOUNT | flags | more)
 
 
 def _mounts_below(folder: str) -> list[str]:

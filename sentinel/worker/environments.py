@@ -81,7 +81,7 @@ def _is_project(folder: str) -> bool:
 
 def _text(file: str) -> str:
     try:
-        with open(file, "rb") as opened:
-            return opened.read(_LARGEST).decode(errors="replace")
+        with open(file, "rb") as stream:
+            return stream.read(_LARGEST).decode(errors="replace")
     except OSError:
         return ""

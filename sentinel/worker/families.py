@@ -61,9 +61,9 @@ def policy_loss(
     one = {"algorithm": algorithm} if isinstance(algorithm, str) else {}
     several: dict[str, tuple[Any, ...]] = {} if isinstance(algorithm, str) else {"algorithm": tuple(algorithm)}
     without = {} if weights else {"importance_weights": None}
-    kept = {**POLICY_LOSS.lacking(*knobs), **(aggregated(mode) if mode else {}), **without, **one, **(fixed or {})}
+    constants = {**POLICY_LOSS.lacking(*knobs), **(aggregated(mode) if mode else {}), **without, **one, **(fixed or {})}
     choices = {**several, **(accepts or {})}
-    return Binding(path, "policy_loss", call=call, fixed=kept, accepts=choices, dialects=dialects, **more)
+    return Binding(path, "policy_loss", call=call, fixed=constants, accepts=choices, dialects=dialects, **more)
 
 
 def group_advantage(
@@ -78,8 +78,8 @@ def group_advantage(
 def normalised_rewards(path: str, call: BoundaryCall, *knobs: str, **more: Any) -> Binding:
     """Bind what makes rewards relative to those of their group; it lacks the knobs that are not named."""
     fixed = {"mean_level": "group", **more.pop("fixed", {})}
-    kept = {**REWARD_NORMALISATION.lacking(*knobs), **fixed}
-    return Binding(path, "reward_normalisation", call=call, fixed=kept, **more)
+    constants = {**REWARD_NORMALISATION.lacking(*knobs), **fixed}
+    return Binding(path, "reward_normalisation", call=call, fixed=constants, **more)
 
 
 def masked_statistic(path: str, statistic: str, *knobs: str, **more: Any) -> Binding:
@@ -192,10 +192,10 @@ def rollout(
     :param role: what speaks between two answers.
     """
     plain = {item.name: item.default for item in ROLLOUT.inputs if item.default is not REQUIRED and item.name != "end"}
-    kept = {**plain, "options": None, "turns": 1, "after_an_answer": (role,), **(fixed or {})}
+    constants = {**plain, "options": None, "turns": 1, "after_an_answer": (role,), **(fixed or {})}
     free = ("options", "heard", "system", *takes.split())
-    kept = {name: value for name, value in kept.items() if name not in free or name in (fixed or {})}
-    return Binding(path, "rollout", call=call, stand_ins=(_ENGINE, _WORDS, *stand_ins), fixed=kept, **more)
+    constants = {name: value for name, value in constants.items() if name not in free or name in (fixed or {})}
+    return Binding(path, "rollout", call=call, stand_ins=(_ENGINE, _WORDS, *stand_ins), fixed=constants, **more)
 
 
 def balanced_partition(path: str, *leading: str, **more: Any) -> Binding:
@@ -210,9 +210,9 @@ def microbatch_packing(path: str, call: BoundaryCall | None = None, **more: Any)
     """Bind what packs sequences into microbatches of so many tokens; without a ``call`` it takes lengths and that
     number."""
     fields = {name: more.pop(name) for name in ("formerly", "imports", "requires", "stand_ins") if name in more}
-    made = call or partial(packed, **more)
+    packing = call or partial(packed, **more)
     accepts = {"attention_mask": ("full", "right")}
-    return Binding(path, "microbatch_packing", call=made, accepts=accepts, **fields)
+    return Binding(path, "microbatch_packing", call=packing, accepts=accepts, **fields)
 
 
 @dataclass(frozen=True)

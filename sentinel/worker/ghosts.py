@@ -314,10 +314,10 @@ class ImportRecorder:
     def closure(self, module: str) -> set[str]:
         """Give the target's own modules that a module's import statements reach, packages on the way included."""
         if module not in self._closures:
-            self._closures[module] = self._reached(module)
+            self._closures[module] = self._reach(module)
         return self._closures[module]
 
-    def _reached(self, module: str) -> set[str]:
+    def _reach(self, module: str) -> set[str]:
         modules: set[str] = set()
         queue = [module]
         while queue:

@@ -36,9 +36,9 @@ def stand_in(**attributes: Any) -> Any:
 
 def unbuilt(owner: Any, **attributes: Any) -> Any:
     """Make an instance of a class without what its constructor sets up; it has these attributes alone."""
-    made = object.__new__(owner)
-    vars(made).update(attributes)
-    return made
+    instance = object.__new__(owner)
+    vars(instance).update(attributes)
+    return instance
 
 
 class Named(dict[str, Any]):
@@ -53,16 +53,16 @@ class Named(dict[str, Any]):
 
 def nested(options: Mapping[str, Any]) -> Any:
     """Make a stand-in of options, in which a dot in a name leads from a group into it."""
-    made, groups = stand_in(), dict[str, dict[str, Any]]()
+    namespace, groups = stand_in(), dict[str, dict[str, Any]]()
     for name, value in options.items():
         group, dot, rest = name.partition(".")
         if dot:
             groups.setdefault(group, {})[rest] = value
         else:
-            setattr(made, name, value)
+            setattr(namespace, name, value)
     for group, inside in groups.items():
-        setattr(made, group, nested(inside))
-    return made
+        setattr(namespace, group, nested(inside))
+    return namespace
 
 
 def accepted(kind: Any, options: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -195,12 +195,12 @@ def with_options(
             if name not in parameters:
                 raise AbsentError(f"not in this version: there is no option {name}")
             values[name] = says[inputs[option]] if says else inputs[option]
-    made = make(**values)
+    configuration = make(**values)
     readings = {}
     for option, (name, says) in words.items():
-        value = getattr(made, name)
+        value = getattr(configuration, name)
         readings[option] = next(word for word in says if says[word] == value) if says else value
-    return made, readings
+    return configuration, readings
 
 
 def fields(same: str, **others: Any) -> dict[str, Any]:
@@ -239,12 +239,12 @@ def record(owner: Any) -> Callable[..., Any]:
     )
 
 
-def kept(made: Any, name: str) -> Any:
+def kept(owner: Any, name: str) -> Any:
     """What a record keeps in a field: None where it has no such field, and nothing where that is empty."""
-    if not hasattr(made, name):
+    if not hasattr(owner, name):
         return None
-    held = getattr(made, name)
-    return [] if held is None else held
+    value = getattr(owner, name)
+    return [] if value is None else value
 
 
 class Asked(Exception):
@@ -296,8 +296,8 @@ def requested(
         raise AbsentError(f"not in this version: {module} has no {name}")
     make = getattr(boundary.imported[module], name)
     make = of_parser(make(), **beside) if parsed else make
-    made, configured = with_options(make, fields, inputs, **beside)
-    return {"request": ask(boundary, made), "configured": configured}
+    configuration, configured = with_options(make, fields, inputs, **beside)
+    return {"request": ask(boundary, configuration), "configured": configured}
 
 
 def part_of(answer: Any, place: Any) -> Any:
@@ -388,8 +388,8 @@ def container(path: str, boundary: Any, fields: Mapping[str, Any], meta: Mapping
         objects[name] = numpy.empty(len(fields[name]), dtype=object)
         objects[name][:] = fields[name]
     module, _, owner = path.rpartition(".")
-    made = getattr(boundary.imported[module], owner)
-    return made.from_dict(tensors=tensors, non_tensors=objects, meta_info=dict(meta))
+    kind = getattr(boundary.imported[module], owner)
+    return kind.from_dict(tensors=tensors, non_tensors=objects, meta_info=dict(meta))
 
 
 def columns(data: Any) -> dict[str, Any]:
@@ -402,21 +402,21 @@ def columns_and_meta(data: Any, inputs: Mapping[str, Any]) -> tuple[Mapping[str,
 
 def operated(make: Make, read: Read, do: Surgery, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Do a surgery to a container of the scenario's rows."""
-    made = make(boundary, inputs["fields"], inputs["meta"])
-    parts = [read(part, inputs) for part in do(boundary, inputs, made)]
+    data = make(boundary, inputs["fields"], inputs["meta"])
+    parts = [read(part, inputs) for part in do(boundary, inputs, data)]
     return {"parts": [part for part, _ in parts], "metas": [meta for _, meta in parts]}
 
 
 def iterated(make: Make, read: Read, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Go through a container's minibatches."""
-    made = boundary.function(
+    batches = boundary.function(
         make(boundary, inputs["fields"], {}),
         mini_batch_size=inputs["minibatch_size"],
         epochs=inputs["epochs"],
         seed=inputs["seed"],
         dataloader_kwargs={"shuffle": inputs["shuffle"]},
     )
-    return {"parts": [read(part, inputs)[0] for part in made]}
+    return {"parts": [read(part, inputs)[0] for part in batches]}
 
 
 def joined(make: Make, boundary: Any, inputs: Mapping[str, Any], _: Any) -> Sequence[Any]:
@@ -444,8 +444,8 @@ def reordered(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[A
 
 def filled(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
     """Fill up; what it says of the rows that it has added must be so."""
-    made, added = boundary.function(data, inputs["count"])
-    return [made] if added == len(made) - len(data) else []
+    longer, added = boundary.function(data, inputs["count"])
+    return [longer] if added == len(longer) - len(data) else []
 
 
 def numbered_rows(lengths: Sequence[int]) -> dict[str, Any]:
@@ -479,15 +479,15 @@ class Rows(list[dict[str, Any]]):
         with_indices: bool = False,
         **_: Any,
     ) -> Rows:
-        gone = {remove_columns} if isinstance(remove_columns, str) else {*(remove_columns or ())}
-        wanted = fn_kwargs or {}
-        kept = [{name: value for name, value in row.items() if name not in gone} for row in self]
+        outdated = {remove_columns} if isinstance(remove_columns, str) else {*(remove_columns or ())}
+        keywords = fn_kwargs or {}
+        rest = [{name: value for name, value in row.items() if name not in outdated} for row in self]
         if batched:
-            columns = function({name: self[name] for name in self.column_names}, **wanted)
-            made = [dict(zip(columns, values)) for values in zip(*columns.values())]
+            columns = function({name: self[name] for name in self.column_names}, **keywords)
+            rows = [dict(zip(columns, values)) for values in zip(*columns.values())]
         else:
-            made = [function(dict(row), *[place] * with_indices, **wanted) for place, row in enumerate(self)]
-        whole = [{**before, **after} for before, after in zip(kept, made)] if len(kept) == len(made) else made
+            rows = [function(dict(row), *[place] * with_indices, **keywords) for place, row in enumerate(self)]
+        whole = [{**before, **after} for before, after in zip(rest, rows)] if len(rest) == len(rows) else rows
         return type(self)(whole)
 
     def filter(self, function: Callable[..., bool], fn_kwargs: Mapping[str, Any] | None = None, **_: Any) -> Rows:
@@ -513,9 +513,9 @@ def named_tokens(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def unpadded(values: Any, mask: Any, *_: Any, **__: Any) -> Any:
     """Take the tokens that are attended to, one row after the other, as flash-attention's ``unpad_input`` does."""
-    lengths, kept = mask.sum(-1), mask.bool()
+    lengths, counts = mask.sum(-1), mask.bool()
     ends = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
-    return values[kept], kept.flatten().nonzero().flatten(), ends, int(lengths.max())
+    return values[counts], counts.flatten().nonzero().flatten(), ends, int(lengths.max())
 
 
 def gradient_of_ranks(tables: Sequence[Any]) -> Any:
@@ -532,15 +532,15 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
     dist = torch.distributed
     meeting, own, slots = threading.Barrier(count), threading.local(), [None] * count
     answers: list[Any] = [None] * count
-    failed: list[BaseException] = []
-    joined: dict[str, Callable[[list[Any]], Any]] = {
+    errors: list[BaseException] = []
+    reductions: dict[str, Callable[[list[Any]], Any]] = {
         "sum": sum,
         "avg": lambda parts: sum(parts) / count,
         "max": lambda parts: torch.stack(parts).amax(0),
         "min": lambda parts: torch.stack(parts).amin(0),
     }
 
-    def exchanged(value: Any) -> list[Any]:
+    def exchange(value: Any) -> list[Any]:
         slots[own.rank] = value
         meeting.wait()
         values = list(slots)
@@ -548,18 +548,18 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
         return values
 
     def all_reduce(tensor: Any, op: Any = dist.ReduceOp.SUM, *_: Any, **__: Any) -> None:
-        name = next(name for name in joined if op == getattr(dist.ReduceOp, name.upper()))
-        tensor.copy_(joined[name](exchanged(tensor.detach().clone())))
+        name = next(name for name in reductions if op == getattr(dist.ReduceOp, name.upper()))
+        tensor.copy_(reductions[name](exchange(tensor.detach().clone())))
 
     def all_gather(into: list[Any], value: Any, *_: Any, **__: Any) -> None:
-        for rank, part in enumerate(exchanged(value)):
+        for rank, part in enumerate(exchange(value)):
             into[rank] = part
 
     answered = {
         "all_reduce": all_reduce,
         "all_gather": all_gather,
         "all_gather_object": all_gather,
-        "barrier": lambda *_, **__: exchanged(None),
+        "barrier": lambda *_, **__: exchange(None),
         "get_rank": lambda *_, **__: own.rank,
         "get_world_size": lambda *_, **__: count,
         "is_initialized": lambda: True,
@@ -576,7 +576,7 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
         except threading.BrokenBarrierError:
             pass  # another rank has failed
         except BaseException as error:
-            failed.append(error)
+            errors.append(error)
             meeting.abort()
 
     with ExitStack() as alone:
@@ -587,8 +587,8 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
             thread.start()
         for thread in threads:
             thread.join()
-    if failed:
-        raise failed[0]
+    if errors:
+        raise errors[0]
     return answers
 
 
@@ -681,9 +681,9 @@ def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool
     sizes = {"vocab_size": size, "hidden_size": size, "num_hidden_layers": 1, "num_attention_heads": 1,
              "num_labels": 2 - scores}  # fmt: skip
     with own_randomness():  # layers draw what they are replaced with
-        made = TokenTable(transformers.PretrainedConfig(pad_token_id=_PADDING, eos_token_id=_END, **sizes))
-    made.loss_type, made.warnings_issued = "ForCausalLM", {}  # the latter was a model's until transformers 5
-    return made
+        model = TokenTable(transformers.PretrainedConfig(pad_token_id=_PADDING, eos_token_id=_END, **sizes))
+    model.loss_type, model.warnings_issued = "ForCausalLM", {}  # the latter was a model's until transformers 5
+    return model
 
 
 def token_ids(mask: Any, ended: bool = False) -> list[list[int]]:
@@ -692,7 +692,7 @@ def token_ids(mask: Any, ended: bool = False) -> list[list[int]]:
     width = mask.shape[1] + 2
     numbers = []
     for row, counts in enumerate(mask.tolist()):
-        places = [0, *(place + 1 for place, kept in enumerate(counts) if kept)]
+        places = [0, *(place + 1 for place, is_token in enumerate(counts) if is_token)]
         ids = [_FIRST + row * width + place for place in places]
         numbers.append([*ids[:-1], _END] if ended and len(ids) > 1 else ids)
     return numbers
@@ -711,10 +711,10 @@ def table_tokenizer(model: Any) -> Any:
 
     words = {"<pad>": _PADDING, "<end>": _END, "<else>": _ELSE}
     words.update({f"w{token}": token for token in range(_FIRST, model.config.vocab_size)})
-    made = Tokenizer(models.WordLevel(words, unk_token="<else>"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<else>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     special = {"pad_token": "<pad>", "eos_token": "<end>", "unk_token": "<else>"}
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, **special)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
 
 
 def one_step(rows: int, micro_batch_size: int | None) -> dict[str, Any]:
@@ -732,14 +732,14 @@ def trained(trainer: Any, model: Any) -> tuple[float, Any]:
     """Train a :func:`token_table` by a trainer of transformers; give the loss that it reports and the table's
     gradient."""
     table = model.model.table
-    arrived = torch.zeros_like(table)
+    total = torch.zeros_like(table)
 
     def add(gradient: Any) -> None:
-        arrived.add_(gradient)
+        total.add_(gradient)
 
     table.register_hook(add)
     with own_randomness():
-        return trainer.train().training_loss, arrived
+        return trainer.train().training_loss, total
 
 
 def configured_by(boundary: Any) -> Any:
@@ -761,8 +761,8 @@ def built(
     datasets: Any = importlib.import_module("datasets")
 
     datasets.disable_progress_bars()
-    made = configured_by(boundary)
-    args = made(**{**one_step(len(rows), micro), **accepted(made, options)})
+    configuration = configured_by(boundary)
+    args = configuration(**{**one_step(len(rows), micro), **accepted(configuration, options)})
     model = token_table(table, after, scores=scores)
     tokenizer = table_tokenizer(model)
     by_name = stand_in(from_pretrained=partial(itself, tokenizer))
@@ -800,13 +800,13 @@ def own_randomness() -> Iterator[None]:
 
     import numpy
 
-    kept = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
+    states = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
     try:
         yield
     finally:
-        random.setstate(kept[0])
-        numpy.random.set_state(kept[1])
-        torch.set_rng_state(kept[2])
+        random.setstate(states[0])
+        numpy.random.set_state(states[1])
+        torch.set_rng_state(states[2])
 
 
 def with_gradient(loss: float, table: Any, gradient: Any) -> Any:

@@ -51,10 +51,10 @@ class Unknown:
             return _refuse(self)
         return Unknown(f"{object.__getattribute__(self, '_name')}.{name}")
 
-    def __call__(self, *positional: Any, **named: Any) -> Any:
+    def __call__(self, *positional: Any, **keywords: Any) -> Any:
         name = object.__getattribute__(self, "_name")
         if not _ASIDE.search(name):
-            HANDED.append((name, {**{f"{place}": value for place, value in enumerate(positional)}, **named}))
+            HANDED.append((name, {**{f"{place}": value for place, value in enumerate(positional)}, **keywords}))
         return Unknown(f"{name}()")
 
 
@@ -128,8 +128,8 @@ class WordTokenizer:
 
     def decode(self, ids: Any, skip_special_tokens: bool = False, **_: Any) -> str:
         numbers = [int(number) for number in (ids if hasattr(ids, "__iter__") else [ids])]
-        shown = [number for number in numbers if not (skip_special_tokens and number in self.all_special_ids)]
-        return "".join(self._words.get(number, f" w{number}") for number in shown)
+        plain = [number for number in numbers if not (skip_special_tokens and number in self.all_special_ids)]
+        return "".join(self._words.get(number, f" w{number}") for number in plain)
 
     def batch_decode(self, rows: Any, **more: Any) -> list[str]:
         return [self.decode(row, **more) for row in rows]
@@ -142,13 +142,13 @@ class WordTokenizer:
 
         rows = [self.encode(one) for one in ([text] if isinstance(text, str) else text)]
         width = max(map(len, rows), default=0)
-        made = {
+        columns = {
             "input_ids": [row + [0] * (width - len(row)) for row in rows] if return_tensors else rows,
             "attention_mask": [[1] * len(row) + [0] * (width - len(row)) * bool(return_tensors) for row in rows],
         }
         if return_tensors:
-            return Settings({name: torch.tensor(value) for name, value in made.items()})
-        return Settings({name: value[0] for name, value in made.items()} if isinstance(text, str) else made)
+            return Settings({name: torch.tensor(value) for name, value in columns.items()})
+        return Settings({name: value[0] for name, value in columns.items()} if isinstance(text, str) else columns)
 
     def apply_chat_template(
         self,
@@ -350,15 +350,15 @@ def default(path: str) -> Any:
         return None
     if not isinstance(of, type) or of.__module__ in ("builtins", "typing"):
         return None
-    return _made(of, path)
+    return _default_of(of, path)
 
 
-def _made(of: Any, name: str) -> Any:
+def _default_of(of: Any, name: str) -> Any:
     """What a class or a function makes of nothing; of a class that cannot, as much as it can."""
     with off_the_record() as asked_something, suppress(Exception):  # it may want fields, or what is not there
-        made = of()
+        instance = of()
         if not asked_something():
-            return made
+            return instance
     return built(of, {}) if isinstance(of, type) else Unknown(name)
 
 
@@ -369,100 +369,104 @@ def built(owner: type, arguments: Mapping[str, Any]) -> Any:
         return owner.model_construct(**arguments)
     whole: Any = type(owner.__name__, (owner,), {"__module__": owner.__module__})
     whole.__abstractmethods__ = frozenset()
-    made = whole.__new__(whole)
+    instance = whole.__new__(whole)
     if dataclasses.is_dataclass(owner):
-        _give_fields(made, arguments)
+        _give_fields(instance, arguments)
     else:
-        _construct(owner, made, (), arguments)
-    return made
+        _construct(owner, instance, (), arguments)
+    return instance
 
 
-def _give_fields(made: Any, arguments: Mapping[str, Any]) -> None:
-    for field in dataclasses.fields(made):
+def _give_fields(instance: Any, arguments: Mapping[str, Any]) -> None:
+    for field in dataclasses.fields(instance):
         if field.name in arguments:
-            object.__setattr__(made, field.name, arguments[field.name])
+            object.__setattr__(instance, field.name, arguments[field.name])
         elif field.default is not dataclasses.MISSING:
-            object.__setattr__(made, field.name, field.default)
+            object.__setattr__(instance, field.name, field.default)
         elif field.default_factory is not dataclasses.MISSING:
-            object.__setattr__(made, field.name, _made(field.default_factory, f"{type(made).__name__}.{field.name}"))
+            object.__setattr__(
+                instance, field.name, _default_of(field.default_factory, f"{type(instance).__name__}.{field.name}")
+            )
         else:
             may_lack = re.search(r"Optional|None", str(field.type))
-            object.__setattr__(made, field.name, None if may_lack else Unknown(f"{type(made).__name__}.{field.name}"))
+            object.__setattr__(
+                instance, field.name, None if may_lack else Unknown(f"{type(instance).__name__}.{field.name}")
+            )
 
 
-def _construct(owner: type, made: Any, positional: Sequence[Any], named: Mapping[str, Any]) -> None:
+def _construct(owner: type, instance: Any, positional: Sequence[Any], arguments: Mapping[str, Any]) -> None:
     """Run the constructor of a class, or of the next above it that has one, statement by statement."""
     cls = next(each for each in owner.__mro__ if "__init__" in vars(each))
     function = inspect.unwrap(vars(cls)["__init__"])
     top = owner.__module__.partition(".")[0]
     if cls.__module__.partition(".")[0] != top or not hasattr(function, "__code__"):
         with off_the_record(), suppress(Exception):  # it is of a package that is not there, or wants what nobody knows
-            vars(cls)["__init__"](made, *positional, **named) if cls is not object else None
+            vars(cls)["__init__"](instance, *positional, **arguments) if cls is not object else None
         return
-    taken = inspect.signature(function).parameters
-    keywords = {name: value for name, value in named.items() if name in taken}
-    bound = inspect.signature(function).bind_partial(made, *positional, **keywords)
-    bound.apply_defaults()
-    space = {**function.__globals__, **inspect.getclosurevars(function).nonlocals, **bound.arguments}
-    for name, parameter in taken.items():
-        if name not in space or (name not in bound.arguments and parameter.default is parameter.empty):
+    parameters = inspect.signature(function).parameters
+    keywords = {name: value for name, value in arguments.items() if name in parameters}
+    binding = inspect.signature(function).bind_partial(instance, *positional, **keywords)
+    binding.apply_defaults()
+    space = {**function.__globals__, **inspect.getclosurevars(function).nonlocals, **binding.arguments}
+    for name, parameter in parameters.items():
+        if name not in space or (name not in binding.arguments and parameter.default is parameter.empty):
             space[name] = Unknown(name)
             annotation = str(parameter.annotation).strip("'")
             made_of = function.__globals__.get(annotation)
             if isinstance(made_of, type) and dataclasses.is_dataclass(made_of):
                 space[name] = default(f"{function.__module__}.{annotation}")
-    own = next(iter(taken))
-    space["super"] = lambda *_: _Above(cls, made)
+    own = next(iter(parameters))
+    space["super"] = lambda *_: _Above(cls, instance)
     file = function.__code__.co_filename
     for statement in ast.parse(textwrap.dedent(inspect.getsource(function))).body[0].body:  # type: ignore[attr-defined]
-        _run(statement, file, space, own, made)
+        _run(statement, file, space, own, instance)
 
 
 class _Above:
     """What ``super()`` is in a constructor."""
 
-    def __init__(self, cls: type, made: Any) -> None:
-        self._cls, self._made = cls, made
+    def __init__(self, cls: type, instance: Any) -> None:
+        self._cls, self._instance = cls, instance
 
     def __getattr__(self, name: str) -> Any:
         if name != "__init__":
-            return getattr(super(self._cls, self._made), name)
-        line = type(self._made).__mro__
+            return getattr(super(self._cls, self._instance), name)
+        line = type(self._instance).__mro__
         above = next(each for each in line[line.index(self._cls) + 1 :] if "__init__" in vars(each))
-        return lambda *positional, **named: _construct(above, self._made, positional, named)
+        return lambda *positional, **keywords: _construct(above, self._instance, positional, keywords)
 
 
-def _run(statement: ast.stmt, file: str, space: dict[str, Any], own: str, made: Any) -> None:
-    before = dict(vars(made))
+def _run(statement: ast.stmt, file: str, space: dict[str, Any], own: str, instance: Any) -> None:
+    before = dict(vars(instance))
     with off_the_record() as asked_something, suppress(Exception, SystemExit):
         exec(compile(ast.Module([statement], []), file, "exec"), space)
         if not asked_something():
             return
-    lost = {name for name, value in vars(made).items() if name not in before or before[name] is not value}
+    unknown = {name for name, value in vars(instance).items() if name not in before or before[name] is not value}
     for node in ast.walk(statement):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             space[node.id] = Unknown(node.id)
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == own:
-            lost.add(node.attr)
-    for name in lost:
-        object.__setattr__(made, name, Unknown(f"self.{name}"))
+            unknown.add(node.attr)
+    for name in unknown:
+        object.__setattr__(instance, name, Unknown(f"self.{name}"))
 
 
-def fill(made: Any) -> None:
+def fill(instance: Any) -> None:
     """Make the attributes that a constructor leaves None and annotates with one of the framework's own classes."""
-    top = type(made).__module__.partition(".")[0]
-    for cls in type(made).__mro__:
+    top = type(instance).__module__.partition(".")[0]
+    for cls in type(instance).__mro__:
         function = inspect.unwrap(vars(cls).get("__init__", len))
         if cls.__module__.partition(".")[0] != top or not hasattr(function, "__code__"):
             continue
         for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))):
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute):
-                named = (each.id for each in ast.walk(node.annotation) if isinstance(each, ast.Name))
-                classes = (each for each in map(function.__globals__.get, named) if isinstance(each, type))
+                names = (each.id for each in ast.walk(node.annotation) if isinstance(each, ast.Name))
+                classes = (each for each in map(function.__globals__.get, names) if isinstance(each, type))
                 of = next((each for each in classes if each.__module__.partition(".")[0] == top), None)
-                if of is not None and getattr(made, node.target.attr, 0) is None:
+                if of is not None and getattr(instance, node.target.attr, 0) is None:
                     with off_the_record():
-                        object.__setattr__(made, node.target.attr, default(f"{of.__module__}.{of.__qualname__}"))
+                        object.__setattr__(instance, node.target.attr, default(f"{of.__module__}.{of.__qualname__}"))
 
 
 # -- the framework's own configuration ---------------------------------------------------------------------------------
@@ -473,7 +477,7 @@ def _nodes(source: str) -> tuple[Any, ...]:
     """A framework's defaults and all parts of them, the whole first."""
     try:
         with off_the_record():
-            whole = _loaded(source) if source.endswith(".yaml") else _defaults(lookup(source))
+            whole = _load(source) if source.endswith(".yaml") else _defaults(lookup(source))
     except (Exception, SystemExit):  # this version has none there
         return ()
     nodes: list[Any] = []
@@ -485,23 +489,23 @@ def _nodes(source: str) -> tuple[Any, ...]:
     return tuple(nodes)
 
 
-def _defaults(made: Any) -> Any:
-    if not isinstance(made, type):
+def _defaults(source: Any) -> Any:
+    if not isinstance(source, type):
         parser = argparse.ArgumentParser()
         with suppress(Exception):  # some of them are a package's that is not installed
-            made()(parser)
+            source()(parser)
         for action in parser._actions:
             action.required = False
         return _settings(vars(parser.parse_args([])))
     try:
-        return made()
+        return source()
     except Exception:  # it has fields without defaults
-        whole: Any = object.__new__(made)
+        whole: Any = object.__new__(source)
         _give_fields(whole, {})
         return whole
 
 
-def _loaded(file: str) -> Any:
+def _load(file: str) -> Any:
     import yaml
 
     place = next(path for root in sys.path if os.path.isfile(path := os.path.join(root, file)))
@@ -517,16 +521,16 @@ def _parts(node: Any) -> Mapping[str, Any]:
     return node if isinstance(node, dict) else vars(node)
 
 
-def as_loaded(made: Any) -> Any:
+def as_loaded(settings: Any) -> Any:
     """A configuration as a framework that loads its own has it."""
-    if not (type(made) is Settings and made and "omegaconf" in sys.modules):
-        return made
+    if not (type(settings) is Settings and settings and "omegaconf" in sys.modules):
+        return settings
     try:
         from omegaconf import OmegaConf
 
-        return OmegaConf.create(_settings(made, dict))
+        return OmegaConf.create(_settings(settings, dict))
     except Exception:  # not all of it can be written to a file
-        return made
+        return settings
 
 
 def _at(node: Any, steps: Sequence[str]) -> Any:
@@ -542,8 +546,8 @@ def configured(
 ) -> Any:
     """Give the part of a framework's defaults that has all that is read, or all of it that is unknown elsewhere; None
     where there is none, or where several disagree. ``whole``: the whole of a source is meant where no part has all."""
-    for source, wanted in product(sources, (reads, unknown)):
-        fit = [node for node in _nodes(source) if wanted and _has(node, wanted)]
+    for source, options in product(sources, (reads, unknown)):
+        fit = [node for node in _nodes(source) if options and _has(node, options)]
         meanings = {repr([_at(node, steps) for steps in unknown]) for node in fit}
         if fit and (len(meanings) == 1 or fit[0] is _nodes(source)[0]):
             return copy.deepcopy(fit[0])

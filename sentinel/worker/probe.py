@@ -79,20 +79,20 @@ def settle(device: str, seed: int = SEED) -> None:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class Preparation:
     """A boundary, found and described."""
 
     boundary: calling.Boundary
     provenance: dict[str, Any]
 
 
-def prepare(request: Mapping[str, Any], roots: tuple[str, ...]) -> Prepared:
+def prepare(request: Mapping[str, Any], roots: tuple[str, ...]) -> Preparation:
     """Find the boundary that a request names, and describe it."""
     binding = load_binding(request["adapter"], request["boundary"], request["contract"])
     boundary = find_boundary(binding, roots, frozenset(request["given"]), request["device"])
     answered_by(partial(objects.declared, load_file(Path(request["adapter"])).TARGET.defaults))
     file, line, signature = calling.source_of(boundary.function)
-    return Prepared(
+    return Preparation(
         boundary,
         {
             "boundary": boundary.path,
@@ -115,8 +115,8 @@ def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: ghosts.Imp
         for required in request["requires"]:
             if not calling.has(required, roots):
                 return _failure("not-in-this-version", f"not in this version: the checkout has no {required}")
-        prepared = prepare(request, roots)
-        boundary, provenance = prepared.boundary, prepared.provenance
+        preparation = prepare(request, roots)
+        boundary, provenance = preparation.boundary, preparation.provenance
         ghosts.state().probing = True
         observation = {
             variant: observe(contract, boundary, inputs, roots, request["device"])
@@ -208,12 +208,12 @@ def _failure(kind: str, reason: str, trace: str = "", provenance: Any = None) ->
 
 
 def _ghost_reason() -> str:
-    used = sorted(set(ghosts.state().used))
-    missing = dict.fromkeys(name.partition(".")[0].removesuffix("()") for name in used)
+    names = sorted(set(ghosts.state().used))
+    missing = dict.fromkeys(name.partition(".")[0].removesuffix("()") for name in names)
     if ghosts.ONLY_WHERE_NAMED.issuperset(missing):  # installing it would change nothing
-        return f"the code used {', '.join(used)}, which is real only for a target that names it in `preload`"
+        return f"the code used {', '.join(names)}, which is real only for a target that names it in `preload`"
     return (
-        f"the code used {', '.join(used)}, which is not installed; install {', '.join(missing)} in the environment of "
+        f"the code used {', '.join(names)}, which is not installed; install {', '.join(missing)} in the environment of "
         "the probes"
     )
 
@@ -246,19 +246,19 @@ def describe(error: BaseException, provenance: Any, roots: tuple[str, ...], trac
     lacks = "" if provenance else versions.needed_import(error, _place_of(error))
     if needed is not None or lacks:
         package = lacks.partition(".")[0]
-        wanted = f"{package} ({text}), which is not installed; install it, or name an interpreter that has it with"
+        need = f"{package} ({text}), which is not installed; install it, or name an interpreter that has it with"
         if needed is not None:
             here = f"{sys.version_info[0]}.{sys.version_info[1]}"
-            wanted = f"Python {needed[0]}.{needed[1]} ({text}), and this one is {here}; name another interpreter with"
-        reason = f"its code needs {wanted} --sentinel-python (of a command: --python)"
-        failed = _failure("python", reason, trace, provenance)
-        failed["failure"].update(place=_place_of(error), lacks=lacks)
-        return failed
+            need = f"Python {needed[0]}.{needed[1]} ({text}), and this one is {here}; name another interpreter with"
+        reason = f"its code needs {need} --sentinel-python (of a command: --python)"
+        answer = _failure("python", reason, trace, provenance)
+        answer["failure"].update(place=_place_of(error), lacks=lacks)
+        return answer
     if not provenance:
         return _failure("import", f"the module does not import: {text}{_advice(error)}", trace)
-    failed = _failure("raised", f"the boundary raised {text}", trace, provenance)
-    failed["failure"]["slip"] = slip(error, roots)
-    return failed
+    answer = _failure("raised", f"the boundary raised {text}", trace, provenance)
+    answer["failure"]["slip"] = slip(error, roots)
+    return answer
 
 
 def _place_of(error: BaseException) -> str:

@@ -58,7 +58,7 @@ class Sitting:
     def __init__(self, roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None) -> None:
         self._roots = roots
         self._recorder = recorder
-        self._prepared: dict[tuple[str, str, str], probe.Prepared] = {}
+        self._preparations: dict[tuple[str, str, str], probe.Preparation] = {}
         self._settled = False
         self._branches: _BranchTracer | None = None
 
@@ -82,13 +82,13 @@ class Sitting:
         answers = {}
         for name, call in request["calls"].items():
             try:
-                prepared = self._prepare(request, call["boundary"]) if call.get("boundary") else main
+                preparation = self._prepare(request, call["boundary"]) if call.get("boundary") else main
             except BaseException as error:  # a twin that is not there concerns no law but the one that compares
                 failure = probe.describe(error, None, self._roots, traced=False)["failure"]
                 kind = "not-in-this-version" if failure["kind"] == "drift" else failure["kind"]
                 answers[name] = {"refused": {**failure, "kind": kind}}
             else:
-                answers[name] = self._measure(contract, prepared, call, request["device"], tracer)
+                answers[name] = self._measure(contract, preparation, call, request["device"], tracer)
         return {
             "answers": answers,
             "provenance": main.provenance,
@@ -97,20 +97,20 @@ class Sitting:
             "functions": tracer.functions() if tracer else [],
         }
 
-    def _prepare(self, request: Mapping[str, Any], boundary: str) -> probe.Prepared:
+    def _prepare(self, request: Mapping[str, Any], boundary: str) -> probe.Preparation:
         key = (boundary, request["contract"], " ".join(request["given"]))
-        if key not in self._prepared:
-            prepared = probe.prepare({**request, "boundary": boundary}, self._roots)
-            for required in prepared.boundary.binding.requires:
+        if key not in self._preparations:
+            preparation = probe.prepare({**request, "boundary": boundary}, self._roots)
+            for required in preparation.boundary.binding.requires:
                 if not calling.has(required, self._roots):
                     raise AbsentError(f"not in this version: the checkout has no {required}")
-            self._prepared[key] = prepared
-        return self._prepared[key]
+            self._preparations[key] = preparation
+        return self._preparations[key]
 
     def _measure(
         self,
         contract: Contract,
-        prepared: probe.Prepared,
+        preparation: probe.Preparation,
         call: Mapping[str, Any],
         device: str,
         tracer: _Tracer | None,
@@ -118,28 +118,30 @@ class Sitting:
         state = ghosts.state()
         state.probing = True
         state.used.clear()
-        boundary = prepared.boundary
+        boundary = preparation.boundary
         make = self._call if tracer is None else tracer.around(self._call)
         watched = Watched(boundary) if call.get("watch") else None
         try:
-            answer = make(contract, prepared, watched or boundary, call, device)
+            answer = make(contract, preparation, watched or boundary, call, device)
             if watched is not None and "observation" in answer:
-                again = make(contract, prepared, boundary, call, device)
-                failed = "observation" not in again  # of no concern to laws that do not ask what a call leaves behind
-                answer["effects"] = again if failed else {**watched.effects(), "again": again["observation"]}
+                again = make(contract, preparation, boundary, call, device)
+                has_failed = (
+                    "observation" not in again
+                )  # of no concern to laws that do not ask what a call leaves behind
+                answer["effects"] = again if has_failed else {**watched.effects(), "again": again["observation"]}
         finally:
             state.probing = False  # between calls another boundary's module may still be imported
         return answer
 
     def _call(
-        self, contract: Contract, prepared: probe.Prepared, boundary: Any, call: Mapping[str, Any], device: str
+        self, contract: Contract, preparation: probe.Preparation, boundary: Any, call: Mapping[str, Any], device: str
     ) -> dict[str, Any]:
         try:
             probe.reseed()
             observation = probe.observe(contract, boundary, call["inputs"], self._roots, device)
         except BaseException as error:
-            refused = probe.describe(error, prepared.provenance, self._roots, traced=False)["failure"]
-            return {"refused": {**refused, "unknown_input": getattr(error, "input", "")}}
+            failure = probe.describe(error, preparation.provenance, self._roots, traced=False)["failure"]
+            return {"refused": {**failure, "unknown_input": getattr(error, "input", "")}}
         if ghosts.state().used:
             return {"refused": probe.ghost_failure()["failure"]}
         return {"observation": observation}
@@ -199,12 +201,14 @@ class _Beside(_Tracer):
     :param wanted: these functions, by dotted path.
     """
 
-    def __init__(self, roots: tuple[str, ...], boundary: calling.Boundary, adapter: str, wanted: Sequence[str]) -> None:
+    def __init__(
+        self, roots: tuple[str, ...], boundary: calling.Boundary, adapter: str, functions: Sequence[str]
+    ) -> None:
         super().__init__(roots)
         own = inspect.unwrap(boundary.function)
         own = inspect.getattr_static(own, "__init__") if isinstance(own, type) else getattr(own, "__func__", own)
         self._names: dict[Any, str | None] = {getattr(own, "__code__", None): ""}  # None: it is not looked at
-        self._wanted, self._outside = frozenset(wanted), (adapter, os.path.dirname(os.path.abspath(__file__)))
+        self._functions, self._outside = frozenset(functions), (adapter, os.path.dirname(os.path.abspath(__file__)))
 
     def around(self, call: Any) -> Any:
         traced = super().around(call)
@@ -235,7 +239,7 @@ class _Beside(_Tracer):
         if code not in self._names:
             path = f"{frame.f_globals.get('__name__', '')}.{getattr(code, 'co_qualname', code.co_name)}"
             outside = code.co_filename.startswith(self._outside) and not re.fullmatch(r"__(?!call)\w+__", code.co_name)
-            self._names[code] = "stand-in" if outside else path if path in self._wanted else None
+            self._names[code] = "stand-in" if outside else path if path in self._functions else None
         name = self._names[code]
         return name if name != "stand-in" or frame.f_back.f_code.co_filename.startswith(self._roots) else None
 

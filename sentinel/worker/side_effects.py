@@ -78,15 +78,15 @@ def turned(value: Any, settings: Mapping[str, Any], depth: int = _DEPTH) -> Iter
         return
     keys = hasattr(kind, "keys") and hasattr(kind, "__setitem__")
     own = value if keys else getattr(value, "__dict__", {})
-    put = partial(kind.__setitem__ if keys else object.__setattr__, value)
+    write = partial(kind.__setitem__ if keys else object.__setattr__, value)
     for name in [name for name in own if isinstance(name, str)]:
         with suppress(Exception):  # what it holds is not read, or it takes nothing
-            held = own[name]
+            part = own[name]
             if name not in settings:
-                yield from turned(held, settings, depth - 1)
-            elif held is None or type(held) is type(settings[name]) is not dict:
-                put(name, settings[name])
-                yield partial(put, name, held)
+                yield from turned(part, settings, depth - 1)
+            elif part is None or type(part) is type(settings[name]) is not dict:
+                write(name, settings[name])
+                yield partial(write, name, part)
 
 
 _PLAIN = (bool, int, float, enum.Enum, torch.Tensor, np.ndarray, np.generic, torch.dtype, torch.device, type(None))

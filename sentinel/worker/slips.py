@@ -37,8 +37,8 @@ def slip(error: BaseException, roots: tuple[str, ...]) -> str:
 
 def _is_own(message: str, inside: tuple[str, ...]) -> bool:
     """Whether a function of the target is called as it cannot be, or an operator is given plain values."""
-    called = _CALL.match(message)
-    if called is None:
+    match = _CALL.match(message)
+    if match is None:
         kinds = re.findall(r"'(\w+)'", message)
         return bool(kinds) and all(isinstance(getattr(builtins, kind, None), type) for kind in kinds)
     for module in list(sys.modules.values()):
@@ -46,7 +46,7 @@ def _is_own(message: str, inside: tuple[str, ...]) -> bool:
         if not str(names.get("__file__")).startswith(inside):
             continue
         member: Any = None
-        for part in called[1].split("."):
+        for part in match[1].split("."):
             member = names.get(part)
             names = dict(vars(member)) if inspect.isclass(member) else {}
         member = getattr(member, "__func__", member)

@@ -70,8 +70,8 @@ def build(value: Any, resolve: Callable[[str], Any], device: str = "cpu") -> Any
     if isinstance(value, Namespace):
         return StandInNamespace(**{key: build(item, resolve, device) for key, item in value.attributes.items()})
     if isinstance(value, New):
-        made = resolve(value.path)
-        return made(**{key: build(item, resolve, device) for key, item in value.arguments.items()})
+        kind = resolve(value.path)
+        return kind(**{key: build(item, resolve, device) for key, item in value.arguments.items()})
     if isinstance(value, Attribute):
         return resolve(value.path)
     if isinstance(value, Device):

@@ -46,7 +46,7 @@ class Trace:
         """Begin to record. An audit hook cannot be removed: only for a process that lives for one checkout."""
         sys.addaudithook(self._audit)
         for name in ("stat", "lstat", "access", "readlink"):  # audit events know nothing of these
-            setattr(os, name, self._watched(getattr(os, name)))
+            setattr(os, name, self._watch(getattr(os, name)))
 
     def questions(self) -> list[str]:
         """Give every question so far. A file that the import system found needs no question of its own."""
@@ -80,7 +80,7 @@ class Trace:
             return
         self.ask(kind, text if os.path.isabs(text) else os.path.join(os.getcwd(), text))
 
-    def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _watch(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def watched(path: Any, *arguments: Any, **options: Any) -> Any:
             self._name("f", path)

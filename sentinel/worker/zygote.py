@@ -101,13 +101,13 @@ def _spawn(channel: socket.socket, message: dict[str, Any], fds: list[int], grou
         os.close(fds[0])
         os.close(tell)
         os.close(adopted)
-        born = _born(pid, report)
-        if born["pid"] != pid:
+        birth = _birth_of(pid, report)
+        if birth["pid"] != pid:
             processes.await_end(pid)
         if group is not None:
-            group.add(born["pid"])
+            group.add(birth["pid"])
         os.close(adopt)
-        protocol.send(channel, born)
+        protocol.send(channel, birth)
         return
     try:
         channel.close()
@@ -165,10 +165,10 @@ def _tell(tell: int, **facts: Any) -> None:
     os.write(tell, json.dumps(facts).encode() + b"\n")
 
 
-def _born(pid: int, report: int) -> dict[str, Any]:
+def _birth_of(pid: int, report: int) -> dict[str, Any]:
     """What became of a fork, once it is contained."""
-    born: dict[str, Any] = {"pid": pid}
+    birth: dict[str, Any] = {"pid": pid}
     with open(report, encoding="utf-8") as lines:
         for line in lines:
-            born.update(json.loads(line))
-    return born
+            birth.update(json.loads(line))
+    return birth
