@@ -123,8 +123,8 @@ def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None:
 
 
 def _cut(parser: argparse.ArgumentParser, words: list[str]) -> tuple[list[str], list[str]]:
-    """The words, and those after ``--`` where the command declares that it takes them (see :func:`console.command`):
-    argparse finds none behind options."""
+    """Cut off the words after ``--`` where the command declares that it takes them: argparse finds none behind
+    options."""
     (commands,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     command = commands.get(words[0]) if words else None
     if command is None or command.get_default("own_command") is None or "--" not in words:
@@ -134,7 +134,7 @@ def _cut(parser: argparse.ArgumentParser, words: list[str]) -> tuple[list[str], 
 
 
 def _current(words: Sequence[str]) -> list[str]:
-    """A command line under the names of today."""
+    """Translate a command line of earlier versions."""
     for old, new in RENAMED.items():
         if tuple(words[: len(old)]) == old:
             complain(f"`sentinel {' '.join(old)}` is now `sentinel {' '.join(new)}`")

@@ -159,7 +159,7 @@ def _properties(evidence: Path) -> list[tuple[str, object]]:
 
 
 def _for_others(run: Run, session: pytest.Session) -> None:
-    """What other programs read of the run."""
+    """Write what other programs read of the run."""
     if run.is_worker or not run.results:
         return
     from sentinel.reports.github import add_to_summary

@@ -90,7 +90,7 @@ class Subject:
 
     @property
     def scenario_inputs(self) -> list[str]:
-        """The inputs that a boundary must be able to take: drawn ones, not statements about it."""
+        """List the inputs that a boundary must be able to take: drawn ones, not statements about it."""
         return sorted(
             item.name for item in self.contract.inputs if (item.domain or item.choices or item.kind == "labels")
         )
@@ -153,7 +153,7 @@ class LawSession:
         self._session = None
 
     def fresh(self) -> LawSession:
-        """Another one on the same process, with a session of its own."""
+        """Make another one on the same process, with a session of its own."""
         return LawSession(self._target, self._references, self._explain)
 
     def try_(

@@ -171,7 +171,7 @@ def distribution_extras() -> list[str]:
 
 
 def contained_places(catalog: Catalog) -> Places:
-    """What strictly contained processes need of a catalog, and what they may not see of it."""
+    """Say what strictly contained processes need of a catalog, and what they may not see of it."""
     contracts = [Path(contract.file) for contract in catalog.contracts.values()]
     files = (*catalog.adapter_files.values(), *contracts)
     readable = [file.parent if file.name == "__init__.py" else file for file in files]

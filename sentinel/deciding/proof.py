@@ -186,7 +186,7 @@ def stands(path: str, checkout: Checkout, sources: Sources, trail: frozenset[str
 
 
 def _module(path: str, checkout: Checkout) -> tuple[str, str] | None:
-    """The longest prefix of a dotted path that is a module of the checkout, and its file."""
+    """Find the longest prefix of a dotted path that is a module of the checkout, and its file."""
     blobs, parts = files(checkout), path.split(".")
     for end in range(len(parts), 0, -1):
         for root in checkout.import_roots:

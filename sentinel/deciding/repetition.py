@@ -45,7 +45,7 @@ class Repetition:
         self.request = {**request, "variants": disguised, "seed": SEED}
 
     def made_out(self, observation: Observation) -> Observation:
-        """What was observed, under the names of the recipe."""
+        """Give the observation back the recipe's names."""
         answers = self._by_name(observation)
         return {name: answers[name, False] for name in self._variants}
 

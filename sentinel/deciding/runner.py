@@ -335,7 +335,7 @@ class Runner:
         return verdict, comparisons, measured
 
     def _consult(self, recipe: Recipe) -> Observation | Failure:
-        """What the contract's reference says of the recipe's variants."""
+        """Ask the contract's reference for the recipe's variants."""
         calls = {name: {"inputs": dict(inputs)} for name, inputs in recipe.variants.items()}
         reply = self._processes.references(recipe.target).consult({**self._request(recipe), "calls": calls})
         answers = {"": Reply(refused=reply)} if isinstance(reply, Failed) else reply.answers
@@ -346,7 +346,8 @@ class Runner:
         return {name: answers[name].observation or {} for name in calls}
 
     def _in_session(self, invariant: Law, job: Job, checkout: Checkout) -> Case | Failure:
-        """What a probe does not tell: what a call did beside answering, and what the boundary's twin answers."""
+        """Measure what a probe does not tell: what a call did beside answering, and what the boundary's twin
+        answers."""
         recipe, adapter = job.recipe, self._catalog.adapters[job.recipe.target]
         contract = self._catalog.contracts[recipe.contract]
         binding = adapter.target.binding(recipe.boundary, recipe.contract)

@@ -95,7 +95,7 @@ _MISSING = object()
 
 
 def _reach(value: Any, parts: Sequence[str]) -> Any:
-    """What dotted keys of the generic contract reach: ``returned.0``, and ``gradients.output.values``, one key of two
+    """Look dotted keys of the generic contract up: ``returned.0``, and ``gradients.output.values``, one key of two
     words in a mapping of arguments by their paths."""
     if not parts:
         return value

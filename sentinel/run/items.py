@@ -212,7 +212,7 @@ def the_rest(run: Run, session: pytest.Session, items: Sequence[pytest.Item]) ->
 
 
 def _law_jobs(run: Run) -> list[LawJob]:
-    """The laws that the options or ids ask for."""
+    """List the laws that the options or ids ask for."""
     jobs: list[LawJob] = []
     for target in dict.fromkeys([*(i.target for i in run.law_ids), *run.settings.targets]):
         if target not in run.catalog.adapters:

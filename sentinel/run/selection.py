@@ -63,7 +63,7 @@ def why_not_writable(folder: Path) -> str:
 def require_subject(
     arguments: Sequence[str], options: Mapping[str, Any], settings: Settings, recipes: Sequence[Recipe]
 ) -> None:
-    """A ref or a baseline says how to judge; having nothing to judge must not pass in silence."""
+    """Refuse a run that says how to judge, by a ref or a baseline, and not what."""
     names = [name for name in ("ref", "repo", "baseline") if options.get(name)]
     laws = any(arg.startswith("laws/") for arg in arguments)
     named = laws or any(Path(arg.partition("::")[0]).suffix in SUFFIXES for arg in arguments)

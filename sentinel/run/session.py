@@ -142,7 +142,7 @@ class Run:
         return (self.config.invocation_params.dir / arg.partition("::")[0]).exists()
 
     def _bundled_id(self, arg: str) -> str:
-        """An item id of a bundled recipe, from whatever folder: its file's real place."""
+        """Give an item id of a bundled recipe its file's real place, from whatever folder."""
         path, separator, rest = arg.partition("::")
         if path.startswith("recipes/") and not (self.config.invocation_params.dir / path).exists():
             place = bundled("recipes") / path.removeprefix("recipes/")
@@ -259,7 +259,7 @@ class Run:
         return decision
 
     def seconds(self, job: Job | LawJob) -> float:
-        """How long it took to decide, without the wait for what was decided before it."""
+        """Say how long it took to decide, without the wait for what was decided before it."""
         return self._law_seconds[job.place] if isinstance(job, LawJob) else self._the_runner().seconds(job)
 
     def known_as(self, job: LawJob) -> tuple[list[str], bool]:
@@ -280,7 +280,7 @@ class Run:
         return [recipe.bug_id for recipe in (failed if complete and failed else recipes)], bool(failed) and complete
 
     def _verdict(self, recipe: Recipe, ref: Ref) -> str:
-        """The name of a verdict. One recipe explains many laws; it is decided once."""
+        """Give the name of a verdict. One recipe explains many laws; it is decided once."""
         key = recipe.digest, ref
         if key not in self._verdicts:
             self.decide(self._questions.get(key) or Job(recipe, ref))
@@ -391,7 +391,7 @@ class Run:
         writer.write(text.rstrip("\n") + "\n" + self._weaker() + self._last_line, flush=True)
 
     def _weaker(self) -> str:
-        """What a user who asked for nothing should know: that this machine offers less than another would."""
+        """Tell a user who chose nothing that this machine contains less than another would."""
         levels = {document["environment"]["sandbox"] for document, _ in self.documents()}
         if self.settings.sandbox or self.settings.device != "cpu" or "basic" not in levels:
             return ""

@@ -40,7 +40,7 @@ class Option:
 
     @property
     def type(self) -> str:
-        """What a settings file may say, in words."""
+        """Say in words what a settings file may hold."""
         return "a string or a list of strings" if self.many else "a number" if self.number else "a string"
 
 
@@ -60,7 +60,7 @@ def _each(read: Callable[[Any], Any]) -> Reader:
 
 
 def _by_target(read: Callable[[str], Any]) -> Reader:
-    """``[TARGET=]VALUE``, as (target or None for all, value)."""
+    """Read ``[TARGET=]VALUE``, as (target or None for all, value)."""
     return lambda texts, targets: tuple(
         (name, read(value)) for name, value in (_assign(text, targets) for text in texts)
     )
@@ -97,7 +97,7 @@ def _targets(names: list[str], targets: Sequence[str]) -> tuple[str, ...]:
 
 
 def _assign(text: str, targets: Sequence[str]) -> tuple[str | None, str]:
-    """``TARGET=VALUE``, or ``VALUE`` for every target."""
+    """Split ``TARGET=VALUE``, or ``VALUE`` for every target."""
     name, equals, value = text.partition("=")
     if equals and name in targets:
         return name, value
@@ -109,7 +109,7 @@ def _assign(text: str, targets: Sequence[str]) -> tuple[str | None, str]:
 
 
 def _path(text: str) -> Path:
-    """``~`` of a user who is not there stays: that no such file is there is said in a moment."""
+    """Expand ``~``; that of a user who is not there stays: the next reader says that there is no such file."""
     return Path(os.path.expanduser(text))
 
 
@@ -247,7 +247,7 @@ class Settings:
 
     @property
     def refs(self) -> tuple[tuple[str | None, Ref], ...]:
-        """What is judged in the place of the recipes' pins."""
+        """List what is judged in the place of the recipes' pins."""
         return self.named_refs + self.trees
 
     @property
@@ -292,7 +292,7 @@ class Settings:
 
 
 def _write(option: Option, value: Any) -> str:
-    """A value as it is written on a command line."""
+    """Write a value as on a command line."""
     if isinstance(value, tuple):
         name, value = value
         return f"{name}={_write(option, value)}" if name else _write(option, value)
@@ -375,7 +375,7 @@ def settle(options: Mapping[str, Any], file: Mapping[str, Any], targets: Sequenc
 
 
 def _place(text: Any, option: Option, base: Path) -> Any:
-    """What a file says; its paths are relative to its folder."""
+    """Make a file's path relative to its folder."""
     if not option.file:
         return text
     name, equals, path = text.partition("=")
@@ -385,6 +385,6 @@ def _place(text: Any, option: Option, base: Path) -> Any:
 
 
 def _texts(value: Any) -> list[Any]:
-    """What was given once or several times; a path or a URL may hold a comma."""
+    """List what was written once or several times; a path or a URL may hold a comma."""
     values = value if isinstance(value, list) else [value]
     return [item for item in values if item not in (None, "")]

@@ -83,7 +83,7 @@ def _git_dir(path: Path) -> Path | None:
 
 
 def _object_directories(objects: Path) -> list[Path]:
-    """An object directory and those that it borrows from, each once."""
+    """List an object directory and those that it borrows from, each once."""
     directories = [objects]
     for borrower in directories:  # which grows meanwhile
         lines = (small_text(borrower / "info" / "alternates") or "").split("\n")
@@ -147,14 +147,15 @@ def _extract(path: Path, scratch: Path) -> None:
 
 
 def _loose(objects: Path) -> Iterator[Path]:
-    """The loose objects of an object directory."""
+    """List the loose objects of an object directory."""
     for folder in sorted(objects.iterdir()):
         if _FANOUT.fullmatch(folder.name) and folder.is_dir():
             yield from (file for file in sorted(folder.iterdir()) if _LOOSE.fullmatch(file.name) and file.is_file())
 
 
 def _is_what_its_name_says(loose: Path) -> bool:
-    """As git does for packs alone: of a loose tree or commit it reads whatever is in the file."""
+    """Whether a loose object has its own name: git checks packs alone, and reads whatever is in the file of a loose
+    one."""
     digest, unpacked = hashlib.sha1(usedforsecurity=False), zlib.decompressobj()
     with loose.open("rb") as file:
         while not unpacked.eof and (piece := unpacked.unconsumed_tail or file.read(_PIECE)):

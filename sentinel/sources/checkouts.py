@@ -35,7 +35,7 @@ Facts = dict[str, Any]
 
 
 def index_key(target: Target, ref: str) -> str:
-    """The name under which an immutable ref's tree is remembered; it changes with the target's package roots."""
+    """Name the note of an immutable ref's tree; the name changes with the target's package roots."""
     roots = json.dumps([root.path for root in target.roots])
     return f"{ref}-{hashlib.sha256(roots.encode()).hexdigest()[:8]}"
 
@@ -169,11 +169,10 @@ def _existing(home: Home, target: Target, ref: Ref, tree: str, facts: Facts) -> 
 
 
 def _whole(folder: Path, record: Mapping[str, Any]) -> list[Entry] | None:
-    """The files of a revision, where its tree holds each of them as it was and nothing else; else None.
+    """List the files of a revision, where its tree holds each of them as it was and nothing else; else None.
 
     Code that was measured may have deleted, written or added something. Contents are read again only where the kernel
-    says that something was touched since they were written or last read: that is ten times faster.
-    """
+    says that something was touched since they were written or last read: that is ten times faster."""
     entries, top = _entries(folder, record["tree"]), folder / "tree"
     if entries is None:
         return None
@@ -189,7 +188,7 @@ def _whole(folder: Path, record: Mapping[str, Any]) -> list[Entry] | None:
 
 
 def _entries(folder: Path, tree: str) -> list[Entry] | None:
-    """Every file of a revision as it was noted beside its tree; None where that is not the revision of this hash."""
+    """Read the files of a revision, noted beside its tree; None where they have another hash."""
     content = read_json(folder / "files.json")
     with suppress(AttributeError, KeyError, TypeError):
         entries = [Entry(*each) for each in content["files"]] if content else []

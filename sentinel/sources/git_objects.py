@@ -67,7 +67,7 @@ def sizes(mirror: Path, blobs: Iterable[str]) -> dict[str, int | None]:
 
 
 def _lookup(mirror: Path, names: Iterable[str]) -> list[list[str]]:
-    """What git says of each object: its name, kind and size, or its name and ``missing``."""
+    """Ask git for each object's name, kind and size, or its name and ``missing``."""
     lines = "".join(f"{name}\n" for name in names).encode()
     out = run_checked(mirror, "cat-file", "--batch-check", "--buffer", data=lines)
     return [line.split() for line in out.decode("ascii", "replace").splitlines()]

@@ -161,7 +161,7 @@ def _execute(
 
 @contextmanager
 def _process(git_dir: Path, arguments: Sequence[str], **options: Any) -> Iterator[Any]:
-    """A git that runs for as long as the block lasts."""
+    """Run git for as long as the block lasts."""
     process = _execute(git_dir, arguments, as_process=True, **options)
     try:
         yield process

@@ -54,7 +54,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _own(file: Path) -> tuple[Path, int]:
-    """A temporary file beside a file, and its locked descriptor."""
+    """Make a temporary file beside a file, and lock its descriptor."""
     while True:
         # A name of its own for each writer: two runs may write one file at once.
         temporary = file.with_name(f".{file.stem[:40]}-{secrets.token_hex(6)}.tmp")
@@ -88,7 +88,7 @@ class Home:
 
     @classmethod
     def default(cls) -> Home:
-        """``$SENTINEL_HOME``, else ``rl-sentinel`` in the platform's user cache folder."""
+        """Choose ``$SENTINEL_HOME``, else ``rl-sentinel`` in the platform's user cache folder."""
         path = os.environ.get("SENTINEL_HOME")
         return cls(Path(path).expanduser() if path else _user_cache() / "rl-sentinel")
 

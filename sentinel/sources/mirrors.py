@@ -76,7 +76,7 @@ def describe(target: str, path: Path) -> Mirror:
 
 
 def make_blank(path: Path) -> None:
-    """A bare git directory with nothing in it, and a configuration that names no remote and never will."""
+    """Make an empty bare git directory, whose configuration names no remote and never will."""
     for folder in ("objects/pack", "objects/info", "refs/heads"):
         (path / folder).mkdir(parents=True)
     (path / "HEAD").write_text("ref: refs/heads/main\n")

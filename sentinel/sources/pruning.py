@@ -33,7 +33,7 @@ class CacheEntry:
 
 
 def entries(home: Home) -> list[CacheEntry]:
-    """Everything in the cache, the longest unused first."""
+    """List the cache, the longest unused first."""
     used = locks.in_use(home.checkouts) if home.checkouts.is_dir() else set()
     return sorted(_entries(home, used), key=lambda entry: (entry.last_used, entry.name))
 
@@ -89,7 +89,7 @@ def _entries(home: Home, used: set[str]) -> Iterator[CacheEntry]:
 def _entry(
     kind: Literal["checkout", "wheel", "leftover"], path: Path, touched: Path, busy: bool = False, busy_for: float = 0
 ) -> Iterator[CacheEntry]:
-    """What a path is; nothing where it has gone meanwhile.
+    """Describe a path; nothing where it has gone meanwhile.
 
     :param busy_for: it is in use for so many seconds after it was touched. The difference counts, whichever sign it
         has: a clock that was set back must not make a leftover live for years.

@@ -50,7 +50,7 @@ class Entry:
 
 
 def blob_id(content: bytes) -> str:
-    """The name that git gives a file of this content."""
+    """Give the name that git gives a file of this content."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 

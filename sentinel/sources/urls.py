@@ -57,7 +57,7 @@ def protocol(url: str) -> str:
 
 
 def redacted(text: str) -> str:
-    """The text without the name and password that a URL in it may carry."""
+    """Remove the name and password that a URL in a text may carry."""
     return _PASSWORD.sub("", text)
 
 
@@ -69,7 +69,7 @@ _MARK = ".fork-"
 
 
 def base_name(name: str) -> str:
-    """The target's name, of its own mirror's name or of a fork's."""
+    """Give the target's name, of its own mirror's name or of a fork's."""
     return name.partition(_MARK)[0]
 
 

@@ -232,8 +232,8 @@ class Target:
         object.__setattr__(self, "bindings", bindings)
 
     def binding(self, boundary: str, contract: str | None = None) -> Binding | None:
-        """The binding of a boundary (by today's path or a former one); where its contract is one that is registered, as
-        another member's; or None."""
+        """Find the binding of a boundary, by today's path or a former one, or as another member of its registered
+        family."""
         of_contract = [binding for binding in self.bindings if contract in (None, binding.contract)]
         today = (binding for binding in of_contract if binding.boundary == boundary)
         before = (binding for binding in of_contract if boundary in binding.paths)
@@ -260,7 +260,7 @@ class Target:
         return ""
 
     def module_of(self, file: str) -> str:
-        """The dotted name of a file of the package roots, given by its repository path."""
+        """Give the dotted name of a file of the package roots, by its repository path."""
         root = max((root for root in self.roots if file.startswith(f"{root.path}/")), key=lambda root: len(root.path))
         parts = PurePosixPath(file).relative_to(root.import_root).with_suffix("").parts
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

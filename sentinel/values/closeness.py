@@ -139,7 +139,7 @@ def _compared_as(dtype: str) -> Any:
 
 
 def bounds(dtype: str, tolerance: Tolerance) -> tuple[float, float]:
-    """(relative, absolute) for an observation of this dtype; zeros where it must agree exactly."""
+    """Give (relative, absolute) for an observation of this dtype; zeros where it must agree exactly."""
     if tolerance.exact or dtype not in DEFAULTS:
         return 0.0, 0.0
     relative, absolute = DEFAULTS[dtype]

@@ -213,7 +213,8 @@ def untyped(value: Any) -> Any:
 
 
 def typed(value: Any) -> Any:
-    """As :func:`plain`, but a tensor keeps its dtype and shape beside its values, so nothing about it is lost."""
+    """Give what :func:`plain` does, but keep dtype and shape of a tensor beside its values: nothing about it is
+    lost."""
     if isinstance(value, Tensor):
         grad = {"requires_grad": True} if value.requires_grad else {}
         strides = {} if value.contiguous else {"contiguous": False}

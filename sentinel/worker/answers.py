@@ -247,7 +247,7 @@ def _layer(value: Any) -> Layer:
 
 
 def _observation(values: Any) -> dict[str, Any]:
-    """One variant's observation; of the literals only tensors are ever observed."""
+    """Parse one variant's observation; of the literals only tensors are ever observed."""
     if not isinstance(values, dict):
         _refuse("an observation that is none")
     _values(values)

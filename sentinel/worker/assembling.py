@@ -68,7 +68,7 @@ def _call(boundary: Any, inputs: Mapping[str, Any], how: Mapping[str, Any]) -> d
 
 
 def _with_backward(boundary: Any) -> Callable[..., Any]:
-    """A function of torch's own as torch calls it, so that its gradient is its own; by itself where it cannot be."""
+    """Call a function of torch's own as torch does, so that its gradient is its own; by itself where that fails."""
 
     def called(ctx: Any, **arguments: Any) -> Any:
         parameters = list(boundary.parameters.items())[1:]
@@ -81,7 +81,7 @@ def _with_backward(boundary: Any) -> Callable[..., Any]:
 
 
 def _complete(answer: Any) -> Any:
-    """What a call comes to in the end."""
+    """Wait for a coroutine, and go through a generator."""
     if inspect.iscoroutine(answer):
         return asyncio.run(answer)
     if inspect.isasyncgen(answer):
@@ -99,7 +99,7 @@ async def _gather(answer: AsyncIterator[Any]) -> list[Any]:
 
 
 def _state(value: Any) -> Iterator[tuple[str, Any]]:
-    """The numbers, texts and tensors of an object, each with its place."""
+    """List the numbers, texts and tensors of an object, each with its place."""
     import torch
 
     own = {} if type(value) is objects.Unknown else getattr(value, "__dict__", {})
@@ -160,7 +160,8 @@ class _Maker:
         return value[0] if self._how["layout"] == "row" else value.flatten(0, 1)
 
     def _nest(self, value: Any) -> Any:
-        """As a jagged tensor; those with rows of the same lengths fit each other, as their offsets are one tensor."""
+        """Make it a jagged tensor; those with rows of the same lengths fit each other, as their offsets are one
+        tensor."""
         import torch
 
         lengths = self._hull()[:, -value.shape[1] :].sum(-1) if self._mask() is not None else None
@@ -191,7 +192,7 @@ class _Maker:
         return value
 
     def _draw(self, spec: Mapping[str, Any]) -> Any:
-        """The drawn value, within its precondition."""
+        """Give the drawn value, within its precondition."""
         import torch
 
         value = self._inputs[spec["input"]]
@@ -209,7 +210,7 @@ class _Maker:
         return self._inputs.get("response_mask", self._inputs.get("attention_mask"))
 
     def _hull(self) -> Any:
-        """Where something stands: the prompt, and the tokens up to the last that counts."""
+        """Mark where something stands: the prompt, and the tokens up to the last that counts."""
         import torch
 
         mask = self._mask() != 0
@@ -244,7 +245,7 @@ class _Maker:
         return makers[what]() if what in makers else mask.shape[1] + self._prompt
 
     def _train(self, what: str) -> Any:
-        """The model of this call, or what steps it: there is one of each."""
+        """Give the model of this call, or what steps it: there is one of each."""
         import torch
 
         if not self._training:
@@ -255,7 +256,7 @@ class _Maker:
         return self._training[what]
 
     def _rows(self, spec: Mapping[str, Any]) -> Any:
-        """Each row as an object, as long as it is."""
+        """Make an object of each row, as long as it is."""
         import torch
 
         columns = {name: self.make(part) for name, part in spec["fields"].items()}
@@ -306,7 +307,7 @@ class _Maker:
         return batch
 
     def _object(self, spec: Mapping[str, Any]) -> Any:
-        """The framework's own object with its own defaults, where it can be made so; else one of what is read."""
+        """Make the framework's own object with its own defaults, where that can be done; else one of what is read."""
         instance: Any = None
         attributes: Mapping[str, Any] = spec["attributes"]
         if spec["of"] == "context":
@@ -357,7 +358,7 @@ class _Maker:
 
 
 def _reads(attributes: Mapping[str, Any]) -> Iterator[tuple[list[str], Mapping[str, Any]]]:
-    """Where the parts of a configuration stand, each with how it is made."""
+    """List where the parts of a configuration stand, each with how it is made."""
     for name, part in attributes.items():
         if "attributes" in part and not part["of"]:
             yield from (([name, *steps], leaf) for steps, leaf in _reads(part["attributes"]))

@@ -67,7 +67,7 @@ def reason_against() -> str | None:
 
 
 def user() -> int | None:
-    """Who is in bubblewrap; None where that is who is in front of it."""
+    """Choose who is in bubblewrap; None where that is who is in front of it."""
     return USERS[os.getpid() % len(USERS)] if containment.may_be_others() else None
 
 

@@ -106,7 +106,7 @@ def compile_beside(tree: str, names: Sequence[str], folder: str, contain: Callab
 
 
 def _byte_code(file: str) -> bytes:
-    """The byte code of a file, as Python keeps it; nothing where it does not compile."""
+    """Compile a file to what Python keeps of it; nothing where it does not compile."""
     try:
         with open(file, "rb") as stream:
             source = stream.read()

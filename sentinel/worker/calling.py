@@ -160,7 +160,7 @@ def resolve(path: str, roots: tuple[str, ...], near: bool = True) -> tuple[Modul
 
 
 def _nearest(path: str, owner: Any, attribute: str, roots: tuple[str, ...]) -> str:
-    """What is near an attribute that was looked for on the way along a dotted path."""
+    """Say what is near an attribute that is missing on the way along a dotted path."""
     near = difflib.get_close_matches(attribute, dir(owner), 1)
     there = f"; the nearest there is {near[0]!r}" if near else ""
     last = path.rpartition(".")[2]
@@ -228,7 +228,7 @@ def layers_of(function: Any) -> list[dict[str, Any]]:
 
 
 def source_of(function: Any) -> tuple[str, int, str]:
-    """(file, line, signature) of the code that a call would run, wrappers of decorators looked through."""
+    """Give (file, line, signature) of the code that a call would run, wrappers of decorators looked through."""
     inner = inspect.unwrap(function)
     inner = getattr(inner, "__func__", inner)
     code = getattr(inner, "__code__", None)

@@ -76,7 +76,7 @@ class Group:
 
     @property
     def bounds(self) -> frozenset[str]:
-        """What it bounds: ``pids``, ``memory``, both or nothing."""
+        """Say what it bounds: ``pids``, ``memory``, both or nothing."""
         return frozenset(
             controller
             for controller, files in _LIMITS.items()
@@ -110,7 +110,7 @@ def _places(root: Path, membership: Path) -> dict[str, list[tuple[int, Path]]]:
 
 
 def _controllers(folder: Path) -> set[str]:
-    """The controllers that groups in this folder of version 2 have."""
+    """List the controllers that groups in this folder of version 2 have."""
     try:
         return set((folder / "cgroup.subtree_control").read_text().split()) & set(_LIMITS)
     except OSError:

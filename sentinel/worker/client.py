@@ -149,7 +149,7 @@ class Zygote:
         self._channel = ours
 
     def _wrap(self, command: list[str]) -> list[str]:
-        """The command, in bubblewrap where that is another interpreter's and strict containment is wanted."""
+        """Put the command in bubblewrap where that is another interpreter's and strict containment is wanted."""
         assert self._scratch is not None
         if self.options.python is None or (self.options.sandbox or self._default) != "strict":
             return command
@@ -168,7 +168,7 @@ class Zygote:
 
     @property
     def _default(self) -> str:
-        """The level to begin with; on a GPU strict was not tried yet, and is had only where it is asked for."""
+        """Give the level to begin with; on a GPU strict was not tried yet, and must be asked for."""
         return "strict" if self.options.device == "cpu" else "basic"
 
     @property
@@ -186,7 +186,7 @@ class Zygote:
             return self._greet()
 
     def require(self, packages: Sequence[str]) -> Mapping[str, Any]:
-        """As :meth:`hello`, after these packages were imported too where they are installed."""
+        """Do as :meth:`hello`, after these packages were imported too where they are installed."""
         self.start()
         with self._lock:
             hello = self._greet()
@@ -254,7 +254,7 @@ class Zygote:
         return f"the worker ({python}) {what}: {lines[-1] if lines else 'it printed nothing'}"
 
     def _killed_by(self) -> str:
-        """The signal that ended the zygote; empty where none did."""
+        """Name the signal that ended the zygote; empty where none did."""
         if self._process is None or self._stopped:
             return ""
         try:
@@ -586,7 +586,7 @@ class Session:
             self._bury("the session ended")
 
     def receive(self) -> Replies | Failed:
-        """The answer to what was sent, or a failure; after one of the session's own it is dead."""
+        """Receive the answer to what was sent, or a failure; after one of the session's own it is dead."""
         if not self.dead:
             try:
                 answer = protocol.receive(self._channel, time.monotonic() + self._options.timeout)
@@ -612,7 +612,7 @@ class Session:
 
 
 def _own(answer: Any, nonce: str) -> Any:
-    """An answer to the question of this nonce, without it."""
+    """Take the nonce off an answer, which must be that of the question."""
     if not isinstance(answer, dict) or answer.pop("nonce", None) != nonce:
         raise protocol.ProtocolError("it does not know the question")
     return answer

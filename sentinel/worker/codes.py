@@ -78,7 +78,7 @@ def _names(body: list[Any], owner: str) -> Iterator[str]:
 
 
 def digest(code: CodeType) -> str:
-    """``sha256:<hex>`` of its instructions, constants and names; where its file lies does not count."""
+    """Digest instructions, constants and names; where the file lies does not count."""
     return f"sha256:{hashlib.sha256(repr(_description(code)).encode()).hexdigest()}"
 
 
@@ -91,7 +91,8 @@ def within(code: CodeType) -> Iterator[CodeType]:
 
 
 def last_line(code: CodeType) -> int:
-    """The last line of the source that it comes from; before Python 3.11, the first line of its last expression."""
+    """Find the last line of the source that it comes from; before Python 3.11, the first line of its last
+    expression."""
     lines = [code.co_firstlineno]
     for each in within(code):
         if sys.version_info >= (3, 11):

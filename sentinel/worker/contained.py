@@ -22,12 +22,11 @@ REFUSED = 125
 
 
 def contained_command(command: Sequence[str], folder: Path, *readable: Path, memory: int) -> list[str]:
-    """The command that runs another one strictly contained: with the standard streams, and with the environment but for
+    """Give the command that runs another one strictly contained, with the standard streams and the environment but for
     ``HOME`` and ``TMPDIR``.
 
     :param command: beginning with the path of a Python interpreter.
-    :param folder: a folder of the caller's, which it may read; its working folder is one in memory, at ``scratch``
-        below it.
+    :param folder: a folder of the caller's, which it may read; it works in memory, at ``scratch`` below it.
     :param readable: what else it may read beside that interpreter.
     :param memory: bytes of address space of each of its processes, 0 for no limit.
     """

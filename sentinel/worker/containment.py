@@ -207,7 +207,7 @@ def _map_to_itself(user: int, group: int) -> None:
 
 @cache
 def _interpreter() -> Sequence[str]:
-    """What this interpreter may still want to read: its own folders, and those of packages that lie elsewhere."""
+    """List what this interpreter may still read: its own folders, and those of packages that lie elsewhere."""
     places = [sys.prefix, sys.base_prefix, sys.exec_prefix, *filter(None, sysconfig.get_paths().values())]
     # What .pth files add, but not a working tree of Sentinel's own: recipes and evidence lie in it.
     places += [entry for entry in sys.path if entry and not holds_sentinel(entry)]
@@ -221,7 +221,7 @@ def holds_sentinel(folder: str) -> bool:
 
 
 def _build_root(visible: Iterable[str], hidden: Sequence[str], scratch: str, user: int, devices: Iterable[str]) -> None:
-    """A tmpfs with bind mounts in it, made this process's root; the old one is let go."""
+    """Make a tmpfs with bind mounts in it this process's root; let the old one go."""
     os.umask(0o022)  # whatever the user's is: another user has to find the way
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
     _mount("tmpfs", scratch, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755,size=64m")

@@ -18,7 +18,7 @@ _LARGEST = 1 << 16
 
 
 def places_of(python: str) -> Iterator[str]:
-    """Where an interpreter and its packages lie, as far as that can be told without starting it."""
+    """List where an interpreter and its packages lie, as far as that can be told without starting it."""
     yield from _libraries()
     for place in _hops(python):
         yield place
@@ -39,7 +39,7 @@ def _libraries() -> Iterator[str]:
 
 
 def _hops(python: str) -> Iterator[str]:
-    """An interpreter, what it is a link to, and that of the environment that it was made from."""
+    """Follow an interpreter's links, and go on to that of the environment that it was made from."""
     left, places = [python], set()
     while left:
         place = os.path.normpath(left.pop())

@@ -87,7 +87,7 @@ class Ghost:
         return f"<ghost {self._ghost_name}>"
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
-        """``class X(ghost.Base)``: beside real bases the missing one adds nothing; alone it is inert."""
+        """Let ``class X(ghost.Base)`` be: beside real bases the missing one adds nothing; alone it is inert."""
         ghosts = [base for base in bases if isinstance(base, Ghost)]
         return (_inert_base(self._ghost_name),) if len(ghosts) == len(bases) and ghosts[0] is self else ()
 
@@ -135,7 +135,8 @@ def _decorable(value: Any) -> bool:
 
 @cache
 def _inert_base(name: str) -> type:
-    """A base class that takes any arguments and does nothing, for import time; refused while a probe runs."""
+    """Make a base class that takes any arguments and does nothing while modules are imported; refused while a probe
+    runs."""
 
     def initialise(self: object, *_: Any, **__: Any) -> None:
         _STATE.use(name)
@@ -345,7 +346,7 @@ def installed(top: str) -> bool:
 
 @cache
 def _guarded_lines(file: str) -> frozenset[int]:
-    """The lines of a file that stand in the body of a ``try`` that goes on where an import fails."""
+    """List the lines of a file in the body of a ``try`` that goes on where an import fails."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:

@@ -240,7 +240,7 @@ def record(owner: Any) -> Callable[..., Any]:
 
 
 def kept(owner: Any, name: str) -> Any:
-    """What a record keeps in a field: None where it has no such field, and nothing where that is empty."""
+    """Read what a record keeps in a field: None where it has no such field, and nothing where that is empty."""
     if not hasattr(owner, name):
         return None
     value = getattr(owner, name)
@@ -261,7 +261,7 @@ def asked(way: Coroutine[Any, Any, Any]) -> Any:
 
 
 def of_parser(adds: Callable[[Any], Any], **beside: Any) -> Callable[..., Any]:
-    """What makes the namespace of a framework's own command line: its defaults, and what else is given.
+    """Give a maker of the namespace of a framework's own command line: its defaults, with other values.
 
     :param adds: adds the framework's arguments to a parser.
     :param beside: arguments that another package adds, which is not installed.
@@ -819,7 +819,7 @@ PROMPT = 2
 
 
 def sequences(mask: Any) -> dict[str, Any]:
-    """A batch of PROMPT prompt tokens and the response, as a collator hands it to a trainer."""
+    """Make a batch of PROMPT prompt tokens and the response, as a collator hands it to a trainer."""
     mask = mask.long()
     prompt = torch.ones(len(mask), PROMPT, dtype=torch.long, device=mask.device)
     ids = torch.tensor(token_ids(mask * 0 + 1), device=mask.device)
@@ -830,7 +830,7 @@ def sequences(mask: Any) -> dict[str, Any]:
 
 
 def answered(by_prompt: Mapping[int, Any], input_ids: Any, *_: Any, **options: Any) -> Any:
-    """What a model generates: to a prompt that is given for the first time its first answer, then its second."""
+    """Generate as a model: to a prompt that comes for the first time its first answer, then its second."""
     left = {prompt: list(answers) for prompt, answers in by_prompt.items()}
     answers = [left[prompt].pop(0) for prompt in input_ids[:, -1].tolist()]
     width = max(map(len, answers))
@@ -840,7 +840,7 @@ def answered(by_prompt: Mapping[int, Any], input_ids: Any, *_: Any, **options: A
 
 
 def prompted(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """A batch of prompts of one token, each with a completion."""
+    """Make a batch of prompts of one token, each with a completion."""
     prompts = torch.tensor([[row["first"]] for row in rows])
     completions = torch.nn.utils.rnn.pad_sequence([torch.tensor(row["rest"]) for row in rows], batch_first=True)
     counts, ones = (completions != 0).long(), torch.ones_like(prompts)

@@ -208,13 +208,13 @@ def _row(question: str, answer: str) -> dict[str, Any]:
 
 
 def reward(*texts: Any, **more: Any) -> float:
-    """A reward function, in the place of the user's: another number for other texts."""
+    """Reward texts in the place of the user's function: another number for other texts."""
     values = [text for text in (*texts, *more.values()) if isinstance(text, (str, int, float))]
     return zlib.crc32(repr(values).encode()) % 8 / 4
 
 
 def alone() -> Any:
-    """The process group of a world of one."""
+    """Make the process group of a world of one."""
     from torch import distributed
 
     if not distributed.is_initialized():
@@ -257,7 +257,7 @@ WORLD: tuple[tuple[str, Any], ...] = (
 
 
 def answer(name: str) -> tuple[Any] | None:
-    """What a package that is not installed answers where there is one process; None where that is not known."""
+    """Answer for a package that is not installed, where there is one process; None where that is not known."""
     for pattern, value in WORLD:
         if re.fullmatch(pattern, name):
             return (value() if callable(value) else value,)
@@ -343,7 +343,7 @@ def lookup(path: str) -> Any:
 
 
 def default(path: str) -> Any:
-    """An instance of a class with its own defaults; None where an annotation names no class that is there."""
+    """Make an instance of a class with its own defaults; None where an annotation names no class that is there."""
     try:
         of = lookup(path)
     except (ImportError, AttributeError):
@@ -354,7 +354,7 @@ def default(path: str) -> Any:
 
 
 def _default_of(of: Any, name: str) -> Any:
-    """What a class or a function makes of nothing; of a class that cannot, as much as it can."""
+    """Call a class or a function without arguments; of a class that refuses, make as much as it can."""
     with off_the_record() as asked_something, suppress(Exception):  # it may want fields, or what is not there
         instance = of()
         if not asked_something():
@@ -474,7 +474,7 @@ def fill(instance: Any) -> None:
 
 @cache
 def _nodes(source: str) -> tuple[Any, ...]:
-    """A framework's defaults and all parts of them, the whole first."""
+    """List a framework's defaults and all parts of them, the whole first."""
     try:
         with off_the_record():
             whole = _load(source) if source.endswith(".yaml") else _defaults(lookup(source))
@@ -522,7 +522,7 @@ def _parts(node: Any) -> Mapping[str, Any]:
 
 
 def as_loaded(settings: Any) -> Any:
-    """A configuration as a framework that loads its own has it."""
+    """Make a configuration what it is in a framework that loads its own."""
     if not (type(settings) is Settings and settings and "omegaconf" in sys.modules):
         return settings
     try:

@@ -42,7 +42,7 @@ def load_binding(adapter: str, boundary: str, contract: str) -> Binding:
 
 
 def _plain_call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The generic contract's call: the arguments as the recipe names them, nothing translated."""
+    """Call as the generic contract does: the arguments as the recipe names them, nothing translated."""
     leading = [inputs["self"]] if inputs["self"] is not None else []
     positional = [*leading, *inputs["positional"]]
     signature = inspect.signature(boundary.function)
@@ -171,7 +171,7 @@ def observe(
 
 
 def run_bare() -> dict[str, Any]:
-    """One backward pass and nothing else."""
+    """Do one backward pass and nothing else."""
     import torch
 
     torch.autograd.backward((torch.ones(2, 2, requires_grad=True) * 2).sum())
@@ -262,7 +262,7 @@ def describe(error: BaseException, provenance: Any, roots: tuple[str, ...], trac
 
 
 def _place_of(error: BaseException) -> str:
-    """The file that an exception is about: the one that does not parse, or the one it came from."""
+    """Name the file that an exception is about: the one that does not parse, or the one it came from."""
     if isinstance(error, SyntaxError):
         return error.filename or ""
     frames = traceback.extract_tb(error.__traceback__)
@@ -270,7 +270,7 @@ def _place_of(error: BaseException) -> str:
 
 
 def _advice(error: BaseException | None) -> str:
-    """What to do about a package that a third party's import wants, however that wraps the failure."""
+    """Say what to do about a package that a third party's import wants, however that wraps the failure."""
     missing = ""
     while error is not None:
         if isinstance(error, ModuleNotFoundError) and error.name:

@@ -153,7 +153,7 @@ def _encoded_mapping(value: Any, blobs: list[bytes]) -> dict[str, Any]:
 
 
 def _sendable(text: str) -> str:
-    """The text without lone surrogates, which no output can hold."""
+    """Replace lone surrogates, which no output can hold."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 

@@ -31,14 +31,12 @@ from sentinel.worker.side_effects import Watched, parts, turned
 def serve(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None) -> None:
     """Answer requests until the socket closes.
 
-    Each request names a boundary and its contract and has ``calls``: name -> ``inputs``, ``boundary`` (where it is
-    another one: a twin), ``watch`` and ``settings`` (options that the boundary finds set otherwise, where it is to
-    describe what it hands on). The answer has for each ``observation`` or ``refused``, and where it was watched
-    ``effects``, or what it was refused with when it was called once more; beside them provenance, ghosts and stand-ins,
-    and where the request asks to ``describe``, the target's functions that ran; or, where it is to describe ``lines``,
-    these: see :class:`_BranchTracer`. Where it is to describe what some functions hand on, each observation has that
-    beside it: see :class:`_Beside`.
-    """
+    Each request names a boundary and its contract and has ``calls``: name -> ``inputs``, ``boundary`` (a twin's),
+    ``watch`` and ``settings`` (options that the boundary finds set otherwise). The answer has for each ``observation``
+    or ``refused``, and where it was watched ``effects``, or what it was refused with when it was called once more;
+    beside them provenance, ghosts and stand-ins. Where the request asks to ``describe``, it lists the target's
+    functions that ran, or ``lines`` (:class:`_BranchTracer`), or each observation has what some functions hand on
+    (:class:`_Beside`)."""
     processes.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sitting = Sitting(roots, recorder)
@@ -234,7 +232,7 @@ class _Beside(_Tracer):
         return beside
 
     def _name(self, frame: Any) -> str | None:
-        """What a function is called here: nothing where it is the boundary, and ``stand-in`` where it is one."""
+        """Name a function here: nothing for the boundary, and ``stand-in`` for one."""
         code = frame.f_code
         if code not in self._names:
             path = f"{frame.f_globals.get('__name__', '')}.{getattr(code, 'co_qualname', code.co_name)}"

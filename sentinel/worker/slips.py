@@ -16,12 +16,12 @@ _RAISE = dis.opmap["RAISE_VARARGS"]
 
 
 def slip(error: BaseException, roots: tuple[str, ...]) -> str:
-    """What Python or a library refuses a line of the target's own code, as the name of an exception; empty where a
-    ``raise`` or ``assert`` says it, where it comes from other code, and where it may be about what the caller gave.
+    """Name the exception with which Python or a library refuses a line of the target's own code; empty where a
+    ``raise`` or ``assert`` says it, where it comes from other code, and where it may be about what the caller
+    gave.
 
     An attribute, a key, a file or a package that is not there may be missing in the caller's objects or on this
-    machine, and so may whatever ``None`` stands for.
-    """
+    machine, and so may whatever ``None`` stands for."""
     kind = next((each.__name__ for each in _SLIPS if isinstance(error, each)), "")
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

@@ -84,11 +84,10 @@ def build(value: Any, resolve: Callable[[str], Any], device: str = "cpu") -> Any
 
 
 def observe(value: Any) -> Any:
-    """What a boundary returned, as values that can be sent.
+    """Turn what a boundary returns into values that can be sent.
 
     Tensors and arrays become :class:`~sentinel.values.literals.Tensor`, containers are walked, enum members and dtypes
-    become their names; an object of any other type becomes ``{"type": dotted name}``.
-    """
+    become their names; an object of any other type becomes ``{"type": dotted name}``."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, Ghost):

@@ -93,7 +93,7 @@ class Trace:
 
 
 def _module_of(path: str) -> str:
-    """The module question that covers a source file."""
+    """Give the module question that covers a source file."""
     stem = path.removesuffix(".py")
     return stem.removesuffix("/__init__") if stem != path else ""
 
@@ -116,7 +116,7 @@ def module(folder: str, name: str) -> None:
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """What is asked here decides no verdict: a search for a hint in a message."""
+    """Record nothing: a search for a hint in a message decides no verdict."""
     if _TRACE is None:
         yield
         return
@@ -128,7 +128,7 @@ def paused() -> Iterator[None]:
 
 
 def with_questions(work: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-    """The answer of a probe, with what was asked until its end where this process records it."""
+    """Answer as a probe does, with what was asked until its end where this process records it."""
     answer = dict(work())
     if _TRACE is not None:
         answer["asked"] = _TRACE.questions()

@@ -69,7 +69,7 @@ def needed_import(error: BaseException, file: str) -> str:
 
 
 def origins(name: str, names: Iterable[str]) -> list[str]:
-    """The packages from which a module imports a name, of what its source defines (see ``codes.described``)."""
+    """List the packages from which a module imports a name, of what its source defines (see ``codes.described``)."""
     packages = (
         item.partition("=")[2].partition(".")[0].partition(":")[0] for item in names if item.startswith(f"{name}=")
     )

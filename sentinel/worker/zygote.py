@@ -166,7 +166,7 @@ def _tell(tell: int, **facts: Any) -> None:
 
 
 def _birth_of(pid: int, report: int) -> dict[str, Any]:
-    """What became of a fork, once it is contained."""
+    """Say what became of a fork, once it is contained."""
     birth: dict[str, Any] = {"pid": pid}
     with open(report, encoding="utf-8") as lines:
         for line in lines:
