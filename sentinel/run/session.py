@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, distribution
 from itertools import chain, product
 from pathlib import Path
@@ -68,7 +69,6 @@ class Run:
         self.law_ids: list[LawId] = []
         self._law_seconds: dict[Place, float] = {}
         self._laws_at: Counter[Place] = Counter()
-        self._survey: Survey | None = None
         self._known_recipes: dict[str, list[Recipe]] = {}
         self._verdicts: dict[tuple[str, Ref], str] = {}
         self._questions: dict[tuple[str, Ref], Job] = {}
@@ -77,7 +77,6 @@ class Run:
         self.places: dict[Path, Path] = {}
         self._last_line = ""
         self._unwritten: list[str] = []
-        self._runner: Runner | None = None
         self._start = time.monotonic()
         self._when = datetime.now(timezone.utc)
         self._announce = threading.Lock()
@@ -160,7 +159,7 @@ class Run:
 
     def registering(self, target: str, ref: Ref) -> Checkout | None:
         """Give the code in which a target may register something; None where it does not, or there is no such ref."""
-        return checkout_with_registries(self._the_runner(), self.catalog, target, ref)
+        return checkout_with_registries(self._runner, self.catalog, target, ref)
 
     def law_refs(self, target: str) -> list[Ref]:
         """Give the refs at which laws are checked: those asked for, else the pins of the target's recipes."""
@@ -212,7 +211,7 @@ class Run:
         for target in self.settings.targets:
             for one, other in product(self.settings.against(target), self.settings.refs_of(target)):
                 pair = (one, other)
-                catalog, runner = self.catalog, self._the_runner()
+                catalog, runner = self.catalog, self._runner
                 recipes = self._recipes_of(target)
                 comparisons.append(
                     Comparison(catalog, runner, catalog.targets[target], pair, recipes, tell=self.progress)
@@ -227,7 +226,7 @@ class Run:
     def warm_up(self) -> None:
         """Start loading torch while pytest collects."""
         if not self.config.option.collectonly and not self.is_controller and self.settings.targets:
-            self._the_runner().start(self.settings.targets)
+            self._runner.start(self.settings.targets)
 
     def plan(self, questions: Sequence[Job | LawJob]) -> None:
         """Let the machine's cores work ahead; under xdist the workers are the parallelism."""
@@ -238,14 +237,14 @@ class Run:
         if self.config.option.collectonly or self.is_controller:
             return
         if laws:
-            self._the_survey().plan(laws)
+            self._survey.plan(laws)
         if jobs and not self.is_worker:
-            self._the_runner().plan(jobs)
+            self._runner.plan(jobs)
 
     def decide(self, job: Job | LawJob) -> Decision:
         if isinstance(job, LawJob):
             return self._decide_law(job)
-        decision = self._the_runner().decide(job)
+        decision = self._runner.decide(job)
         self._verdicts[job.recipe.digest, job.ref] = decision.verdict.name
         if job == self._questions.get((job.recipe.digest, job.ref)) and complaint(decision, self.settings.baseline):
             self._failures.add((job.recipe.digest, job.ref))
@@ -253,21 +252,21 @@ class Run:
 
     def _decide_law(self, job: LawJob) -> Decision:
         start = time.monotonic()
-        decision = self._the_survey().decide(job)
+        decision = self._survey.decide(job)
         if job.place not in self._law_seconds:  # one search has decided all of them
             self._law_seconds[job.place] = (time.monotonic() - start) / max(self._laws_at[job.place], 1)
         return decision
 
     def seconds(self, job: Job | LawJob) -> float:
         """Say how long it took to decide, without the wait for what was decided before it."""
-        return self._law_seconds[job.place] if isinstance(job, LawJob) else self._the_runner().seconds(job)
+        return self._law_seconds[job.place] if isinstance(job, LawJob) else self._runner.seconds(job)
 
     def known_as(self, job: LawJob) -> tuple[list[str], bool]:
         """Give the recipes that explain a broken law, whose bugs are there at the same ref; and whether their items
         fail for all of it in this run."""
         from sentinel.search.discovery import is_about, is_there
 
-        survey, target = self._the_survey(), self.catalog.adapters[job.target].target
+        survey, target = self._survey, self.catalog.adapters[job.target].target
         findings, beside = survey.findings(job), survey.beside(job)
         recipes = [
             recipe
@@ -291,22 +290,19 @@ class Run:
             self._known_recipes[target] = find_recipes(self.catalog, (target,), ())
         return self._known_recipes[target]
 
-    def _the_survey(self) -> Survey:
-        if self._survey is None:
-            level = self.settings.law_level
-            level = "quick" if level == "off" else level
-            searchers = 1 if self.is_worker else os.cpu_count() or 1  # under xdist the workers are the parallelism
-            from sentinel.search.recorded import Recorded
+    @cached_property
+    def _survey(self) -> Survey:
+        from sentinel.search.recorded import Recorded
 
-            baseline = self.settings.baseline
-            recorded = Recorded(baseline, self.catalog) if baseline is not None else None
-            self._survey = Survey(self.catalog, self._the_runner(), level, 0, self._recipes_of, searchers, recorded)
-        return self._survey
+        baseline, level = self.settings.baseline, self.settings.law_level
+        level = "quick" if level == "off" else level
+        searchers = 1 if self.is_worker else os.cpu_count() or 1  # under xdist the workers are the parallelism
+        recorded = Recorded(baseline, self.catalog) if baseline is not None else None
+        return Survey(self.catalog, self._runner, level, 0, self._recipes_of, searchers, recorded)
 
-    def _the_runner(self) -> Runner:
-        if self._runner is None:
-            self._runner = runner_of(self.catalog, self.settings, self.progress)
-        return self._runner
+    @cached_property
+    def _runner(self) -> Runner:
+        return runner_of(self.catalog, self.settings, self.progress)
 
     def progress(self, message: str) -> None:
         """Tell the user about a step that takes a while."""
@@ -317,12 +313,9 @@ class Run:
                 reporter.write_line(f"sentinel: {message}")
 
     def close(self) -> None:
-        if self._runner is not None:
-            self._runner.close()
-            self._runner = None
-        if self._survey is not None:
-            self._survey.close()
-            self._survey = None
+        for name in ("_runner", "_survey"):
+            if name in vars(self):
+                vars(self).pop(name).close()
 
     # -- judging and recording ----------------------------------------------------------------------------------------
 
