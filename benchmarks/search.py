@@ -47,9 +47,9 @@ class LocalBench(LawSession):
     """The boundary and the oracle in this very process."""
 
     def __init__(self, roots: tuple[str, ...]) -> None:
-        from sentinel.worker.serving import Sitting
+        from sentinel.worker.serving import Server
 
-        self._measuring_here, self._consulting_here = Sitting(roots, None), Sitting((), None)
+        self._measuring_here, self._consulting_here = Server(roots, None), Server((), None)
 
     def close(self) -> None:
         pass

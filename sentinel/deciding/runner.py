@@ -96,7 +96,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class _Twice:
+class _Agreement:
     """An answer that two processes gave, each with other questions before it; ``seconds`` are its share of their
     time."""
 
@@ -153,7 +153,7 @@ class Runner:
             self._pool.submit(self._work, group, promises)
 
     def _work(self, group: Sequence[Job], promises: Sequence[Future[Decision]]) -> None:
-        together: dict[tuple[str, str, Ref], _Twice] = {}
+        together: dict[tuple[str, str, Ref], _Agreement] = {}
         for index, (job, promise) in enumerate(zip(group, promises)):
             if self._closed or not promise.set_running_or_notify_cancel():
                 continue
@@ -165,14 +165,14 @@ class Runner:
                 promise.set_exception(error)
         self._processes.discard(group[0].recipe.target, group[0].ref)
 
-    def _measured_together(self, jobs: Sequence[Job]) -> dict[tuple[str, str, Ref], _Twice]:
+    def _measured_together(self, jobs: Sequence[Job]) -> dict[tuple[str, str, Ref], _Agreement]:
         """Measure questions about one checkout in one process, and once more in a second one, in the opposite order and
         with another seed. No question comes before the same other in both, so what one leaves behind shows.
 
         Where the two disagree, or one of them does not come to its end, there is nothing here, and the question is
         asked in processes of its own.
         """
-        agreements: dict[tuple[str, str, Ref], _Twice] = {}
+        agreements: dict[tuple[str, str, Ref], _Agreement] = {}
         if len(jobs) < 2 or not self._repeat:
             return agreements
         adapter = self._catalog.adapters[jobs[0].recipe.target]
@@ -199,7 +199,7 @@ class Runner:
                 continue
             if same(one.observation, repetition.made_out(other.observation)):
                 reordered = repetition.rows_are_a_set(other.observation, one.observation)
-                agreements[_key(job)] = _Twice(one, reordered, share, checkout)
+                agreements[_key(job)] = _Agreement(one, reordered, share, checkout)
         return agreements
 
     def decide(self, job: Job) -> Decision:
@@ -211,7 +211,7 @@ class Runner:
         """Say how long a job took that was decided: without the wait for others, and for torch to be loaded once."""
         return self._seconds[_key(job)]
 
-    def _timed(self, job: Job, twice: _Twice | None = None) -> Decision:
+    def _timed(self, job: Job, twice: _Agreement | None = None) -> Decision:
         self._began[_key(job)] = time.monotonic()
         try:
             return self._decide(job, twice)
@@ -254,7 +254,7 @@ class Runner:
 
     # -- one job ------------------------------------------------------------------------------------------------------
 
-    def _decide(self, job: Job, twice: _Twice | None = None) -> Decision:
+    def _decide(self, job: Job, twice: _Agreement | None = None) -> Decision:
         recipe = job.recipe
         adapter = self._catalog.adapters[recipe.target]
         try:

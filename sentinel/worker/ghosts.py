@@ -226,7 +226,7 @@ class ImportRecorder:
         self.hidden = ONLY_WHERE_NAMED - {name.partition(".")[0] for name in real}
         self.edges: dict[str, set[str]] = {}
         self.ghosts: dict[str, Ghost] = {}
-        self.given: dict[str, set[str]] = {}
+        self.missing: dict[str, set[str]] = {}
         self._versions = dict(versions or {})
         self._closures: dict[str, set[str]] = {}  # those asked for since the last edge
         self._import = builtins.__import__
@@ -258,7 +258,7 @@ class ImportRecorder:
             if (missing != top and not fromlist) or self._guarded(sys._getframe(1)):
                 raise
             self._link(sys._getframe(1))
-            self.given.setdefault(importer, set()).add(missing)
+            self.missing.setdefault(importer, set()).add(missing)
             return self._ghost(name if fromlist else top)
         finally:
             _STATE.probing = probing
@@ -333,7 +333,7 @@ class ImportRecorder:
 
     def ghosts_of(self, module: str) -> list[str]:
         """Give the ghosts that those modules were given."""
-        return sorted({ghost for name in self.closure(module) for ghost in self.given.get(name, ())})
+        return sorted({ghost for name in self.closure(module) for ghost in self.missing.get(name, ())})
 
 
 @cache

@@ -25,7 +25,7 @@ from sentinel.contracts.contract import Contract, DoesNotApply
 from sentinel.worker import calling, ghosts, probe, processes, protocol
 from sentinel.worker.answers import PARTS
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.side_effects import Watched, parts, turned
+from sentinel.worker.side_effects import Watch, parts, turned
 
 
 def serve(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None) -> None:
@@ -39,20 +39,20 @@ def serve(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.Impor
     (:class:`_Beside`)."""
     processes.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sitting = Sitting(roots, recorder)
+    server = Server(roots, recorder)
     while True:
         try:
             request = protocol.receive(channel)
         except (EOFError, OSError, protocol.ProtocolError):
             return
         try:
-            frame = protocol.encode({**sitting.answer(request), "nonce": request["nonce"]})
+            frame = protocol.encode({**server.answer(request), "nonce": request["nonce"]})
         except BaseException as error:  # an answer that cannot be sent
             frame = protocol.encode({**probe.describe(error, None, roots), "nonce": request["nonce"]})
         channel.sendall(frame)
 
 
-class Sitting:
+class Server:
     def __init__(self, roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None) -> None:
         self._roots = roots
         self._recorder = recorder
@@ -118,7 +118,7 @@ class Sitting:
         state.used.clear()
         boundary = preparation.boundary
         make = self._call if tracer is None else tracer.around(self._call)
-        watched = Watched(boundary) if call.get("watch") else None
+        watched = Watch(boundary) if call.get("watch") else None
         try:
             answer = make(contract, preparation, watched or boundary, call, device)
             if watched is not None and "observation" in answer:

@@ -25,7 +25,7 @@ _DEPTH = 4
 _PLACES = re.compile(r"\b0x[0-9a-f]+|(?<=\.py:)\d+|(?<=line )\d+")
 
 
-class Watched:
+class Watch:
     """Watches the boundary's call, in whose place a contract's ``measure`` gets it: which inputs and global states
     change."""
 
