@@ -44,7 +44,7 @@ from sentinel.watch.values import unpacked
 from sentinel.watch.wrapping import Call
 from sentinel.worker import answers, calling, ghosts, probe
 from sentinel.worker.answers import Failed, Replies
-from sentinel.worker.serving import Sitting
+from sentinel.worker.serving import Server
 
 #: Rows and tokens of a call that the laws vary: differences show in few, and rounding hides them in many.
 MOST_ROWS, MOST_TOKENS = 8, 12
@@ -72,7 +72,7 @@ class OwnSession(LawSession):
 
     def __init__(self, roots: tuple[str, ...]) -> None:
         self._roots = roots
-        self._target_side, self._oracle_side = Sitting(roots, None), Sitting((), None)
+        self._target_side, self._oracle_side = Server(roots, None), Server((), None)
 
     def close(self) -> None:
         """Nothing is held."""
