@@ -181,35 +181,26 @@ class Zygote:
     def hello(self) -> Mapping[str, Any]:
         """Give versions of the interpreter, torch, numpy and the packages; ``uncontained``: why strict is impossible,
         or None."""
-        self.start()
-        with self._lock:
-            return self._greet()
+        return self.require(())
 
     def require(self, packages: Sequence[str]) -> Mapping[str, Any]:
         """Do as :meth:`hello`, after these packages were imported too where they are installed."""
         self.start()
         with self._lock:
-            hello = self._greet()
-            missing = [name for name in packages if name not in hello["packages"]]
-            if missing:
-                try:
-                    self._command({"op": "preload", "modules": missing})
-                    hello["packages"] = {**hello["packages"], **answers.of_preload(self._answer())}
-                    self._preload += missing
-                except (EOFError, OSError, protocol.ProtocolError):
-                    raise WorkerError(self._bury()) from None
-            return hello
+            return self._greet(packages)
 
-    def _greet(self) -> dict[str, Any]:
-        if self._hello is None:
-            try:
-                hello = answers.of_greeting(self._answer())
-                self._command({"op": "preload", "modules": self._preload})
-                hello["packages"] = answers.of_preload(self._answer())
-            except (EOFError, OSError, protocol.ProtocolError):
-                raise WorkerError(self._bury()) from None
-            self._hello = hello
-        return self._hello
+    def _greet(self, packages: Sequence[str] = ()) -> dict[str, Any]:
+        preload = dict.fromkeys([*self._preload, *packages])
+        try:
+            hello = self._hello or {**answers.of_greeting(self._answer()), "packages": {}}
+            missing = [name for name in preload if name not in hello["packages"]]
+            if missing:
+                versions = answers.of_preload(self._ask({"op": "preload", "modules": missing}))
+                hello["packages"] = {**hello["packages"], **versions}
+        except (EOFError, OSError, protocol.ProtocolError):
+            raise WorkerError(self._bury()) from None
+        self._hello, self._preload = hello, list(preload)
+        return hello
 
     def _bury(self) -> str:
         """Say why there is no answer. The next question starts another zygote where this one was killed; one that ended
@@ -226,11 +217,12 @@ class Zygote:
             raise WorkerError("the worker has been stopped")
         return self._channel
 
-    def _command(self, message: Mapping[str, Any], fd: int | None = None) -> None:
+    def _ask(self, message: Mapping[str, Any], *fds: int) -> Any:
         # A descriptor can only ride on ordinary bytes, so each command is led by one.
         self._open.settimeout(_PATIENCE)
-        socket.send_fds(self._open, [b"!"], [] if fd is None else [fd])
+        socket.send_fds(self._open, [b"!"], fds)
         protocol.send(self._open, message)
+        return self._answer()
 
     def _answer(self) -> Any:
         return protocol.receive(self._open, time.monotonic() + _PATIENCE)
@@ -321,8 +313,7 @@ class Zygote:
                 with _room():
                     scratch = tempfile.mkdtemp(prefix="compile-", dir=self._scratch)
                 message = {"tree": tree, "names": names, "folder": _byte_code_of(checkout), "scratch": scratch}
-                self._command({"op": "compile", **message, "contain": self._contained([tree])})
-                return int(self._answer()["pid"])
+                return int(self._ask({"op": "compile", **message, "contain": self._contained([tree])})["pid"])
         return None
 
     def oracle(self) -> TargetProcess:
@@ -361,8 +352,7 @@ class Zygote:
                 scratch = tempfile.mkdtemp(prefix="target-", dir=self._scratch)
             _give(scratch, bubblewrap.user() if self._in_bubblewrap else None)
             own = {"scratch": scratch, "memory": memory, "limited": limited, "patience": self.options.timeout}
-            self._command({"op": "spawn", "spec": {**spec, **own}}, theirs.fileno())
-            birth = self._answer()
+            birth = self._ask({"op": "spawn", "spec": {**spec, **own}}, theirs.fileno())
             if "refused" in birth:
                 raise WorkerError(
                     f"strict containment is not available here: {birth['refused']}; `sentinel doctor` says more, "
@@ -460,15 +450,31 @@ def _room() -> Iterator[None]:
         ) from error
 
 
-class TargetProcess:
-    """The controller's handle on a target process (or an oracle process). One request at a time: threads queue."""
+class _Handle:
+    """The controller's end of a process; a pid of None is of one that ended before it could say a word."""
 
     def __init__(self, channel: socket.socket, pid: int | None, options: Options) -> None:
-        """:param pid: None for a process that ended before it could say a word."""
-        self._lock = threading.Lock()
         self._channel = channel
         self._leader = None if pid is None else Leader(pid)
         self._options = options
+
+    def close(self) -> None:
+        """End the process; it takes its probes along."""
+        if self._channel.fileno() < 0:
+            return
+        with contextlib.suppress(OSError):
+            self._channel.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits for an answer
+        if self._leader is not None:
+            self._leader.kill()
+        self._channel.close()
+
+
+class TargetProcess(_Handle):
+    """A target process, or an oracle process. One request at a time: threads queue."""
+
+    def __init__(self, channel: socket.socket, pid: int | None, options: Options) -> None:
+        super().__init__(channel, pid, options)
+        self._lock = threading.Lock()
         self.dead: Failed | None = None
         if pid is None:
             self._bury("crash", "the target process ended as it was forked")
@@ -553,26 +559,12 @@ class TargetProcess:
         self.close()
         return self.dead
 
-    def close(self) -> None:
-        """End the process; it takes its probes along."""
-        if self._channel.fileno() < 0:
-            return
-        with contextlib.suppress(OSError):
-            self._channel.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits for an answer
-        if self._leader is not None:
-            self._leader.kill()
-        self._channel.close()
 
+class Session(_Handle):
+    """A session. Send, then receive; between the two the controller is free."""
 
-class Session:
-    """The controller's handle on a session. Send, then receive; between the two the controller is free."""
-
-    def __init__(self, channel: socket.socket, pid: int, options: Options) -> None:
-        self._channel = channel
-        self._leader = Leader(pid)
-        self._options = options
-        self._nonce, self._calls = "", list[str]()
-        self.dead = ""
+    dead = _nonce = ""
+    _calls: Sequence[str] = ()
 
     def send(self, request: Mapping[str, Any]) -> None:
         """Begin a call; :meth:`receive` has its answer."""
@@ -602,13 +594,6 @@ class Session:
     def _bury(self, reason: str) -> None:
         self.dead = reason
         self.close()
-
-    def close(self) -> None:
-        """End the session."""
-        if self._channel.fileno() < 0:
-            return
-        self._leader.kill()
-        self._channel.close()
 
 
 def _own(answer: Any, nonce: str) -> Any:
