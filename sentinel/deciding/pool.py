@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib import metadata
@@ -63,33 +64,25 @@ class Processes:
         preload = self._catalog.adapters[target].target.preload
         zygote = self.zygote(target)
         hello = zygote.require(preload)
-        return Environment(
-            python=hello["python"],
-            torch=hello["torch"],
-            numpy=hello["numpy"],
-            platform=hello["platform"],
-            device=options.device,
-            sandbox=zygote.sandbox,
-            flags=flags(),
-            packages={
-                name: version for name in preload if "." not in name and (version := hello["packages"].get(name))
-            },
-        )
+        words = {name: hello[name] for name in ("python", "torch", "numpy", "platform")}
+        versions = {name: hello["packages"].get(name) for name in preload if "." not in name}
+        packages = {name: version for name, version in versions.items() if version}
+        return Environment(**words, device=options.device, sandbox=zygote.sandbox, flags=flags(), packages=packages)
 
     def explain(self, target: str, failure: _Failure) -> _Failure:
         """Give a failure; where something does not import, with what the target wants and this Python lacks."""
-        preload = self._catalog.adapters[target].target.preload
-        lacking = [] if failure.kind not in ("import", "ghost") else self._lacking(target, preload)
+        if failure.kind not in ("import", "ghost"):
+            return failure
+        preload, there = self._catalog.adapters[target].target.preload, self.environment(target).packages
+        lacking = [name for name in preload if name not in there and "." not in name]  # what is torch's own is there
         if not lacking:
             return failure
-        extras = distribution_extras()
+        extras: list[str] = []
+        with suppress(metadata.PackageNotFoundError):  # Sentinel itself is not installed as a distribution
+            extras = metadata.metadata("rl-sentinel").get_all("Provides-Extra") or []
         extra = next((name for name in (target, "targets") if name in extras), "targets")
         advice = f"{target} wants {' and '.join(lacking)}, not installed here: {INSTALL.format(extra)}"
         return replace(failure, reason=f"{failure.reason}; {advice}")
-
-    def _lacking(self, target: str, preload: Sequence[str]) -> list[str]:
-        there = self.environment(target).packages
-        return [name for name in preload if name not in there and "." not in name]  # what is torch's own is not lacking
 
     def loaded(self, target: Target, ref: Ref, checkout: Checkout) -> Loaded:
         """Give the process that has a target's modules at a ref."""
@@ -160,14 +153,6 @@ class Processes:
             process.close()
         for zygote in zygotes:
             zygote.stop()
-
-
-def distribution_extras() -> list[str]:
-    """Give the extras of Sentinel's own distribution; none where it is not installed as one."""
-    try:
-        return metadata.metadata("rl-sentinel").get_all("Provides-Extra") or []
-    except metadata.PackageNotFoundError:
-        return []
 
 
 def contained_places(catalog: Catalog) -> Places:
