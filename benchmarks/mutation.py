@@ -213,7 +213,9 @@ class Judge:
     def _observed(self, law_session: LawSession, subject: Subject, plans: Scenario) -> Mapping[str, Any] | str:
         """What the boundary does in a scenario; why it refuses."""
         try:
-            return dict(law_session.observe(subject, {"": next(iter(plans[0][1].values()))}, subject.given)[""])
+            return dict(
+                law_session.observe(subject, {"": next(iter(plans[0][1].values()))}, subject.scenario_inputs)[""]
+            )
         except Undecidable as error:
             if error.failure.kind == "import":
                 raise

@@ -18,7 +18,7 @@ import numpy as np
 
 from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import REQUIRED, Contract, DoesNotApply, Input, Inputs
-from sentinel.deciding.law_session import LawSession, Subject, Told, Trial, Undecidable, widened
+from sentinel.deciding.law_session import Description, LawSession, Subject, Trial, Undecidable, widened
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.proof import NotProvenError, prove
 from sentinel.diff.pairs import AFTER, BEFORE, SIDES, Log, Pair
@@ -32,7 +32,7 @@ from sentinel.search.boundary_search import BoundarySearch, examples
 from sentinel.search.scenarios import NotSearchable, accepts, draw, narrowed, with_dialects
 from sentinel.targets import Binding
 from sentinel.values.literals import Tensor
-from sentinel.worker.answers import Called, Failed, Sat
+from sentinel.worker.answers import Failed, Replies, Reply
 
 #: The name of the member that is no framework.
 DEFINITION = "the definition"
@@ -94,8 +94,12 @@ class Member(LawSession):
         return dict(inputs) if self.opened is None else _terms(self.subject, inputs)
 
     def answers(
-        self, subject: Subject, calls: Mapping[str, Inputs], describe: Told = False, given: Sequence[str] | None = None
-    ) -> Sat:
+        self,
+        subject: Subject,
+        calls: Mapping[str, Inputs],
+        describe: Description = False,
+        given: Sequence[str] | None = None,
+    ) -> Replies:
         """Give what it answers to scenarios in its terms.
 
         :param subject: what it is asked about together with others; an input that this leaves out need not be taken.
@@ -104,7 +108,7 @@ class Member(LawSession):
         if self.opened is None:
             return self.session.references(subject, scenarios)
         if self.translation is None:
-            taken = [name for name in own.given if name in subject.given]
+            taken = [name for name in own.scenario_inputs if name in subject.scenario_inputs]
             return self.session.answers(own, scenarios, describe, taken)
         own, back = self.translation.subject, self.translation.back
         scenarios = {name: _terms(own, self.translation.of(each)) for name, each in scenarios.items()}
@@ -156,8 +160,8 @@ class Across(Pair):
         subject: Subject,
         law: Law,
         variants: Mapping[str, Inputs],
-        called: Mapping[str, Called],
-        answer: Sat,
+        called: Mapping[str, Reply],
+        answer: Replies,
         coarsest: str,
     ) -> Trial:
         """Give what one of them refuses, nobody can compare."""

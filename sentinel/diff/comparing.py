@@ -50,7 +50,7 @@ from sentinel.targets import Binding, Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 from sentinel.values.literals import HALVES, Tensor, from_array
-from sentinel.worker.answers import Called
+from sentinel.worker.answers import Reply
 
 _OTHER = {BEFORE: AFTER, AFTER: BEFORE}
 
@@ -773,7 +773,7 @@ def _answers(by_side: Mapping[str, Any], beside: Collection[str] = ()) -> dict[s
     """Give by side what was observed, or raised; of ``beside``, what is handed on beside the contract."""
     answers: dict[str, Mapping[str, Any] | str] = {}
     for side, sat in by_side.items():
-        called: Called = next(iter(sat.answers.values()))
+        called: Reply = next(iter(sat.answers.values()))
         refused = called.refused.reason if called.refused is not None else "no answer"
         values = {key: called.beside.get(key) for key in beside} if beside else called.observation
         answers[side] = refused if called.observation is None or values is None else values

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs, Observed
-from sentinel.deciding.law_session import LawSession, Plan, Subject, Told, Trial, Undecidable, widened
+from sentinel.deciding.law_session import Description, LawSession, Plan, Subject, Trial, Undecidable, widened
 from sentinel.laws.agreement import Scale, counted, gap_between, numbers, scale_of
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.masked_values import MASKED_VALUES_HAVE_NO_INFLUENCE
 from sentinel.values.literals import FLOATS, Tensor
 from sentinel.worker import protocol
-from sentinel.worker.answers import PARTS, Called, Claim, Failed, Sat
+from sentinel.worker.answers import PARTS, Claim, Failed, Replies, Reply
 
 BEFORE, AFTER = SIDES = ("before", "after")
 
@@ -65,7 +65,7 @@ def _difference(case: Case, item: Observed, one: Any, other: Any, scale: Scale) 
 BESIDE = "beside"
 
 
-def beside_stays(case: Case, called: Mapping[str, Called]) -> list[Violation]:
+def beside_stays(case: Case, called: Mapping[str, Reply]) -> list[Violation]:
     """Give what is handed on beside the contract is the same: all that is returned and mutated, what a stand-in is
     asked, what changed functions answer where both revisions give them the same."""
     one, other = (called[side].beside for side in SIDES)
@@ -180,7 +180,7 @@ class Pair(LawSession):
         self,
         subject: Subject,
         plans: Sequence[Plan],
-        describe: Told = False,
+        describe: Description = False,
         coarsest: str = "",
         given: Sequence[str] | None = None,
     ) -> list[Trial]:
@@ -211,15 +211,19 @@ class Pair(LawSession):
         return again if again.violations else trial
 
     def both(
-        self, subject: Subject, calls: Mapping[str, Inputs], describe: Told = False, given: Sequence[str] | None = None
-    ) -> dict[str, Sat]:
+        self,
+        subject: Subject,
+        calls: Mapping[str, Inputs],
+        describe: Description = False,
+        given: Sequence[str] | None = None,
+    ) -> dict[str, Replies]:
         """Give what each side says of some calls; they are asked at the same time.
 
         :raises Undecidable: where one of them cannot be called at all; says which.
         """
         describe = describe if self._whole is None else self._whole
         promise = self._at_once.submit(self._sides[BEFORE].answers, subject, calls, describe, given)
-        by_side: dict[str, Sat] = {}
+        by_side: dict[str, Replies] = {}
         failed: dict[str, Undecidable] = {}
         try:
             by_side[AFTER] = self._sides[AFTER].answers(subject, calls, describe, given)
@@ -235,7 +239,7 @@ class Pair(LawSession):
             raise Undecidable(replace(first.failure, reason=f"{where}: {first.failure.reason}"))
         return self._noted(subject, by_side)
 
-    def _noted(self, subject: Subject, by_side: dict[str, Sat]) -> dict[str, Sat]:
+    def _noted(self, subject: Subject, by_side: dict[str, Replies]) -> dict[str, Replies]:
         log = self.logs.setdefault(subject.name, Log())
         for side, sat in by_side.items():
             if sat.provenance is not None:
@@ -248,8 +252,8 @@ class Pair(LawSession):
         subject: Subject,
         law: Law,
         variants: Mapping[str, Inputs],
-        called: Mapping[str, Called],
-        answer: Sat,
+        called: Mapping[str, Reply],
+        answer: Replies,
         coarsest: str,
     ) -> Trial:
         inputs = list(variants.values())[-1]
@@ -277,7 +281,7 @@ class Pair(LawSession):
             log.rounding = max([log.rounding, *_gaps(case)])
         return Trial(variants, case, violations, answer=answer)
 
-    def _unlike(self, subject: Subject, case: Case, called: Mapping[str, Called]) -> tuple[Violation, ...]:
+    def _unlike(self, subject: Subject, case: Case, called: Mapping[str, Reply]) -> tuple[Violation, ...]:
         """Say how what is handed on beside the contract differs; and where it is not what each revision says when it
         is asked once more, in a fresh process, it is a clock or an address, and says nothing."""
         steady = self.logs[subject.name].steady
@@ -305,8 +309,12 @@ class Alone(Pair):
         return Alone(self._sides[BEFORE].fresh(), self.logs)
 
     def both(
-        self, subject: Subject, calls: Mapping[str, Inputs], describe: Told = False, given: Sequence[str] | None = None
-    ) -> dict[str, Sat]:
+        self,
+        subject: Subject,
+        calls: Mapping[str, Inputs],
+        describe: Description = False,
+        given: Sequence[str] | None = None,
+    ) -> dict[str, Replies]:
         return self._noted(subject, dict.fromkeys(SIDES, self._sides[BEFORE].answers(subject, calls, [], given)))
 
 
@@ -327,7 +335,7 @@ class Ahead(LawSession):
         self,
         subject: Subject,
         plans: Sequence[Plan],
-        describe: Told = False,
+        describe: Description = False,
         coarsest: str = "",
         given: Sequence[str] | None = None,
     ) -> list[Trial]:

@@ -73,7 +73,7 @@ def output_of(
     if contained:
         own = command[0] == sys.executable
         command = contained_command(command, folder, *readable, memory=Options.memory)
-        command = command if own else bubblewrap.wrapped(command, [str(folder), *map(str, readable)])
+        command = command if own else bubblewrap.wrap(command, [str(folder), *map(str, readable)])
     passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
     try:
         return subprocess.run(

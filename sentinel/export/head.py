@@ -157,7 +157,7 @@ def measured(
             observation[name] = {key: observe(item) for key, item in measure(boundary, live).items()}
         if state().used:  # the checkout may have caught the refusal: what it computed then is not its answer
             raise CouldNotRun(f"{', '.join(state().used)}: used, and not installed", packages(state().used))
-        return boundary, observation, sorted({name for names in stubs.given.values() for name in names})
+        return boundary, observation, sorted({name for names in stubs.missing.values() for name in names})
     except CouldNotRun:
         raise
     except AbsentError as error:
@@ -170,7 +170,7 @@ def measured(
         raise CouldNotRun(f"it is not for Python {sys.version.split()[0]}: {error}") from error
     except (Exception, SystemExit) as error:
         # A stub that was asked something while modules were imported said no: what follows from that may show here.
-        stubbed = state().used or [name for names in stubs.given.values() for name in names]
+        stubbed = state().used or [name for names in stubs.missing.values() for name in names]
         reason = f"{type(error).__name__}: {error}" + ", perhaps for want of a package" * bool(stubbed)
         raise CouldNotRun(reason, packages(stubbed)) from error
     finally:

@@ -170,4 +170,4 @@ def _result(decision: Decision) -> ProbeResult:
     place: Provenance | None = source.provenance if source else None
     where = {name: getattr(place, name) for name in ("boundary", "file", "line", "blob")} if place else {}
     verdict = ClosureVerdict("", "", decision.verdict.name, decision.verdict.kind, reason(decision), **where)
-    return ProbeResult(decision.recipe.bug_id, source.asked if source else None, verdict)
+    return ProbeResult(decision.recipe.bug_id, source.questions if source else None, verdict)

@@ -58,10 +58,7 @@ class DifferenceItem(pytest.Item):
 
 
 def differences(run: Run, session: pytest.Session) -> Iterator[pytest.Item]:
-    """Give the items of ``--sentinel-against``.
-
-    :raises pytest.UsageError: where a ref cannot be had, or nothing is judged.
-    """
+    """Give the items of ``--sentinel-against``."""
     if not run.settings.named_against:
         return
     try:

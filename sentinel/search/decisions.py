@@ -14,7 +14,7 @@ from sentinel.contracts.contract import Inputs
 from sentinel.deciding.law_session import Subject, Trial, Undecidable
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.outcomes import Comparison, Decision, Failure, Kind, Measurement, Verdict, VerdictName
-from sentinel.deciding.proof import NotProvenError, failed, prove, stands
+from sentinel.deciding.proof import NotProvenError, failure_of, prove, stands
 from sentinel.deciding.verdicts import UNAVAILABLE, of_failure
 from sentinel.laws.law import Law
 from sentinel.recipes import Recipe
@@ -86,7 +86,7 @@ def of_undecidable(open_target: OpenTarget, subject: Subject, law: Law, error: U
         checkout, sources = open_target.checkout, open_target.sources
         needed = (*binding.requires, *binding.imports)
         absent = [path for path in needed if not any(stands(name, checkout, sources) for name in binding.names(path))]
-        failure = failed(cause, checkout, sources, absent, binding.paths)
+        failure = failure_of(cause, checkout, sources, absent, binding.paths)
     except NotProvenError as unproven:
         failure = Failure("drift", str(unproven))
     return replace(_decision(open_target, subject, law, of_failure(failure), None), failure=failure)

@@ -42,8 +42,8 @@ from sentinel.watch.reading import Reading, Unreadable, case_of, reading_of
 from sentinel.watch.values import unpacked
 from sentinel.watch.wrapping import Call
 from sentinel.worker import answers, calling, ghosts, probe
-from sentinel.worker.answers import Failed, Sat
-from sentinel.worker.serving import Sitting
+from sentinel.worker.answers import Failed, Replies
+from sentinel.worker.serving import Server
 
 #: Rows and tokens of a call that the laws vary: differences show in few, and rounding hides them in many.
 MOST_ROWS, MOST_TOKENS = 8, 12
@@ -71,7 +71,7 @@ class OwnSession(LawSession):
 
     def __init__(self, roots: tuple[str, ...]) -> None:
         self._roots = roots
-        self._target_side, self._oracle_side = Sitting(roots, None), Sitting((), None)
+        self._target_side, self._oracle_side = Server(roots, None), Server((), None)
 
     def close(self) -> None:
         """Do nothing: nothing is open."""
@@ -81,7 +81,7 @@ class OwnSession(LawSession):
 
     def _exchange(
         self, request: Mapping[str, Any], calls: Mapping[str, Any], consultations: Mapping[str, Any]
-    ) -> tuple[Sat, Sat]:
+    ) -> tuple[Replies, Replies]:
         on_cpu = {**request, "device": "cpu"}
         answer = answers.of_session(self._target_side.answer({**on_cpu, "calls": calls}), calls)
         reference = answers.of_session(self._oracle_side.answer({**on_cpu, "calls": consultations}), consultations)
@@ -313,7 +313,7 @@ class Checker:
     def _plan(self, number: int, subject: Subject) -> None:
         """Find out how a boundary's calls are read, and have the run copy them."""
         try:
-            boundary = probe.found(subject.binding, self._roots, frozenset(subject.given), "cpu")
+            boundary = probe.find_boundary(subject.binding, self._roots, frozenset(subject.scenario_inputs), "cpu")
             ghosts.state().probing = True
             reading = reading_of(number, subject, boundary)
         except BaseException as error:  # the run's modules may do anything when they are called

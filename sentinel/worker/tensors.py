@@ -64,10 +64,7 @@ def on_device(device: str) -> AbstractContextManager[object]:
 
 
 def _strided(value: torch.Tensor) -> torch.Tensor:
-    """The same values as every second element of a tensor whose other elements nobody may read: NaN, or the largest.
-
-    A single element is contiguous however it lies, and so is a scalar.
-    """
+    """Give the values as every second element of a tensor whose others nobody may read: NaN, or the largest."""
     if value.dim() == 0:
         return value
     if value.is_floating_point():
@@ -78,10 +75,7 @@ def _strided(value: torch.Tensor) -> torch.Tensor:
 
 
 def from_torch(value: torch.Tensor) -> Tensor:
-    """Give a tensor as data.
-
-    :raises TypeError: for a tensor that has no values to read (meta, sparse, quantised).
-    """
+    """Give a tensor as data; TypeError where it has no values to read (meta, sparse, quantised)."""
     if value.layout is not torch.strided or value.device.type == "meta":
         raise TypeError(f"a tensor without plain values was returned (layout {value.layout}, device {value.device})")
     plain = value.detach().to("cpu").contiguous()
@@ -94,10 +88,7 @@ def from_torch(value: torch.Tensor) -> Tensor:
 
 
 def build(value: Any, resolve: Callable[[str], Any], device: str = "cpu") -> Any:
-    """Make the live object that a typed literal describes.
-
-    :param resolve: dotted path -> object of the target, for ``new`` and ``attribute``.
-    """
+    """Make the live object of a typed literal; ``resolve`` gives the target's own by dotted path."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value  # first: most are, and to find that something is no Mapping takes long in a process with torch
     if isinstance(value, Tensor):
@@ -114,8 +105,8 @@ def build(value: Any, resolve: Callable[[str], Any], device: str = "cpu") -> Any
     if isinstance(value, Namespace):
         return StandInNamespace(**{key: build(item, resolve, device) for key, item in value.attributes.items()})
     if isinstance(value, New):
-        made = resolve(value.path)
-        return made(**{key: build(item, resolve, device) for key, item in value.arguments.items()})
+        kind = resolve(value.path)
+        return kind(**{key: build(item, resolve, device) for key, item in value.arguments.items()})
     if isinstance(value, Attribute):
         return resolve(value.path)
     if isinstance(value, Device):
@@ -128,11 +119,10 @@ def build(value: Any, resolve: Callable[[str], Any], device: str = "cpu") -> Any
 
 
 def observe(value: Any) -> Any:
-    """What a boundary returned, as values that can be sent.
+    """Turn what a boundary returns into values that can be sent.
 
     Tensors and arrays become :class:`~sentinel.values.literals.Tensor`, containers are walked, enum members and dtypes
-    become their names; an object of any other type becomes ``{"type": dotted name}``.
-    """
+    become their names; an object of any other type becomes ``{"type": dotted name}``."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, Ghost):

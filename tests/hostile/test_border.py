@@ -170,8 +170,7 @@ ANSWERS = {
     "absence of code that is not the checkout's": ("claims(value, file='/etc/passwd') or fail(value, 'not-in-this-version')", ("inconclusive", "drift")),
     "another Python, and nothing shows it": ("fail(value, 'python')", ("inconclusive", "import")),
     "a package, and nothing imports it": (
-        "fail(value, 'python') or value['failure'].update(provenance=None, place=__file__, "
-        "reason='its code needs absent_one (NameError: name \'agg_loss\' is not defined), which is not installed')",
+        "fail(value, 'python') or value['failure'].update(provenance=None, place=__file__, lacks='absent_one.agg_loss')",
         ("inconclusive", "import")),
     "a file elsewhere": ("claims(value, file='/etc/passwd')", ("inconclusive", "drift")),
     "a file that leads out": ("claims(value, file=__file__ + '/../../../x.py')", ("inconclusive", "drift")),

@@ -20,7 +20,7 @@ def settled(tmp_path: Path, file: dict[str, Any] | None = None, **given: Any) ->
 
 def test_the_defaults(tmp_path):
     found = settled(tmp_path)
-    assert not found.asked
+    assert not found.selects_items
     assert (found.device, found.timeout, found.sandbox, found.report_dir) == ("cpu", 60, "", Path("sentinel-reports"))
 
 

@@ -20,9 +20,9 @@ def made(store: MirrorStore, target: Target, upstream: Path) -> list[Checkout]:
 
 
 def _end_of_this_run() -> None:
-    for handle, _ in locks._held.values():
+    for handle, _ in locks._users.values():
         os.close(handle)
-    locks._held.clear()
+    locks._users.clear()
 
 
 def test_list(home, made):
