@@ -132,30 +132,26 @@ def test_settings_of_the_folder_hold(run_sentinel, tiny):
     assert "did you mean 'target'?" in answer.err
 
 
+PYTHON = ('python = "tiny=/bin/false"', "/bin/false")
+FORK = ('repo-url = "https://host.invalid/me/tiny"', "--repo-url")
+DEVICE = ('device = "cuda:99"', "cannot probe on cuda:99: ")
+
+
 @pytest.mark.parametrize(
-    "command",
+    ("command", "setting"),
     [
-        ("audit", "tiny"),
-        ("contribute", "TINY-MEAN"),
-        ("impact", "TINY-MEAN"),
-        ("discover", "tiny"),
-        ("bisect", "TINY-MEAN", "--good", "main", "--bad", "main~1"),
+        (("audit", "tiny"), PYTHON),
+        (("audit", "tiny"), DEVICE),
+        (("contribute", "TINY-MEAN"), FORK),
+        (("contribute", "TINY-MEAN"), PYTHON),
+        (("impact", "TINY-MEAN"), DEVICE),
+        (("discover", "tiny"), PYTHON),
+        (("bisect", "TINY-MEAN", "--good", "main", "--bad", "main~1"), FORK),
     ],
-    ids=lambda command: command[0],
-)
-@pytest.mark.parametrize(
-    "setting",
-    [
-        ('python = "tiny=/bin/false"', "/bin/false"),
-        ('repo-url = "https://host.invalid/me/tiny"', "--repo-url"),
-        ('device = "cuda:99"', "cannot probe on cuda:99: "),
-    ],
-    ids=lambda setting: setting[0].partition(" ")[0],
 )
 def test_settings_of_the_folder_reach_every_command_that_probes(run_sentinel, mirrored, command, setting):
+    """Each command takes all of them by one declaration: some for each."""
     option, said = setting
-    if (command[0], said) == ("audit", "--repo-url"):
-        return  # a fork's history has nothing to do with what is installed
     Path("sentinel.toml").write_text(option)
     answer = run_sentinel(*command)
     assert answer.status

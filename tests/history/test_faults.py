@@ -1,6 +1,8 @@
 """What goes wrong around a sweep: each with a clear result, and nothing lost."""
 
+import errno
 import json
+import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -8,7 +10,7 @@ from typing import Any
 import pytest
 from history_kit import BUGGY, FIXED, History
 
-from sentinel.errors import Unavailable
+from sentinel.errors import SentinelError, Unavailable
 from sentinel.history import timelines
 from sentinel.history.closure_verdicts import ClosureVerdictStore
 from sentinel.history.executors import Local, ProbeResult, Work
@@ -103,6 +105,27 @@ def test_code_that_crashes_hides_what_it_asked_for_so_each_tree_is_probed(histor
     record = swept()
     assert verdicts(record) == [("inconclusive", "crash", 3)]
     assert record["closures"] == 2
+
+
+def test_a_full_disk_ends_the_sweep_with_a_sentence_and_keeps_what_was_decided(history, swept, monkeypatch):
+    write(history, BUGGY, FIXED, BUGGY + "\n", FIXED + "\n")
+    written: list[int] = []
+    usual = os.write
+
+    def full(handle: int, data: bytes) -> int:
+        if data.lstrip().startswith(b"{") and b'"verdict"' in data:
+            written.append(handle)
+            if len(written) == 3:
+                raise OSError(errno.ENOSPC, "No space left on device")
+        return usual(handle, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(SentinelError, match="no space left"):
+            swept()
+    record = swept()
+    assert verdicts(record) == [("reproduced", "", 1), ("fixed", "", 1), ("reproduced", "", 1), ("fixed", "", 1)]
+    assert record["probed"] == 2
 
 
 def test_an_interrupt_keeps_what_was_decided(history, ledger, tiny_catalog, monkeypatch):

@@ -8,7 +8,13 @@ import pytest
 from attacks import ATTACKS, Attack
 from demo_kit import Lab, returned
 
+from sentinel.sources import Home, MirrorStore
 from sentinel.worker.client import Zygote
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> MirrorStore:
+    return MirrorStore(Home(tmp_path / "home"))
 
 
 @pytest.fixture

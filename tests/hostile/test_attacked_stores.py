@@ -39,11 +39,6 @@ MAIN = Ref.parse("git:main")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> MirrorStore:
-    return MirrorStore(Home(tmp_path / "home"))
-
-
-@pytest.fixture
 def upstream(tmp_path: Path) -> Repository:
     repository = Repository(copy_demo(tmp_path / "upstream"))
     repository.git("init", "--quiet", "--initial-branch=main")
