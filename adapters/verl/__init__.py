@@ -37,7 +37,6 @@ def _made(owner: Any, options: Mapping[str, Any]) -> Any:
 
     :raises DriftError: for an option that the class does not have.
     """
-
     for name in options:
         if name not in owner.__dataclass_fields__:
             raise DriftError(f"{owner.__name__} has no option {name!r}")
@@ -194,7 +193,6 @@ def _actor(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any])
 
     :param options: by name; ``policy_loss.NAME`` for those of the loss.
     """
-
     counts = ("dp_size", "batch_num_tokens", "global_batch_size", "loss_scale_factor")
     given = {name: inputs[name] for name in counts if inputs[name] is not None}
     of_loss = {name.partition(".")[2]: value for name, value in options.items() if "." in name}
@@ -283,7 +281,6 @@ def _token_means_alone(boundary: Any, inputs: Mapping[str, Any]) -> tuple[str, .
 
     :raises AbsentError: where the scenario wants another one then.
     """
-
     if "loss_agg_mode" in boundary.parameters:
         return ("loss_agg_mode",)
     if inputs["loss_agg_mode"] != "token-mean":
@@ -293,7 +290,6 @@ def _token_means_alone(boundary: Any, inputs: Mapping[str, Any]) -> tuple[str, .
 
 def _deprecated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """At first there was one range, and no second clip."""
-
     names = ("log_probs", "old_log_probs", "advantages", "response_mask", *_token_means_alone(boundary, inputs))
     if "cliprange_low" in boundary.parameters:
         returned = boundary.invoke(taken(inputs, *names, "eps_clip_low", "eps_clip_high", "dual_clip"))
@@ -442,7 +438,6 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _zeroed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """IcePop: two thresholds in one string."""
-
     if not hasattr(boundary.module, "_parse_rollout_is_threshold"):
         raise AbsentError("not in this version: weights are truncated alone, and never set to 0")
     weights, metrics = boundary.invoke(
@@ -473,7 +468,6 @@ def _rejected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _rejected_by_ratio(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Until February 2026 options named a level alone, and the ratio had two thresholds of its own."""
-
     if inputs["statistic"] != "ratio":
         raise AbsentError("not in this version: what is rejected goes by its ratio")
     kept, metrics = boundary.invoke(

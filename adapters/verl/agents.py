@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import sys
 import types
 from collections.abc import Mapping
 from typing import Any
 
 from sentinel.contracts.table_engine import ROW, TableEngine
 from sentinel.targets import Binding, StandIn
-from sentinel.worker.drift import AbsentError
 from sentinel.worker.families import rollout, sampling_request
 from sentinel.worker.kit import DRAWS, Asked, asked, awaited, fields, kept, record, stand_in, swapped
 
@@ -95,13 +93,12 @@ def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What is left of a tool's text, which is in capitals; the note that something is missing is not."""
     text = "".join(map(chr, inputs["token_ids"]))
-    plain = not hasattr(sys.modules.get("verl.tools.schemas"), "ToolResponse")  # until #2870 a tool answered a text
 
     async def create(**_: Any) -> Any:
         return "instance", None
 
     async def execute(*_: Any, **__: Any) -> Any:
-        return text if plain else _response(text), 0.0, {}
+        return _Text(text), 0.0, {}
 
     async def release(*_: Any) -> None:
         return None
@@ -217,9 +214,7 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         continuous_token_builder=None
         if optional
         else builder(engine.tokenizer, hf_model_type="qwen3" if inputs["tools_share_a_turn"] else None),
-        system_prompt=engine.tokenizer.encode(
-            engine.tokenizer.written([])
-        ),  # what older loops cut off before an answer
+        system_prompt=engine.tokenizer.encode(engine.tokenizer.written([])),  # older loops cut it off before an answer
         turn_separator=separator(engine.tokenizer),
         tools={"tool": tool},
         tool_schemas=[],
@@ -268,8 +263,6 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _resumed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """One answer, which new weights interrupt."""
-    if not hasattr(boundary.module, "TokenOutput"):
-        raise AbsentError("not in this version: who is interrupted goes on elsewhere")
     engine = TableEngine(inputs)
 
     async def generate(_: Any, *__: Any, prompt_ids: Any, sampling_params: Any, **___: Any) -> Any:
@@ -364,7 +357,6 @@ def _asked(boundary: Any, config: Any) -> Any:
 
 def _served(module: Any, config: Any, parameters: Mapping[str, Any]) -> Any:
     """What SGLang's server asks its engine for."""
-
     def request(**fields: Any) -> Any:
         raise Asked(fields["sampling_params"])
 

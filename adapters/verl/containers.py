@@ -105,7 +105,6 @@ _TRAINER_SELF = StandIn("self", "the real trainer starts its workers; this one k
 def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The trainer puts the rows of a batch in the order in which they are dealt out: each rank gets as many. A row
     whose label is not its own is in no part."""
-
     if inputs["keep_minibatches"] and "keep_minibatch" not in boundary.parameters:
         raise AbsentError("not in this version: minibatches are cut from the rows as they are dealt out")
     lengths, parts = inputs["lengths"], inputs["parts"]

@@ -173,7 +173,6 @@ def _summarised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The trainer's advantage step, which hands each estimator its part of the batch. Before it was given the mask of
     responses it read that from the mask of all tokens, of which here no prompt is one."""
-
     if "gamma" in boundary.parameters and boundary.parameters["gamma"].default is boundary.parameters["gamma"].empty:
         raise AbsentError("not in this version: GAE is the only estimator")
     if "norm_adv_by_std_in_grpo" not in boundary.parameters and not inputs["norm_by_std"]:

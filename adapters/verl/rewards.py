@@ -194,7 +194,6 @@ class _Threads(ThreadPoolExecutor):
 
 def _each(score: Callable[..., Any]) -> Callable[..., list[Any]]:
     """A rule of batches, of a rule of one response."""
-
     def scores(data_sources: Any, solution_strs: Any, ground_truths: Any, extra_infos: Any) -> list[Any]:
         return [score(*row) for row in zip(data_sources, solution_strs, ground_truths, extra_infos)]
 
@@ -211,7 +210,6 @@ def _manager_of_batches(owner: Any, score: Any) -> Any:
 
 def _lenient(owner: Any, score: Any) -> Any:
     """DAPO's manager, which punishes no length; until #6709 it asked for the option all the same."""
-
     return _manager(owner, score, max_resp_len=1024, overlong_buffer_cfg=stand_in(enable=False, len=1))
 
 

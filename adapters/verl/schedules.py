@@ -16,7 +16,6 @@ _OPTIONS = StandIn("kl_ctrl", "the options that it reads by their names, in what
 
 def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A controller made of options. At first those were the critic's, in the whole configuration."""
-
     options = stand_in(
         type="adaptive" if inputs["adaptive"] else "fixed",
         kl_coef=inputs["initial"],

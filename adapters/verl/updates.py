@@ -115,7 +115,6 @@ def _check(boundary: Any, inputs: Mapping[str, Any]) -> None:
 
     :raises AbsentError: where the scenario chooses it.
     """
-
     chosen = {
         "loss_agg_mode": inputs["loss_agg_mode"] != "token-mean",
         "clip_ratio_high": inputs["eps_clip_high"] != inputs["eps_clip_low"],
@@ -295,7 +294,6 @@ def _tensordict(boundary: Any, tensors: Mapping[str, Any], **plain: Any) -> Any:
 
 def _ppo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """An update: mini-batches in order, rank after rank, each the engine's real loop with the real loss."""
-
     padding = getattr(boundary.module, "no_padding_2_padding", None)
     if padding is not None and "pad_input" in padding.__code__.co_names:
         raise AbsentError("not in this version: log-probs are padded by flash attention's pad_input")
