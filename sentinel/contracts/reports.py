@@ -16,6 +16,7 @@ from sentinel.contracts.contract import (
     Observed,
     dialect,
     knob,
+    laws,
     per_token,
     returned,
     token_mask,
@@ -63,12 +64,9 @@ BATCH_REPORT = Contract(
     measure=_measure_batch_report,
     oracle=_oracle_batch_report,
     law="metrics_tell_the_truth",
-    laws=(
-        "masked_values_have_no_influence",
-        "order_does_not_matter",
-        "metrics_tell_the_truth",
-        "nothing_else_is_touched",
-        "representation_is_invisible",
+    laws=laws(
+        "masked_values_have_no_influence order_does_not_matter metrics_tell_the_truth nothing_else_is_touched "
+        "representation_is_invisible"
     ),
 )
 
@@ -115,12 +113,7 @@ RATIO_REPORT = Contract(
     oracle=_oracle_ratio_report,
     law="metrics_tell_the_truth",
     aliases={"loss_mask": "response_mask"},
-    laws=(
-        "masked_values_have_no_influence",
-        "order_does_not_matter",
-        "metrics_tell_the_truth",
-        "nothing_else_is_touched",
-    ),
+    laws=laws("masked_values_have_no_influence order_does_not_matter metrics_tell_the_truth nothing_else_is_touched"),
     arrange=_arrange_ratio_report,
 )
 
