@@ -501,36 +501,24 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         def op_compute_entropy(self, logits: Any, **_: Any) -> Any:
             return tables["entropies"][logits[:, 1:]]
 
-    class Loss:
-        """The loss of a microbatch: its backward pass is the sum's, when all ranks have ended."""
-
-        def __init__(self, loss: Any) -> None:
-            self._loss = loss
-
-        def __mul__(self, factor: float) -> Loss:
-            return Loss(self._loss * factor)
-
-        def __truediv__(self, factor: float) -> Loss:
-            return Loss(self._loss / factor)
-
-        def backward(self) -> None:
-            losses.append(self._loss)
-
     def rank(number: int) -> dict[str, Any]:
         strategy, part = Strategy(), slice(number * share, (number + 1) * share)
         data = _batch(boundary, {name: column[part] for name, column in whole.items()})
         data.meta_info["loss_mask_keys"] = ["response_mask"]
 
         def loss(batch: Any, output: Any) -> Any:
+            """The loss of a microbatch: its backward pass is the sum's, when all ranks have ended."""
             answer, metrics = owner.loss_func(strategy.worker, batch, output)
-            return Loss(answer), metrics
+            scaled = answer.detach().requires_grad_()
+            scaled.register_hook(lambda slope: losses.append((answer, slope)))
+            return scaled * 1, metrics
 
-        answer: dict[str, Any] = boundary.function(strategy, data, loss)
-        return answer
+        metrics: dict[str, Any] = boundary.function(strategy, data, loss)
+        return metrics
 
     with own_randomness(), swapped(boundary.module, "current_platform", stand_in(device_type="cpu")):
         metrics_of_ranks = on_ranks(count, rank)
-    (sum(losses) / count).backward()
+    (sum(loss * slope for loss, slope in losses) / count).backward()
     reported = {name: sum(sum(one[f"actor/{name}@sum"]) for one in metrics_of_ranks) for name in ("pg_loss", "kl_loss")}
     if stages:
         named = {"number": torch.arange(rows), "input_ids": ids, "old_log_probs": inputs["old_log_probs"]}
