@@ -100,7 +100,7 @@ def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], i
 
 
 def _wrapped(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mapping[str, Any]) -> Any:
-    """Call a wrapped loss on the logits of all sequences, on one rank; of a pack, one behind the other without padding."""
+    """Call a wrapped loss on the logits of all sequences, on one rank; of a pack, one behind the other."""
     uncertain = torch.where(torch.isfinite(log_probs) & (log_probs < 0), log_probs, -1.0)  # a model is never certain
     logits, prepares = torch.nn.functional.pad(two_token_logits(uncertain), (0, 0, 0, 1)), boundary.imported[_PREPARED]
 

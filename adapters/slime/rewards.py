@@ -69,7 +69,7 @@ _FILTERS = "slime.rollout.filter_hub.dynamic_sampling_filters"
 
 
 def _kept(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the rows of groups that the filter keeps; it is asked for one group at a time, and once answered a tensor."""
+    """Read the rows of groups that the filter keeps; it is asked for one group at a time, and once gave a tensor."""
     rewards = inputs["rewards"].tolist()
     sample = boundary.imported[TYPES].Sample
     numbers = []
