@@ -40,7 +40,7 @@ def test_several_swaps_end_together() -> None:
 def test_megatron_alone_is_the_first_and_last_of_its_ranks_unless_said_otherwise() -> None:
     mpu = kit.megatron_alone(get_context_parallel_world_size=2)
     assert (mpu.get_data_parallel_world_size(), mpu.get_context_parallel_world_size(check=True)) == (1, 2)
-    assert mpu.is_pipeline_last_stage() and mpu.get_data_parallel_group() is None
+    assert (mpu.is_pipeline_last_stage(), mpu.get_data_parallel_group()) == (True, None)
 
 
 def test_a_stand_in_says_what_it_lacks() -> None:
