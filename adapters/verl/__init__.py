@@ -33,7 +33,7 @@ def _core_line(number: int) -> str:
 
 
 def _made(owner: Any, options: Mapping[str, Any]) -> Any:
-    """A configuration of the target's own class.
+    """Make a configuration of the target's own class.
 
     :raises DriftError: for an option that the class does not have.
     """
@@ -49,7 +49,7 @@ _ADVANTAGES = ("advantages", "returns")
 
 
 def _algorithm(boundary: Any, options: Mapping[str, Any]) -> Any:
-    """The algorithm's configuration: a class of its own since #2147, omegaconf's mapping before."""
+    """Make the algorithm's configuration: a class of its own since #2147, omegaconf's mapping before."""
     import omegaconf
 
     values = {name: value for name, value in options.items() if value is not None}
@@ -188,7 +188,7 @@ _PUT_THERE = frozenset({"rollout_correction"})
 
 
 def _actor(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-    """The actor's configuration; the trainer leaves the counts of the global batch in it for the loss.
+    """Make the actor's configuration; the trainer leaves the counts of the global batch in it for the loss.
 
     :param options: by name; ``policy_loss.NAME`` for those of the loss.
     """
@@ -270,7 +270,7 @@ def _surrogate(line: int) -> Dialect:
 
 
 def _token_means_alone(boundary: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """The argument that chooses an aggregation, where there is one; before April 2025 it was always the tokens' mean.
+    """Name the argument that chooses an aggregation, if any; before April 2025 it was always the tokens' mean.
 
     :raises AbsentError: where the scenario wants another one then.
     """
@@ -409,7 +409,7 @@ _AGGREGATES = {"token": "token", "sequence": "seq_sum", "geometric": "seq_mean",
 
 
 def _log_ratio(inputs: Mapping[str, Any]) -> Any:
-    """What the caller in the same module hands in.
+    """Compute what the caller in the same module hands in.
 
     https://github.com/verl-project/verl/blob/1dda039b9c6311889a9c9a26040677e1254814f9/verl/trainer/ppo/rollout_corr_helper.py#L849
     """
@@ -417,7 +417,7 @@ def _log_ratio(inputs: Mapping[str, Any]) -> Any:
 
 
 def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The whole correction with weights alone. For sequences it reports a share of the sequences."""
+    """Run the whole correction with weights alone. For sequences it reports a share of the sequences."""
     level = inputs["level"]
     batch, _, metrics = boundary.invoke(
         taken(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
@@ -430,7 +430,7 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _zeroed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """IcePop: two thresholds in one string."""
+    """Call IcePop: two thresholds in one string."""
     if not hasattr(boundary.module, "_parse_rollout_is_threshold"):
         raise AbsentError("not in this version: weights are truncated alone, and never set to 0")
     weights, metrics = boundary.invoke(

@@ -43,7 +43,7 @@ def _call(name: str, place: int = 0) -> Any:
 
 
 def _state(boundary: Any) -> Any:
-    """The real record of a trajectory, with nothing in it; its fields grow from release to release."""
+    """Make the real record of a trajectory, with nothing in it; its fields grow from release to release."""
     record = boundary.module.AgentData
     empty = {"messages": [], "metrics": {}, "request_id": "request", "tools_kwargs": {}}
     return record(**{name: empty.get(name) for name in inspect.signature(record).parameters})
@@ -66,7 +66,7 @@ class _SameThread:
 
 
 def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What is in the response after a tool has answered so many tokens, and where the loop goes from there."""
+    """Read the response after a tool has answered so many tokens, and where the loop goes from there."""
     arguments = inputs["arguments"]
     answer, state = [7] * arguments["observation_tokens"], _state(boundary)
     state.tool_calls = [_call("tool")]
@@ -104,7 +104,7 @@ def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What is left of a tool's text, which is in capitals; the note that something is missing is not."""
+    """Read what is left of a tool's text, which is in capitals; the note that something is missing is not."""
     text = "".join(map(chr, inputs["token_ids"]))
     plain = not hasattr(sys.modules.get("verl.tools.schemas"), "ToolResponse")  # until #2870 a tool answered a text
 
@@ -200,7 +200,7 @@ def _token_output(module: Any, answer: Any, routed: bool) -> Any:
 
 
 def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """One row through a loop, and its tools."""
+    """Run one row through a loop, and its tools."""
     engine, base = TableEngine(inputs), boundary.imported[_WORKERS]
     tool = _Tool(engine)
 
@@ -269,7 +269,7 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _resumed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """One answer, which new weights interrupt."""
+    """Run one answer, which new weights interrupt."""
     if not hasattr(boundary.module, "TokenOutput"):
         raise AbsentError("not in this version: who is interrupted goes on elsewhere")
     engine = TableEngine(inputs)
@@ -341,7 +341,7 @@ _OPTIONS = fields(
 
 
 def _asked(boundary: Any, config: Any) -> Any:
-    """Through the agents' worker and SGLang's server, for one prompt."""
+    """Ask through the agents' worker and SGLang's server, for one prompt."""
     sampling: dict[str, Any] = {}
 
     async def run(sampling_params: Mapping[str, Any], *_: Any, **__: Any) -> None:
@@ -356,7 +356,7 @@ def _asked(boundary: Any, config: Any) -> Any:
 
 
 def _served(module: Any, config: Any, parameters: Mapping[str, Any]) -> Any:
-    """What SGLang's server asks its engine for."""
+    """Give what SGLang's server asks its engine for."""
 
     def request(**fields: Any) -> Any:
         raise Asked(fields["sampling_params"])

@@ -100,7 +100,7 @@ _TRAINER_SELF = StandIn("self", "the real trainer starts its workers; this one k
 
 
 def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The trainer puts the rows of a batch in the order in which they are dealt out: each rank gets as many. A row
+    """Put the rows of a batch, as the trainer, in the order in which they are dealt out: each rank gets as many. A row
     whose label is not its own is in no part."""
     if inputs["keep_minibatches"] and "keep_minibatch" not in boundary.parameters:
         raise AbsentError("not in this version: minibatches are cut from the rows as they are dealt out")
@@ -118,7 +118,7 @@ def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The microbatches of a container: their rows must be those that it says, with what is no tensor beside them."""
+    """Cut the microbatches of a container: their rows must be those that it says, with what is no tensor beside them."""
     mask = inputs["attention_mask"]
     places = torch.arange(len(mask))
     data = CONTAINER(boundary, {"attention_mask": mask, "input_ids": mask, "row": places, "label": places.tolist()}, {})
@@ -130,7 +130,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _restored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What the microbatches answered, put back: the columns in another order, and that order in parts."""
+    """Put back what the microbatches answered: the columns in another order, and that order in parts."""
     order, ends = inputs["order"], [sum(inputs["sizes"][:end]) for end in range(1, len(inputs["sizes"]) + 1)]
     order_in_parts = [list(order[start:end]) for start, end in zip([0, *ends], ends)]
     fields = inputs["fields"]

@@ -42,7 +42,7 @@ def _numpy(labels: list[Any]) -> Any:
 
 
 def _selected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Rows of a container with one tensor and one column of labels."""
+    """Select rows of a container with one tensor and one column of labels."""
     arguments = inputs["arguments"]
     data = _proto(boundary, {"numbers": arguments["numbers"]}, non_tensors={"labels": _numpy(arguments["labels"])})
     chosen = boundary.function(data, arguments["chosen"])
@@ -50,7 +50,7 @@ def _selected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """On one rank. The rows of the microbatches must be those that it says."""
+    """Cut microbatches on one rank. Their rows must be those that it says."""
     import tensordict
 
     mask = inputs["attention_mask"]
@@ -76,7 +76,7 @@ def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """One item of a dataset whose only message is tokenised already."""
+    """Read the item of a dataset whose only message is tokenised already."""
     modes = getattr(boundary.module, "DatasetPadMode", None)
     if modes is None or not hasattr(boundary.owner, "_process_single_message"):
         raise AbsentError("not in this version: it is one with the tokenising of its messages")
@@ -97,7 +97,7 @@ def _sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _item(boundary: Any, row: Mapping[str, Any], **attributes: Any) -> Any:
-    """The one item of a dataset, of one row."""
+    """Read the one item of a dataset, of one row."""
     lacks = dict.fromkeys(("processor", "tools", "enable_thinking", "enable_thinking_default"))
     frame = stand_in(iloc=[stand_in(to_dict=lambda: dict(row))])
     with swapped(boundary.module, "print_assembled_message", lambda *_: None):
@@ -105,7 +105,7 @@ def _item(boundary: Any, row: Mapping[str, Any], **attributes: Any) -> Any:
 
 
 def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """One item of a dataset with one conversation."""
+    """Read the item of a dataset with one conversation."""
     modes = getattr(boundary.module, "DatasetPadMode", None)
     if modes is None or not hasattr(boundary.module, "extract_system_prompt_and_generation"):
         raise AbsentError("not in this version: it takes its masks of differences of whole chats")
@@ -129,7 +129,7 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _bootstrapped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What numpy's global generator gives next, without the call and after it."""
+    """Draw from numpy's global generator, without the call and after it."""
     import numpy
 
     arguments = inputs["arguments"]
@@ -141,7 +141,7 @@ def _bootstrapped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _summarised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The trainer's metrics of a batch; prompts of one token, and what is not reported on is as the advantages are."""
+    """Read the trainer's metrics of a batch; prompts have one token, and what is not reported on is the advantages."""
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     tensors = {
         name: advantages if inputs[name] is None else inputs[name] for name in ("advantages", "returns", "values")
@@ -158,7 +158,7 @@ def _summarised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The trainer's advantage step, which hands each estimator its part of the batch. Before it was given the mask of
+    """Run the trainer's advantage step, which hands an estimator its part of the batch. Before it was given the mask of
     responses it read that from the mask of all tokens, of which here no prompt is one."""
     if "gamma" in boundary.parameters and boundary.parameters["gamma"].default is boundary.parameters["gamma"].empty:
         raise AbsentError("not in this version: GAE is the only estimator")
@@ -296,7 +296,7 @@ def _logits(function: str, call: Any, with_entropy: bool) -> Binding:
 
 
 def _of_attention(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What the attention mask has at the columns of responses, which a rollout makes of their lengths."""
+    """Read what the attention mask has at the columns of responses, which a rollout makes of their lengths."""
     places = torch.arange(inputs["response_length"])
     there = (places[None, :] < inputs["lengths"][:, None]).long()
     tensors = {"responses": inputs["responses"], "attention_mask": torch.cat((inputs["prompt_mask"], there), dim=-1)}
@@ -305,7 +305,7 @@ def _of_attention(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _post_processed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """One sequence without padding; it comes out padded on the left."""
+    """Process one sequence without padding; it comes out padded on the left."""
     ids = torch.tensor([inputs["token_ids"]])
     padded, there = boundary.function(
         ids, torch.ones_like(ids), inputs["max_length"], 0, left_pad=True, truncation=inputs["side"]

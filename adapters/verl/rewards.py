@@ -48,7 +48,7 @@ def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Between two responses that say nothing."""
+    """Score a response between two that say nothing."""
     responses, truths = ["", inputs["response"], "", ""], ["1", inputs["ground_truth"], "2", "3"]
     return {"score": boundary.function([None] * 4, responses, truths, [None] * 4)[1]}
 
@@ -144,7 +144,7 @@ def _batch(boundary: Any, mask: Any) -> Any:
 
 
 def _scoring(rewards: Any, mask: Any, as_record: bool = False, prompt: int = 0) -> Callable[..., Any]:
-    """A rule that knows the whole text of each response: of any other it says that it is worth nothing.
+    """Make a rule that knows the whole text of each response, and prices any other at nothing.
 
     :param prompt: tokens of the prompt that come before it.
     """
@@ -177,7 +177,7 @@ def _laid(make: Callable[[Any, Any], Any], boundary: Any, inputs: Mapping[str, A
 
 
 def _looked_up(score: Any, source: Any) -> Any:
-    """The rule of a data set, where the manager itself looked it up."""
+    """Give the rule of a data set, where the manager itself looked it up."""
     return partial(score, source)
 
 
@@ -190,7 +190,7 @@ class _Threads(ThreadPoolExecutor):
 
 
 def _each(score: Callable[..., Any]) -> Callable[..., list[Any]]:
-    """A rule of batches, of a rule of one response."""
+    """Make a rule of batches of a rule of one response."""
 
     def scores(data_sources: Any, solution_strs: Any, ground_truths: Any, extra_infos: Any) -> list[Any]:
         return [score(*row) for row in zip(data_sources, solution_strs, ground_truths, extra_infos)]
@@ -207,7 +207,7 @@ def _manager_of_batches(owner: Any, score: Any) -> Any:
 
 
 def _lenient(owner: Any, score: Any) -> Any:
-    """DAPO's manager, which punishes no length; until #6709 it asked for the option all the same."""
+    """Make DAPO's manager, which punishes no length; until #6709 it asked for the option all the same."""
     return _manager(owner, score, max_resp_len=1024, overlong_buffer_cfg=stand_in(enable=False, len=1))
 
 
@@ -217,7 +217,7 @@ def _assembled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _one_by_one(boundary: Any, score: Any, mask: Any, options: Mapping[str, Any] | None = None) -> list[float]:
-    """The score of each response, from a manager that is asked for one at a time.
+    """Score each response by a manager that is asked for one at a time.
 
     :param options: of the reward's rule; the configuration had them in another place until #5255.
     """
@@ -239,7 +239,7 @@ def _one_by_one(boundary: Any, score: Any, mask: Any, options: Mapping[str, Any]
 
 
 def _run_single(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The manager's scores, laid on tokens by the manager, as the reward loop does."""
+    """Score, and lay the scores on tokens by the manager, as the reward loop does."""
     mask = inputs["response_mask"]
     scores = _one_by_one(boundary, _scored(inputs), mask)
     return {"token_level_rewards": boundary.owner.assemble_rm_scores(_batch(boundary, mask), scores)}
@@ -259,7 +259,7 @@ def _lays(path: str, call: Any, *stand_ins: StandIn, **more: Any) -> Binding:
 
 
 def _overlong(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of DAPO's manager."""
+    """Give the options of DAPO's manager."""
     buffer = {"enable": True, "len": inputs["buffer"], "penalty_factor": inputs["factor"], "log": False}
     return {"max_resp_len": inputs["max_length"], "overlong_buffer_cfg": buffer}
 

@@ -15,7 +15,7 @@ _OPTIONS = StandIn("kl_ctrl", "the options that it reads by their names, in what
 
 
 def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A controller made of options. At first those were the critic's, in the whole configuration."""
+    """Make a controller of options. At first those were the critic's, in the whole configuration."""
     kind = "adaptive" if inputs["adaptive"] else "fixed"
     options = stand_in(type=kind, kl_coef=inputs["initial"], **taken(inputs, "target_kl", "horizon"))
     whole = stand_in(critic=stand_in(kl_ctrl=options), kl_ctrl=options)
@@ -24,7 +24,7 @@ def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rates(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The rates that an optimiser has, update after update. At first a cosine began at 0, with step 0."""
+    """Read the rates of an optimiser, update after update. At first a cosine began at 0, with step 0."""
     later = {"init_lr_ratio": inputs["initial_ratio"], "zero_indexed_step": inputs["first_step"]}
     if missing := [name for name, value in later.items() if value and name not in boundary.parameters]:
         raise AbsentError(f"not in this version: it has no {missing[0]}")

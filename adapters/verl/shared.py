@@ -19,7 +19,7 @@ MEMORY = StandIn("_get_current_mem_info", "what a decorator logs of the accelera
 
 
 def make_model(table: Any) -> Any:
-    """A module whose one parameter is the table."""
+    """Make a module whose one parameter is the table."""
     model = torch.nn.Module()
     model.table = torch.nn.Parameter(table.detach().clone())
     return model

@@ -43,12 +43,12 @@ class Answer(dict[str, Any]):
 
 
 def _with_prompt(mask: Any) -> Any:
-    """The mask with one token of a prompt before it."""
+    """Put one token of a prompt before the mask."""
     return torch.cat((torch.ones_like(mask[:, :1]), mask), dim=-1)
 
 
 def _batch(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Rows of one prompt token, which is the row's place in the table, and a response."""
+    """Make rows of one prompt token, which is the row's place in the table, and a response."""
     mask = inputs["response_mask"]
     rows, tokens = mask.shape
     ids = torch.arange(rows)[:, None].repeat(1, tokens + 1)
@@ -67,7 +67,7 @@ def _batch(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def options(inputs: Mapping[str, Any]) -> Any:
-    """The actor's configuration under the names of all revisions."""
+    """Make the actor's configuration under the names of all revisions."""
     import omegaconf
 
     rows, with_kl = len(inputs["response_mask"]), inputs["ref_log_probs"] is not None and bool(inputs["kl_coef"])
@@ -103,20 +103,20 @@ def options(inputs: Mapping[str, Any]) -> Any:
 
 
 def mean_of(reported: Any) -> Any:
-    """As the trainer reduces what an update reports: ``numpy.mean`` of each."""
+    """Reduce what an update reports as the trainer does: ``numpy.mean`` of each."""
     import numpy
 
     return None if reported is None else float(numpy.mean(reported))
 
 
 def _unmeasured(boundary: Any) -> contextlib.AbstractContextManager[Any]:
-    """What a decorator logs of the accelerator's memory, wherever this version has the decorator."""
+    """Answer what a decorator logs of the accelerator's memory, wherever this version has the decorator."""
     logger = getattr(boundary.module, "GPUMemoryLogger", None)
     return swapped(logger and sys.modules[logger.__module__], "_get_current_mem_info", lambda *_: ("0",) * 4)
 
 
 def _check(boundary: Any, inputs: Mapping[str, Any]) -> None:
-    """An option that no code of this version names is none of its options.
+    """Refuse an option that no code of this version names.
 
     :raises AbsentError: where the scenario chooses it.
     """
@@ -132,7 +132,7 @@ def _check(boundary: Any, inputs: Mapping[str, Any]) -> None:
 
 
 def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The legacy FSDP actor, on one rank."""
+    """Run the legacy FSDP actor, on one rank."""
     import tensordict
 
     if hasattr(boundary.owner, "_make_minibatch_iterator"):
@@ -177,14 +177,14 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def arrived(entropies: Any, ranks: int = 1) -> Any:
-    """The gradient of entropies that all steps have taken together; zeros where none took any."""
+    """Read the gradient of entropies that all steps took together; zeros where none took any."""
     if entropies is None:
         return None
     return torch.zeros_like(entropies) if entropies.grad is None else entropies.grad / ranks
 
 
 def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The legacy FSDP critic. Its forward pass has left the prompt behind, and what comes after the last token."""
+    """Run the legacy FSDP critic. Its forward pass has left the prompt behind, and what comes after the last token."""
     import tensordict
 
     mask = inputs["response_mask"]
@@ -250,7 +250,7 @@ def _jagged(rows: list[Any]) -> Any:
 
 
 def forward_backward(boundary: Any, data: Any, tokens: int, ranks: int, step: Callable[[Any], Any]) -> Any:
-    """The engine's loop over the microbatches of one rank.
+    """Run the engine's loop over the microbatches of one rank.
 
     :param data: the rank's TensorDict.
     :param tokens: that count, on all ranks.
@@ -263,7 +263,7 @@ def forward_backward(boundary: Any, data: Any, tokens: int, ranks: int, step: Ca
 
 
 def _engine(module: Any, ranks: int, step: Callable[[Any], Any], **more: Any) -> Any:
-    """The engine without its model: ``step(microbatch)`` is its forward pass and its loss."""
+    """Make the engine without its model: ``step(microbatch)`` is its forward pass and its loss."""
 
     def forward_step(micro_batch: Any, loss_function: Any = None, forward_only: bool = False) -> Any:
         loss, metrics = step(micro_batch)
@@ -286,7 +286,7 @@ def _tensordict(boundary: Any, tensors: Mapping[str, Any], **plain: Any) -> Any:
 
 
 def _ppo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """An update: mini-batches in order, rank after rank, each the engine's real loop with the real loss."""
+    """Run mini-batches in order, rank after rank, each through the engine's real loop with the real loss."""
     padding = getattr(boundary.module, "no_padding_2_padding", None)
     if padding is not None and "pad_input" in padding.__code__.co_names:
         raise AbsentError("not in this version: log-probs are padded by flash attention's pad_input")
@@ -315,7 +315,7 @@ def _ppo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _rank(
     boundary: Any, inputs: Mapping[str, Any], config: Any, model: Any, part: slice, batch: slice
 ) -> Mapping[str, Any]:
-    """What one rank reports of its rows; the gradient goes to the table."""
+    """Run one rank, and read what it reports of its rows; the gradient goes to the table."""
     mask = inputs["response_mask"]
     ids = torch.arange(len(mask))[:, None]
     width = mask.shape[1]
@@ -359,7 +359,7 @@ def _rank(
 
 
 def _reduced(boundary: Any, reported: list[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """As the worker joins what its ranks report, and the trainer reduces it."""
+    """Join what ranks report as the worker does, and reduce it as the trainer does."""
     metric = boundary.imported[_METRIC]
     joined: dict[str, Any] = {}
     for name in reported[0]:
@@ -373,7 +373,7 @@ def _reduced(boundary: Any, reported: list[Mapping[str, Any]]) -> Mapping[str, A
 
 
 def _sft_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A supervised update. What is minimised is the sum of what the microbatches of a rank say, averaged over ranks."""
+    """Run a supervised update, which minimises the sum of what a rank's microbatches say, averaged over ranks."""
     mask, ranks = inputs["response_mask"], inputs["dp_size"]
     rows = len(mask)
     first = torch.full_like(mask[:, :1], int(inputs["first_counts"]))
@@ -414,7 +414,7 @@ def _sft_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def learned(boundary: Any, row: Mapping[str, Any]) -> Any:
-    """The tokens of a dataset's row that a gradient reaches, through its collator, the engine's batches and the loss.
+    """Mark the tokens of a dataset's row that a gradient reaches, through collator, the engine's batches and the loss.
     The row comes twice; what its last position says is about no token of it, and counted as its first."""
     collating = boundary.imported[COLLATING]
     batch = collating.SFTTensorCollator(collating.DatasetPadMode.NO_PADDING)([row, row])
@@ -482,7 +482,7 @@ _UNPAD = StandIn("unpad_input", "flash-attn, which is not installed; tokens that
 
 
 def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, stages: Any, data: Any) -> Any:
-    """What the ranks do with the batch that they are sent."""
+    """Run the ranks on the batch that they are sent."""
     [parts], _ = boundary.imported[_DISPATCH]._split_args_kwargs_data_proto(len(models), data)
     parts = [part.unlock_() for part in parts]  # as what has been sent is
     cuts: list[Any] = []
@@ -518,7 +518,7 @@ def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, sta
 
 
 def _driven(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The driver's own order of things. A token is known by its id."""
+    """Run the driver's own order of things. A token is known by its id."""
     import omegaconf
 
     mask, ranks, named = inputs["response_mask"], inputs["dp_size"], named_tokens(inputs)
