@@ -118,7 +118,7 @@ def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Cut the microbatches of a container: their rows must be those that it says, with what is no tensor beside them."""
+    """Cut the microbatches of a container; their rows must be those that it says, with all that is beside them."""
     mask = inputs["attention_mask"]
     places = torch.arange(len(mask))
     data = CONTAINER(boundary, {"attention_mask": mask, "input_ids": mask, "row": places, "label": places.tolist()}, {})
