@@ -18,7 +18,6 @@ _PROTOCOL = "verl.protocol"
 _BALANCING = "verl.utils.seqlen_balancing"
 _DATASETS = "verl.utils.dataset"
 _METRICS = "verl.trainer.ppo.metric_utils"
-_CORRECTION = "verl.trainer.ppo.rollout_corr_helper"
 _TRAINER = "verl.trainer.ppo.ray_trainer"
 _TOKENS = StandIn("tokens", "a sequence that is tokenised already; how messages become tokens is not measured")
 _DATASET = StandIn("self", "the real dataset reads a file and a tokenizer; the method reads these attributes alone")
@@ -223,36 +222,6 @@ _DATA = (
         formerly=(f"{_TRAINER}.compute_data_metrics",),
         call=_summarised,
         imports=(_PROTOCOL,),
-    ),
-    Binding(
-        f"{_CORRECTION}.compute_rollout_correction_weights",
-        "weight_report",
-        arguments={"threshold": ("rollout_is_threshold",)},
-        call=partial(
-            passed,
-            takes=("log_ratio", "response_mask", "threshold"),
-            reads={
-                "weights": 0,
-                "fraction_high": (1, "rollout_is_ratio_fraction_high"),
-                "sequence_fraction_high": (1, "rollout_is_seq_fraction_high"),
-            },
-            rollout_is="token",
-        ),
-        dtypes=("float32", "float64"),  # a coarser one has too few numbers around the threshold
-        dialects=(
-            Dialect(
-                "log_ratio_clamp",
-                20.0,
-                "log-ratios are cut before they are exponentiated",
-                f"{MAIN}/trainer/ppo/rollout_corr_helper.py#L469",
-            ),
-            Dialect(
-                "empty_rows",
-                "counted",
-                "a sequence without a valid token counts as one with the weight 0",
-                f"{MAIN}/trainer/ppo/rollout_corr_helper.py#L676",
-            ),
-        ),
     ),
     Binding(
         "verl.utils.groupwise.as_torch_index", "group_numbers", outputs=("numbers",), call=partial(passed, device="cpu")
