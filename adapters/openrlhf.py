@@ -256,7 +256,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         part = slice(number * share, (number + 1) * share)
         columns = {name: None if column is None else column[part] for name, column in whole.items()}
         trainer.replay_buffer.append(boundary.imported[_EXPERIENCE].Experience(**columns, info={}))
-        with swapped(torch.cuda, "current_device", lambda: "cpu"):
+        with swapped(torch.cuda, "current_device", lambda: boundary.device):
             return boundary.function(trainer, inputs["kl_coef"])
 
     quiet = {"torch_dist_barrier_and_cuda_sync": lambda: None, "tqdm": lambda items, **_: _Bar(items)}

@@ -20,6 +20,7 @@ from sentinel.contracts.conversations import chat
 from sentinel.contracts.normalisation import MASKED_STATISTICS
 from sentinel.contracts.updates import POLICY_UPDATE
 from sentinel.targets import Alias
+from sentinel.worker.drift import UnknownInputError
 from sentinel.worker.families import microbatch_packing, normalised_rewards, policy_loss
 from sentinel.worker.kit import (
     PROMPT,
@@ -59,8 +60,11 @@ GKD, ONLINE, DISTILLATION, _ASYNC = (
 )
 _OWN = "trl.experimental"
 _SDPO = f"{_OWN}.sdpo.sdpo_trainer.SDPOTrainer"
+_IW_OPD = f"{_OWN}.iw_opd.iw_opd_trainer"
 
 _COUNTED, _TYPED = ("full", "right"), ("input_ids", "mm_token_type_ids")  # completions are padded on the right
+
+_SIDES = ("chosen", "rejected")
 
 #: What constructors set beside the options of the configuration, for a run without tools, images, adapters and vLLM.
 _OFF: dict[str, Any] = {
@@ -68,7 +72,9 @@ _OFF: dict[str, Any] = {
     **dict.fromkeys(("is_encoder_decoder", "_peft_has_been_casted_to_bf16", "reference_free"), False),
     **dict.fromkeys(("aux_loss_enabled", "_entropy_bonus_enabled", "is_fsdp_enabled", "is_deepspeed_enabled"), False),
     **dict.fromkeys(("use_liger_loss", "use_liger_kernel", "use_vllm", "off_policy_mask_threshold"), None),
-    "_tp_size": 1, "_pending_extra_logs": {}, "_pending_metrics": {}, "is_vision_model": False,
+    **dict.fromkeys(("use_liger_gkd_loss", "use_teacher_server", "loss_add_tail", "_buffered_num_items"), None),
+    "_tp_size": 1, "_pending_extra_logs": {}, "_pending_metrics": {}, "is_vision_model": False, "label_smoothing": 0,
+    "pad_token_id": 0, "padding_value": 0, "label_pad_token_id": -100, "loss_top_k": 0, "model_kwarg_keys": (),
 }  # fmt: skip
 
 
@@ -97,7 +103,7 @@ def _trainer(boundary: Any, args: Any, **attributes: Any) -> Any:
     made = object.__new__(type(boundary.owner.__name__, (boundary.owner,), {"__getattr__": _of_configuration}))
     metrics = {"train": defaultdict(list), "eval": defaultdict(list)}
     defaults = {"accelerator": one_process(boundary.device), "_metrics": metrics, "model": stand_in(training=True)}
-    vars(made).update({"args": args, **defaults, **attributes})
+    vars(made).update({"args": args, "control": stand_in(should_evaluate=False), **defaults, **attributes})
     return made
 
 
@@ -138,9 +144,12 @@ def _completions(inputs: Mapping[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def _clipping(boundary: Any, args: Any, inputs: Mapping[str, Any], **attributes: Any) -> Any:
+    weighted = inputs["importance_weights"] is not None
+    if weighted and not hasattr(args, "vllm_importance_sampling_correction"):
+        raise UnknownInputError("not in this version: weights of what another policy sampled", "importance_weights")
     return _trainer(
         boundary, args, epsilon_low=args.epsilon, epsilon_high=args.epsilon_high, current_gradient_accumulation_steps=1,
-        use_vllm=inputs["importance_weights"] is not None, vllm_importance_sampling_correction=True,
+        use_vllm=weighted, vllm_importance_sampling_correction=True,
         **_saying(boundary, inputs["log_probs"]), **attributes,
     )  # fmt: skip
 
@@ -152,16 +161,14 @@ def _grpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         raise AbsentError(f"not in TRL: {algorithm} with {mode} and a ratio cut below by {inputs['eps_clip_low']}")
     loss_type = "dapo" if loss_type == "bnpo" and inputs["batch_num_tokens"] is not None else loss_type
     given = {
-        **_bounds(inputs), "epsilon_high": inputs["eps_clip_high"] + (algorithm == "cispo"), "loss_type": loss_type,
+        **_bounds(inputs), "epsilon_high": inputs["eps_clip_high"] + (algorithm == "cispo"),
         "importance_sampling_level": "sequence" if algorithm == "gspo" else "token", "delta": inputs["dual_clip"],
         "sapo_temperature_pos": inputs["tau_pos"], "sapo_temperature_neg": inputs["tau_neg"],
         "max_completion_length": inputs["loss_scale_factor"] or mask.shape[1],
     }  # fmt: skip
     former = {"delta": None, "importance_sampling_level": "token", "sapo_temperature_pos": 1.0,
               "sapo_temperature_neg": 1.05}  # fmt: skip
-    known = boundary.function.__code__.co_consts
-    if not any(loss_type in (one if isinstance(one, tuple) else (one,)) for one in known):
-        raise AbsentError(f"not in this version: there is no loss_type {loss_type!r}")
+    given["loss_type"] = _loss_type(boundary.function, loss_type)
     trainer, batch = _clipping(boundary, _options(boundary, given, former), inputs), _completions(inputs)
     if "student_logits" in boundary.parameters:  # SDPO's; a model is never certain of a token
         said = torch.where(torch.isfinite(inputs["log_probs"]) & (inputs["log_probs"] < 0), inputs["log_probs"], -1.0)
@@ -169,6 +176,12 @@ def _grpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     loss = boundary.function(trainer, stand_in(training=True), batch)
     clipped = trainer._metrics["train"].get("clip_ratio/region_mean") if algorithm == "ppo" else None
     return {"loss": loss, "clip_fraction": clipped[0] if clipped else None}
+
+
+def _loss_type(loss: Any, name: str) -> str:
+    if f'"{name}"' not in inspect.getsource(loss):
+        raise AbsentError(f"not in this version: there is no loss_type {name!r}")
+    return name
 
 
 def _fused_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,11 +198,13 @@ def _fused_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     vars(trainer)["liger_grpo_loss"] = vars(trainer)["liger_loss"] = kernel
     model = stand_in(lm_head=stand_in(weight=None, bias=None))
-    return {"loss": boundary.invoke({}, trainer, model, _completions(inputs))}
+    return {"loss": boundary.invoke({}, trainer, model, _completions(inputs, ref_per_token_logps=None))}
 
 
 def _bounds(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"epsilon": inputs["eps_clip_low"], "epsilon_high": inputs["eps_clip_high"], "beta": 0.0}
+    """Of the policy that a batch was sampled by; in 2025, one that is taken once was taken for the policy's own."""
+    return {"epsilon": inputs["eps_clip_low"], "epsilon_high": inputs["eps_clip_high"], "beta": 0.0,
+            "num_iterations": 2}  # fmt: skip
 
 
 def _one_action_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,16 +227,10 @@ def _async_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     batch = collator.torch_call([[given]] if "(groups,)" in inspect.getsource(collator.torch_call) else given)
     if inputs["batch_num_tokens"] is not None:
         batch["global_n_tokens"] = torch.tensor([float(inputs["batch_num_tokens"])])
-    args = _options(boundary, _bounds(inputs), {"beta": 0.0})
+    args = _options(boundary, _bounds(inputs), {"beta": 0.0, "num_iterations": 2})
     trainer = _clipping(boundary, args, inputs, _train_tokens_start_time=None)
     loss = boundary.function(trainer, model, batch)
     return {"loss": loss, "clip_fraction": trainer._metrics["train"].get("clip_ratio/region_mean", [None])[0]}
-
-
-_FINITE = Dialect(
-    "masked_values_have_no_influence", None, "what is said of a token that is not learned is finite",
-    f"{CODE}/trainer/sft_trainer.py#L1765", symptom="non-finite",
-)  # fmt: skip
 
 
 def _off_policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -238,15 +247,11 @@ def _off_policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _KERNEL = StandIn("liger_loss", "of a package of its own: answers TRL's unfused loss of what it is handed")
 _EMPTY_ROWS = "a mean over responses is taken over the rows of the batch, those whose completion is masked included"
 _RESPONSES = {"loss_agg_mode": ("seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")}
-
-
 _ONE = Dialect("advantage_level", "sequence", "a response has one advantage", f"{CODE}/trainer/grpo_trainer.py#L3031")
-
-
-def _of_responses(line: str) -> tuple[Dialect, ...]:
-    return Dialect("empty_rows", "counted", _EMPTY_ROWS, f"{CODE}/{line}", _RESPONSES), _ONE
-
-
+_FINITE = Dialect(
+    "masked_values_have_no_influence", None, "what is said of a token that is not learned is finite",
+    f"{CODE}/trainer/sft_trainer.py#L1765", symptom="non-finite",
+)  # fmt: skip
 _OF_GRPO, _OF_RLOO = "trainer/grpo_trainer.py#L3107", "trainer/rloo_trainer.py#L1610"
 _ONE_ACTION = f"{CODE}/trainer/rloo_trainer.py#L1600"
 _RATIO_OF_A_RESPONSE = Dialect("ratio_level", "sequence", "it takes the completion as one action", _ONE_ACTION)
@@ -259,6 +264,10 @@ _REJECTION = Binding(
     dialects=(Dialect("masked_values_have_no_influence", None, "log-probs of masked tokens are finite, too",
                       f"{CODE}/trainer/grpo_trainer.py#L2934", symptom="non-finite"),),
 )  # fmt: skip
+
+
+def _of_responses(line: str) -> tuple[Dialect, ...]:
+    return Dialect("empty_rows", "counted", _EMPTY_ROWS, f"{CODE}/{line}", _RESPONSES), _ONE
 
 
 def _loss(path: str, call: Any, algorithm: Any, line: str, *dialects: Dialect, **more: Any) -> Binding:
@@ -274,29 +283,20 @@ def _loss(path: str, call: Any, algorithm: Any, line: str, *dialects: Dialect, *
 
 _BY_RESPONSE = "seq-mean-token-mean"
 LOSSES = (
-    _loss(
-        f"{GRPO}.GRPOTrainer._compute_loss", _grpo_loss, ("ppo", "gspo", "sapo"), _OF_GRPO, weights=True,
-        knobs=("dual_clip", "tau_pos", "tau_neg", "loss_agg_mode"), accepts={**_MEANS, "dual_clip": (None, 3.0)},
-    ),
-    _loss(
-        f"{GRPO}.GRPOTrainer.compute_liger_loss", _fused_loss, "ppo", _OF_GRPO, mode=_BY_RESPONSE, weights=True,
-        stand_ins=(_KERNEL,),
-    ),
-    _loss(
-        f"{RLOO}.RLOOTrainer._compute_loss", _one_action_loss, "ppo", _OF_RLOO, _RATIO_OF_A_RESPONSE, mode=_BY_RESPONSE
-    ),
-    _loss(
-        f"{_OWN}.gmpo.gmpo_trainer.GMPOTrainer._compute_loss", _one_action_loss, "gmpo",
-        "experimental/gmpo/gmpo_trainer.py#L120", mode=_BY_RESPONSE, weights=True,
-    ),
+    _loss(f"{GRPO}.GRPOTrainer._compute_loss", _grpo_loss, ("ppo", "gspo", "sapo"), _OF_GRPO, weights=True,
+          knobs=("dual_clip", "tau_pos", "tau_neg", "loss_agg_mode"), accepts={**_MEANS, "dual_clip": (None, 3.0)}),
+    _loss(f"{GRPO}.GRPOTrainer.compute_liger_loss", _fused_loss, "ppo", _OF_GRPO, mode=_BY_RESPONSE, weights=True,
+          stand_ins=(_KERNEL,)),
+    _loss(f"{RLOO}.RLOOTrainer._compute_loss", _one_action_loss, "ppo", _OF_RLOO, _RATIO_OF_A_RESPONSE,
+          mode=_BY_RESPONSE),
+    _loss(f"{_OWN}.gmpo.gmpo_trainer.GMPOTrainer._compute_loss", _one_action_loss, "gmpo",
+          "experimental/gmpo/gmpo_trainer.py#L120", mode=_BY_RESPONSE, weights=True),
     policy_loss(
         f"{_ASYNC}.AsyncGRPOTrainer.compute_loss", _async_loss, "ppo", ("eps_clip_low", "eps_clip_high"), _FINITE,
         _ONE, mode="token-mean", stand_ins=(_SELF, _ONE_PROCESS, _TABLE), accepts={**_RANKS}, dtypes=("float32",),
     ),
-    _loss(
-        f"{_SDPO}._compute_policy_loss", _grpo_loss, ("ppo", "gspo"), "experimental/sdpo/sdpo_trainer.py#L1190",
-        knobs=("loss_agg_mode",), accepts={**_MEANS, "batch_num_tokens": (None,)},
-    ),
+    _loss(f"{_SDPO}._compute_policy_loss", _grpo_loss, ("ppo", "gspo"), "experimental/sdpo/sdpo_trainer.py#L1190",
+          knobs=("loss_agg_mode",), accepts={**_MEANS, "batch_num_tokens": (None,)}),
 )  # fmt: skip
 
 # -- losses of models: what a model says of a token stands in a table --------------------------------------------------
@@ -309,13 +309,13 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     batch.update(prompt_ids=prompt, prompt_mask=batch["prompt_attention_mask"], completion_ids=completion,
                  completion_mask=inputs["response_mask"].long(), teacher_input_ids=batch["input_ids"],
                  teacher_attention_mask=batch["attention_mask"])  # fmt: skip
-    whole = {"distillation_mode": "full_logits", "distillation_alpha": inputs["beta"], "distillation_is_clip": None}
+    whole = {"distillation_mode": "full_logits", "distillation_alpha": inputs["beta"], "distillation_is_clip": None,
+             "full_logit_distillation": True, "distillation_topk": None, "loss_type": "grpo"}  # fmt: skip
     trainer = _trainer(
         boundary, stand_in(**whole), beta=inputs["beta"], temperature=inputs["temperature"], model=student,
-        distillation_objective="jsd", teacher_model=teacher, use_liger_gkd_loss=False, use_teacher_server=False,
-        loss_top_k=0, loss_add_tail=False, _raise_if_local_teacher_tokenizer_mismatch=lambda *_, **__: None,
-        model_kwarg_keys=(), _buffered_num_items=None, _get_teacher_context_for_self_distillation=nullcontext,
-        _log_self_distillation_metric=lambda *_: None,
+        distillation_objective="jsd", teacher_model=teacher, _get_teacher_context_for_self_distillation=nullcontext,
+        **dict.fromkeys(
+            ("_raise_if_local_teacher_tokenizer_mismatch", "_log_self_distillation_metric"), partial(itself, None)),
     )  # fmt: skip
     if "distillation_logits" in boundary.parameters:  # SDPO's mean is over rows, those without a token among them
         if not inputs["response_mask"].any(-1).all():
@@ -361,9 +361,6 @@ def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"result": values.new_tensor(trainer._metrics["train"]["entropy"][0])}
 
 
-_SIDES = ("chosen", "rejected")
-
-
 def _of_pairs(inputs: Mapping[str, Any]) -> tuple[Any, ...]:
     """Log-probs, those of the reference, and masks: of the chosen responses, then of the rejected ones."""
     return tuple(both_sides(inputs, name) for name in ("log_probs", "ref_log_probs", "mask"))
@@ -381,7 +378,7 @@ def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     several = "list" in str(getattr(type(args), "__annotations__", {}).get("loss_type"))
     trainer = _trainer(
         boundary, args, model=model, ref_model=other, loss_types=[inputs["loss_type"]], loss_weights=[1.0],
-        beta=inputs["beta"], precompute_ref_logps=False, _total_train_tokens=0, max_length=None, **_PADDED,
+        beta=inputs["beta"], precompute_ref_logps=False, _total_train_tokens=0, max_length=None,
         loss_type=[inputs["loss_type"]] if several else inputs["loss_type"],
     )  # fmt: skip
     if "get_batch" in boundary.path:
@@ -398,9 +395,6 @@ def _odds(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     averages = boundary.owner.get_batch_logps(logits, labels, average_log_prob=True)
     trainer = _trainer(boundary, stand_in(), beta=inputs["beta"])
     return {"loss": -boundary.function(trainer, *averages.chunk(2))[0].mean()}
-
-
-_PADDED: dict[str, Any] = {"pad_token_id": 0, "padding_value": 0, "label_pad_token_id": -100, "label_smoothing": 0}
 
 
 def _former_pairs(boundary: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -461,41 +455,29 @@ _LOGGING = (
 _MEAN = {"statistic": "mean", **MASKED_STATISTICS.lacking()}
 
 MODELS = (
-    Binding(
-        f"{DPO}.DPOTrainer._compute_loss", "preference_loss", call=_dpo_loss,
-        formerly=tuple(f"{DPO}.DPOTrainer.{name}" for name in ("get_batch_loss_metrics", "get_batch_metrics")),
-        stand_ins=(_SELF, _ONE_PROCESS, _TABLE), accepts={"chosen_mask": _COUNTED, "rejected_mask": _COUNTED},
-    ),
-    Binding(
-        f"{_OWN}.orpo.orpo_trainer.ORPOTrainer.odds_ratio_loss", "preference_loss", call=_odds, stand_ins=(_SELF,),
-        fixed={"loss_type": "orpo", "ld_alpha": None}, dialects=(_NO_REFERENCE,),
-    ),
+    Binding(f"{DPO}.DPOTrainer._compute_loss", "preference_loss", call=_dpo_loss,
+            formerly=tuple(f"{DPO}.DPOTrainer.{name}" for name in ("get_batch_loss_metrics", "get_batch_metrics")),
+            stand_ins=(_SELF, _ONE_PROCESS, _TABLE), accepts={"chosen_mask": _COUNTED, "rejected_mask": _COUNTED}),
+    Binding(f"{_OWN}.orpo.orpo_trainer.ORPOTrainer.odds_ratio_loss", "preference_loss", call=_odds, stand_ins=(_SELF,),
+            fixed={"loss_type": "orpo", "ld_alpha": None}, dialects=(_NO_REFERENCE,)),
     Binding(
         "trl.trainer.utils.patch_chunked_lm_head", "token_log_probs", call=_chunked, fixed={"with_entropy": True},
         stand_ins=(StandIn("model", "its hidden states are the logits, its head a matrix of ones on the diagonal"),),
     ),
-    Binding(
-        f"{DPO}.DataCollatorForVisionPreference.torch_call", "collation", call=_collated,
-        stand_ins=(StandIn("processor", "of a vision model: makes numbers of texts, and types beside them"),),
-        fixed={"layouts": {name: {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]} for name in _TYPED}},
-    ),
+    Binding(f"{DPO}.DataCollatorForVisionPreference.torch_call", "collation", call=_collated,
+            stand_ins=(StandIn("processor", "of a vision model: makes numbers of texts, and types beside them"),),
+            fixed={"layouts": {name: {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]} for name in _TYPED}}),
     *(
-        Binding(
-            f"{owner}.log", "masked_statistics", call=partial(_logged, owner in _WITHOUT_A_NUMBER),
-            stand_ins=(_SELF, StandIn("Trainer.log", "of transformers: it writes what it is handed")), fixed=_MEAN,
-        )
+        Binding(f"{owner}.log", "masked_statistics", call=partial(_logged, owner in _WITHOUT_A_NUMBER),
+                stand_ins=(_SELF, StandIn("Trainer.log", "of transformers: it writes what it is handed")), fixed=_MEAN)
         for owner in (*_WITHOUT_A_NUMBER, *_LOGGING)
     ),
-    Binding(
-        f"{SFT}.SFTTrainer.compute_loss", "masked_statistics", call=_entropy_told,
-        stand_ins=(_SELF, _ONE_PROCESS, _TABLE, _AT_THE_TABLE, _OF_HF), fixed=_MEAN,
-        accepts={"response_mask": _COUNTED}, dialects=(_FINITE,), dtypes=("float32",),
-    ),
+    Binding(f"{SFT}.SFTTrainer.compute_loss", "masked_statistics", call=_entropy_told,
+            stand_ins=(_SELF, _ONE_PROCESS, _TABLE, _AT_THE_TABLE, _OF_HF), fixed=_MEAN,
+            accepts={"response_mask": _COUNTED}, dialects=(_FINITE,), dtypes=("float32",)),
     *(
-        Binding(
-            boundary, "distillation_loss", call=_distilled, stand_ins=(_SELF, _ONE_PROCESS, _TABLE),
-            accepts={"response_mask": _COUNTED, **accepts}, fixed=fixed,
-        )
+        Binding(boundary, "distillation_loss", call=_distilled, stand_ins=(_SELF, _ONE_PROCESS, _TABLE),
+                accepts={"response_mask": _COUNTED, **accepts}, fixed=fixed)
         for boundary, accepts, fixed in (
             (f"{DISTILLATION}.DistillationTrainer.compute_loss", {}, {}),
             (f"{GKD}.GKDTrainer.compute_loss", {}, {"temperature": 1.0}),  # its temperature is that of sampling alone
@@ -526,12 +508,16 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     row = {"chosen": messages, "rejected": [*messages[:-1], {"role": "assistant", "content": "w9.9"}]}
     trainers = boundary.module.DPOTrainer
     args = _options(boundary, {"max_length": inputs["max_tokens"]}, kind=boundary.module.DPOConfig)
-    trainer = unbuilt(trainers, args=args, _tokenizer=tokenizer, _is_vlm=False)
+    trainer = unbuilt(trainers, args=args, _tokenizer=tokenizer, _is_vlm=False, is_vision_model=False)
     rows = trainers._prepare_dataset(trainer, Rows([row]), tokenizer, args, "pairs")
     if not rows:
         return {"token_ids": None}
     options = accepted(boundary.owner, {"pad_token_id": 0, "max_length": inputs["max_tokens"]}, {"max_length": None})
     batch = boundary.function(boundary.owner(**options), rows)
+    if "prompt_input_ids" in batch:  # until February 2026, when steps put the parts together, and cut them
+        prompt, answer = (batch[f"{part}_input_ids"][0] for part in ("prompt", "chosen"))
+        learned = torch.cat([torch.zeros_like(prompt), torch.ones_like(answer)])
+        return {"token_ids": torch.cat([prompt, answer]), "loss_mask": learned}
     count = int(batch["attention_mask"][0].sum())
     return {"token_ids": batch["input_ids"][0][:count], "loss_mask": batch["completion_mask"][0][:count]}
 
@@ -540,8 +526,16 @@ def _of_chatml(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The last answer of a chat, as GKD's collator learns it."""
     tokenizer, messages = chat(inputs)
     tokenizer.backend_tokenizer = stand_in(pre_tokenizer=None, decoder=None)
-    batch = boundary.function(boundary.owner(tokenizer=tokenizer, max_length=1000), [{"messages": messages}])
-    return {"token_ids": batch["input_ids"][0], "loss_mask": batch["labels"][0] != -100}
+    known = {"tokenizer": tokenizer, "max_length": inputs["max_tokens"] or 1000, "max_prompt_length": 1000}
+    known, one = accepted(boundary.owner, known, known), type(tokenizer).__call__
+
+    def several(self: Any, texts: Any, **options: Any) -> Any:
+        return one(self, texts, **options) if isinstance(texts, str) else {"input_ids": [*map(self.encode, texts)]}
+
+    with swapped(type(tokenizer), "__call__", several):  # until October 2024 it was handed a list
+        batch = boundary.function(boundary.owner(**known), [{"messages": messages}])
+    ids, labels = batch["input_ids"][0], batch["labels"][0]
+    return {"token_ids": torch.where(labels == -100, ids, labels), "loss_mask": labels != -100}
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -569,12 +563,11 @@ ROWS = (
             (_PREPARES[0], _of_a_chat, {}, (f"{SFT}.SFTConfig",)),
             (f"{DPO}.DataCollatorForPreference.torch_call", _of_a_pair, {"trains": "last"}, _PREPARES[1:]),
             (f"{_OWN}.utils.DataCollatorForChatML.__call__", _of_chatml, {"trains": "last", "max_tokens": None}, ()),
+            (f"{_IW_OPD}._DistillationCollator.__call__", _of_chatml, {"trains": "last"}, ()),
         )
     ),
-    Binding(
-        "trl.rewards.other_rewards._SoftOverlongPunishment.__call__", "overlong_penalty", call=_overlong,
-        fixed={"factor": 1.0},
-    ),
+    Binding("trl.rewards.other_rewards._SoftOverlongPunishment.__call__", "overlong_penalty", call=_overlong,
+            fixed={"factor": 1.0}),
     microbatch_packing("trl.data_utils.pack_dataset", _packed),
 )  # fmt: skip
 
@@ -621,7 +614,7 @@ def _shortened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     model = token_table(torch.full((len(ids), ids.shape[1]), -1.0)[:, 1:])
     trainer = _trainer(
         boundary, stand_in(rpo_alpha=None, ld_alpha=None), max_length=given["max_length"], truncation_mode="keep_end",
-        use_logits_to_keep=False, padding_free=False, use_weighting=False, loss_type="sigmoid", **_PADDED,
+        use_logits_to_keep=False, padding_free=False, use_weighting=False, loss_type="sigmoid",
     )  # fmt: skip
     return {"returned": boundary.function(trainer, model, pairs)["chosen_logps"]}
 
@@ -678,15 +671,18 @@ def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     ids = torch.tensor(token_ids(mask * 0 + 1), device=mask.device)
     if len(ids) < 2:
         raise AbsentError("a prompt has several completions")
-    options = {**_bounds(inputs), "num_generations": len(ids),
+    options = {**_bounds(inputs), "num_generations": len(ids), "temperature": 1.0,
                "max_completion_length": inputs["loss_scale_factor"] or mask.shape[1]}  # fmt: skip
     if "GRPO" in boundary.path:
-        options["loss_type"] = _LOSS_TYPES["ppo", inputs["loss_agg_mode"]].replace("bnpo", "dapo")
+        name = _LOSS_TYPES["ppo", inputs["loss_agg_mode"]].replace("bnpo", "dapo")
+        options["loss_type"] = _loss_type(boundary.owner._compute_loss, name)
     prompts = [{"prompt": token_words(row[:1])} for row in ids.tolist()]
     table, size = inputs["log_probs"], inputs["micro_batch_size"]
     trainer, model = built(boundary, table, size, prompts, options, reward_funcs=itself)
-    scored = partial(itself, _completions(inputs, prompt_ids=ids[:, :1], completion_ids=ids[:, 1:]))
-    trainer._generate_and_score_completions = scored
+    batch = _completions(inputs, prompt_ids=ids[:, :1], completion_ids=ids[:, 1:])
+    makes = inspect.getsource(trainer._generate_and_score_completions)  # a step cuts all columns, of which it has these
+    scored = {name: column for name, column in batch.items() if f'"{name}"' in makes}
+    trainer._generate_and_score_completions = partial(itself, scored)
     loss, arrived = trained(trainer, model)
     return {"gradient": arrived[:, 1:-1], "pg_loss": loss}
 
@@ -742,19 +738,15 @@ def _taught(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": with_gradient(loss, inputs["logits"], arrived[:, 1:-1])}
 
 
-_SAID = StandIn("generate", "answers the scenario's tokens, in the place of sampling")
-_ONE_RANK: dict[str, Any] = {"dp_size": (1,), "max_tokens_per_microbatch": (None,), "response_mask": _COUNTED}
-_BATCH = StandIn("_generate_and_score_completions", "answers the scenario's completions and advantages")
-_COLLATOR = StandIn("data_collator", "hands over prompts of one token, each with its completion")
-_POLICY = {**_ONE_RANK, "mini_batch_size": (None,), "ref_log_probs": (None,)}
-
-
 def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Advantages of completions of one token; a group of one is evaluated, as a trainer wants several."""
     rewards, size, level = inputs["rewards"], group_size(inputs), inputs["std_level"]
     options: dict[str, Any] = {"num_generations": max(size, 2), "beta": 0.0}
     if "GRPO" in boundary.path:
-        options["scale_rewards"] = level or "none"
+        former = "bool" in str(configured_by(boundary).__annotations__.get("scale_rewards"))  # until October 2025
+        if former and level == "batch":
+            raise AbsentError("not in this version: rewards are scaled by the deviation of a group")
+        options["scale_rewards"] = level is not None if former else level or "none"
     elif level == "batch":
         options["normalize_advantages"] = True
     batch = [{"prompt": f"w{PROMPT + sorted(set(inputs['group'])).index(label)}"} for label in inputs["group"]]
@@ -774,6 +766,11 @@ def _since(boundary: str) -> tuple[str, ...]:  # what trainers do not take that 
     return f"{owner}.{_TAKES.get(owner.rpartition('.')[2], '__init__(processing_class)')}", f"{owner[:-7]}Config"
 
 
+_SAID = StandIn("generate", "answers the scenario's tokens, in the place of sampling")
+_ONE_RANK: dict[str, Any] = {"dp_size": (1,), "max_tokens_per_microbatch": (None,), "response_mask": _COUNTED}
+_BATCH = StandIn("_generate_and_score_completions", "answers the scenario's completions and advantages")
+_COLLATOR = StandIn("data_collator", "hands over prompts of one token, each with its completion")
+_POLICY = {**_ONE_RANK, "mini_batch_size": (None,), "ref_log_probs": (None,)}
 _TAKES = {"KTOTrainer": "_get_train_sampler(train_dataset)", "OnlineDPOTrainer": "__init__(reward_funcs)"}
 _ONE_TOKEN = StandIn("generate", "answers one token, in the place of sampling")
 ADVANTAGES = (
@@ -791,41 +788,31 @@ ADVANTAGES = (
 _SIGMOID, _OF_PAIRS = ("sigmoid",), ("beta", "ref_model")
 STEPS = (
     *(
-        Binding(
-            boundary, f"{contract}_update", call=call, stand_ins=(_TABLE, *stand_ins), requires=_since(boundary),
-            accepts=accepts, fixed=fixed, dialects=dialects, dtypes=("float32",),
-        )
+        Binding(boundary, f"{contract}_update", call=call, stand_ins=(_TABLE, *stand_ins), requires=_since(boundary),
+                accepts=accepts, fixed=fixed, dialects=dialects, dtypes=("float32",))
         for boundary, contract, call, stand_ins, accepts, fixed, dialects in (
             (f"{SFT}.SFTTrainer.compute_loss", "supervised", _learned, (), _ONE_RANK, {}, (_FINITE,)),
-            (
-                f"{GRPO}.GRPOTrainer.compute_loss", "policy", _optimised, (_BATCH,), {**_POLICY, **_MEANS},
-                POLICY_UPDATE.lacking("eps_clip_low", "eps_clip_high", "loss_agg_mode"), _of_responses(_OF_GRPO),
-            ),
-            (
-                f"{RLOO}.RLOOTrainer.compute_loss", "policy", _optimised, (_BATCH,), _POLICY,
-                {**POLICY_UPDATE.lacking("eps_clip_low", "eps_clip_high"), "loss_agg_mode": "seq-mean-token-mean"},
-                (_RATIO_OF_A_RESPONSE, *_of_responses(_OF_RLOO)),
-            ),
+            (f"{GRPO}.GRPOTrainer.compute_loss", "policy", _optimised, (_BATCH,), {**_POLICY, **_MEANS},
+             POLICY_UPDATE.lacking("eps_clip_low", "eps_clip_high", "loss_agg_mode"), _of_responses(_OF_GRPO)),
+            (f"{RLOO}.RLOOTrainer.compute_loss", "policy", _optimised, (_BATCH,), _POLICY,
+             {**POLICY_UPDATE.lacking("eps_clip_low", "eps_clip_high"), "loss_agg_mode": "seq-mean-token-mean"},
+             (_RATIO_OF_A_RESPONSE, *_of_responses(_OF_RLOO))),
         )
     ),
     *(
-        Binding(
-            boundary, "preference_update", call=partial(_preferred, rows, names, options),
-            stand_ins=(_TABLE, _SAID)[: 1 + (rows == "prompts")], requires=_since(boundary),
-            accepts={"chosen_mask": _COUNTED, "rejected_mask": _COUNTED, "loss_type": types},
-            fixed={name: value for name, value in (("ld_alpha", None), ("beta", 1.0)) if name not in names},
-            dialects=() if "ref_model" in names else (_NO_REFERENCE,), dtypes=("float32",),
-        )
+        Binding(boundary, "preference_update", call=partial(_preferred, rows, names, options),
+                stand_ins=(_TABLE, _SAID)[: 1 + (rows == "prompts")], requires=_since(boundary),
+                accepts={"chosen_mask": _COUNTED, "rejected_mask": _COUNTED, "loss_type": types},
+                fixed={name: value for name, value in (("ld_alpha", None), ("beta", 1.0)) if name not in names},
+                dialects=() if "ref_model" in names else (_NO_REFERENCE,), dtypes=("float32",))
         for boundary, rows, names, options, types in (
             (f"{DPO}.DPOTrainer.compute_loss", "pairs", (*_OF_PAIRS, "ld_alpha"), {}, _SIGMOID),
             (f"{ONLINE}.OnlineDPOTrainer.training_step", "prompts", _OF_PAIRS, {}, _SIGMOID),
             (f"{_OWN}.cpo.cpo_trainer.CPOTrainer.compute_loss", "pairs", ("beta",), {"cpo_alpha": 0.0}, _SIGMOID),
             (f"{_OWN}.tpo.tpo_trainer.TPOTrainer._compute_loss", "pairs", ("beta",), {"tpo_alpha": 0.0}, _SIGMOID),
             (f"{REWARD}.RewardTrainer.compute_loss", "texts", (), {}, _SIGMOID),
-            (
-                f"{KTO}.KTOTrainer.compute_loss", "responses", (*_OF_PAIRS, "loss_type"),
-                {"train_sampling_strategy": "sequential"}, ("kto", "apo_zero"),
-            ),
+            (f"{KTO}.KTOTrainer.compute_loss", "responses", (*_OF_PAIRS, "loss_type"),
+             {"train_sampling_strategy": "sequential"}, ("kto", "apo_zero")),
         )
     ),
     *(
@@ -835,44 +822,54 @@ STEPS = (
         )
         for trainer, accepts in (
             (f"{GKD}.GKDTrainer", {"temperature": (1.0,)}), (f"{_OWN}.gold.gold_trainer.GOLDTrainer", {}),
-            (f"{_OWN}.iw_opd.iw_opd_trainer.IWOPDTrainer", {}),
+            (f"{_IW_OPD}.IWOPDTrainer", {}),
             (f"{DISTILLATION}.DistillationTrainer", {"generated": (True,)}),
         )
     ),
 )  # fmt: skip
 
-#: Reason -> what is left out for it.
+#: Reason -> what is left out for it; of two that speak of a function, the first.
 _LEFT_OUT = {
-    "an experiment that release 1.16.0 has no more": """*.utils.get_reward experimental.bco.*
+    "an experiment that release 1.16.0 has no more": """*.utils.get_reward experimental.bco.* experimental.ppo.*
         experimental.gspo_token.* experimental.grpo_with_replay_buffer.* experimental.minillm.* experimental.nash_md.*
-        experimental.ppo.* experimental.prm.* experimental.ssd.* experimental.xpo.* *.ppo_trainer.masked_*
-        *.utils.batch_generation *.utils.forward *.utils.generate *.truncate_response *.get_global_statistics""",
+        experimental.prm.* experimental.ssd.* experimental.xpo.* *.ppo_trainer.masked_* *.utils.batch_generation
+        *.utils.forward *.utils.generate *.truncate_response *.get_global_statistics""",
     "it talks to servers and engines, or waits for them": """*.AsyncGRPOTrainer.__init__ *.RolloutQueueDataset.*
         generation.* scripts.* *.async_rollout_worker.* *.openenv_harness.* *.AsyncGRPOTrainer.get_train_dataloader
-        experimental.harbor.* experimental.openreward.* experimental.server_distillation.* *.log_rollout_traces""",
-    "images, as a processor makes them, and the columns beside them": """trainer.*pixel_values_by_grid
+        experimental.harbor.* experimental.openreward.* experimental.server_distillation.* *.log_rollout_traces
+        *_generate_vllm* *_from_server *_compute_server_* *.build_teacher_request_inputs *.GOLDTrainer._process_*
+        *._store_completions_in_buffer""",
+    "images, as a processor makes them, and the columns beside them": """trainer.*pixel_values_by_grid *_vlm_*
         trainer.*_trainer.DataCollatorForVision* experimental.utils.DataCollatorForVision* *_protected_tokens""",
-    "it runs in a whole step that is bound, or evaluates, or asks an engine or Liger": """trainer.utils.pad
-        trainer.sft_trainer.* trainer.grpo_trainer.GRPOTrainer.* trainer.dpo_trainer.DPOTrainer.* trainer.kto_trainer.*
-        trainer.reward_trainer.* trainer.rloo_trainer.RLOOTrainer.* experimental.online_dpo.* experimental.gkd.*
-        experimental.cpo.* experimental.tpo.* experimental.distillation.* experimental.iw_opd.* *.GOLDTrainer.*
-        trainer.utils.RepeatSampler.__iter__ trainer.utils.*_from_logits *.shuffle_sequence_dict
-        trainer.utils.selective_log_softmax *.utils.truncate_right *.utils.add_*_needed
-        experimental.utils.DPODataCollatorWithPadding.* *.utils.pad_to_* trainer.utils.flush_* *.shift_tokens_right
-        *.prepare_deepspeed trainer.utils.compute_accuracy trainer.utils.forward_* *.repeat_iterable_dataset""",
+    "it serves Liger's kernels, a package of its own": "*_liger_* *_liger *._get_last_hidden_state",
+    "it evaluates, and nothing is trained on that": """*.evaluate *.prediction_step *.evaluation_loop
+        *.get_eval_dataloader *.generate_from_model *.compute_accuracy""",
+    "it counts operations, prints, logs or saves": """trainer.callbacks.* *_flops_per_token trainer.utils.*_mfu *print_*
+        *._log_completion_extra *._log_metric *._save_checkpoint""",
+    "an option of a bound loss or step, off by default": """*.get_high_entropy_mask *.get_gamma_weights *.dft_loss
+        *_ref_logps *.compute_ref_log_probs *.get_position_ids_from_* *.repeat_iterable_dataset *._tool_call_loop
+        *.CPOTrainer._shift_right *.prepare_deepspeed""",
+    "it makes prompts alone, whose answers are generated": "*.distillation_trainer._DistillationCollator.*",
+    "a loss of the sampled or the likeliest token, which no contract has": "*_iw_opd_loss *_top_1_* *._add_tail_bucket",
+    "it compares texts of two tokenizers: no contract has two sequences of tokens": """*.ULDLoss.* *_offsets
+        *.gold_trainer.build_* *.GOLDTrainer._decode_* *.GOLDTrainer._get_prompt_* *.GOLDTrainer._prepare_dataset*""",
+    "nothing calls it": """experimental.utils.truncate_dataset trainer.utils.forward_masked_logits
+        *.OnlineDPOTrainer.tokenize_row""",
+    "what is bound runs it": """trainer.sft_trainer.* trainer.grpo_trainer.GRPOTrainer.* trainer.kto_trainer.*
+        trainer.dpo_trainer.DPOTrainer.* trainer.reward_trainer.* trainer.rloo_trainer.RLOOTrainer.* *.online_dpo.*
+        experimental.gkd.* *.GOLDTrainer.* experimental.cpo.* experimental.tpo.* experimental.distillation.*
+        experimental.iw_opd.* *.DPODataCollatorWithPadding.* *.utils.truncate_right *.utils.pad* *.shift_tokens_right
+        *.utils.add_*_needed *.shuffle_sequence_dict *.RepeatSampler.__iter__ trainer.utils.flush_*
+        *.selective_log_softmax trainer.utils.*_from_logits *._ChunkedLogProbFunction.* *.DataCollatorForRollout.*""",
     "chats, pairs and packs are bound, and ask it; or it names columns": """data_utils.* chat_template_utils.*
         *._set_signature_columns_if_needed *.DataCollatorForChatML.__post_init__""",
-    "nothing calls it": "experimental.utils.truncate_dataset",
-    "what is bound asks it, or is bound on what it makes": "*._ChunkedLogProbFunction.* *.DataCollatorForRollout.*",
     "it deals rollouts out by the squares of their lengths, which no contract defines": "*._balance_by_squared_length",
     "its odds ratio is bound; its cross entropy is of prompts, too, as no contract's is": "experimental.orpo.*",
     "it regresses log-ratios on rewards less an optimal value, which no contract has": "experimental.a2po.*",
-    "its policy loss and its divergence are bound; no contract has that of the likeliest few": "experimental.sdpo.*",
-    "GOLD compares sorted probabilities of two tokenizers' spans of text: no contract has two sequences of tokens": """
-        experimental.gold.gold_trainer.* experimental.utils.*byte_offsets""",
-    "an option of a bound loss, off by default": "*.get_high_entropy_mask *.get_gamma_weights *.dft_loss",
-    "a pattern of a text, or it needs a package for that alone: math_verify, peft": "rewards.* experimental.sdft.*",
-    "it counts operations, or prints": "trainer.callbacks.* *_flops_per_token trainer.utils.*_mfu *.utils.print_*",
+    "its divergence is bound; no contract has that of the likeliest few": "experimental.sdpo.*",
+    "SDPO has the same lines, and its divergence is bound": "experimental.sdft.loss_utils.*",
+    "its module names classes of peft, and is not imported where that is not installed": "experimental.sdft.*",
+    "a pattern of a text, or it needs a package for that alone: math_verify": "rewards.*",
 }
 
 TARGET = Target(

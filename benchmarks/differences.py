@@ -22,9 +22,8 @@ from contextlib import closing, suppress
 from sentinel.deciding.law_session import Undecidable
 from sentinel.deciding.runner import Runner, runner_of
 from sentinel.diff.comparing import Comparison
-from sentinel.diff.modules import Modules
 from sentinel.diff.pairs import SIDES, Alone, Pair, numbers_stay_for
-from sentinel.diff.reached import Code
+from sentinel.diff.reached import Code, Modules
 from sentinel.errors import SentinelError
 from sentinel.history import commits
 from sentinel.history.gittrees import GitTrees
@@ -140,7 +139,7 @@ def cost(catalog: Catalog, name: str, one: str, other: str, *globs: str, example
     with closing(runner_of(catalog, Settings())) as runner:
         target, refs = catalog.targets[name], (Ref.parse(one), Ref.parse(other))
         comparison = Comparison(catalog, runner, target, refs, examples=examples, boundaries=globs)
-        asked = [known for known in comparison.known.values() if not known[1].state]
+        asked = [state for state in comparison.states.values() if not state[1].state]
         seconds: dict[str, float] = defaultdict(float)
         for subject, _, _ in asked:
             drawn_scenarios(subject, 0, 0, examples)  # by neither

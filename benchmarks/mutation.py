@@ -40,9 +40,8 @@ from sentinel.laws.agreement import disagreements
 from sentinel.laws.law import Case
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.search.boundary_search import EXAMPLE_CHOICES, BoundarySearch, Drawn, drawn_scenarios, glimpses
+from sentinel.search.boundary_search import EXAMPLE_CHOICES, BoundarySearch, Drawn, drawn_scenarios, examples, glimpses
 from sentinel.search.checks import subjects
-from sentinel.search.examples import examples
 from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
@@ -214,7 +213,9 @@ class Judge:
     def _observed(self, law_session: LawSession, subject: Subject, plans: Scenario) -> Mapping[str, Any] | str:
         """What the boundary does in a scenario; why it refuses."""
         try:
-            return dict(law_session.observe(subject, {"": next(iter(plans[0][1].values()))}, subject.given)[""])
+            return dict(
+                law_session.observe(subject, {"": next(iter(plans[0][1].values()))}, subject.scenario_inputs)[""]
+            )
         except Undecidable as error:
             if error.failure.kind == "import":
                 raise

@@ -27,7 +27,7 @@ from sentinel.search.boundary_search import BoundarySearch
 from sentinel.search.checks import subjects
 from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
-from sentinel.worker.answers import Sat, of_session
+from sentinel.worker.answers import Replies, of_session
 from sentinel.worker.client import Options
 
 CATALOG = bundled_catalog()
@@ -47,9 +47,9 @@ class LocalBench(LawSession):
     """The boundary and the oracle in this very process."""
 
     def __init__(self, roots: tuple[str, ...]) -> None:
-        from sentinel.worker.serving import Sitting
+        from sentinel.worker.serving import Server
 
-        self._measuring_here, self._consulting_here = Sitting(roots, None), Sitting((), None)
+        self._measuring_here, self._consulting_here = Server(roots, None), Server((), None)
 
     def close(self) -> None:
         pass
@@ -59,12 +59,12 @@ class LocalBench(LawSession):
 
     def _exchange(
         self, request: Mapping[str, Any], calls: Mapping[str, Any], consultations: Mapping[str, Any]
-    ) -> tuple[Sat, Sat]:
+    ) -> tuple[Replies, Replies]:
         request = {**request, "device": "cpu"}
         reference = of_session(self._consulting_here.answer({**request, "calls": consultations}), consultations)
         answer = of_session(self._measuring_here.answer({**request, "calls": calls}), calls)
-        assert isinstance(answer, Sat)
-        assert isinstance(reference, Sat)
+        assert isinstance(answer, Replies)
+        assert isinstance(reference, Replies)
         return answer, reference
 
 

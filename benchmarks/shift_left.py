@@ -36,8 +36,7 @@ from sentinel.errors import SentinelError
 from sentinel.history import commits
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog, bundled_catalog
-from sentinel.search.boundary_search import BoundarySearch
-from sentinel.search.examples import Example, example
+from sentinel.search.boundary_search import BoundarySearch, Example, example
 from sentinel.settings import Settings
 from sentinel.sources import MirrorStore
 from sentinel.targets.refs import Ref
@@ -138,7 +137,7 @@ def _asked(
         comparison = Comparison(catalog, runner, target, (refs[0], refs[1]), boundaries=[recipe.boundary], until=until)
         found = [
             subject
-            for subject, known, _ in comparison.known.values()
+            for subject, known, _ in comparison.states.values()
             if known.contract == recipe.contract and recipe.boundary in subject.binding.paths
         ]
         if not found:

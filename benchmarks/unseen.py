@@ -27,16 +27,17 @@ from itertools import pairwise
 from pathlib import Path
 
 from sentinel.deciding.runner import Runner
-from sentinel.diff.comparing import Compared, Comparison
+from sentinel.diff.comparing import BoundaryDiff, Comparison
 from sentinel.diff.pairs import AFTER, BEFORE
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.history import commits
 from sentinel.history.bindings import Definitions, span_of, syntax_of
-from sentinel.history.coverage import STATES, coverage_of, unbound
+from sentinel.history.coverage import coverage_of, unbound
 from sentinel.history.gittrees import GitTrees, LargeObjectError
-from sentinel.history.held import Held, compared_at
-from sentinel.history.inventory import Function, Source, signal_functions
+from sentinel.history.held import compared_at
+from sentinel.history.inventory import STATES, Function, Source, signal_functions
 from sentinel.recipes.catalog import bundled_catalog
+from sentinel.search.inferred import Outcome
 from sentinel.sources import MirrorStore, open_checkout
 from sentinel.sources.gitbinary import GitError
 from sentinel.targets import Target
@@ -150,7 +151,7 @@ class Miner:
             for one in coverage_of(self.target, self.definitions, tree, sources).functions:
                 yield Touched(one.path, one.state, one.by)
 
-    def held(self, runner: Runner, bug: Bug) -> Iterator[Held]:
+    def held(self, runner: Runner, bug: Bug) -> Iterator[Outcome]:
         """What the bug's function, as if nobody had bound it, keeps at the fix and not at the parent."""
         sides = []
         for sha in (bug.fix, bug.parent):
@@ -229,7 +230,7 @@ def bugs_of(files: Sequence[Path]) -> list[Bug]:
 
 def seen(runner: Runner, miner: Miner, bug: Bug) -> Seen:
     refs = Ref("git", bug.parent), Ref("git", bug.fix)
-    found: list[Compared] = []
+    found: list[BoundaryDiff] = []
     refused = ""
     try:
         for one in Comparison(CATALOG, runner, miner.target, refs, examples=EXAMPLES).run():
@@ -256,15 +257,15 @@ def seen(runner: Runner, miner: Miner, bug: Bug) -> Seen:
         held = next(miner.held(runner, bug), None)
     except (SentinelError, GitError) as error:
         return Seen(bug, rank, f"{how}; by the lexicon: {error}", brought, states)
-    if held is None or held.outcome is None:
+    if held is None or held.why:
         said = held.why if held is not None else "not in the inventory at both"
-    elif held.outcome.broken:
-        best = min(held.outcome.broken, key=lambda one: one.rank)
+    elif held.broken:
+        best = min(held.broken, key=lambda one: one.rank)
         if not rank or best.rank < rank:
             rank, how = best.rank, f"{best.law.name if best.law else 'numbers'} of {bug.boundary}, by the lexicon"
         said = ""
     else:
-        said = "the same" if held.outcome.answered else f"refused: {next(iter(held.outcome.refused), '')}"
+        said = "the same" if held.answered else f"refused: {next(iter(held.refused), '')}"
     return Seen(bug, rank, how if rank else f"{how}; by the lexicon: {said}", brought, states)
 
 

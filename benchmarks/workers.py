@@ -72,7 +72,7 @@ def called(subject: Subject, target: Any, roots: tuple[str, ...]) -> Called | No
     """How a boundary is called; None where this revision has none."""
     try:
         calling.answer_at_import(target.at_import, roots)
-        boundary = probe.found(subject.binding, roots, frozenset(subject.given), "cpu")
+        boundary = probe.find_boundary(subject.binding, roots, frozenset(subject.scenario_inputs), "cpu")
     except Exception:
         return None
     for number in range(_DRAWN):

@@ -78,10 +78,7 @@ exit status: 0 yes or done, 1 no, 2 it could not be done, 130 interrupted
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
-
-    :returns: the exit status. argparse itself exits (0 for ``--help``, 2 for a wrong option).
-    """
+    """Run one command and give the exit status; argparse itself exits (0 for ``--help``, 2 for a wrong option)."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that has no dash must not end the command
     try:
@@ -126,25 +123,25 @@ def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None:
 
 
 def _cut(parser: argparse.ArgumentParser, words: list[str]) -> tuple[list[str], list[str]]:
-    """The words, and those after ``--`` where the command declares that it takes them (see :func:`console.command`):
-    argparse finds none behind options."""
+    """Cut off the words after ``--`` where the command declares that it takes them: argparse finds none behind
+    options."""
     (commands,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    chosen = commands.get(words[0]) if words else None
-    if chosen is None or chosen.get_default("own_command") is None or "--" not in words:
+    command = commands.get(words[0]) if words else None
+    if command is None or command.get_default("own_command") is None or "--" not in words:
         return words, []
     place = words.index("--")
     return words[:place], words[place + 1 :]
 
 
 def _current(words: Sequence[str]) -> list[str]:
-    """A command line under the names of today."""
+    """Translate a command line of earlier versions."""
     for old, new in RENAMED.items():
         if tuple(words[: len(old)]) == old:
             complain(f"`sentinel {' '.join(old)}` is now `sentinel {' '.join(new)}`")
             words = [*new, *words[len(old) :]]
             break
-    named = len(words) > 1 and (words[1] in ("-h", "--help") or not words[1].startswith("-"))
-    return [words[0], FIRST[words[0]], *words[1:]] if words and words[0] in FIRST and not named else list(words)
+    has_kind = len(words) > 1 and (words[1] in ("-h", "--help") or not words[1].startswith("-"))
+    return [words[0], FIRST[words[0]], *words[1:]] if words and words[0] in FIRST and not has_kind else list(words)
 
 
 def _parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:

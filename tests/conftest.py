@@ -1,7 +1,5 @@
 """What all tests share: a home of their own, the demo framework as trees and as a git repository, one warm worker."""
 
-from __future__ import annotations
-
 import os
 import signal
 import tempfile
@@ -34,7 +32,7 @@ from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.sources import Home, MirrorStore, open_checkout
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
-from sentinel.worker.answers import Sat
+from sentinel.worker.answers import Replies
 from sentinel.worker.client import Options, TargetProcess, Zygote
 
 pytest_plugins = ["pytester"]
@@ -149,7 +147,7 @@ def consult(zygote: Zygote) -> Iterator[Consult]:
         file = bundled_catalog().contracts[name].file
         calls = {variant: {"inputs": dict(inputs)} for variant, inputs in variants.items()}
         answer = references.consult({"contract": name, "contract_file": file, "calls": calls})
-        assert isinstance(answer, Sat), answer
+        assert isinstance(answer, Replies), answer
         assert all(part.observation is not None for part in answer.answers.values()), answer
         return {variant: dict(part.observation or {}) for variant, part in answer.answers.items()}
 

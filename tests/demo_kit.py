@@ -1,7 +1,5 @@
 """A kit for testing Sentinel on the demo framework: revisions as trees and commits, recipes, probes without recipes."""
 
-from __future__ import annotations
-
 import os
 import select
 import shutil

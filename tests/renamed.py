@@ -1,7 +1,5 @@
 """Looks through a history for boundaries under names that their adapter does not know."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +30,7 @@ class Seen:
     def missing(self) -> bool:
         """Whether the framework has the thing, and the adapter does not reach it."""
         one = self.where
-        return bool(self.alike) or (one.found is not None and not one.lacks and bool(one.needs))
+        return bool(self.alike) or (one.definition is not None and not one.lacks and bool(one.needs))
 
 
 def revisions(mirror: Path, head: str) -> dict[str, Commit]:
@@ -66,7 +64,10 @@ class _Search:
         self._files, self._definitions, self._trees, self._seen = files, definitions, trees, seen
         self._rows = lru_cache(maxsize=None)(self._rows_of)
         self._nearest = [
-            [_nearest(ones, number) if one.found is None and not one.lacks else None for number, one in enumerate(ones)]
+            [
+                _nearest(ones, number) if one.definition is None and not one.lacks else None
+                for number, one in enumerate(ones)
+            ]
             for ones in seen
         ]
         self._holders: dict[tuple[bytes, ...], set[_Place]] = defaultdict(set)
@@ -76,7 +77,7 @@ class _Search:
         self._near = lru_cache(maxsize=None)(self._near_in)
 
     def completed(self) -> list[list[Seen]]:
-        there = [{one.found.place for one in ones if one.found} for ones in zip(*self._seen)]
+        there = [{one.definition.place for one in ones if one.definition} for ones in zip(*self._seen)]
         return [
             [
                 Seen(one, tuple(self._alike(*near, number, there[number])) if near else ())
@@ -120,7 +121,9 @@ class _Search:
 
 def _nearest(ones: Sequence[Sighting], number: int) -> tuple[int, Definition] | None:
     """The nearest revision that has a boundary, and its function there."""
-    there = [(n, one.found) for n, one in enumerate(ones) if one.found and one.found.name.kind == "function"]
+    there = [
+        (n, one.definition) for n, one in enumerate(ones) if one.definition and one.definition.name.kind == "function"
+    ]
     return min(there, key=lambda item: abs(item[0] - number), default=None)
 
 

@@ -1,7 +1,5 @@
 """The packages of ``sentinel/`` import one way along the data flow, as docs/architecture.md says."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

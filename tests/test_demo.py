@@ -1,7 +1,5 @@
 """The adapter that teaches: every binding of it reproduces its bug, and shows it fixed on the fixed twin."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``--sentinel-against``: what a revision changes, as pytest items that fail on what is for the worse alone."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """``sentinel discover`` and ``sentinel list boundaries`` on the demo framework."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The pages of docs/ build without a dead link, and so do the links of the pages at the top."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import subprocess

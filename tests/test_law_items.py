@@ -1,7 +1,5 @@
 """Laws as pytest items: which there are by default, how they are named, what they pass and fail with."""
 
-from __future__ import annotations
-
 import json
 import re
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The pytest side in-process: selection, ids, outcomes, what a failure shows, what a mistake is told."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -207,20 +205,6 @@ def test_a_failure_shows_what_there_is_to_know(pytester, recipes, pins):
         ]
     )
     assert file.is_file()
-
-
-def test_an_exception_shows_upstreams_traceback(pytester, recipes, pins):
-    scenario = {**MASKED_TOKENS["scenario"], "loss_agg_mode": "seq-mean"}
-    write_recipe(recipes, MASKED_TOKENS, pins=pins[:1], scenario=scenario)
-    result = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        [
-            "*expected reproduced, got inconclusive",
-            "*ValueError: unknown loss_agg_mode 'seq-mean'*",
-            "*File *demo_rl/losses.py*",
-        ]
-    )
 
 
 @pytest.mark.parametrize(("revision", "outcome"), [("broken", "failed"), ("fixed", "passed"), ("syntax", "failed")])

@@ -1,11 +1,8 @@
 """The pytest side in processes of its own: what an uninvolved run pays, xdist, two runs at once, Ctrl-C."""
 
-from __future__ import annotations
-
 import json
 import os
 import select
-import shlex
 import signal
 import subprocess
 import sys
@@ -120,6 +117,7 @@ def test_under_xdist_deciding_nothing_is_no_success(folder, tmp_path, monkeypatc
     assert status == pytest.ExitCode.NO_TESTS_COLLECTED, text
 
 
+@pytest.mark.nightly
 def test_two_runs_at_once(folder, tmp_path, demo_repository, monkeypatch):
     """One report folder, one cold store: both decide everything, write the same, and never load torch themselves."""
     from sentinel.recipes.catalog import bundled_catalog
@@ -140,23 +138,6 @@ def test_two_runs_at_once(folder, tmp_path, demo_repository, monkeypatch):
 
 
 # -- Ctrl-C ------------------------------------------------------------------------------------------------------------
-
-
-def test_what_tests_start_obeys_ctrl_c_whatever_their_parent_ignores(pytester):
-    (pytester.path / "conftest.py").write_text((Path(__file__).parent / "conftest.py").read_text())
-    pytester.makepyfile(
-        """
-        import subprocess, sys
-        def test_it():
-            asked = [sys.executable, "-c", "import signal; print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"]
-            assert subprocess.run(asked, capture_output=True, text=True).stdout == "False\\n"
-        """
-    )
-    # A shell's trap is what `command &` of a script does too.
-    words = f"trap '' INT; exec {shlex.join([*COMMAND, '-q', str(pytester.path)])}"
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-    done = subprocess.run(["sh", "-c", words], cwd=pytester.path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
 
 
 WAITING = """

@@ -1,9 +1,8 @@
 """Other people's reporters beside Sentinel's items: JUnit, SARIF, GitHub, and four plugins that read reports."""
 
-from __future__ import annotations
-
 import json
 import xml.etree.ElementTree as ElementTree
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -30,20 +29,39 @@ def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     return result
 
 
-def test_junit_properties(pytester, ask):
-    run(pytester, *ask, "--junitxml=junit.xml")
-    found = {
-        item.get("name"): item.get("value") for item in ElementTree.parse(pytester.path / "junit.xml").iter("property")
-    }
-    assert found["sentinel_verdict"] == "reproduced"
-    assert found["sentinel_bug"] == "DEMO-MASKED-TOKENS"
+#: The module of a reporter -> its options.
+REPORTERS = {
+    "pytest_html": ["--html=page.html", "--self-contained-html"],
+    "pytest_reportlog": ["--report-log=log.jsonl"],
+    "pytest_jsonreport": ["--json-report", "--json-report-file=report.json"],
+    "allure_pytest": ["--alluredir=allure"],
+}
 
 
-def test_sarif(pytester, ask):
-    run(pytester, *ask, "--sentinel-sarif=run.sarif")
+def test_each_says_what_failed_beside_the_others(pytester, ask):
+    """Those that are installed (extra ``reporters``), and pytest's and Sentinel's own."""
+    there = [name for name in REPORTERS if find_spec(name)]
+    options = [option for name in there for option in REPORTERS[name]]
+    run(pytester, *ask, "--junitxml=junit.xml", "--sentinel-sarif=run.sarif", *options)
+    properties = ElementTree.parse(pytester.path / "junit.xml").iter("property")
+    found = {item.get("name"): item.get("value") for item in properties}
+    assert (found["sentinel_verdict"], found["sentinel_bug"]) == ("reproduced", "DEMO-MASKED-TOKENS")
     (found,) = json.loads((pytester.path / "run.sarif").read_text())["runs"]
     place = found["results"][0]["locations"][0]["physicalLocation"]
     assert place["artifactLocation"]["uri"] == "demo_rl/losses.py"
+    if "pytest_html" in there:
+        assert "DEMO-MASKED-TOKENS" in (pytester.path / "page.html").read_text()
+    if "pytest_reportlog" in there:
+        lines = [json.loads(line) for line in (pytester.path / "log.jsonl").read_text().splitlines()]
+        (report,) = [line for line in lines if line.get("when") == "call"]
+        assert ["sentinel_verdict", "reproduced"] in report["user_properties"]
+    if "pytest_jsonreport" in there:
+        (found,) = json.loads((pytester.path / "report.json").read_text())["tests"]
+        assert found["outcome"] == "failed"
+        assert {"sentinel_verdict": "reproduced"} in found["user_properties"]
+    if "allure_pytest" in there:
+        (file,) = (pytester.path / "allure").glob("*-result.json")
+        assert json.loads(file.read_text())["status"] in ("failed", "broken")
 
 
 def test_github(pytester, ask, monkeypatch, tmp_path):
@@ -56,32 +74,3 @@ def test_github(pytester, ask, monkeypatch, tmp_path):
     place = r"file=broken/demo_rl/losses\.py,line=\d+,endLine=\d+"
     result.stdout.re_match_lines([rf"::error {place},title=DEMO-MASKED-TOKENS.*"])
     assert "DEMO" in (tmp_path / "summary.md").read_text()
-
-
-def test_pytest_html(pytester, ask):
-    pytest.importorskip("pytest_html", reason="pytest-html is not installed (extra reporters)")
-    run(pytester, *ask, "--html=page.html", "--self-contained-html")
-    assert "DEMO-MASKED-TOKENS" in (pytester.path / "page.html").read_text()
-
-
-def test_pytest_reportlog(pytester, ask):
-    pytest.importorskip("pytest_reportlog", reason="pytest-reportlog is not installed (extra reporters)")
-    run(pytester, *ask, "--report-log=log.jsonl")
-    lines = [json.loads(line) for line in (pytester.path / "log.jsonl").read_text().splitlines()]
-    (report,) = [line for line in lines if line.get("when") == "call"]
-    assert ["sentinel_verdict", "reproduced"] in report["user_properties"]
-
-
-def test_pytest_json_report(pytester, ask):
-    pytest.importorskip("pytest_jsonreport", reason="pytest-json-report is not installed (extra reporters)")
-    run(pytester, *ask, "--json-report", "--json-report-file=report.json")
-    (found,) = json.loads((pytester.path / "report.json").read_text())["tests"]
-    assert found["outcome"] == "failed"
-    assert {"sentinel_verdict": "reproduced"} in found["user_properties"]
-
-
-def test_allure(pytester, ask):
-    pytest.importorskip("allure_pytest", reason="allure-pytest is not installed (extra reporters)")
-    run(pytester, *ask, "--alluredir=allure")
-    (file,) = (pytester.path / "allure").glob("*-result.json")
-    assert json.loads(file.read_text())["status"] in ("failed", "broken")

@@ -56,7 +56,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         get_version = staticmethod(lambda: 0)
 
         def __init__(self) -> None:
-            self.config, self.device, self.logger = config, "cpu", boundary.module.logger
+            self.config, self.device, self.logger = config, boundary.device, boundary.module.logger
             self.parallel_helper = stand_in(dp_size=count, sp_size=1, tp_size=1)
             self.model_config, self.enable_tree_training = stand_in(model_type="qwen2"), False
             self.is_vision_model = False

@@ -516,7 +516,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         metrics: dict[str, Any] = boundary.function(strategy, data, loss)
         return metrics
 
-    with own_randomness(), swapped(boundary.module, "current_platform", stand_in(device_type="cpu")):
+    with own_randomness(), swapped(boundary.module, "current_platform", stand_in(device_type=boundary.device)):
         metrics_of_ranks = on_ranks(count, rank)
     (sum(loss * slope for loss, slope in losses) / count).backward()
     reported = {name: sum(sum(one[f"actor/{name}@sum"]) for one in metrics_of_ranks) for name in ("pg_loss", "kl_loss")}

@@ -260,7 +260,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     )
     fields["advantages"] = _shares(boundary, inputs, fields)
     if inputs["ref_log_probs"] is not None:
-        fields["base_action_log_probs"] = inputs["ref_log_probs"]
+        fields["base_action_log_probs"] = inputs["ref_log_probs"].cpu()
     by_tokens = hasattr(boundary.imported[CONFIG].TrainerConfig, "max_tokens_per_microbatch")
     if inputs["max_tokens_per_microbatch"] is not None and not by_tokens:
         raise AbsentError("not in this version: a microbatch has a number of rows, and none of tokens")

@@ -69,7 +69,8 @@ def _estimator(names: tuple[str, ...], boundary: Any, inputs: Mapping[str, Any])
     rest = taken(_group(inputs), *(names or inputs))
     if rest.get("norm_by_std") is True and "norm_adv_by_std_in_grpo" not in boundary.parameters:
         del rest["norm_by_std"]  # GRPO had no such switch until #990, and divided
-    with swapped(sys.modules.get(_GROUPWISE), "get_torch_device", lambda: "cpu"):  # once torch.cpu, which is no device
+    # Without a GPU it answers torch.cpu, which is no device.
+    with swapped(sys.modules.get(_GROUPWISE), "get_torch_device", lambda: boundary.device):
         return boundary.invoke(rest)
 
 

@@ -162,9 +162,9 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     data = proto(batch=batch, meta_info={"temperature": 1.0})
     with (
         swapped(tensordict.TensorDict, "cuda", lambda self: self),
-        swapped(torch.cuda, "current_device", lambda: "cpu"),
+        swapped(torch.cuda, "current_device", lambda: "cpu" if boundary.device == "cpu" else 0),
         _unmeasured(boundary),
-        swapped(boundary.module, "get_device_id", lambda: "cpu"),
+        swapped(boundary.module, "get_device_id", lambda: boundary.device),
     ):
         metrics = boundary.function(actor, data)
     kl_loss = metrics.get("actor/kl_loss") if actor.config.use_kl_loss else None
@@ -200,7 +200,7 @@ def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         batch=tensordict.TensorDict(batch, batch_size=[len(mask)]),
         meta_info={"micro_batch_size": len(mask), "use_dynamic_bsz": False},
     )
-    with _unmeasured(boundary), swapped(boundary.module, "get_device_id", lambda: "cpu"):
+    with _unmeasured(boundary), swapped(boundary.module, "get_device_id", lambda: boundary.device):
         return {"values": boundary.function(critic, data)}
 
 
@@ -258,7 +258,7 @@ def forward_backward(boundary: Any, data: Any, tokens: int, ranks: int, step: Ca
     """
     module = boundary.imported[_ENGINE]
     summed = swapped(torch.distributed, "all_reduce", lambda value, **_: value.fill_(tokens))
-    with summed, swapped(module, "get_device_id", lambda: "cpu"):
+    with summed, swapped(module, "get_device_id", lambda: boundary.device):
         return _engine(module, ranks, step).forward_backward_batch(data, loss_function=None, forward_only=False)
 
 
@@ -508,11 +508,11 @@ def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, sta
             train_mode=lambda **_: contextlib.nullcontext(),
         )  # fmt: skip
         profiler = stand_in(step=lambda: None)
-        worker = stand_in(engine=engine, train_batch=train_batch, profiler=profiler, device_name="cpu")
+        worker = stand_in(engine=engine, train_batch=train_batch, profiler=profiler, device_name=boundary.device)
         inspect.unwrap(boundary.imported[_WORKER].TrainingWorker.train_mini_batch)(worker, parts[rank])
 
-    on_cpu = swapped(boundary.imported[_ENGINE], "get_device_id", lambda: "cpu")
-    with on_cpu, swapped(boundary.imported[_WORKER], "Timer", lambda **_: contextlib.nullcontext()):
+    its_device = swapped(boundary.imported[_ENGINE], "get_device_id", lambda: boundary.device)
+    with its_device, swapped(boundary.imported[_WORKER], "Timer", lambda **_: contextlib.nullcontext()):
         on_ranks(len(models), work)
     return _tensordict(boundary, {}, metrics={"mfu": 0.0})
 

@@ -23,7 +23,7 @@ from sentinel.commands.console import (
     say_json,
     say_table,
 )
-from sentinel.commands.known import known, settings_options, target_named
+from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.configuration.command_line import of_script, of_words
 from sentinel.configuration.composing import HydraMissingError, NotComposedError, composed, named, search_path
 from sentinel.configuration.declared import options_of
@@ -82,7 +82,7 @@ def declare(commands: Commands, text: str) -> None:
 def _audit(arguments: argparse.Namespace) -> int:
     if arguments.repo and arguments.python:
         raise SentinelError("--repo is a working tree, --python an environment; give one of them")
-    catalog, settings = known(arguments)
+    catalog, settings = catalog_and_settings(arguments)
     target = target_named(catalog, arguments.target)
     if arguments.repo and not arguments.repo.is_dir():
         raise SentinelError(f"--repo {arguments.repo}: no such folder; name a working tree of {target.name}")
@@ -99,16 +99,19 @@ def _audit(arguments: argparse.Namespace) -> int:
     why_not = None
     if data is not None and checkout is not None:
         data, why_not = _composed(arguments.config, data, catalog, target, checkout)
-    given = _given(data, single)
+    configuration = _configuration(data, single)
     typed = [name for name, _ in single[len(launched) :]]
-    run = None if given is None else _run(catalog, target, given, typed, checkout)
+    run = None if configuration is None else _run(catalog, target, configuration, typed, checkout)
     if data is not None and why_not is not None:
         _tell_of_bases(arguments.config, data, run, why_not)
     bugs = sorted((Bug(item, reach(item.recipe.affects, run) if run else None) for item in there), key=Bug.order)
     bugs = [bug for bug in bugs if bug.realism != "unreachable"]
-    name = _name(decisions, target.name)
+    name = _name(checkout, target.name)
     if arguments.sarif:
-        _write(arguments.sarif, [bug for bug in bugs if bug.answer != "does not"], target)
+        results = [(evidence(bug.decision), "") for bug in bugs if bug.answer != "does not"]
+        write_atomically(
+            arguments.sarif, sarif(results, {target.name: target.repository}), "name another file with --sarif"
+        )
     if arguments.json:
         say_json(_plain(name, decisions, bugs, run))
     else:
@@ -137,10 +140,7 @@ def _launched(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Bug:
-    """A known bug that the copy has.
-
-    :ivar reach: whether the configuration reaches it; None where none was given.
-    """
+    """A known bug that the copy has; ``reach`` is None without a configuration."""
 
     decision: Decision
     reach: Reach | None
@@ -168,16 +168,16 @@ class Bug:
         return order(self.document), self.decision.recipe.bug_id
 
 
-def _given(data: Mapping[Any, Any] | None, single: Sequence[tuple[str, Any]]) -> dict[str, str] | None:
-    """What the configuration says, single settings over those of the file; None where nothing was given."""
+def _configuration(data: Mapping[Any, Any] | None, single: Sequence[tuple[str, Any]]) -> dict[str, str] | None:
+    """Merge single settings over those of the file; None where there are neither."""
     if data is None and not single:
         return None
-    given = {name: text for name, text in flattened(settings_of(data or {})).items() if text != MISSING}
+    configuration = {name: text for name, text in flattened(settings_of(data or {})).items() if text != MISSING}
     for name, value in single:
         below = f"{name}."
-        given = {other: text for other, text in given.items() if not other.startswith(below)}
-        given |= flattened({name: value})
-    return given
+        configuration = {other: text for other, text in configuration.items() if not other.startswith(below)}
+        configuration |= flattened({name: value})
+    return configuration
 
 
 def _setting(word: str) -> tuple[str, Any]:
@@ -195,11 +195,11 @@ def _setting(word: str) -> tuple[str, Any]:
 def _run(
     catalog: Catalog,
     target: Target,
-    given: Mapping[str, str],
+    configuration: Mapping[str, str],
     typed: Sequence[str],
     checkout: Checkout | None,
 ) -> Training:
-    run = training(given, options_of(catalog, target, checkout) if checkout else ())
+    run = training(configuration, options_of(catalog, target, checkout) if checkout else ())
     if run.options is not None:
         for name in typed:
             if run.options.closed(name):
@@ -215,8 +215,8 @@ def _composed(
     if not named(data):
         return data, None
     folders, left_out = search_path(data, catalog, target, checkout)
-    for told in left_out:
-        complain(f"{file}: {told}")
+    for sentence in left_out:
+        complain(f"{file}: {sentence}")
     try:
         return composed(file, folders), None
     except NotComposedError as error:
@@ -248,29 +248,27 @@ def _decide(arguments: argparse.Namespace, catalog: Any, settings: Any, recipes:
     return decisions
 
 
-def _name(decisions: list[Decision], target: str) -> str:
-    checkout = next((item.checkout for item in decisions if item.checkout), None)
-    if checkout is None:
-        return target
-    if checkout.version:
+def _name(checkout: Checkout | None, target: str) -> str:
+    if checkout is not None and checkout.version:
         return f"{target} {checkout.version}"
-    return f"{target} at {checkout.commit[:12]}" if checkout.commit else target
+    return f"{target} at {checkout.commit[:12]}" if checkout is not None and checkout.commit else target
 
 
 def _tell(name: str, bugs: Sequence[Bug], run: Training | None, hardening: int, undecided: int) -> None:
-    """In words first, then what a person has to read."""
+    """Print the counts in words, then what a person has to read."""
     worst: dict[str, str] = {}  # a bug counts once, by the worst that any of its recipes says
     for bug in sorted(bugs, key=lambda bug: ("hits", "only if", "does not").index(bug.answer)):
         worst.setdefault(root(bug.document), bug.answer)
     answers = Counter(worst.values())
-    said = f"{_counted(bugs)} {'is' if len(worst) == 1 else 'are'} in {name}"
+    rows = ({"target": "", "root": root(bug.document), "realism": bug.realism} for bug in bugs)
+    head = f"{roots(rows)} {'is' if len(worst) == 1 else 'are'} in {name}"
     if run is None:
-        say(f"{said}.")
+        say(f"{head}.")
         if bugs:
             say_table(("bug", "severity", "realism", "it concerns"), [_row(bug) for bug in bugs])
     else:
         say(
-            f"{said}: {answers['hits']} hit you, {answers['only if']} only if more is so, {answers['does not']} do not."
+            f"{head}: {answers['hits']} hit you, {answers['only if']} only if more is so, {answers['does not']} do not."
         )
         for answer, heading in (("hits", "hits you"), ("only if", "hits you only if …")):
             if answers[answer]:
@@ -288,24 +286,20 @@ def _tell(name: str, bugs: Sequence[Bug], run: Training | None, hardening: int, 
         say(f"{undecided} more could not be decided here: not in this version, or not to be imported")
 
 
-def _counted(bugs: Sequence[Bug]) -> str:
-    return roots({"target": "", "root": root(bug.document), "realism": bug.realism} for bug in bugs)
-
-
 def _tell_of(bug: Bug) -> None:
-    recipe, found = bug.decision.recipe, bug.reach
-    assert found is not None
-    say(f"  {recipe.bug_id}" + (f" ({told})" if (told := grade(recipe.document)) else ""))
+    recipe, reach = bug.decision.recipe, bug.reach
+    assert reach is not None
+    say(f"  {recipe.bug_id}" + (f" ({label})" if (label := grade(recipe.document)) else ""))
     say(f"    {' '.join(str(recipe.document.get('effect') or recipe.title).split())}")
     fault = "something else fails first" if bug.realism == "fault" and bug.reached else ""
-    only_if = "; ".join(filter(None, [found.where, fault]))
+    only_if = "; ".join(filter(None, [reach.where, fault]))
     if only_if:
-        say(f"    only {'if' if found.settings else 'for'} {visible(only_if)}")
+        say(f"    only {'if' if reach.settings else 'for'} {visible(only_if)}")
     how = "" if recipe.affects else reached(recipe.document)
     if how:
         say(f"    how a run gets there: {visible(how)}")
-    elif bug.reached or not found.where:
-        say(f"    because {visible(found.because)}")
+    elif bug.reached or not reach.where:
+        say(f"    because {visible(reach.because)}")
     if recipe.until:
         say(f"    until it is fixed, set {visible(settings_in_words(recipe.until))}")
 
@@ -316,13 +310,12 @@ def _row(bug: Bug) -> tuple[str, ...]:
     return recipe.bug_id, str(recipe.document.get("severity") or ""), bug.realism, concerns
 
 
-def _write(file: Path, bugs: Sequence[Bug], target: Target) -> None:
-    text = sarif([(evidence(bug.decision), "") for bug in bugs], {target.name: target.repository})
-    write_atomically(file, text, "name another file with --sarif")
-
-
 def _plain(name: str, decisions: Sequence[Decision], bugs: Sequence[Bug], run: Training | None) -> dict[str, Any]:
-    reaches = {bug.decision.recipe.bug_id: bug.reach for bug in bugs if bug.reach}
+    reaches = {
+        bug.decision.recipe.bug_id: {"reach": bug.reach.answer, "because": bug.reach.because, "where": bug.reach.where}
+        for bug in bugs
+        if bug.reach
+    }
     defaults = {"trainer": run.options.name, "file": run.options.file} if run and run.options else None
     return {
         "copy": name,
@@ -336,12 +329,8 @@ def _plain(name: str, decisions: Sequence[Decision], bugs: Sequence[Bug], run: T
                 "realism": realism(item.recipe.document),
                 "affects": [str(entry) for entry in item.recipe.affects],
                 "until": dict(item.recipe.until),
-                **_reach_plain(reaches.get(item.recipe.bug_id)),
+                **reaches.get(item.recipe.bug_id, {}),
             }
             for item in decisions
         ],
     }
-
-
-def _reach_plain(found: Reach | None) -> dict[str, str]:
-    return {"reach": found.answer, "because": found.because, "where": found.where} if found else {}

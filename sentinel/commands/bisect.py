@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from sentinel.commands.console import Commands, command, counted, json_option, progress, say, say_json
-from sentinel.commands.known import known, settings_options
+from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.errors import SentinelError
 from sentinel.history.bisection import Bisection, bisect
 from sentinel.history.chronicle import plain_commit
@@ -37,58 +37,55 @@ def declare(commands: Commands, text: str) -> None:
 
 
 def _bisect(arguments: argparse.Namespace) -> int:
-    catalog, settings = known(arguments)
+    catalog, settings = catalog_and_settings(arguments)
     recipe = recipe_named(catalog, arguments.bug)
     ledger = Ledger(catalog, settings, catalog.targets[recipe.target])
     good, bad = ledger.commit(arguments.good), ledger.commit(arguments.bad)
     with progress() as tell, ledger.deciding([recipe], lambda: ledger.local(1)) as decide:
 
-        def told(commit: Commit, entry: ClosureVerdict, left: int) -> None:
-            tell(f"{commit.sha[:9]} is {_verdict(entry)}; {counted(left, 'commit')} left")
+        def report(commit: Commit, entry: ClosureVerdict, left: int) -> None:
+            kind = f" ({entry.kind})" if entry.kind else ""
+            tell(f"{commit.sha[:9]} is {entry.verdict}{kind}; {counted(left, 'commit')} left")
 
         tell(f"deciding the two ends of {recipe.bug_id}")
-        found = bisect(ledger.mirror, good, bad, lambda c: decide(c)[recipe.bug_id], told)
+        bisection = bisect(ledger.mirror, good, bad, lambda c: decide(c)[recipe.bug_id], report)
     if arguments.json:
-        say_json(_plain(recipe, found))
+        say_json(_plain(recipe, bisection))
     else:
-        say("\n".join(_said(recipe, found)))
-    return 0 if found.found else 1
+        say("\n".join(_lines(recipe, bisection)))
+    return 0 if bisection.first else 1
 
 
 def recipe_named(catalog: Catalog, bug: str) -> Recipe:
     """:raises SentinelError: for a bug that no recipe pins, with the nearest; or for a pattern of several."""
-    found = find_recipes(catalog, (), [bug])
-    if len(found) > 1:
-        raise SentinelError(f"{bug!r} is {len(found)} bugs; name one of them")
-    return found[0]
+    recipes = find_recipes(catalog, (), [bug])
+    if len(recipes) > 1:
+        raise SentinelError(f"{bug!r} is {len(recipes)} bugs; name one of them")
+    return recipes[0]
 
 
-def _said(recipe: Recipe, found: Bisection) -> list[str]:
-    what = "brought" if found.seeks == "bad" else "took away"
-    steps = f"{counted(len(found.steps), 'step')}, {found.skipped} skipped"
-    if found.found is None:
+def _lines(recipe: Recipe, bisection: Bisection) -> list[str]:
+    what = "brought" if bisection.seeks == "bad" else "took away"
+    steps = f"{counted(len(bisection.steps), 'step')}, {bisection.skipped} skipped"
+    if bisection.first is None:
         lines = [f"one of these commits {what} {recipe.bug_id}; those beside the change could not be decided ({steps})"]
-        return lines + [f"  {_named(commit)}" for commit in found.suspects]
-    return [f"{_named(found.found)}", f"{what} {recipe.bug_id} ({steps})"]
+        return lines + [f"  {_named(commit)}" for commit in bisection.suspects]
+    return [f"{_named(bisection.first)}", f"{what} {recipe.bug_id} ({steps})"]
 
 
 def _named(commit: Commit) -> str:
     return f"{commit.sha} {commit.date[:10]} {commit.subject}"
 
 
-def _verdict(entry: ClosureVerdict) -> str:
-    return f"{entry.verdict} ({entry.kind})" if entry.kind else entry.verdict
-
-
-def _plain(recipe: Recipe, found: Bisection) -> dict[str, Any]:
+def _plain(recipe: Recipe, bisection: Bisection) -> dict[str, Any]:
     return {
         "bug_id": recipe.bug_id,
         "target": recipe.target,
-        "seeks": found.seeks,
+        "seeks": bisection.seeks,
         "steps": [
             {**plain_commit(commit), "verdict": entry.verdict, "kind": entry.kind, "reason": entry.reason}
-            for commit, entry in found.steps
+            for commit, entry in bisection.steps
         ],
-        "found": plain_commit(found.found) if found.found else None,
-        "suspects": [plain_commit(commit) for commit in found.suspects],
+        "found": plain_commit(bisection.first) if bisection.first else None,
+        "suspects": [plain_commit(commit) for commit in bisection.suspects],
     }

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from sentinel.commands.console import Commands, command, json_option, progress, say, say_json, say_table
-from sentinel.commands.known import known, settings_options, target_named
+from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.errors import Unavailable
 from sentinel.recipes.catalog import Catalog
 from sentinel.targets import Target
@@ -40,7 +40,7 @@ def declare(commands: Commands) -> None:
 
 
 def _boundaries(arguments: argparse.Namespace) -> int:
-    catalog, settings = known(arguments)
+    catalog, settings = catalog_and_settings(arguments)
     targets = (
         [target_named(catalog, arguments.target)]
         if arguments.target
@@ -85,22 +85,22 @@ def _boundaries(arguments: argparse.Namespace) -> int:
     return 1 if any(row["there"] == "no" for row in rows) else 0
 
 
-def _rows(catalog: Catalog, target: Target, seen: Sequence[Sighting] | None) -> list[dict[str, Any]]:
-    """What there is to say of each binding; whether it is there only where a ref was looked at: ``other version`` where
-    the adapter says in ``requires`` that only some have it."""
+def _rows(catalog: Catalog, target: Target, sightings: Sequence[Sighting] | None) -> list[dict[str, Any]]:
+    """Make a row for each binding; ``there`` is empty without a ref, and ``other version`` where the adapter says in
+    ``requires`` that only some have it."""
     from sentinel.search.checks import subjects
 
-    found, omitted = subjects(catalog, target.name)
-    laws = {id(subject.binding): tuple(law.name for law in subject.laws) for subject in found}
+    searchable, omitted = subjects(catalog, target.name)
+    laws = {id(subject.binding): tuple(law.name for law in subject.laws) for subject in searchable}
     reasons = {item.boundary: item.reason for item in omitted if not item.law}
     rows = []
-    for binding, one in zip_longest(target.bindings, seen or ()):
+    for binding, one in zip_longest(target.bindings, sightings or ()):
         contract = catalog.contracts[binding.contract]
         note = "" if id(binding) in laws else reasons.get(binding.boundary, "")
         there = ""
         if one is not None:
             there = "yes" if one.bound else "other version" if one.lacks or binding.requires else "no"
-            path = one.found.path if one.found else binding.boundary
+            path = one.definition.path if one.definition else binding.boundary
             note = note or (f"as {path}" if path != binding.boundary else one.needs and f"{one.needs} is not there")
         rows.append(
             {
@@ -119,8 +119,8 @@ def _rows(catalog: Catalog, target: Target, seen: Sequence[Sighting] | None) -> 
 
 
 def left_unbound(target: Target, definitions: Definitions) -> list[tuple[str, str, str]]:
-    """(target, path, reason) of functions that are not bound: those that the adapter names, and the public ones beside
-    bound ones, which have no reason."""
+    """Give (target, path, reason) of functions that are not bound: those that the adapter names, and the public ones
+    beside bound ones, which have no reason."""
     bound = {path for binding in target.bindings for path in binding.paths}
     left = [(target.name, path, reason) for path, reason in target.unbound.items()]
     for module, place in dict.fromkeys(definitions.module_of("", path) for path in sorted(bound)):

@@ -47,18 +47,24 @@ def _days(text: str) -> float:
 
 def _list(arguments: argparse.Namespace) -> int:
     home = Home.default()
-    found = entries(home)
+    contents = entries(home)
     if arguments.json:
-        say_json([{**asdict(entry), "path": str(entry.path), "last_used": _when(entry.last_used)} for entry in found])
+        moments = [datetime.fromtimestamp(entry.last_used, timezone.utc) for entry in contents]
+        say_json(
+            [
+                {**asdict(entry), "path": str(entry.path), "last_used": moment.isoformat(timespec="seconds")}
+                for entry, moment in zip(contents, moments)
+            ]
+        )
         return 0
-    if not found:
+    if not contents:
         say(f"the cache in {home.path} is empty")
         return 0
     rows = [
-        (e.kind, e.owner, e.name[:40], size(e.size), _ago(e.last_used), "in use" if e.in_use else "") for e in found
+        (e.kind, e.owner, e.name[:40], size(e.size), _ago(e.last_used), "in use" if e.in_use else "") for e in contents
     ]
     say_table(("kind", "of", "name", "size", "last used", ""), rows)
-    say(f"{counted(len(found), 'thing')}, {size(sum(entry.size for entry in found))} in {home.path}")
+    say(f"{counted(len(contents), 'thing')}, {size(sum(entry.size for entry in contents))} in {home.path}")
     return 0
 
 
@@ -72,10 +78,6 @@ def _prune(arguments: argparse.Namespace) -> int:
         say(f"removed {entry.kind} {entry.owner} {entry.name}")
     say(f"{counted(len(gone), 'thing')} removed, {size(sum(entry.size for entry in gone))} freed")
     return 0
-
-
-def _when(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
 
 
 def _ago(seconds: float) -> str:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from sentinel.commands.console import Commands, command, counted, json_option, progress, say, say_json
-from sentinel.commands.known import RUN, evidence_folders, evidence_option, known, settings_options
+from sentinel.commands.options import RUN, catalog_and_settings, evidence_folders, evidence_option, settings_options
 from sentinel.errors import SentinelError
 from sentinel.history import nightly
 from sentinel.history.ledger import Ledger
@@ -52,26 +52,26 @@ def _changes(arguments: argparse.Namespace) -> int:
     for folder in (source, baseline):
         if not folder.is_dir():
             raise SentinelError(f"no such folder: {folder}; run pytest with --sentinel-target first, or give another")
-    found = nightly.changes(source, baseline, arguments.across_refs)
-    if found and not arguments.no_bisect:
-        catalog, settings = known(arguments)
+    changes = nightly.changes(source, baseline, arguments.across_refs)
+    if changes and not arguments.no_bisect:
+        catalog, settings = catalog_and_settings(arguments)
         recipes = {recipe.bug_id: recipe for recipe in find_recipes(catalog, tuple(sorted(catalog.targets)))}
         with progress() as tell:
-            told = []
+            results = []
             searched = nightly.with_commits(
-                found, recipes, lambda target: Ledger(catalog, settings, catalog.targets[target])
+                changes, recipes, lambda target: Ledger(catalog, settings, catalog.targets[target])
             )
             for change in searched:
-                told.append(change)
-                tell(f"{len(told)} of {counted(len(found), 'change')}: {change.target} {change.subject}")
-            found = told
+                results.append(change)
+                tell(f"{len(results)} of {counted(len(changes), 'change')}: {change.target} {change.subject}")
+            changes = results
     if arguments.json:
-        say_json([change.plain() for change in found])
+        say_json([change.plain() for change in changes])
     elif arguments.format == "markdown":
-        sys.stdout.write(_markdown(found))
+        sys.stdout.write(_markdown(changes))
     else:
-        say("\n".join(line for change in found for line in _lines(change)) or "nothing changed")
-    failing = [change for change in found if not arguments.worse or change.worse]
+        say("\n".join(line for change in changes for line in _lines(change)) or "nothing changed")
+    failing = [change for change in changes if not arguments.worse or change.worse]
     return 1 if failing else 0
 
 
@@ -87,12 +87,12 @@ def _lines(change: Change) -> list[str]:
     return lines
 
 
-def _markdown(found: Sequence[Change]) -> str:
+def _markdown(changes: Sequence[Change]) -> str:
 
-    def said(change: Change) -> str:
+    def line(change: Change) -> str:
         since = ", ".join(f"{commit['sha'][:9]} {commit['subject']}" for commit in change.commits)
-        told = f"{change.what}: {change.target} {change.subject} at {change.ref}: {change.detail}"
-        return told + (f"; since {since}" if since else f"; no commit: {change.why_not}" if change.why_not else "")
+        sentence = f"{change.what}: {change.target} {change.subject} at {change.ref}: {change.detail}"
+        return sentence + (f"; since {since}" if since else f"; no commit: {change.why_not}" if change.why_not else "")
 
-    text = listed((said(change), change.about) for change in found)
+    text = listed((line(change), change.about) for change in changes)
     return "## Sentinel: what changed\n\n" + (text or "Nothing changed.\n")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.commands.console import Commands, command, complain, json_option, progress, say, say_json
-from sentinel.commands.known import evidence_folders, known, settings_options
+from sentinel.commands.options import catalog_and_settings, evidence_folders, settings_options
 from sentinel.deciding.runner import runner_of
 from sentinel.diff import frameworks, table
 from sentinel.diff.across import Row
@@ -53,40 +53,40 @@ def _compare(arguments: argparse.Namespace) -> int:
         raise SentinelError("name a contract (`sentinel compare loss_aggregation`), or give --all")
     if arguments.examples < 1:
         raise SentinelError(f"--examples {arguments.examples}: at least one scenario has to be drawn")
-    catalog, settings = known(arguments)
+    catalog, settings = catalog_and_settings(arguments)
     names = list(catalog.adapters)
     targets = NAMED["target"].read(arguments.targets or ["all"], names)
     refs = dict(NAMED["ref"].read(arguments.ref, names)) if arguments.ref else {}
     unasked = next((name for name in refs if name not in (None, *targets)), None)
     if unasked is not None:
         raise SentinelError(f"--ref {unasked}={refs[unasked]}: --targets leaves {unasked} out")
-    asked = frameworks.TABLE if arguments.all else frameworks.asked(arguments.contract, list(catalog.contracts))
-    found: list[tuple[frameworks.Meaning, Row]] = []
+    meanings = frameworks.TABLE if arguments.all else frameworks.rows_named(arguments.contract, list(catalog.contracts))
+    rows: list[tuple[frameworks.Meaning, Row]] = []
     interrupted = False
     with progress() as tell, closing(runner_of(catalog, settings, tell)) as runner:
         recipes = find_recipes(catalog, targets)
         sizes = arguments.examples, arguments.seed
         compared = frameworks.Frameworks(catalog, runner, targets, refs, recipes, *sizes, tell, arguments.all)
         try:
-            for meaning in [item for item in asked if not arguments.all or compared.bound(item.contract)]:
+            for meaning in [item for item in meanings if not arguments.all or compared.bound(item.contract)]:
                 for row in compared.rows(meaning):
-                    found.append((meaning, row))
+                    rows.append((meaning, row))
         except KeyboardInterrupt:
             interrupted = True
-    told = table.document(compared, found, interrupted)
+    document = table.document(compared, rows, interrupted)
     if arguments.all and not interrupted:
-        _write(told, evidence_folders(arguments)[1])
+        _write(document, evidence_folders(arguments)[1])
     if arguments.json:
-        say_json(told)
+        say_json(document)
     else:
-        say("\n".join(table.lines(told)))
-    return 130 if interrupted else table.status(told)
+        say("\n".join(table.lines(document)))
+    return 130 if interrupted else table.status(document)
 
 
-def _write(told: dict[str, Any], reports: Path) -> None:
-    """The page for readers, and the data for the site."""
-    data = json.dumps(told, indent=1, sort_keys=True) + "\n"
-    for file, text in ((reports / "dialects.json", data), (PAGE, "\n".join(markdown(told)) + "\n")):
+def _write(document: dict[str, Any], reports: Path) -> None:
+    """Write the page for readers, and the data for the site."""
+    data = json.dumps(document, indent=1, sort_keys=True) + "\n"
+    for file, text in ((reports / "dialects.json", data), (PAGE, "\n".join(markdown(document)) + "\n")):
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, text, "run it where docs/ and reports/ may be written")
         complain(f"{file} written")

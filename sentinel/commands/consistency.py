@@ -55,7 +55,7 @@ def _recipe(recorded: Document, now: Document) -> Iterator[str]:
 
 
 def _code(recorded: Document, now: Document) -> Iterator[str]:
-    """A commit has one content: under the same commit and path no other blob can have been measured."""
+    """Compare the code: under one commit and path no other blob can have been measured."""
     before, after = recorded["checkout"] or {}, now["checkout"] or {}
     for name in ("commit", "version"):
         # A clean working tree is checked at its commit, which names no release; and the other way round.
@@ -85,7 +85,7 @@ def _numbers(recorded: Document, now: Document) -> Iterator[str]:
 
 
 def _judged(document: Document) -> dict[str, Any]:
-    """The comparisons without their sentences, whose wording may change from release to release."""
+    """Give the comparisons without their sentences, whose wording may change from release to release."""
     return {
         item["key"]: {name: value for name, value in item.items() if name not in ("key", "detail")}
         for item in document["comparison"]

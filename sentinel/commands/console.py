@@ -16,7 +16,7 @@ Run = Callable[[argparse.Namespace], int]
 
 
 def _parser(commands: Commands, name: str, text: str, example: str) -> argparse.ArgumentParser:
-    """A parser whose ``--help`` ends with an example."""
+    """Add a parser whose ``--help`` ends with an example."""
     return commands.add_parser(
         name,
         help=text,
@@ -76,7 +76,7 @@ def say_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def size(count: int) -> str:
-    """Bytes for a person: ``1.4 MB``."""
+    """Write a number of bytes for a person: ``1.4 MB``."""
     value = float(count)
     for unit in ("B", "kB", "MB"):
         if value < 1000:
@@ -86,13 +86,13 @@ def size(count: int) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """``1 error``, ``2 errors``."""
+    """Count a noun: ``1 error``, ``2 errors``."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """A function that tells of long steps on standard error.
+    """Give a function that prints the progress of long steps on standard error.
 
     A terminal has one line that is rewritten; anything else gets whole lines, without git's running percentages.
     """

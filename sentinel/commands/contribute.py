@@ -9,15 +9,14 @@ from pathlib import Path
 
 from sentinel.commands.console import Commands, command, counted, progress, say
 from sentinel.commands.fix import tests_options
-from sentinel.commands.known import known, settings_options
+from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.deciding.runner import opener, options_of
 from sentinel.errors import SentinelError
 from sentinel.export.branch import Branch, contribute
 from sentinel.export.contribution import Contribution, contribution, documented, related
 from sentinel.export.exporting import Bundle, Exporter
-from sentinel.export.page import title
+from sentinel.export.page import title, write
 from sentinel.export.trying import opening, try_fix
-from sentinel.export.writing import write
 from sentinel.history.ledger import Ledger
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
@@ -58,7 +57,7 @@ def _contribute(arguments: argparse.Namespace) -> int:
         raise SentinelError("say which bug, or --all")
     if arguments.repo and arguments.head:
         raise SentinelError("--repo is the working tree that has the fix; it cannot be given with --head")
-    catalog, settings = known(arguments)
+    catalog, settings = catalog_and_settings(arguments)
     recipes = find_recipes(catalog, (), arguments.bug)
     base = Ref.parse(arguments.base) if arguments.base else None
     head = Ref.parse(arguments.head) if arguments.head else None
@@ -68,7 +67,7 @@ def _contribute(arguments: argparse.Namespace) -> int:
     if arguments.into and not all(fixes.get(recipe.bug_id) for recipe in recipes):
         raise SentinelError("--into makes a branch of a fix, and not each of these bugs has one that could be tried")
     left = incomplete = 0
-    with progress() as tell, _Maker(arguments, catalog, settings, MirrorStore(), tell) as maker:
+    with progress() as tell, _Maker(arguments, catalog, settings, tell) as maker:
         for recipe in recipes:
             fix = fixes.get(recipe.bug_id)
             if fix and recipe.bug_id != fix.bugs[0] and any(item.bug_id == fix.bugs[0] for item in recipes):
@@ -95,18 +94,12 @@ class _Maker:
     """Makes contributions with one worker a target."""
 
     def __init__(
-        self,
-        arguments: argparse.Namespace,
-        catalog: Catalog,
-        settings: Settings,
-        store: MirrorStore,
-        tell: Callable[[str], None],
+        self, arguments: argparse.Namespace, catalog: Catalog, settings: Settings, tell: Callable[[str], None]
     ) -> None:
-        self._arguments, self._catalog, self._settings, self._store, self._tell = (
-            arguments, catalog, settings, store, tell,
-        )  # fmt: skip
+        self._arguments, self._catalog, self._settings, self._tell = arguments, catalog, settings, tell
         fixes = [fix for target in catalog.targets for fix in find_fixes(catalog, target)]
-        self._opened = opening(fixes, opener(settings, tell, store), store)
+        self._store = MirrorStore()
+        self._opened = opening(fixes, opener(settings, tell, self._store), self._store)
         self._exporters: dict[str, Exporter] = {}
 
     def __enter__(self) -> _Maker:
@@ -117,7 +110,7 @@ class _Maker:
             exporter.close()
 
     def of_pins(self, recipe: Recipe, base: Ref | None, head: Ref | None) -> tuple[Contribution, list[Bundle]]:
-        """A bug whose fix is upstream's, or a working tree's, or nobody's yet."""
+        """Make that of a bug whose fix is upstream's, or a working tree's, or nobody's yet."""
         bundle = self._exporter(recipe.target).export(
             recipe, *recipe.revisions(base, head), check=not self._arguments.no_check
         )
@@ -125,8 +118,8 @@ class _Maker:
         return Contribution((recipe,), self._catalog.targets[recipe.target], None, document), [bundle]
 
     def of_fix(self, fix: Fix) -> tuple[Contribution, list[Bundle]]:
-        """A root whose fix is tried."""
-        check, options = not self._arguments.no_check, options_of(self._settings, fix.target)
+        """Make that of a root whose fix is tried."""
+        check = not self._arguments.no_check
         recipes = {recipe.bug_id: recipe for recipe in find_recipes(self._catalog, [fix.target], fix.bugs)}
         exporter = self._exporter(fix.target)
         bundles = [
@@ -135,7 +128,7 @@ class _Maker:
         tried, others = None, []
         if check:
             how = (not self._arguments.no_tests, self._arguments.tests_python)
-            tried = try_fix(self._catalog, fix, self._opened, options, self._store, self._tell, *how)
+            tried = try_fix(self._catalog, self._settings, fix, self._store, self._tell, *how)
             self._tell(f"{fix.bugs[0]} at the heads of pull requests")
             ledger = Ledger(self._catalog, self._settings, self._catalog.targets[fix.target], self._store)
             others = related(ledger, recipes[fix.bugs[0]], fix)

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sentinel.commands.console import Commands, command, counted, json_option, progress, say, say_json, say_table
-from sentinel.commands.known import PATIENCE, known, settings_options, target_named
+from sentinel.commands.options import PATIENCE, catalog_and_settings, settings_options, target_named
 from sentinel.deciding.runner import opener, runner_of
 from sentinel.diff import report
 from sentinel.errors import Unavailable
 from sentinel.history.commits import releases
-from sentinel.history.coverage import STATES, CheckoutTrees, Coverage, Lines, Looked, called, coverage, lines
+from sentinel.history.coverage import CheckoutTrees, Coverage, Lines, called, coverage, lines
 from sentinel.history.gittrees import GitTrees
-from sentinel.history.inventory import Source
+from sentinel.history.inventory import STATES, Function, Source
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import Catalog
 from sentinel.search.checks import subjects
@@ -73,7 +73,7 @@ def declare(commands: Commands, text: str) -> None:
 
 
 def _coverage(arguments: argparse.Namespace) -> int:
-    catalog, settings = known(arguments)
+    catalog, settings = catalog_and_settings(arguments)
     target = target_named(catalog, arguments.target)
     try:
         if arguments.history:
@@ -90,44 +90,48 @@ def _at(catalog: Catalog, target: Target, written: str, settings: Settings, argu
     with progress() as tell:
         checkout = opener(settings, tell)(target, Ref.parse(written), None)
     trees = CheckoutTrees(checkout)
-    found = coverage(target, trees)
+    result = coverage(target, trees)
     if arguments.lines:
-        ask = partial(lines, found, checkout.path, arguments.lines, find_recipes(catalog, (target.name,)))
-        told = _asked(target, settings, catalog, checkout.ref, ask)
-        _save(arguments, target, "lines", commit=checkout.commit, level=arguments.lines, modules=_by_module(told))
-        return _run(told, arguments)
+        ask = partial(lines, result, checkout.path, arguments.lines, find_recipes(catalog, (target.name,)))
+        runs = _in_session(target, settings, catalog, checkout.ref, ask)
+        _save(arguments, target, "lines", commit=checkout.commit, level=arguments.lines, modules=_by_module(runs))
+        return _run(runs, arguments)
     if arguments.call:
-        found = _asked(
-            target, settings, catalog, checkout.ref, partial(called, catalog.adapters[target.name], found, catalog.laws)
+        result = _in_session(
+            target,
+            settings,
+            catalog,
+            checkout.ref,
+            partial(called, catalog.adapters[target.name], result, catalog.laws),
         )
-    _save(arguments, target, "modules", commit=checkout.commit, totals=found.totals, modules=found.modules)
+    _save(arguments, target, "modules", commit=checkout.commit, totals=result.totals, modules=result.modules)
     if arguments.json:
         say_json(
             {
                 "target": target.name,
                 "ref": str(checkout.ref),
                 "commit": checkout.commit,
-                "totals": found.totals,
-                "modules": found.modules,
-                "functions": [_plain(each) for each in found.functions],
-                "outside": found.outside,
-                "unread": found.unread,
+                "totals": result.totals,
+                "modules": result.modules,
+                "functions": [_plain(each) for each in result.functions],
+                "outside": result.outside,
+                "unread": result.unread,
             }
         )
-        return 1 if found.unread else 0
+        return 1 if result.unread else 0
     if arguments.verbose:
-        named = [(each.path, f"{each.file}:{each.line}", each.state, "; ".join(each.by)) for each in found.functions]
+        named = [(each.path, f"{each.file}:{each.line}", each.state, "; ".join(each.by)) for each in result.functions]
         say_table(("function", "place", "state", "contract, or reason"), named)
         say("")
-    rows = [(module, *_numbers(totals)) for module, totals in found.modules.items()]
-    say_table(("module", "functions", *STATES), [*rows, ("total", *_numbers(found.totals))])
-    _say_rest(found)
-    return 1 if found.unread else 0
+    rows = [(module, *_numbers(totals)) for module, totals in result.modules.items()]
+    say_table(("module", "functions", *STATES), [*rows, ("total", *_numbers(result.totals))])
+    _say_rest(result)
+    return 1 if result.unread else 0
 
 
-def _save(arguments: argparse.Namespace, target: Target, name: str, **said: Any) -> None:
+def _save(arguments: argparse.Namespace, target: Target, name: str, **values: Any) -> None:
     if arguments.save is not None:
-        report.save(arguments.save, "coverage", target.name, {name: said})
+        report.save(arguments.save, "coverage", target.name, {name: values})
 
 
 def _history(target: Target, arguments: argparse.Namespace) -> int:
@@ -135,32 +139,32 @@ def _history(target: Target, arguments: argparse.Namespace) -> int:
     tags = releases(mirror)
     if not tags:
         raise Unavailable(f"{target.name}: the mirror has no release tags")
-    found = {}
+    results = {}
     parsed: dict[tuple[str, str], Source] = {}
     with progress() as tell, closing(GitTrees(mirror)) as trees:
         for tag in tags:
-            found[tag] = coverage(target, trees, tag.commit.tree, parsed)
-            tell(f"{target.name}: {len(found)} of {len(tags)} releases")
+            results[tag] = coverage(target, trees, tag.commit.tree, parsed)
+            tell(f"{target.name}: {len(results)} of {len(tags)} releases")
     lines = [
         {"release": tag.name, "date": tag.commit.date[:10], "commit": tag.commit.sha, "totals": one.totals}
-        for tag, one in found.items()
+        for tag, one in results.items()
     ]
     _save(arguments, target, "releases", releases=lines)
     if arguments.json:
         say_json({"target": target.name, "releases": lines})
     else:
-        rows = [(tag.name, tag.commit.date[:10], *_numbers(one.totals)) for tag, one in found.items()]
+        rows = [(tag.name, tag.commit.date[:10], *_numbers(one.totals)) for tag, one in results.items()]
         say_table(("release", "date", "functions", *STATES), rows)
-    return 1 if any(one.unread for one in found.values()) else 0
+    return 1 if any(one.unread for one in results.values()) else 0
 
 
-def _plain(function: Looked) -> dict[str, Any]:
-    told = {"path": function.path, **asdict(function)}
-    del told["signature"]  # what it is read from
-    return told
+def _plain(function: Function) -> dict[str, Any]:
+    row = {"path": function.path, **asdict(function)}
+    del row["signature"]  # what it is read from
+    return row
 
 
-def _asked(target: Target, settings: Settings, catalog: Catalog, ref: Ref, ask: Callable[..., T]) -> T:
+def _in_session(target: Target, settings: Settings, catalog: Catalog, ref: Ref, ask: Callable[..., T]) -> T:
     """Let what calls the boundaries say what it sees."""
     patient = replace(settings, timeout=min(settings.timeout, PATIENCE))
     with progress() as tell, closing(runner_of(catalog, patient, tell)) as runner:
@@ -169,10 +173,12 @@ def _asked(target: Target, settings: Settings, catalog: Catalog, ref: Ref, ask: 
         return ask(session, bound)
 
 
-def _run(told: Sequence[Lines], arguments: argparse.Namespace) -> int:
+def _run(runs: Sequence[Lines], arguments: argparse.Namespace) -> int:
     """Say what ran, by module, and of each function which lines did not."""
     if arguments.json:
-        say_json([{"path": each.function.path, "file": each.function.file, **_marks(each)} for each in told])
+        marks = ("ran", "idle", "branches", "taken")
+        say_json([{"path": each.function.path, "file": each.function.file,
+                   **{name: getattr(each, name) for name in marks}} for each in runs])  # fmt: skip
         return 0
     if arguments.verbose:
         rows = [
@@ -181,50 +187,45 @@ def _run(told: Sequence[Lines], arguments: argparse.Namespace) -> int:
                 f"{each.function.file}:{each.function.line}",
                 _spans(each.idle) if each.ran else "never ran",
             )
-            for each in told
+            for each in runs
             if each.idle or not each.ran
         ]
         say_table(("function", "place", "lines that never ran"), rows)
         say("")
-    table = [(module, *_shares(counts)) for module, counts in _by_module(told).items()]
+    table = [(module, *_shares(counts)) for module, counts in _by_module(runs).items()]
     headings = ("module", "functions", "never ran", "lines", "ran", "branches", "gone")
-    say_table(headings, [*table, ("total", *_shares(_counts(told)))])
+    say_table(headings, [*table, ("total", *_shares(_counts(runs)))])
     return 0
 
 
-def _by_module(told: Sequence[Lines]) -> dict[str, dict[str, int]]:
+def _by_module(runs: Sequence[Lines]) -> dict[str, dict[str, int]]:
     modules: dict[str, list[Lines]] = {}
-    for each in told:
+    for each in runs:
         modules.setdefault(each.function.module, []).append(each)
     return {module: _counts(modules[module]) for module in sorted(modules)}
 
 
-def _counts(told: Sequence[Lines]) -> dict[str, int]:
+def _counts(runs: Sequence[Lines]) -> dict[str, int]:
     return {
-        "functions": len(told),
-        "never ran": sum(not each.ran for each in told),
-        "lines": sum(len(each.ran) + len(each.idle) for each in told),
-        "ran": sum(len(each.ran) for each in told),
-        "branches": sum(each.branches for each in told),
-        "taken": sum(each.taken for each in told),
+        "functions": len(runs),
+        "never ran": sum(not each.ran for each in runs),
+        "lines": sum(len(each.ran) + len(each.idle) for each in runs),
+        "ran": sum(len(each.ran) for each in runs),
+        "branches": sum(each.branches for each in runs),
+        "taken": sum(each.taken for each in runs),
     }
-
-
-def _marks(lines: Lines) -> dict[str, Any]:
-    return {"ran": lines.ran, "idle": lines.idle, "branches": lines.branches, "taken": lines.taken}
 
 
 def _shares(counts: Mapping[str, int]) -> tuple[str, ...]:
     def share(part: str, whole: str) -> str:
         return f"{counts[part] / counts[whole]:.0%}" if counts[whole] else ""
 
-    numbers = (str(counts[name]) for name in ("functions", "never ran", "lines", "branches"))
-    functions, never, lines, branches = numbers
+    functions, never, lines, branches = (str(counts[name]) for name in ("functions", "never ran", "lines", "branches"))
     return functions, never, lines, share("ran", "lines"), branches, share("taken", "branches")
 
 
 def _spans(numbers: Sequence[int]) -> str:
-    """Lines as spans: 3-5, 9."""
+    """Write line numbers as spans: 3-5, 9."""
     spans: list[list[int]] = []
     for number in numbers:
         if spans and number == spans[-1][1] + 1:
@@ -238,11 +239,11 @@ def _numbers(totals: Mapping[Any, int]) -> tuple[str, ...]:
     return str(sum(totals.values())), *map(str, totals.values())
 
 
-def _say_rest(found: Coverage) -> None:
-    total, never = len(found.functions), found.totals["never looked at"]
+def _say_rest(result: Coverage) -> None:
+    total, never = len(result.functions), result.totals["never looked at"]
     share = f" ({never / total:.0%})" if total else ""
     say(f"\n{counted(total, 'function')} of training signal, {never} never looked at{share}")
-    if found.outside:
-        say(f"bound, and not counted: the rule does not see signal in {', '.join(found.outside)}")
-    for file, why in sorted(found.unread.items()):
+    if result.outside:
+        say(f"bound, and not counted: the rule does not see signal in {', '.join(result.outside)}")
+    for file, why in sorted(result.unread.items()):
         say(f"not read: {file}: {why}")

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.commands.console import Commands, command, json_option, progress, say, say_json
-from sentinel.commands.known import known, settings_options, target_named
+from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.deciding.runner import runner_of
 from sentinel.diff import report
-from sentinel.diff.comparing import Compared, Comparison, Shared
+from sentinel.diff.comparing import BoundaryDiff, Comparison, Shared
 from sentinel.diff.reached import Code
 from sentinel.diff.since import with_commits
 from sentinel.errors import SentinelError, nearest
@@ -61,7 +61,7 @@ def declare(commands: Commands, text: str) -> None:
 
 
 def _diff(arguments: argparse.Namespace) -> int:
-    catalog, settings = known(arguments)
+    catalog, settings = catalog_and_settings(arguments)
     target = target_named(catalog, arguments.target)
     refs = [Ref.parse(text) for text in (arguments.before, *arguments.after)]
     if arguments.examples < 1:
@@ -91,17 +91,17 @@ def _diff(arguments: argparse.Namespace) -> int:
                 raise SentinelError(
                     f"no boundary of {target.name} matches {globs}{nearest(arguments.boundary[0], bound)}"
                 )
-            found: list[Compared] = []
+            outcomes: list[BoundaryDiff] = []
             interrupted = False
             try:
                 for compared in comparison.run():
-                    found.append(compared)
+                    outcomes.append(compared)
                 if not arguments.no_bisect:
-                    found = with_commits(comparison, found, runner, store, tell)
+                    outcomes = with_commits(comparison, outcomes, runner, store, tell)
             except KeyboardInterrupt:
                 interrupted = True
-            documents.append(_told(arguments, comparison, found, interrupted))
-            statuses.append(_status(found, interrupted, arguments.worse))
+            documents.append(_print(arguments, comparison, outcomes, interrupted))
+            statuses.append(_status(outcomes, interrupted, arguments.worse))
             if interrupted:
                 break
     if arguments.json:
@@ -112,7 +112,7 @@ def _diff(arguments: argparse.Namespace) -> int:
 def _shared(
     target: Target, store: MirrorStore, refs: Sequence[Ref], stack: ExitStack
 ) -> tuple[Shared, dict[Ref, str]] | None:
-    """What comparisons of several commits of the mirror have in common; None where one of them is none."""
+    """Open once what comparisons of several commits share; None where a ref is no commit of the mirror."""
     if any(ref.kind != "git" for ref in refs):
         return None
     mirror = store.path(target.name)
@@ -120,27 +120,27 @@ def _shared(
     return Shared(Code(target, stack.enter_context(closing(GitTrees(mirror))))), trees
 
 
-def _told(
-    arguments: argparse.Namespace, comparison: Comparison, found: list[Compared], interrupted: bool
+def _print(
+    arguments: argparse.Namespace, comparison: Comparison, outcomes: list[BoundaryDiff], interrupted: bool
 ) -> dict[str, Any] | None:
     """Print one comparison, and save it; as data, where that is asked for."""
     if arguments.save is not None:
         name = "..".join(ref.short for ref in comparison.refs.values())
-        said = {name: report.brief(comparison, found, interrupted)}
-        report.save(arguments.save, "revisions", comparison.target.name, said)
+        entry = {name: report.brief(comparison, outcomes, interrupted)}
+        report.save(arguments.save, "revisions", comparison.target.name, entry)
     if arguments.json:
-        return report.document(comparison, found, interrupted)
+        return report.document(comparison, outcomes, interrupted)
     if arguments.markdown:
-        sys.stdout.write(report.markdown(comparison, found, interrupted))
+        sys.stdout.write(report.markdown(comparison, outcomes, interrupted))
     else:
-        say("\n".join(report.lines(comparison, found, interrupted)))
+        say("\n".join(report.lines(comparison, outcomes, interrupted)))
     return None
 
 
-def _status(found: Sequence[Compared], interrupted: bool, worse: bool) -> int:
-    states = {item.state for item in found}
+def _status(outcomes: Sequence[BoundaryDiff], interrupted: bool, worse: bool) -> int:
+    states = {item.state for item in outcomes}
     if interrupted:
         return 130
-    if any(item.judgement in ("worse", "mixed") for item in found) if worse else "differs" in states:
+    if any(item.judgement in ("worse", "mixed") for item in outcomes) if worse else "differs" in states:
         return 1
     return 0 if states & {"same code", "same numbers", "differs"} else 2

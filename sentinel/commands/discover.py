@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.commands.console import Commands, command, counted, json_option, progress, say, say_json
-from sentinel.commands.known import PATIENCE, known, settings_options, target_named
+from sentinel.commands.options import PATIENCE, catalog_and_settings, settings_options, target_named
 from sentinel.deciding.open_target import OpenTarget
-from sentinel.deciding.runner import Runner, runner_of
+from sentinel.deciding.runner import runner_of
 from sentinel.errors import SentinelError, nearest
 from sentinel.history.held import held_to
 from sentinel.recipes import find_recipes
@@ -24,8 +24,8 @@ from sentinel.recipes.catalog import Catalog
 from sentinel.reports.escaping import message
 from sentinel.reports.explain import scenario_lines
 from sentinel.search.boundary_search import Finding
-from sentinel.search.checks import Omitted, any_of, matches, subjects
-from sentinel.search.discovery import Discovered, Discovery, Memory, Progress, grouped, recognised
+from sentinel.search.checks import Omission, any_of, matches, subjects
+from sentinel.search.discovery import Discovery, Memory, grouped, recognised
 from sentinel.search.inferred import Broken
 from sentinel.search.saving import Untried, finding_document, save, tried_document
 from sentinel.search.survey import checkout_with_registries
@@ -103,7 +103,7 @@ def _count(text: str) -> int:
 
 
 def _discover(arguments: argparse.Namespace) -> int:
-    catalog, settings = known(arguments)
+    catalog, settings = catalog_and_settings(arguments)
     target = target_named(catalog, arguments.target)
     ref = Ref.parse(arguments.ref)
     if not {3, 4}.isdisjoint(arguments.rank) and arguments.since is None:
@@ -135,71 +135,72 @@ def _discover(arguments: argparse.Namespace) -> int:
             lambda law: law.rank in arguments.rank and any_of(law.name, arguments.law),
             seed,
             Memory(Home.default().path / "found") if arguments.seed is None else None,
-            found=lambda finding: tell(
+            on_finding=lambda finding: tell(
                 f"found{' by an earlier run' if finding.replayed else ''}: {finding.subject.boundary} breaks "
                 f"{finding.law.name}"
             ),
             tell=tell,
             interval=0.2 if sys.stderr.isatty() else 15.0,
         )
-        if not search.progress.searches:
+        if not search.searches:
             raise SentinelError(f"no boundary of {target.name} has one of these laws to be checked")
         seconds = (arguments.budget or 60.0) if arguments.examples is None else None
-        done = search.run(arguments.examples, seconds)
-        done.not_searched = [item for item in omitted if not item.law or any_of(item.law, arguments.law)] + (
-            done.not_searched
-        )
-        found = [Discovered(finding) for finding in done.findings]
+        search.run(arguments.examples, seconds)
+        left_out = [item for item in omitted if not item.law or any_of(item.law, arguments.law)]
+        search.not_searched = left_out + search.not_searched
+        findings = list(search.findings)
         try:
-            tell(f"comparing {counted(len(found), 'finding')} with known recipes; Ctrl-C shows them as they are")
-            found = grouped(done.findings, open_target.law_session)
-            for place, item in enumerate(recognised(runner, target, open_target, found, recipes, everywhere)):
-                found[place] = item
+            tell(f"comparing {counted(len(findings), 'finding')} with known recipes; Ctrl-C shows them as they are")
+            findings = grouped(findings, open_target.law_session)
+            for place, item in enumerate(recognised(runner, target, open_target, findings, recipes, everywhere)):
+                findings[place] = item
                 if arguments.save is not None and item.known_as == ():
-                    saved[place] = _saved(arguments.save, item.finding, open_target, runner, catalog)
+                    try:
+                        saved[place] = save(arguments.save, tried_document(item, open_target, runner, catalog))
+                    except Untried as error:
+                        saved[place] = str(error)
         except KeyboardInterrupt:
-            done.stopped = True
+            search.stopped = True
         except SentinelError as error:  # what could not be saved is shown all the same
             failed = error
     if arguments.json:
-        say_json(_json(found, done, open_target, seed, saved))
+        say_json(_json(findings, search, open_target, seed, saved))
     else:
-        _show(found, done, open_target, seed, saved)
-        say(f"\nagain: {_command(arguments, seed, done.tried)}")
+        _show(findings, search, open_target, seed, saved)
+        say(f"\nagain: {_command(arguments, seed, search.tried)}")
     if failed is not None:
         raise failed
-    status = 2 if not done.searches else 1 if found or done.stale else 0
+    status = 2 if not search.searches else 1 if findings or search.stale else 0
     return status if arguments.since is None else max(status, _of_functions(arguments, catalog, settings))
 
 
 def _of_functions(arguments: argparse.Namespace, catalog: Catalog, settings: Settings) -> int:
-    """Ranks 3 and 4: the functions that no adapter names, held to what they did at an earlier revision."""
+    """Hold functions that no adapter names to what they did at an earlier revision: ranks 3 and 4."""
     refs = Ref.parse(arguments.since), Ref.parse(arguments.ref)
     count, seed = arguments.examples or _EACH, arguments.seed or 0
-    held, patient = [], replace(settings, timeout=min(settings.timeout, PATIENCE))
+    outcomes, patient = [], replace(settings, timeout=min(settings.timeout, PATIENCE))
     with progress() as tell, closing(runner_of(catalog, patient, tell)) as runner:
-        for one in held_to(runner, catalog, arguments.target, refs, arguments.boundary, count, seed):
-            held.append(one)
-            if one.outcome is not None:
-                tell(f"{counted(len(held), 'function')}; at {one.function.path}")
+        for outcome in held_to(runner, catalog, arguments.target, refs, arguments.boundary, count, seed):
+            outcomes.append(outcome)
+            if not outcome.why:
+                tell(f"{counted(len(outcomes), 'function')}; at {outcome.path}")
     broken = [
         item
-        for one in held
-        for item in (one.outcome.broken if one.outcome else [])
+        for item in (each for outcome in outcomes for each in outcome.broken)
         if item.rank in arguments.rank and (item.law is None or any_of(item.law.name, arguments.law))
     ]
-    answered = sum(1 for one in held if one.outcome and one.outcome.answered)
+    answered = sum(1 for outcome in outcomes if outcome.answered)
     if arguments.json:
         say_json([_broken_json(item) for item in broken])
         return 1 if broken else 0
     for number, item in enumerate(broken, 1):
-        said = f"no longer keeps {item.law.name}" if item.law else "answers otherwise"
-        say(f"\n{number}. rank {item.rank}: {item.subject.boundary} {said} ({item.key})")
+        claim = f"no longer keeps {item.law.name}" if item.law else "answers otherwise"
+        say(f"\n{number}. rank {item.rank}: {item.subject.boundary} {claim} ({item.key})")
         kept = f"   kept at {arguments.since} in {counted(item.kept, 'scenario')}" if item.law else ""
         say("\n".join(filter(None, [kept, f"   {item.violation.detail}"])))
     say(
         f"\n{arguments.target}: {counted(answered, 'function')} that no adapter names answered at {arguments.since} "
-        f"and at {arguments.ref}, of {len(held)}: {counted(len(broken), 'finding')}"
+        f"and at {arguments.ref}, of {len(outcomes)}: {counted(len(broken), 'finding')}"
     )
     return 1 if broken else 0
 
@@ -216,14 +217,6 @@ def _broken_json(item: Broken) -> dict[str, Any]:
     }
 
 
-def _saved(folder: Path, finding: Finding, open_target: OpenTarget, runner: Runner, catalog: Catalog) -> Path | str:
-    """The file; or why there is none."""
-    try:
-        return save(folder, tried_document(finding, open_target, runner, catalog))
-    except Untried as error:
-        return str(error)
-
-
 def _command(arguments: argparse.Namespace, seed: int, tried: int) -> str:
     parts = ["sentinel", "discover", arguments.target, "--ref", arguments.ref]
     for name in ("boundary", "law"):
@@ -232,22 +225,22 @@ def _command(arguments: argparse.Namespace, seed: int, tried: int) -> str:
 
 
 def _show(
-    found: Sequence[Discovered], done: Progress, open_target: OpenTarget, seed: int, saved: dict[int, Path | str]
+    findings: Sequence[Finding], done: Discovery, open_target: OpenTarget, seed: int, saved: dict[int, Path | str]
 ) -> None:
-    for number, item in enumerate(found, 1):
+    for number, item in enumerate(findings, 1):
         say(_described(number, item, saved.get(number - 1), open_target))
     for subject, dialect in done.stale:
         say(f"\nno longer so: {subject.boundary} was declared to differ from {dialect.name}: {dialect.reason}")
     commit = open_target.checkout.commit or open_target.checkout.version or open_target.checkout.tree[:12]
-    new = sum(1 for item in found if item.known_as == ())
-    left = sum(1 for item in found if item.known_as is None)
+    new = sum(1 for item in findings if item.known_as == ())
+    left = sum(1 for item in findings if item.known_as is None)
     uncompared = f", {left} not compared with known recipes" if left else ""
     state = "nothing decided in" if not done.searches else "interrupted after" if done.stopped else "searched"
     places = counted(len(done.searches), "boundary").replace("boundarys", "boundaries")
     say(
         f"\n{open_target.target} at {open_target.ref.short} ({commit[:12]}): {state} "
         f"{counted(done.tried, 'scenario')} at {places}, seed {seed}: "
-        f"{counted(len(found), 'finding')}, {new} of them new{uncompared}"
+        f"{counted(len(findings), 'finding')}, {new} of them new{uncompared}"
     )
     rounding = sum(outcome.rounding for search in done.searches for outcome in search.outcomes.values())
     if rounding:
@@ -256,7 +249,7 @@ def _show(
     _show_not_searched(done)
 
 
-def _show_dialects(done: Progress) -> None:
+def _show_dialects(done: Discovery) -> None:
     for search in done.searches:
         for outcome in search.outcomes.values():
             for place in outcome.dialects:
@@ -264,7 +257,7 @@ def _show_dialects(done: Progress) -> None:
                 say(f"dialect: {search.subject.boundary}: {dialect.name}: {dialect.reason} ({dialect.link})")
 
 
-def _show_not_searched(done: Progress) -> None:
+def _show_not_searched(done: Discovery) -> None:
     whole = [item for item in done.not_searched if not item.law]
     for item in whole:
         say(f"not searched: {item.boundary}: {item.reason}")
@@ -278,37 +271,35 @@ def _show_not_searched(done: Progress) -> None:
             say(f"refused: {search.subject.boundary}: {which}: {reason}")
 
 
-def _described(number: int, item: Discovered, saved: Path | str | None, open_target: OpenTarget) -> str:
-    finding = item.finding
+def _described(number: int, finding: Finding, saved: Path | str | None, open_target: OpenTarget) -> str:
     lines = [
         f"\n{number}. {finding.subject.boundary} breaks {finding.law.name} (rank {finding.law.rank})"
         + (" (found by an earlier run)" if finding.replayed else ""),
         f"   {finding.law.statement}",
     ]
-    if item.known_as is None:
+    if finding.known_as is None:
         lines.append("   not compared with known recipes: interrupted")
-    elif item.known_as:
-        lines.append(f"   known as {', '.join(item.known_as)}")
+    elif finding.known_as:
+        lines.append(f"   known as {', '.join(finding.known_as)}")
     lines += [f"   {violation.key}: {violation.detail}" for violation in finding.violations]
     lines.append("   scenario:")
     lines += [
         f"     {line}" for line in scenario_lines(finding_document(finding, open_target.target, open_target.checkout))
     ]
-    if item.laws:
-        lines.append(f"   the same cause breaks {', '.join(item.laws)}")
-    if item.also:
-        lines.append(f"   shows through {', '.join(item.also)} too, which call it")
+    if finding.laws:
+        lines.append(f"   the same cause breaks {', '.join(finding.laws)}")
+    if finding.also:
+        lines.append(f"   shows through {', '.join(finding.also)} too, which call it")
     if saved is not None:
         lines.append(f"   {'saved as' if isinstance(saved, Path) else 'not saved:'} {saved}")
     return "\n".join(lines)
 
 
 def _json(
-    found: Sequence[Discovered], done: Progress, open_target: OpenTarget, seed: int, saved: dict[int, Path | str]
+    findings: Sequence[Finding], done: Discovery, open_target: OpenTarget, seed: int, saved: dict[int, Path | str]
 ) -> dict[str, Any]:
 
-    def finding_json(item: Discovered, place: int) -> dict[str, Any]:
-        finding: Finding = item.finding
+    def finding_json(finding: Finding, place: int) -> dict[str, Any]:
         return {
             "boundary": finding.subject.boundary,
             "law": finding.law.name,
@@ -320,13 +311,13 @@ def _json(
             "detail": [message(violation.detail) for violation in finding.violations],
             "confirmed": True,
             "replayed": finding.replayed,
-            "known_as": None if item.known_as is None else list(item.known_as),
-            "also": list(item.also),
-            "laws": list(item.laws),
+            "known_as": None if finding.known_as is None else list(finding.known_as),
+            "also": list(finding.also),
+            "laws": list(finding.laws),
             "recipe": str(saved[place]) if isinstance(saved.get(place), Path) else None,
         }
 
-    def omitted_json(item: Omitted) -> dict[str, str]:
+    def omitted_json(item: Omission) -> dict[str, str]:
         return {"boundary": item.boundary, "law": item.law, "reason": message(item.reason)}
 
     return {
@@ -337,7 +328,7 @@ def _json(
         "seed": seed,
         "examples": done.tried,
         "interrupted": done.stopped,
-        "findings": [finding_json(item, place) for place, item in enumerate(found)],
+        "findings": [finding_json(item, place) for place, item in enumerate(findings)],
         "stale_dialects": [
             {"boundary": subject.boundary, "dialect": dialect.name, "reason": dialect.reason, "link": dialect.link}
             for subject, dialect in done.stale
@@ -359,5 +350,7 @@ def _json(
             }
             for search in done.searches
         ],
-        "not_searched": [omitted_json(item) for item in done.not_searched],
+        "not_searched": [
+            {"boundary": item.boundary, "law": item.law, "reason": message(item.reason)} for item in done.not_searched
+        ],
     }

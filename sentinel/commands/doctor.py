@@ -19,8 +19,8 @@ from packaging.utils import canonicalize_name
 
 import sentinel
 from sentinel.commands.console import Commands, command, json_option, progress, say, say_json, say_table, size
-from sentinel.commands.known import DISTRIBUTION, known
 from sentinel.commands.mirror import state
+from sentinel.commands.options import DISTRIBUTION, catalog_and_settings
 from sentinel.errors import INSTALL, SentinelError
 from sentinel.recipes import catalog
 from sentinel.run.selection import why_not_writable
@@ -54,9 +54,12 @@ class Check:
     """
 
     name: str
-    state: str
     found: str
     advice: str = ""
+    state: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "state", self.state or ("note" if self.advice else "ok"))
 
 
 def declare(commands: Commands, text: str) -> None:
@@ -67,17 +70,8 @@ def declare(commands: Commands, text: str) -> None:
 def _doctor(arguments: argparse.Namespace) -> int:
     with progress() as tell:
         tell("starting the worker")
-        checks = [
-            *_python(),
-            *_worker(),
-            *_extras(),
-            *_git(),
-            *_home(),
-            *_mirrors(),
-            *_names(),
-            *_settings(),
-            _device(),
-        ]
+        parts = (_python, _worker, _extras, _git, _home, _mirrors, _names, _settings, _device)
+        checks = [check for part in parts for check in part()]
     if arguments.json:
         say_json([asdict(check) for check in checks])
     else:
@@ -89,39 +83,42 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _python() -> Iterator[Check]:
-    yield Check("sentinel", "ok", f"{sentinel.__version__} in {Path(sentinel.__file__).resolve().parent}")
-    good = sys.version_info >= (3, 10)
-    yield Check("python", "ok" if good else "missing", platform.python_version(), "" if good else "use 3.10 or newer")
-    fork = hasattr(os, "fork")
-    yield Check("fork", "ok" if fork else "missing", "there" if fork else "none", "" if fork else "use Linux, or WSL")
+    yield Check("sentinel", f"{sentinel.__version__} in {Path(sentinel.__file__).resolve().parent}")
+    advice = "" if sys.version_info >= (3, 10) else "use 3.10 or newer"
+    yield Check("python", platform.python_version(), advice, "missing" if advice else "ok")
+    if hasattr(os, "fork"):
+        yield Check("fork", "there")
+    else:
+        yield Check("fork", "none", "use Linux, or WSL", "missing")
 
 
 def _worker() -> Iterator[Check]:
-    """torch and numpy as the worker has them, and that a worker starts at all."""
+    """Start a worker, and ask it for its torch and numpy."""
     preload = [name for target in catalog.bundled_catalog().targets.values() for name in target.preload]
     zygote = client.Zygote(client.Options(), preload)
     try:
         hello = zygote.hello()
     except client.WorkerError as error:
         for name in ("torch", "numpy"):
-            version = _version(name)
-            state = "note" if version else "missing"
-            yield Check(name, state, version or "not installed", "" if version else f"pip install {name}")
-        yield Check("worker", "missing", str(error), "run `python -c 'import torch, numpy'` and mend what it says")
+            if version := _version(name):
+                yield Check(name, version, state="note")
+            else:
+                yield Check(name, "not installed", f"pip install {name}", "missing")
+        yield Check("worker", str(error), "run `python -c 'import torch, numpy'` and mend what it says", "missing")
         return
     finally:
         zygote.stop()
-    yield Check("torch", "ok", hello["torch"])
-    yield Check("numpy", "ok", hello["numpy"])
-    yield Check("worker", "ok", "starts")
+    yield Check("torch", hello["torch"])
+    yield Check("numpy", hello["numpy"])
+    yield Check("worker", "starts")
 
 
 def _extras() -> Iterator[Check]:
-    """The small real packages that boundaries use: without one, recipes that need it are inconclusive."""
+    """Check the packages that boundaries use: without one, recipes that need it are inconclusive."""
     try:
         lines = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
-        yield Check("targets extra", "note", f"{DISTRIBUTION} is not installed as a distribution", "pip install .")
+        yield Check("targets extra", f"{DISTRIBUTION} is not installed as a distribution", "pip install .")
         return
     lacking, there = [], []
     for line in lines:
@@ -136,39 +133,37 @@ def _extras() -> Iterator[Check]:
             lacking.append(f"{requirement.name}{requirement.specifier}{f' (is {version})' if version else ''}")
         else:
             there.append(f"{requirement.name} {version}")
-    if lacking:
-        yield Check("targets extra", "note", f"without {', '.join(lacking)}", INSTALL.format("targets"))
-    else:
-        yield Check("targets extra", "ok", ", ".join(there))
+    text = f"without {', '.join(lacking)}" if lacking else ", ".join(there)
+    yield Check("targets extra", text, INSTALL.format("targets") if lacking else "")
 
 
 def _git() -> Iterator[Check]:
     advice = "install git 2.30 or newer; without it only pypi:, path: and installed refs are decided"
     place = shutil.which("git")
     if place is None:
-        yield Check("git", "note", "not on PATH", advice)
+        yield Check("git", "not on PATH", advice)
         return
     try:
-        said = subprocess.run([place, "--version"], capture_output=True, text=True, timeout=_WAIT, check=True).stdout
+        version = subprocess.run([place, "--version"], capture_output=True, text=True, timeout=_WAIT, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        yield Check("git", "note", f"does not run: {error}", advice)
+        yield Check("git", f"does not run: {error}", advice)
         return
-    numbers = re.search(r"(\d+)\.(\d+)", said)
+    numbers = re.search(r"(\d+)\.(\d+)", version)
     old = numbers is not None and tuple(map(int, numbers.groups())) < (2, 30)
-    yield Check("git", "note" if old else "ok", said.strip(), advice if old else "")
+    yield Check("git", version.strip(), advice if old else "")
 
 
 def _home() -> Iterator[Check]:
     home = Home.default().path
     trouble = why_not_writable(home)
     if trouble:
-        set_it = "set SENTINEL_HOME to a folder that you can write"
-        yield Check("SENTINEL_HOME", "missing", f"{home} cannot be written: {trouble}", set_it)
+        advice = "set SENTINEL_HOME to a folder that you can write"
+        yield Check("SENTINEL_HOME", f"{home} cannot be written: {trouble}", advice, "missing")
         return
     there = next(folder for folder in (home, *home.parents) if folder.exists())
     free = shutil.disk_usage(there).free
     advice = "free some, `sentinel cache prune` removes old checkouts" if free < _LITTLE else ""
-    yield Check("SENTINEL_HOME", "note" if advice else "ok", f"{home}, {size(free)} free", advice)
+    yield Check("SENTINEL_HOME", f"{home}, {size(free)} free", advice)
 
 
 def _mirrors() -> Iterator[Check]:
@@ -176,37 +171,35 @@ def _mirrors() -> Iterator[Check]:
     good = [name for name, mirror in mirrors.items() if mirror.whole]
     lacking = [name for name in sorted(catalog.bundled_catalog().targets) if name not in good and name != "demo"]
     advice = f"`sentinel mirror add {lacking[0]}` to decide its git refs" if lacking else ""
-    found = ", ".join(good) or "none"
-    yield Check(
-        "mirrors", "note" if lacking else "ok", f"{found}; not {', '.join(lacking)}" if lacking else found, advice
-    )
+    names = ", ".join(good) or "none"
+    yield Check("mirrors", f"{names}; not {', '.join(lacking)}" if lacking else names, advice)
     for name, mirror in mirrors.items():
         if state(mirror):
-            yield Check(f"mirror {name}", "note", state(mirror))
+            yield Check(f"mirror {name}", state(mirror), state="note")
 
 
 def _names() -> Iterator[Check]:
-    """Whether ``import sentinel`` is ours alone: another distribution on PyPI has that name too."""
+    """Say whether ``import sentinel`` is ours alone: another distribution on PyPI has that name too."""
     owners = metadata.packages_distributions().get("sentinel", [])
     others = sorted({name for name in owners if canonicalize_name(name) != DISTRIBUTION})
     if others:
         advice = f"pip uninstall {' '.join(others)}, then reinstall {DISTRIBUTION}"
         yield Check(
-            "import name", "missing", f"`sentinel` also belongs to {', '.join(others)}: files are mixed", advice
+            "import name", f"`sentinel` also belongs to {', '.join(others)}: files are mixed", advice, "missing"
         )
     else:
-        yield Check("import name", "ok", "`sentinel` is this package's alone")
+        yield Check("import name", "`sentinel` is this package's alone")
 
 
 def _settings() -> Iterator[Check]:
     try:
         file = read_file(Path.cwd())[1]
-        settings = known()[1]
+        settings = catalog_and_settings()[1]
     except SentinelError as error:
-        yield Check("settings", "missing", str(error), "mend the file")
+        yield Check("settings", str(error), "mend the file", "missing")
         settings, file = Settings(), None
     else:
-        yield Check("settings", "ok", file.name if file else "none in this folder; the defaults hold")
+        yield Check("settings", file.name if file else "none in this folder; the defaults hold")
     yield from _sandbox(settings.sandbox)
 
 
@@ -221,51 +214,41 @@ _LEVELS = {
 def _sandbox(chosen: str) -> Iterator[Check]:
     reason = reason_against()
     level = chosen or ("strict" if reason is None else "basic")
-    yield Check("sandbox", "ok", f"{level}{'' if chosen else ' (default)'}: {_LEVELS[level]}")
-    if reason is None:
-        yield Check("strict sandbox", "ok", "to be had")
-        yield _system_calls()
-        yield _control_groups()
-        yield _other_interpreters()
-    else:
-        level = "missing" if chosen == "strict" else "note"
-        fix = "run heads that you do not trust on another machine; `basic` is no boundary against malice"
-        yield Check("strict sandbox", level, f"not available: {reason}", fix)
-
-
-def _system_calls() -> Check:
+    yield Check("sandbox", f"{level}{'' if chosen else ' (default)'}: {_LEVELS[level]}")
+    if reason is not None:
+        advice = "run heads that you do not trust on another machine; `basic` is no boundary against malice"
+        state = "missing" if chosen == "strict" else "note"
+        yield Check("strict sandbox", f"not available: {reason}", advice, state)
+        return
+    yield Check("strict sandbox", "to be had")
     try:
         syscalls.program()
+        yield Check("system call filter", f"{len(syscalls.REFUSED) + len(syscalls.ABSENT)} calls are refused")
     except syscalls.NoFilterError as error:
         fix = "pip install pyseccomp, and the system's libseccomp (Debian: libseccomp2): strict does without until then"
-        return Check("system call filter", "note", f"not available: {error}", fix)
-    return Check("system call filter", "ok", f"{len(syscalls.REFUSED) + len(syscalls.ABSENT)} calls are refused")
-
-
-def _control_groups() -> Check:
+        yield Check("system call filter", f"not available: {error}", fix)
     groups = Groups()
-    bounded = groups.make(1, 1 << 30).bounds
+    missing = sorted({"pids", "memory"} - groups.make(1, 1 << 30).bounds)
     groups.remove()
-    if bounded == {"pids", "memory"}:
-        return Check("control groups", "ok", "processes and memory of a target are bounded together")
-    missing = " and ".join(sorted({"pids", "memory"} - bounded))
-    return Check("control groups", "note", f"none for {missing}", "each process is bounded by itself, as ever")
-
-
-def _other_interpreters() -> Check:
+    if missing:
+        advice = "each process is bounded by itself, as ever"
+        yield Check("control groups", f"none for {' and '.join(missing)}", advice)
+    else:
+        yield Check("control groups", "processes and memory of a target are bounded together")
     reason = bubblewrap.reason_against()
     if reason is None:
-        return Check("other interpreters", "ok", "start in bubblewrap, by bubblewrap (--sentinel-python, --python)")
-    fix = "install bubblewrap; until then use --sentinel-python only with environments that may run their own code here"
-    return Check("other interpreters", "note", f"contained only once they have started: {reason}", fix)
+        yield Check("other interpreters", "start in bubblewrap, by bubblewrap (--sentinel-python, --python)")
+    else:
+        fix = "install bubblewrap; until then use --sentinel-python only with environments that may run their own code"
+        yield Check("other interpreters", f"contained only once they have started: {reason}", f"{fix} here")
 
 
-def _device() -> Check:
+def _device() -> Iterator[Check]:
     try:
         names = bubblewrap.ask(None, "-I", "-c", _DEVICES)
     except bubblewrap.InterpreterError:  # as the worker has said
         names = []
-    return Check("devices", "ok", f"cpu; cuda: {', '.join(names)}" if names else "cpu; no CUDA device")
+    yield Check("devices", f"cpu; cuda: {', '.join(names)}" if names else "cpu; no CUDA device")
 
 
 def _version(distribution: str) -> str | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sentinel.commands.bisect import recipe_named
 from sentinel.commands.console import Commands, command, counted, json_option, progress, say, say_json, say_table
-from sentinel.commands.known import known, settings_options
+from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.findings.duplicates import duplicates
 from sentinel.findings.heads import Head, heads
 from sentinel.history.ledger import Ledger
@@ -42,7 +42,7 @@ def declare(commands: Commands) -> None:
 def _duplicates(arguments: argparse.Namespace) -> int:
     if arguments.at_heads:
         return _run(arguments)
-    catalog, _ = known(arguments)
+    catalog, _ = catalog_and_settings(arguments)
     recipe = recipe_named(catalog, arguments.bug)
     with progress() as tell:
         tell(f"looking for {recipe.bug_id}")
@@ -63,20 +63,22 @@ def _duplicates(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    catalog, settings = known(arguments)
-    found = find_recipes(catalog, (), [arguments.bug])
-    recipes = found if len(found) == 1 else [item for item in found if item.upstream.get("status") == "unreported"]
-    seen: list[Head] = []
+    catalog, settings = catalog_and_settings(arguments)
+    matches = find_recipes(catalog, (), [arguments.bug])
+    recipes = (
+        matches if len(matches) == 1 else [item for item in matches if item.upstream.get("status") == "unreported"]
+    )
+    results: list[Head] = []
     with progress() as tell:
         for name in sorted({recipe.target for recipe in recipes}):
             ledger = Ledger(catalog, settings, catalog.targets[name])
             for head in heads(ledger, [recipe for recipe in recipes if recipe.target == name]):
-                seen.append(head)
+                results.append(head)
                 tell(f"{name}: #{head.pull}")
-    mend = [head for head in seen if head.verdict == "mends"]
-    undecided = [head for head in seen if head.undecided]
+    mend = [head for head in results if head.verdict == "mends"]
+    undecided = [head for head in results if head.undecided]
     if arguments.json:
-        say_json([asdict(head) for head in seen])
+        say_json([asdict(head) for head in results])
     else:
         if mend:
             rows = [(h.bug_id, f"#{h.pull}", "open" if h.open else "", h.commit[:12], h.subject) for h in mend]
@@ -85,8 +87,8 @@ def _run(arguments: argparse.Namespace) -> int:
         if why:
             rows = [(bug, str(count), open_, verdict, reason) for (bug, open_, verdict, reason), count in why.items()]
             say_table(("bug", "heads", "", "verdict", "why it could not be decided"), rows)
-        heads_ = counted(len({(head.bug_id.partition("-")[0], head.pull) for head in seen}), "head")
-        absent = sum(head.verdict == "absent" for head in seen)
+        heads_ = counted(len({(head.bug_id.partition("-")[0], head.pull) for head in results}), "head")
+        absent = sum(head.verdict == "absent" for head in results)
         say(
             f"{counted(len(recipes), 'recipe')} at {heads_}: {len(mend)} mended, {absent} began without it, "
             f"{len(undecided)} could not be decided"

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sentinel.commands.console import Commands, command, complain, counted, json_option, say, say_json, say_table
-from sentinel.commands.known import evidence_folders, known, settings_options
+from sentinel.commands.options import catalog_and_settings, evidence_folders, settings_options
 from sentinel.errors import SentinelError
 from sentinel.findings import life
 from sentinel.findings.page import Entry, page
@@ -41,7 +41,7 @@ def declare(commands: Commands) -> None:
 
 
 def _findings(arguments: argparse.Namespace) -> int:
-    catalog, _ = known(arguments)
+    catalog, _ = catalog_and_settings(arguments)
     day = datetime.now(timezone.utc).date().isoformat()
     sources = arguments.sources or evidence_folders(arguments)[1:]  # a later one has the later word
     kept, entries, moved = [], [], []
@@ -52,7 +52,7 @@ def _findings(arguments: argparse.Namespace) -> int:
         target = catalog.targets[recipe.target]
         state, because = life.state_of(recipe, documents, target.branch)
         history = _history_of(recipe, target.branch, sources[::-1])
-        since, because = life.first_seen(recipe, history), because + life.mended_with(state, history)
+        since, because = life.first_day(recipe, history), because + life.mended_with(state, history)
         main = life.at_main(documents, target.branch)
         finding = life.advanced(before, recipe, state, because, day, since=since, main=main)
         life.save(file, finding)
@@ -79,7 +79,7 @@ def _history_of(recipe: Recipe, branch: str, folders: Iterable[Path]) -> Mapping
 
 
 def evidence_of(recipe: Recipe, folder: Path) -> Iterator[Mapping[str, Any]]:
-    """What a folder records about a recipe; of a file that is no evidence the user is told."""
+    """Load a folder's evidence of a recipe; warn of a file that is none."""
     for file in below(folder, PurePosixPath(file_name(recipe.target), file_name(recipe.bug_id))):
         try:
             yield load(file)

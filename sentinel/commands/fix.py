@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.commands.console import Commands, command, counted, group, json_option, progress, say, say_json
-from sentinel.commands.known import known, settings_options
-from sentinel.deciding.runner import opener, options_of
+from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.errors import SentinelError
 from sentinel.export.trying import diff_of, elsewhere, try_fix
 from sentinel.recipes import find_recipes
@@ -46,67 +45,63 @@ def tests_options(parser: argparse.ArgumentParser) -> None:
 
 
 def fixes_of(catalog: Catalog, globs: list[str]) -> list[Fix]:
-    """The fixes of the bugs that match, each once.
-
-    :raises SentinelError: where a bug is unknown, or none that matches has a fix.
-    """
-    found: dict[Any, Fix] = {}
+    """Give the fixes of the bugs that match, each once."""
+    by_path: dict[Any, Fix] = {}
     for glob in globs:
         recipes = find_recipes(catalog, (), [glob])
         fixes = [fix for item in recipes if (fix := fix_of(catalog, item.target, item.bug_id)) is not None]
         if not fixes:
             place = f"recipes/{recipes[0].target}/{recipes[0].bug_id}{SUFFIX}"
             raise SentinelError(f"{glob} has no fix that could be tried; one is written as {place}")
-        found |= {fix.path: fix for fix in fixes}
-    return list(found.values())
+        by_path |= {fix.path: fix for fix in fixes}
+    return list(by_path.values())
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    catalog, _ = known(arguments)
+    catalog, _ = catalog_and_settings(arguments)
     for fix in fixes_of(catalog, [arguments.bug]):
         say(diff_of(fix, MirrorStore()).rstrip("\n"))
     return 0
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    catalog, settings = known(arguments)
+    catalog, settings = catalog_and_settings(arguments)
     fixes, store = fixes_of(catalog, arguments.bug), MirrorStore()
     documents = {}
     with progress() as tell:
         for fix in fixes:
-            options, opened = options_of(settings, fix.target), opener(settings, tell, store)
             how = (not arguments.no_tests, arguments.tests_python)
-            documents[fix.bugs[0]] = try_fix(catalog, fix, opened, options, store, tell, *how)
+            documents[fix.bugs[0]] = try_fix(catalog, settings, fix, store, tell, *how)
     if arguments.json:
         say_json(documents)
     else:
         for fix in fixes:
-            for line in told(documents[fix.bugs[0]]):
+            for line in trial_lines(documents[fix.bugs[0]]):
                 say(line)
     return 1 if any(document["problems"] for document in documents.values()) else 0
 
 
-def told(document: Mapping[str, Any]) -> list[str]:
-    """What came of trying a fix, a line each."""
+def trial_lines(document: Mapping[str, Any]) -> list[str]:
+    """Write the trial of a fix as lines."""
     lines = [f"{bug}: {before} without the fix, {after} with it" for bug, (before, after) in document["bugs"].items()]
     others = document["others"]
     mended = [bug for bug, (before, after) in others.items() if before != after == "fixed"]
     also = f", {', '.join(mended)} fixed too" if mended else ""
     lines.append(f"  {counted(len(others), 'other recipe')}: as before{also}")
-    for boundary, said in document["boundaries"].items():
-        shown = f" ({', '.join(said['mended_laws'])})" if said["mended_laws"] else ""
+    for boundary, result in document["boundaries"].items():
+        shown = f" ({', '.join(result['mended_laws'])})" if result["mended_laws"] else ""
         lines.append(
-            f"  {boundary}: {counted(said['scenarios'], 'drawn scenario')}: {said['mended']} show the bug{shown}, "
-            f"{said['unjudged']} differ where no law tells, {said['refused']} are refused; on the other "
-            f"{said['outside']} the largest difference is {float(said['largest_difference']):g}"
+            f"  {boundary}: {counted(result['scenarios'], 'drawn scenario')}: {result['mended']} show the bug{shown}, "
+            f"{result['unjudged']} differ where no law tells, {result['refused']} are refused; on the other "
+            f"{result['outside']} the largest difference is {float(result['largest_difference']):g}"
         )
     scenarios, functions, largest = elsewhere(document)
     lines.append(f"  {functions} other functions: {scenarios} drawn scenarios, the largest difference is {largest:g}")
-    for file, said in document["tests"].items():
+    for file, result in document["tests"].items():
         counts = ", ".join(f"{b} {name}" if b == a else f"{b} {name} (with the fix {a})" for name, (b, a) in
-                           said.get("outcomes", {}).items())  # fmt: skip
-        lines.append(f"  {file}: {counts or 'cannot run here: ' + said['not_runnable']}")
-    for test, said in document["regression"].items():
-        why = f": {said['reason']}" if "reason" in said else ""
-        lines.append(f"  {test}: {said['without']} without the fix, {said['with']} with it{why}")
+                           result.get("outcomes", {}).items())  # fmt: skip
+        lines.append(f"  {file}: {counts or 'cannot run here: ' + result['not_runnable']}")
+    for test, result in document["regression"].items():
+        why = f": {result['reason']}" if "reason" in result else ""
+        lines.append(f"  {test}: {result['without']} without the fix, {result['with']} with it{why}")
     return [*lines, *(f"  AGAINST IT: {problem}" for problem in document["problems"])]

@@ -37,12 +37,12 @@ def _history(arguments: argparse.Namespace) -> int:
         return _all(arguments, every(folder))
     if arguments.markdown:
         raise SentinelError("--markdown is the table of all bugs; leave BUG out")
-    found = of_bug(folder, arguments.bug)
+    records = of_bug(folder, arguments.bug)
     if arguments.json:
-        say_json(found)
+        say_json(records)
         return 0
     width = max(20, min(shutil.get_terminal_size().columns - 4, 96))
-    for record in found:
+    for record in records:
         say(timelines.heading(record))
         say("\n".join(timelines.story(record, width)) + "\n")
         if record["releases"]:
@@ -51,14 +51,14 @@ def _history(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _all(arguments: argparse.Namespace, found: list[dict[str, Any]]) -> int:
-    headings, rows = timelines.overview(found)
+def _all(arguments: argparse.Namespace, records: list[dict[str, Any]]) -> int:
+    headings, rows = timelines.overview(records)
     if arguments.json:
         say_json([dict(zip(headings, cells)) for cells in rows])
     elif arguments.markdown:
-        say("\n".join(f"* {line}" for line in timelines.counts(found)) + "\n")
+        say("\n".join(f"* {line}" for line in timelines.counts(records)) + "\n")
         say(f"{timelines.markdown(headings, rows)}\n\n{timelines.MARKS}")
     else:
         say_table(headings, rows)
-        say("\n" + "\n".join([timelines.MARKS, *timelines.counts(found)]))
+        say("\n" + "\n".join([timelines.MARKS, *timelines.counts(records)]))
     return 0

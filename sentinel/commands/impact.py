@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 from sentinel.commands.console import Commands, command, complain, counted, json_option, progress, say, say_json
-from sentinel.commands.known import known, settings_options
+from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.deciding.runner import runner_of
 from sentinel.errors import SentinelError
 from sentinel.impact import Impact, impact_of
@@ -44,7 +44,7 @@ def declare(commands: Commands, text: str) -> None:
 
 
 def _impact(arguments: argparse.Namespace) -> int:
-    catalog, settings = known(arguments)
+    catalog, settings = catalog_and_settings(arguments)
     recipes = find_recipes(catalog, (), arguments.bug)
     measured: list[Impact] = []
     store = MirrorStore()

@@ -10,7 +10,7 @@ from typing import Any
 
 from sentinel.commands import boundaries
 from sentinel.commands.console import Commands, Run, command, group, json_option, say, say_json, say_table
-from sentinel.commands.known import known, settings_options, target_named
+from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.contracts.contract import REQUIRED, Contract
 from sentinel.errors import SentinelError, nearest
 from sentinel.recipes import Recipe, find_recipes
@@ -66,8 +66,8 @@ def _kind(own: Commands, name: str, run: Run, text: str, example: str) -> argpar
 
 
 def _read(arguments: argparse.Namespace) -> tuple[Catalog, list[str], list[Recipe]]:
-    """The catalog, the targets that are asked about, and their recipes."""
-    catalog, _ = known(arguments)
+    """Give the catalog, the names of the chosen targets, and their recipes."""
+    catalog, _ = catalog_and_settings(arguments)
     names = [target_named(catalog, arguments.target).name] if arguments.target else sorted(catalog.targets)
     return catalog, names, find_recipes(catalog, names)
 
@@ -161,7 +161,7 @@ def _recipes(arguments: argparse.Namespace) -> int:
 
 
 def _row(recipe: Recipe) -> dict[str, Any]:
-    said = {name: recipe.document.get(name) for name in ("severity", "signal", "effect", "introduced_by", "fixed_by")}
+    texts = {name: recipe.document.get(name) for name in ("severity", "signal", "effect", "introduced_by", "fixed_by")}
     return {
         "target": recipe.target,
         "bug": recipe.bug_id,
@@ -171,7 +171,7 @@ def _row(recipe: Recipe) -> dict[str, Any]:
         "contract": recipe.contract,
         "laws": list(recipe.laws),
         "affects": [str(item) for item in recipe.affects],
-        **said,
+        **texts,
         "realism": realism(recipe.document),
         "root": root(recipe.document),
         "pull": recipe.upstream.get("pull"),
@@ -181,22 +181,22 @@ def _row(recipe: Recipe) -> dict[str, Any]:
 
 
 def _contracts(arguments: argparse.Namespace) -> int:
-    """One contract is shown with its inputs; of several, a line each."""
-    catalog, _ = known(arguments)
+    """Show one contract with its inputs; of several, a line each."""
+    catalog, _ = catalog_and_settings(arguments)
     bound = Counter(binding.contract for target in catalog.targets.values() for binding in target.bindings)
-    found = [item for name, item in sorted(catalog.contracts.items()) if fnmatchcase(name, arguments.contract)]
-    if not found:
+    contracts = [item for name, item in sorted(catalog.contracts.items()) if fnmatchcase(name, arguments.contract)]
+    if not contracts:
         which = nearest(arguments.contract, catalog.contracts, "there are")
         raise SentinelError(f"no contract is called {arguments.contract!r}{which}")
     if arguments.json:
-        say_json([_contract(contract, bound[contract.name]) for contract in found])
+        say_json([_contract(contract, bound[contract.name]) for contract in contracts])
         return 0
-    if len(found) > 1:
-        inputs = [", ".join(item.name for item in contract.inputs) for contract in found]
-        cells = [[one.name, str(bound[one.name]), names] for one, names in zip(found, inputs, strict=True)]
+    if len(contracts) > 1:
+        inputs = [", ".join(item.name for item in contract.inputs) for contract in contracts]
+        cells = [[one.name, str(bound[one.name]), names] for one, names in zip(contracts, inputs, strict=True)]
         say_table(("contract", "bindings", "inputs"), cells)
         return 0
-    row = _contract(found[0], bound[found[0].name])
+    row = _contract(contracts[0], bound[contracts[0].name])
     say(f"{row['contract']}: {row['bindings']} bindings\nlaws: {', '.join(row['laws'])}\n")
     columns = ("input", "kind", "choices", "default", "meaning")
     say_table(columns, [[_cell(item[column]) for column in columns] for item in row["inputs"]])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict, replace
-from typing import Any
 
 from sentinel.commands.console import (
     Commands,
@@ -19,7 +18,7 @@ from sentinel.commands.console import (
     say_table,
     size,
 )
-from sentinel.commands.known import known, settings_options, target_named
+from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.errors import SentinelError
 from sentinel.sources import MirrorStore
 from sentinel.sources.mirrors import Mirror
@@ -61,7 +60,7 @@ def declare(commands: Commands, text: str) -> None:
 
 
 def _add(arguments: argparse.Namespace) -> int:
-    catalog, settings = known(arguments)
+    catalog, settings = catalog_and_settings(arguments)
     target = target_named(catalog, arguments.target)
     target = fork(target, settings.url_of(target.name))
     with progress() as tell:
@@ -71,7 +70,7 @@ def _add(arguments: argparse.Namespace) -> int:
 
 
 def _update(arguments: argparse.Namespace) -> int:
-    catalog, _ = known()
+    catalog, _ = catalog_and_settings()
     store = MirrorStore()
     named = [target_named(catalog, name) for name in dict.fromkeys(arguments.targets)]
     wanted = {target.name for target in named} or set(catalog.targets)
@@ -94,7 +93,7 @@ def _update(arguments: argparse.Namespace) -> int:
 
 
 def _remove(arguments: argparse.Namespace) -> int:
-    catalog, settings = known(arguments)
+    catalog, settings = catalog_and_settings(arguments)
     target = target_named(catalog, arguments.target)
     gone = MirrorStore().remove(fork(target, settings.url_of(target.name)).name)
     say(f"{gone.target}: removed, {size(gone.size)} freed")
@@ -105,7 +104,7 @@ def _list(arguments: argparse.Namespace) -> int:
     store = MirrorStore()
     mirrors = store.list()
     if arguments.json:
-        say_json([_plain(mirror) for mirror in mirrors])
+        say_json([{**asdict(mirror), "path": str(mirror.path), "state": state(mirror)} for mirror in mirrors])
         return 0
     if not mirrors:
         say(f"no mirrors in {store.home.mirrors}; `sentinel mirror add TARGET` makes one")
@@ -132,7 +131,3 @@ def state(mirror: Mirror) -> str:
 def _sentence(mirror: Mirror) -> str:
     left_out = f", {counted(mirror.absent, 'object')} left out" if mirror.absent else ""
     return f"{mirror.target}: {counted(mirror.refs, 'ref')}, {size(mirror.size)}{left_out} in {mirror.path}"
-
-
-def _plain(mirror: Mirror) -> dict[str, Any]:
-    return {**asdict(mirror), "path": str(mirror.path), "origins": list(mirror.origins), "state": state(mirror)}

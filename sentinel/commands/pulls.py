@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from sentinel.commands.console import Commands, command, complain, json_option, progress, say, say_json
-from sentinel.commands.known import known, settings_options, target_named
+from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.deciding.runner import runner_of
 from sentinel.diff import report
 from sentinel.diff.pulls import ANSWERS, Pull, Radar, brief, headline, markdown, open_heads
@@ -45,7 +45,7 @@ def declare(commands: Commands, text: str) -> None:
 
 
 def _pulls(arguments: argparse.Namespace) -> int:
-    catalog, settings = known(arguments)
+    catalog, settings = catalog_and_settings(arguments)
     target = target_named(catalog, arguments.target)
     store = MirrorStore()
     branch = store.resolve(target, target.branch)
@@ -68,13 +68,13 @@ def _pulls(arguments: argparse.Namespace) -> int:
                 complain("what was decided is kept; the same command goes on from there")
                 stopped = True
     pulls.sort(key=lambda pull: pull.number, reverse=True)
-    said = brief(pulls, len(heads), branch)
+    summary = brief(pulls, len(heads), branch)
     if arguments.save is not None:
-        report.save(arguments.save, "pulls", target.name, said)
+        report.save(arguments.save, "pulls", target.name, summary)
     if arguments.comment is not None:
         sys.stdout.write("".join(pull.text or "Nothing changes in the numbers.\n" for pull in pulls))
     elif arguments.markdown:
-        sys.stdout.write(markdown(target.name, said))
+        sys.stdout.write(markdown(target.name, summary))
     elif arguments.json:
         say_json([asdict(pull) for pull in pulls])
     else:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from sentinel.commands.console import Commands, command, counted, group, say, say_json
-from sentinel.commands.known import known, target_named
+from sentinel.commands.options import catalog_and_settings, target_named
 from sentinel.contracts.contract import Contract
 from sentinel.errors import SentinelError, nearest
 from sentinel.recipes import recipe_files
@@ -48,7 +48,7 @@ def declare(commands: Commands, text: str) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    catalog, _ = known()
+    catalog, _ = catalog_and_settings()
     files = [file for path in arguments.files for file in (recipe_files(path) if path.is_dir() else [path])]
     if not files:
         raise SentinelError(f"no recipe in {', '.join(map(str, arguments.files))}")
@@ -56,13 +56,13 @@ def _check(arguments: argparse.Namespace) -> int:
     for problem in problems:
         say(str(problem))
     errors = sum(problem.severity == "error" for problem in problems)
-    found = f"{counted(errors, 'error')}, {counted(len(problems) - errors, 'warning')}"
-    print(f"{counted(len(files), 'file')}: {found}", file=sys.stderr)
+    counts = f"{counted(errors, 'error')}, {counted(len(problems) - errors, 'warning')}"
+    print(f"{counted(len(files), 'file')}: {counts}", file=sys.stderr)
     return 1 if errors else 0
 
 
 def _new(arguments: argparse.Namespace) -> int:
-    catalog, _ = known()
+    catalog, _ = catalog_and_settings()
     target = target_named(catalog, arguments.target)
     contract = _contract(catalog, target, arguments.boundary, arguments.contract)
     text = template(arguments.bug_id, target.name, arguments.boundary or TODO, contract)
@@ -76,7 +76,7 @@ def _new(arguments: argparse.Namespace) -> int:
 
 
 def _contract(catalog: Catalog, target: Target, boundary: str | None, name: str | None) -> Contract | None:
-    """The contract that was named, or the one that the adapter binds the boundary to."""
+    """Give the contract that was named, or the one that the adapter binds the boundary to."""
     if boundary is not None:
         problem = inside(boundary, target.packages)
         if problem:

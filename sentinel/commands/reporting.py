@@ -10,7 +10,7 @@ from typing import Any
 
 from sentinel.commands import changes, duplicates, findings, history, site
 from sentinel.commands.console import Commands, command, counted, group, say, say_json
-from sentinel.commands.known import RUN, evidence_folders, evidence_option
+from sentinel.commands.options import RUN, evidence_folders, evidence_option
 from sentinel.errors import SentinelError
 from sentinel.reports.baseline import update
 from sentinel.reports.evidence import schema
@@ -91,10 +91,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def results_of(folder: Path) -> list[tuple[dict[str, Any], str]]:
-    """The evidence of a folder's last run with the outcomes of its items; without ``run.json`` all that lies there.
-
-    :raises SentinelError: where there is none.
-    """
+    """The evidence of a folder's last run with the outcomes of its items; without ``run.json`` all that lies there."""
     results = [(load(file), outcome) for file, outcome in decided(folder).items()]
     if not results:
         raise SentinelError(f"{folder} holds no evidence; run pytest with --sentinel-target first")

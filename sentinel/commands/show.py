@@ -11,10 +11,11 @@ from typing import Any
 import sentinel
 from sentinel.commands.console import Commands, command, say, say_table
 from sentinel.commands.findings import evidence_of
-from sentinel.commands.known import known, settings_options
+from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.affects import settings_in_words
 from sentinel.recipes.grades import reached, realism, root
+from sentinel.reports.escaping import paragraphs
 from sentinel.reports.explain import beside, scenario_lines
 from sentinel.reports.store import files
 from sentinel.settings import Settings
@@ -34,7 +35,7 @@ def declare(commands: Commands, text: str) -> None:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    catalog, settings = known(arguments)
+    catalog, settings = catalog_and_settings(arguments)
     folders = _report_folders(settings)
     for index, recipe in enumerate(find_recipes(catalog, (), [arguments.bug])):
         if index:
@@ -47,7 +48,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _report_folders(settings: Settings) -> dict[str, Path]:
-    """Where verdicts may lie: the last run's folder, and the committed baseline here or of Sentinel's own tree."""
+    """Say where verdicts may lie: the last run's folder, and the committed baseline here or of Sentinel's own tree."""
     committed = [settings.baseline or Path("reports"), Path(sentinel.__file__).resolve().parent.parent / "reports"]
     baseline = next((folder for folder in committed if any(files(folder))), None)
     folders = {str(settings.report_dir): settings.report_dir, "baseline": baseline}
@@ -75,10 +76,8 @@ def _head(recipe: Recipe) -> None:
     for name, value in facts.items():
         if value:
             say(f"  {name:<9} {value}")
-    for paragraph in recipe.story.split("\n\n"):
-        if paragraph.strip():
-            say("")
-            say(textwrap.fill(" ".join(paragraph.split()), _WIDTH, initial_indent="  ", subsequent_indent="  "))
+    for paragraph in paragraphs(recipe.story):
+        say("\n" + textwrap.fill(paragraph, _WIDTH, initial_indent="  ", subsequent_indent="  "))
 
 
 def _upstream(upstream: Mapping[str, Any]) -> str:
@@ -91,11 +90,8 @@ def _scenario(recipe: Recipe) -> None:
     for line in scenario_lines(recipe.document):
         say(f"  {line}")
     if recipe.defaulted:
-        say(
-            textwrap.fill(
-                f"by default: {', '.join(recipe.defaulted)}", _WIDTH, initial_indent="  ", subsequent_indent="  "
-            )
-        )
+        text = f"by default: {', '.join(recipe.defaulted)}"
+        say(textwrap.fill(text, _WIDTH, initial_indent="  ", subsequent_indent="  "))
 
 
 def _expectations(recipe: Recipe) -> None:
@@ -111,12 +107,12 @@ def _expectations(recipe: Recipe) -> None:
 
 def _verdicts(recipe: Recipe, folders: Mapping[str, Path]) -> dict[str, dict[str, str]]:
     """Ref -> folder's name -> the verdict recorded there."""
-    found: dict[str, dict[str, str]] = {}
+    verdicts: dict[str, dict[str, str]] = {}
     for name, folder in folders.items():
         for document in evidence_of(recipe, folder):
             kind = f" ({document['kind']})" if document["kind"] else ""
-            found.setdefault(str(document["ref"]), {})[name] = f"{document['verdict']}{kind}"
-    return found
+            verdicts.setdefault(str(document["ref"]), {})[name] = f"{document['verdict']}{kind}"
+    return verdicts
 
 
 def _pins(recipe: Recipe, verdicts: Mapping[str, Mapping[str, str]]) -> None:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from sentinel.commands.console import Commands, command, complain, counted, progress, say, size
-from sentinel.commands.known import evidence_folders, evidence_option, known, settings_options
+from sentinel.commands.options import catalog_and_settings, evidence_folders, evidence_option, settings_options
 from sentinel.errors import SentinelError
 from sentinel.recipes.grades import counted as roots
 from sentinel.recipes.grades import realism, root
@@ -47,7 +47,7 @@ def _site(arguments: argparse.Namespace) -> int:
     _, reports = evidence_folders(arguments)
     if reports.resolve() in (arguments.out.resolve(), *arguments.out.resolve().parents):
         raise SentinelError(f"{arguments.out} lies in {reports}, and would be read as evidence; give another --out")
-    catalog, _ = known(arguments)
+    catalog, _ = catalog_and_settings(arguments)
     with progress() as tell:
         tell(f"reading {reports}")
         material = read(reports, catalog, arguments.exports)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sentinel.commands.console import Commands, command, complain, json_option, progress, say, say_json, say_table
-from sentinel.commands.known import known, settings_options, target_named
+from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.errors import SentinelError
 from sentinel.history import record as records
 from sentinel.history import timelines
@@ -55,7 +55,7 @@ def declare(commands: Commands, text: str) -> None:
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
-    catalog, settings = known(arguments)
+    catalog, settings = catalog_and_settings(arguments)
     target = target_named(catalog, arguments.target)
     recipes = find_recipes(catalog, (target.name,), arguments.bug)
     if not recipes:
@@ -91,7 +91,7 @@ def _run(
     started = time.monotonic()
     last = 0.0
 
-    def told(done: int, total: int, probed: int) -> None:
+    def report(done: int, total: int, probed: int) -> None:
         nonlocal last
         now = time.monotonic()
         if now - last > (0.2 if sys.stderr.isatty() else 15.0) or done == total:
@@ -100,7 +100,7 @@ def _run(
             tell(f"{ledger.target.name}: {done} of {total} commits, {probed} verdicts probed, {left:.0f} s left")
 
     try:
-        return ledger.sweep(recipes, selection, make, told)
+        return ledger.sweep(recipes, selection, make, report)
     except KeyboardInterrupt:
         complain("what was decided is kept; the same command goes on from there")
         raise

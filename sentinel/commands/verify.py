@@ -13,9 +13,9 @@ from typing import Any
 from sentinel.commands.consistency import contradictions
 from sentinel.commands.console import Commands, command, json_option, progress, say, say_json
 from sentinel.commands.fix import tests_options
-from sentinel.commands.known import known, settings_options
+from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.deciding.outcomes import Decision
-from sentinel.deciding.runner import Job, opener, options_of, runner_of
+from sentinel.deciding.runner import Job, opener, runner_of
 from sentinel.errors import SentinelError
 from sentinel.export.checking import Environment
 from sentinel.export.contribution import contribution, load_contribution, related
@@ -49,29 +49,27 @@ _TESTS = ("tests", "regression")
 _OF_THIS_MACHINE = ("ref", "python", "ghost", "timeout", "memory", "harness")
 
 
-class CouldNotError(SentinelError):
-    """The evidence cannot be checked here; says why."""
-
-
 @dataclass(frozen=True)
 class Outcome:
     """What came of one file.
 
     :ivar outcome: ``same``, ``different`` or ``could not``.
-    :ivar reason: why it could not be checked.
-    :ivar recipe: where the recipe came from.
     """
 
     evidence: Path
     outcome: str
-    subject: str = ""
+    subject: str
+    conclusion: str
     recipe: str = ""
-    reason: str = ""
     verification: Verification | None = None
 
     @classmethod
-    def of(cls, file: Path, subject: str, same: bool, reason: str) -> Outcome:
-        return cls(file, "same" if same else "different", subject, reason=reason)
+    def of(cls, file: Path, subject: str, same: bool, conclusion: str) -> Outcome:
+        return cls(file, "same" if same else "different", subject, conclusion)
+
+    @classmethod
+    def could_not(cls, file: Path, subject: str, reason: str, recipe: str = "") -> Outcome:
+        return cls(file, "could not", subject, f"could not be verified: {reason}", recipe)
 
 
 def declare(commands: Commands, text: str) -> None:
@@ -100,58 +98,36 @@ def _verify(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json([_plain(outcome) for outcome in outcomes])
     else:
-        for outcome in outcomes:
-            _tell(outcome)
+        for one in outcomes:
+            say(f"{one.evidence}: {one.subject or 'evidence'}" + (f"\n  recipe: {one.recipe}" if one.recipe else ""))
+            say(str(one.verification or one.conclusion))
     # What could not be checked must not hide that something else is different.
-    found = {outcome.outcome for outcome in outcomes}
-    return 1 if "different" in found else 2 if "could not" in found else 0
+    results = {outcome.outcome for outcome in outcomes}
+    return 1 if "different" in results else 2 if "could not" in results else 0
 
 
 def _files(paths: list[Path]) -> list[Path]:
-    found = [file for path in paths for file in (_below(path) if path.is_dir() else [path])]
-    if not found:
+    files: list[Path] = []
+    for path in paths:  # of a folder every JSON file but ``run.json``, whoever laid them out
+        there = below(path) if path.is_dir() else [path]
+        files += [f for f in there if f is path or not (f.name == RUN or f.name.startswith("."))]
+    if not files:
         raise SentinelError(f"no evidence in {', '.join(map(str, paths))}")
-    return found
-
-
-def _below(folder: Path) -> list[Path]:
-    """Every JSON file of a folder but ``run.json``, also where it was not a run that laid them out."""
-    return [file for file in below(folder) if file.name != RUN and not file.name.startswith(".")]
+    return files
 
 
 def _load(file: Path) -> dict[str, Any] | str:
-    """The document, or what is wrong with the file."""
+    """Give the document, or what is wrong with the file."""
     try:
         return load(file)
     except SentinelError as error:
         return str(error)
 
 
-def _tell(outcome: Outcome) -> None:
-    say(f"{outcome.evidence}: {outcome.subject or 'evidence'}")
-    if outcome.recipe:
-        say(f"  recipe: {outcome.recipe}")
-    say(_conclusion(outcome))
-
-
-def _conclusion(outcome: Outcome) -> str:
-    if outcome.verification:
-        return str(outcome.verification)
-    return outcome.reason if outcome.outcome != "could not" else f"could not be verified: {outcome.reason}"
-
-
 def _plain(outcome: Outcome) -> dict[str, Any]:
-    found = outcome.verification
-    return {
-        "evidence": str(outcome.evidence),
-        "outcome": outcome.outcome,
-        "subject": outcome.subject,
-        "recipe": outcome.recipe,
-        "conclusion": found.conclusion if found else _conclusion(outcome),
-        "agreements": [asdict(item) for item in found.agreements] if found else [],
-        "differences": list(found.differences) if found else [],
-        "circumstances": list(found.circumstances) if found else [],
-    }
+    details = asdict(outcome.verification or Verification((), (), ()))
+    shown = {name: getattr(outcome, name) for name in ("outcome", "subject", "recipe", "conclusion")}
+    return {"evidence": str(outcome.evidence), **shown, **details}
 
 
 class _Verifier:
@@ -159,7 +135,7 @@ class _Verifier:
 
     def __init__(self, arguments: argparse.Namespace, targets: Sequence[str], tell: Callable[[str], None]) -> None:
         self._repo, self._tell, self._tests_python = arguments.repo, tell, arguments.tests_python
-        self._catalog, self._settings = known(arguments)
+        self._catalog, self._settings = catalog_and_settings(arguments)
         self._targets = [name for name in targets if name in self._catalog.adapters]
         self._store = MirrorStore()
         fixes = [fix for target in self._targets for fix in find_fixes(self._catalog, target)]
@@ -176,21 +152,22 @@ class _Verifier:
     def verify(self, file: Path, recorded: dict[str, Any] | str) -> Outcome:
         """Check one document; what is wrong with it or with this machine is an outcome too."""
         if isinstance(recorded, str):
-            return Outcome(file, "could not", reason=recorded)
-        subject, recipe = f"{recorded['bug_id'] or recorded['law'] or 'a law'} was {recorded['verdict']}", ""
+            return Outcome.could_not(file, "", recorded)
+        subject, origin = f"{recorded['bug_id'] or recorded['law'] or 'a law'} was {recorded['verdict']}", ""
         try:
             ref = self._patched(recorded) or ref_of(recorded, self._repo)
             subject += f" at {ref.short}"
-            found, recipe = recipe_of(recorded, self._catalog)
-            verification = self._again(recorded, found, ref)
+            recipe, origin = recipe_of(recorded, self._catalog)
+            verification = self._again(recorded, recipe, ref)
         except SentinelError as error:
-            return Outcome(file, "could not", subject, recipe, str(error))
-        return Outcome(file, "same" if verification.same else "different", subject, recipe, "", verification)
+            return Outcome.could_not(file, subject, str(error), origin)
+        outcome = "same" if verification.same else "different"
+        return Outcome(file, outcome, subject, verification.conclusion, origin, verification)
 
     def contribution(self, file: Path, recorded: dict[str, Any], no_tests: bool) -> list[Outcome]:
         """Check what ``contribute`` left: each decision, the trial of the fix, the heads of other pull requests, the
         runner, and that the pages say what the evidence says."""
-        found = [self.verify(file, side) for sides in recorded["bugs"].values() for side in sides.values()]
+        outcomes = [self.verify(file, side) for sides in recorded["bugs"].values() for side in sides.values()]
         try:
             made = contribution(recorded, self._catalog, self._store)
             for name, text in (("PULL_REQUEST.md", page(made)), ("COMMENT.md", comment(made))):
@@ -198,87 +175,86 @@ class _Verifier:
                 if not beside.is_file():
                     continue
                 same = beside.read_text(encoding="utf-8") == text
-                told = "as the evidence says" if same else "something else than the evidence says"
-                found.append(Outcome.of(beside, "the page", same, told))
+                conclusion = "as the evidence says" if same else "something else than the evidence says"
+                outcomes.append(Outcome.of(beside, "the page", same, conclusion))
             if made.fix and recorded["tried"]:
-                found.append(self._tried_again(file, made.fix, recorded["tried"], no_tests))
-                found.append(self._heads_again(file, made.recipe, made.fix, recorded["related"]))
+                outcomes.append(self._tried_again(file, made.fix, recorded["tried"], no_tests))
+                outcomes.append(self._heads_again(file, made.recipe, made.fix, recorded["related"]))
             beside = file.with_name("run_validation.py")
             if beside.is_file() and recorded["runner"]["sides"]:
-                found.append(self._runner_again(beside, made.document))
+                outcomes.append(self._runner_again(beside, made.document))
         except SentinelError as error:
-            found.append(Outcome(file, "could not", "the fix", reason=str(error)))
-        return found
+            outcomes.append(Outcome.could_not(file, "the fix", str(error)))
+        return outcomes
 
     def _tried_again(self, file: Path, fix: Fix, recorded: dict[str, Any], no_tests: bool) -> Outcome:
-        options = options_of(self._settings, fix.target)
         how = (not no_tests, self._tests_python)
-        now = try_fix(self._catalog, fix, self._opened, options, self._store, self._tell, *how)
+        now = try_fix(self._catalog, self._settings, fix, self._store, self._tell, *how)
         # What was learnt to look at since, another recipe or another function, is not in the evidence.
-        looked = {name: {key: now[name].get(key) for key in recorded[name]} for name in ("others", "elsewhere")}
-        pairs = {name: (recorded[name], {**now, **looked}[name]) for name in recorded if name not in _TESTS}
+        comparable = {name: {key: now[name].get(key) for key in recorded[name]} for name in ("others", "elsewhere")}
+        pairs = {name: (recorded[name], {**now, **comparable}[name]) for name in recorded if name not in _TESTS}
         left = ""
         for name in _TESTS:
             then, here = _ran(recorded[name]), _ran(now[name])
             both = sorted(then.keys() & here.keys())
             pairs[name] = {test: then[test] for test in both}, {test: here[test] for test in both}
             for test in sorted(recorded[name].keys() - set(both)):
-                side, said = ("here", now[name]) if test in then else ("then", recorded[name])
-                why = said.get(test, {}).get("not_runnable") or said.get(test, {}).get("reason", "")
+                side, results = ("here", now[name]) if test in then else ("then", recorded[name])
+                why = results.get(test, {}).get("not_runnable") or results.get(test, {}).get("reason", "")
                 left += f"; {test} did not run {side}" + (f": {why}" if why else "")
         wrong = "; ".join(f"{name}: {_apart(*pair)}" for name, pair in pairs.items() if pair[0] != pair[1])
-        told = wrong or "the same: every count and difference"
-        return Outcome.of(file, "the trial of the fix", not wrong, told + left)
+        conclusion = wrong or "the same: every count and difference"
+        return Outcome.of(file, "the trial of the fix", not wrong, conclusion + left)
 
     def _heads_again(self, file: Path, recipe: Recipe, fix: Fix, recorded: Sequence[dict[str, Any]]) -> Outcome:
-        """The verdicts at those heads of pull requests that this mirror has, too."""
+        """Decide again at those heads of pull requests that this mirror has."""
         ledger = Ledger(self._catalog, self._settings, self._catalog.targets[fix.target], self._store)
         now = {item["commit"]: item["verdict"] for item in related(ledger, recipe, fix)}
         here = [item for item in recorded if item["commit"] in now]
         wrong = [f"#{item['pull']} {item['verdict']} recorded, {now[item['commit']]} now" for item in here
                  if now[item["commit"]] != item["verdict"]]  # fmt: skip
-        told = "; ".join(wrong) or f"the same at {len(here)} of {len(recorded)}; the mirror has no others"
-        return Outcome.of(file, "heads of pull requests", not wrong, told)
+        conclusion = "; ".join(wrong) or f"the same at {len(here)} of {len(recorded)}; the mirror has no others"
+        return Outcome.of(file, "heads of pull requests", not wrong, conclusion)
 
     def _runner_again(self, file: Path, recorded: Mapping[str, Any]) -> Outcome:
-        """What the runner says that lies beside the evidence, with the packages alone that it names."""
+        """Run the runner that lies beside the evidence, with the packages alone that it names."""
         sides = next(iter(recorded["bugs"].values())).values()
         refs = [self._patched(side) or ref_of(side, self._repo) for side in sides]
         checkouts = [self._opened(self._catalog.targets[recorded["target"]], ref, None).path for ref in refs]
         contained = all((side["environment"] or {}).get("sandbox") == "strict" for side in sides)
         here = {str(item.metadata["Name"]).lower() for item in metadata.distributions()}
         if lacking := [name for name in recorded["runner"]["packages"] if name.lower() not in here]:
-            return Outcome(file, "could not", "the runner", reason=f"{', '.join(lacking)} not installed here")
+            return Outcome.could_not(file, "the runner", f"{', '.join(lacking)} not installed here")
         with closing(Environment()) as environment:
             texts = {file.name: file.read_text(encoding="utf-8")}
             answers = environment.run(texts, "", checkouts, recorded["runner"]["packages"], contained)
         now = {name: tried.status or tried.problem for name, (tried, _) in zip(recorded["runner"]["sides"], answers)}
-        told = ", ".join(f"{status} at {name}" for name, status in now.items())
-        return Outcome.of(file, "the runner", now == recorded["runner"]["sides"], f"it says {told}")
+        conclusion = ", ".join(f"{status} at {name}" for name, status in now.items())
+        return Outcome.of(file, "the runner", now == recorded["runner"]["sides"], f"it says {conclusion}")
 
     def _again(self, recorded: dict[str, Any], recipe: Recipe, ref: Ref) -> Verification:
         decision: Decision = self._runner(recorded).decide(Job(recipe, ref, recorded["expect"]))
         verdict = decision.verdict
         before = (recorded["verdict"], recorded["kind"])
         if verdict.kind in _OF_THIS_MACHINE and (verdict.name, verdict.kind) != before:
-            raise CouldNotError(f"{verdict.name} here: {verdict.reason}")
+            raise SentinelError(f"{verdict.name} here: {verdict.reason}")
         if ref.kind in ("path", "installed") and decision.checkout and recorded["checkout"]:
             tree = recorded["checkout"]["tree"]
             if decision.checkout.tree != tree:
-                raise CouldNotError(
+                raise SentinelError(
                     f"the evidence is about code with tree hash {tree[:12]}, and the {ref.kind} code here has "
                     f"{decision.checkout.tree[:12]}: other files"
                 )
         return compared(recorded, decision)
 
     def _patched(self, recorded: dict[str, Any]) -> Ref | None:
-        """The ref of code that a fix was applied to; None for any other."""
+        """Give the ref of code that a fix was applied to; None for any other."""
         digest = (recorded["checkout"] or {}).get("patched")
         if digest is None:
             return None
         fix = fix_of(self._catalog, recorded["target"], recorded["bug_id"])
         if fix is None or fix.digest != digest:
-            raise CouldNotError(f"the fix that was applied, {digest[:19]}, is not here")
+            raise SentinelError(f"the fix that was applied, {digest[:19]}, is not here")
         return fix.patched
 
     def _runner(self, recorded: dict[str, Any]) -> Any:
@@ -293,32 +269,29 @@ class _Verifier:
 
 
 def _apart(recorded: Any, now: Any) -> str:
-    """What is not the same, entry by entry."""
+    """Write what differs, entry by entry."""
     if isinstance(recorded, Mapping) and isinstance(now, Mapping):
         return ", ".join(
-            f"{key} {_apart(said, now.get(key))}" for key, said in recorded.items() if said != now.get(key)
+            f"{key} {_apart(then, now.get(key))}" for key, then in recorded.items() if then != now.get(key)
         )
     return f"{recorded} recorded, {now} now"
 
 
 def _ran(tests: dict[str, Any]) -> dict[str, Any]:
-    """What those of upstream's tests gave that could run, with whichever option they did."""
-    ran = {name: told for name, told in tests.items() if "not_runnable" not in told and "reason" not in told}
-    return {name: {key: told[key] for key in told if key != "option"} for name, told in ran.items()}
+    """Keep the results of tests that could run, with whichever option they did."""
+    ran = {name: result for name, result in tests.items() if "not_runnable" not in result and "reason" not in result}
+    return {name: {key: result[key] for key in result if key != "option"} for name, result in ran.items()}
 
 
 def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:
-    """Give the same code again: what a moving name stood for then, and a working tree by its commit where it was clean.
-
-    :raises CouldNotError: where the evidence alone does not say where the code is.
-    """
+    """Name the same code again: a moving name by its commit then, a working tree by its commit where it was clean."""
     text, checkout = recorded["ref"], recorded["checkout"] or {}
     if text == "path":
         if repo is not None:
             return Ref("path", str(Path(repo).absolute()))
         if checkout.get("commit") and not checkout.get("dirty"):
             return Ref("git", checkout["commit"])
-        raise CouldNotError("the evidence is about a working tree with changes of its own; give it with --repo DIR")
+        raise SentinelError("the evidence is about a working tree with changes of its own; give it with --repo DIR")
     ref = Ref.parse(text)
     if ref.kind == "git" and not ref.immutable and checkout.get("commit"):
         return Ref("git", checkout["commit"])
@@ -330,10 +303,10 @@ def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:
 def recipe_of(recorded: dict[str, Any], catalog: Catalog) -> tuple[Recipe, str]:
     """Give the recipe that the evidence was made from, and where it was found.
 
-    :raises CouldNotError: where it is evidence of a law's own scenario, or its recipe does not load here.
+    :raises SentinelError: where it is evidence of a law's own scenario, or its recipe does not load here.
     """
     if recorded["target"] not in catalog.targets:
-        raise CouldNotError(f"no adapter of target {recorded['target']!r} is here")
+        raise SentinelError(f"no adapter of target {recorded['target']!r} is here")
     digest = recorded["recipe"]["digest"]
     if not recorded["bug_id"]:
         return _scenario_of_a_law(recorded, catalog), "the scenario inside the evidence"
@@ -349,14 +322,14 @@ def recipe_of(recorded: dict[str, Any], catalog: Catalog) -> tuple[Recipe, str]:
 
 
 def _scenario_of_a_law(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
-    """What a search found, or the scenario that it shows for a law that held: decided by the law alone."""
+    """Make a recipe of a search's scenario, which the law alone decides."""
     law = catalog.laws.get(str(recorded["law"]))
     if law is None:
-        raise CouldNotError(f"it is evidence of a law, and no law {recorded['law']!r} is here")
+        raise SentinelError(f"it is evidence of a law, and no law {recorded['law']!r} is here")
     if "declared dialect" in recorded["reason"]:
-        raise CouldNotError("the law is kept there but for a declared dialect, which one scenario alone does not tell")
+        raise SentinelError("the law is kept there but for a declared dialect, which one scenario alone does not tell")
     if not recorded["recipe"]["document"] or recorded["verdict"] not in ("reproduced", "fixed"):
-        raise CouldNotError("it tells of a search without a scenario to run; `pytest --sentinel-laws` searches again")
+        raise SentinelError("it tells of a search without a scenario to run; `pytest --sentinel-laws` searches again")
     recipe = _embedded(recorded, catalog)
     return replace(
         recipe,
@@ -374,9 +347,9 @@ def _embedded(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
     try:
         recipe = load_copy(recorded["recipe"]["document"], catalog)
     except SentinelError as error:
-        raise CouldNotError(f"the recipe inside the evidence does not load here:\n{error}") from None
+        raise SentinelError(f"the recipe inside the evidence does not load here:\n{error}") from None
     if (recipe.bug_id if recorded["bug_id"] else "", recipe.target) != (recorded["bug_id"], recorded["target"]):
-        raise CouldNotError(
+        raise SentinelError(
             f"the recipe inside the evidence is of {recipe.target} {recipe.bug_id}, not of what it says"
         )
     return recipe
@@ -385,10 +358,10 @@ def _embedded(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
 def compared(recorded: dict[str, Any], decision: Decision) -> Verification:
     """As :func:`~sentinel.reports.baseline.verify_report`, and that the rest of the document follows from it too."""
     now = evidence(decision)
-    found = verify_report(recorded, now)
-    if found.differences:
-        return found
+    verification = verify_report(recorded, now)
+    if verification.differences:
+        return verification
     wrong = contradictions(recorded, now)
-    told = {name for name in ("commit", "tree", "blob") if any(name in line for line in wrong)}
-    rest = tuple(line for line in found.circumstances if line.partition(":")[0] not in told)
-    return replace(found, differences=tuple(wrong), circumstances=rest)
+    subjects = {name for name in ("commit", "tree", "blob") if any(name in line for line in wrong)}
+    rest = tuple(line for line in verification.circumstances if line.partition(":")[0] not in subjects)
+    return replace(verification, differences=tuple(wrong), circumstances=rest)

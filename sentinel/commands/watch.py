@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sentinel.commands.console import command, complain, counted, progress, say
-from sentinel.commands.known import settings_options
+from sentinel.commands.options import settings_options
 
 if TYPE_CHECKING:
     from sentinel.commands.console import Commands
@@ -67,12 +67,12 @@ def declare(commands: Commands, text: str) -> None:
 
 
 def _watch(arguments: argparse.Namespace) -> int:
-    from sentinel.commands.known import known, target_named
+    from sentinel.commands.options import catalog_and_settings, target_named
     from sentinel.errors import SentinelError
 
     if not arguments.target or not arguments.own_command:
         raise SentinelError("say what to watch, after two dashes: sentinel watch --target trl -- python train.py")
-    target = target_named(known()[0], arguments.target)
+    target = target_named(catalog_and_settings()[0], arguments.target)
     if arguments.every < 1:
         raise SentinelError("--every is a count of calls, 1 or more")
     if not (Path(sysconfig.get_path("purelib")) / "sentinel_watch.pth").exists():
@@ -122,7 +122,7 @@ def _watch(arguments: argparse.Namespace) -> int:
 
 
 def _violations(events: Path, begin: int) -> int:
-    """Events of that kind since this command began."""
+    """Count the violations that were written since this command began."""
     if not events.exists():
         return 0
     with events.open(encoding="utf-8") as file:
@@ -131,13 +131,13 @@ def _violations(events: Path, begin: int) -> int:
 
 
 def _replay(arguments: argparse.Namespace) -> int:
-    from sentinel.commands.known import known
+    from sentinel.commands.options import catalog_and_settings
     from sentinel.deciding.runner import runner_of
     from sentinel.search.saving import Untried, save
     from sentinel.targets.refs import Ref
     from sentinel.watch.replay import document_of, replayed, violations
 
-    catalog, settings = known(arguments)
+    catalog, settings = catalog_and_settings(arguments)
     ref = Ref.parse(arguments.ref) if arguments.ref else None
     events, shown, undecided = violations(arguments.events), 0, 0
     with progress() as tell, closing(runner_of(catalog, settings, tell)) as runner:

@@ -60,14 +60,14 @@ def of_words(words: Sequence[str], where: str = "") -> CommandLine:
 
 
 def _program(words: Sequence[str]) -> int:
-    """The index of the first word after the last program that is named: ``train.py``, or a module after ``-m``."""
+    """Give the index of the first word after the last program that is named: ``train.py``, or a module after ``-m``."""
     ends = [number + 1 for number, word in enumerate(words) if word.endswith(".py") and not word.startswith("-")]
     ends += [number + 2 for number, word in enumerate(words) if word == "-m"]
     return max(ends, default=0)
 
 
 def _arguments(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Each argument's name and values; a word that is neither an option's nor an assignment has no name."""
+    """Give each argument's name and values; a word that is neither an option's nor an assignment has no name."""
     name, values = "", list[str]()
     for word in words:
         if _ASSIGNMENT.match(word) or _OPTION.match(word) or word == _ANY_NUMBER:
@@ -97,18 +97,15 @@ def of_script(file: Path) -> CommandLine:
         script.read(file)
     except RecursionError:
         raise SentinelError(f"{file} is no launch script: nested too deep") from None
-    found = [of_words(words, where) for where, words in script.commands if _program(words)]
-    if not found:
+    commands = [of_words(words, where) for where, words in script.commands if _program(words)]
+    if not commands:
         raise SentinelError(f"{file}: no command in it runs a Python program; give the command itself after --")
-    return max(found, key=lambda command: len(command.settings) + len(command.unknown))
+    return max(commands, key=lambda command: len(command.settings) + len(command.unknown))
 
 
 @dataclass
 class _Script:
-    """What is known of a script's variables while its commands are read in order.
-
-    :ivar arrays: variable -> its words; a plain variable has one.
-    """
+    """A script's variables, each with its words, while its commands are read in order."""
 
     file: Path
     arrays: dict[str, list[str]] = field(default_factory=dict)
@@ -189,17 +186,17 @@ class _Script:
         if plain is None:
             return UNKNOWN
         default = node.named_children[1:]
-        known = plain[1] in self.arrays or not default
-        return self._value(plain[1]) if known else "".join(map(self._text, default))
+        has_value = plain[1] in self.arrays or not default
+        return self._value(plain[1]) if has_value else "".join(map(self._text, default))
 
     def _value(self, name: str) -> str:
         return " ".join(self.arrays.get(name, [UNKNOWN]))
 
 
 def _array(node: Node) -> str:
-    """The array that ``${ARGS[@]}`` puts in; empty where a node is something else."""
-    found = re.fullmatch(r"\$\{(\w+)\[[@*]\]\}", _of(node)) if node.type == "expansion" else None
-    return found[1] if found else ""
+    """Give the array that ``${ARGS[@]}`` puts in; empty where a node is something else."""
+    match = re.fullmatch(r"\$\{(\w+)\[[@*]\]\}", _of(node)) if node.type == "expansion" else None
+    return match[1] if match else ""
 
 
 def _of(node: Node) -> str:
@@ -207,8 +204,8 @@ def _of(node: Node) -> str:
 
 
 def _unescaped(text: str) -> str:
-    """What is between double quotation marks: a backslash counts before these alone."""
-    return re.sub(r'\\([$`"\\\n])', lambda found: found[1].strip("\n"), text)
+    """Unescape a double-quoted string: a backslash counts before these characters alone."""
+    return re.sub(r'\\([$`"\\\n])', lambda match: match[1].strip("\n"), text)
 
 
 def _parsed(source: bytes) -> Node:

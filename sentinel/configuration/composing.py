@@ -37,18 +37,18 @@ class HydraMissingError(NotComposedError):
 def named(data: Mapping[Any, Any]) -> list[str]:
     """Say what the ``defaults`` list of a configuration names beside itself, in words."""
     listed = data.get("defaults")
-    return [_in_words(entry) for entry in listed if entry != "_self_"] if isinstance(listed, list) else []
-
-
-def _in_words(entry: Any) -> str:
-    return ", ".join(f"{name}: {value}" for name, value in entry.items()) if isinstance(entry, dict) else str(entry)
+    return [
+        ", ".join(f"{name}: {value}" for name, value in entry.items()) if isinstance(entry, dict) else str(entry)
+        for entry in (listed if isinstance(listed, list) else ())
+        if entry != "_self_"
+    ]
 
 
 def search_path(
     data: Mapping[Any, Any], catalog: Catalog, target: Target, checkout: Checkout
 ) -> tuple[list[Path], list[str]]:
-    """Where files are looked for that a configuration names, beside its own folder: first where it says itself, then
-    where the copy has its own.
+    """Say where files are looked for that a configuration names, beside its own folder: first where it says itself,
+    then where the copy has its own.
 
     :returns: the folders, and a sentence for each entry of ``hydra.searchpath`` that is left out.
     """
@@ -57,9 +57,9 @@ def search_path(
     folders, left_out = [], []
     for entry in written if isinstance(written, list) else ():
         scheme, _, name = str(entry).rpartition("://")
-        found = next(filter(os.path.isdir, _meant(scheme, name, target, checkout)), None)
-        if found is not None:
-            folders.append(found.absolute())
+        folder = next(filter(os.path.isdir, _meant(scheme, name, target, checkout)), None)
+        if folder is not None:
+            folders.append(folder.absolute())
         else:
             left_out.append(
                 f"hydra.searchpath: {entry} is left out: it is no folder here, and no package or folder of "
@@ -69,7 +69,7 @@ def search_path(
 
 
 def _meant(scheme: str, name: str, target: Target, checkout: Checkout) -> Iterator[Path]:
-    """The folders that an entry of a search path may mean, in the order in which they count."""
+    """Give the folders that an entry of a search path may mean, in the order in which they count."""
     if scheme == "pkg" and all(part.isidentifier() for part in name.split(".")):
         yield from (root.joinpath(*name.split(".")) for root in checkout.import_roots)
     elif scheme in ("", "file") and name:
@@ -81,7 +81,6 @@ def _meant(scheme: str, name: str, target: Target, checkout: Checkout) -> Iterat
 def composed(file: Path, folders: Sequence[Path]) -> dict[Any, Any]:
     """Give a configuration with all that it is composed of.
 
-    :param folders: its search path.
     :raises NotComposedError: where Hydra is not there, or refuses.
     :raises SentinelError: where the result is no mapping of a size that a configuration can have.
     """

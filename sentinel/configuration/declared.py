@@ -45,19 +45,19 @@ _FLAGS = {"store_true": "false", "store_false": "true"}
 
 
 def options_of(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Options, ...]:
-    """Give the options of each trainer of a copy, in the order of the declarations; none where nothing is declared.
-
-    :raises SentinelError: where a declaration is no good.
-    """
-    found: dict[str, Options] = {}
+    """Give the options of each trainer of a copy, in the order of the declarations; none where nothing is declared."""
+    trainers: dict[str, Options] = {}
     for file, entry in _declarations(catalog, target.name):
-        if entry["name"] in found:
+        if entry["name"] in trainers:
             continue
         place = _place(target, checkout, entry["file"])
         if place is None:
             continue
         try:
-            options = _read(entry, place, target, checkout)
+            if entry["kind"] == "classes":
+                options = options_of_class(place, entry["class"], lambda module: _module(checkout, module))
+            else:
+                options = options_of_parser(place) if entry["kind"] == "parser" else options_of_tree(place)
         except (SyntaxError, ValueError, OSError, RecursionError, MemoryError, SentinelError):
             continue  # a copy that is broken there says nothing; what is then not known is said to be not known
         except KeyError as error:
@@ -65,66 +65,57 @@ def options_of(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Op
         if not options:
             continue  # the class had another name then
         elsewhere = {name: Option(text) for name, text in flattened(entry.get("elsewhere", {})).items()}
-        found[entry["name"]] = Options(entry["name"], entry["file"], {**elsewhere, **options})
-    return tuple(found.values())
+        trainers[entry["name"]] = Options(entry["name"], entry["file"], {**elsewhere, **options})
+    return tuple(trainers.values())
 
 
 def defaults_of(catalog: Catalog, target: Target, checkout: Checkout, contract: str) -> dict[str, tuple[Any, str]]:
-    """Input of a contract -> what a run has that sets nothing, and the option that says so; without what is not known.
-
-    :raises SentinelError: where a declaration is no good.
-    """
-    found: dict[str, tuple[Any, str]] = {}
+    """Map inputs of a contract to the default that a run has, with its option; without what is not known."""
+    defaults: dict[str, tuple[Any, str]] = {}
     trainers = options_of(catalog, target, checkout)
     for file in _files(catalog, target.name):
         for name, entry in read_mapping(file).get("defaults", {}).get(contract, {}).items():
-            said = entry if isinstance(entry, dict) else {"option": entry}
-            options = said["option"] if isinstance(said["option"], list) else [said["option"]]
+            declaration = entry if isinstance(entry, dict) else {"option": entry}
+            options = declaration["option"] if isinstance(declaration["option"], list) else [declaration["option"]]
             for option in options:
                 trainer, _, key = option.rpartition(":")
                 having = [item for item in trainers if key in item.options and trainer in ("", item.name)]
                 text = having[0].options[key].default if having else None
-                text = said["is"].get(text) if "is" in said else text
+                text = declaration["is"].get(text) if "is" in declaration else text
                 if text is not None:
-                    found[name] = yaml.safe_load(text), key
-                    if found[name][0] is not None:
+                    defaults[name] = yaml.safe_load(text), key
+                    if defaults[name][0] is not None:
                         break
-    return found
+    return defaults
 
 
 def tree_folders(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Path, ...]:
     """Give the folders of a copy's trees: where a configuration finds those of the copy's that it is composed of."""
     trees = [entry["file"] for _, entry in _declarations(catalog, target.name) if entry["kind"] == "tree"]
-    found = [_place(target, checkout, file) for file in trees]
-    return tuple(dict.fromkeys(place.parent for place in found if place is not None))
-
-
-def _read(entry: Mapping[str, Any], place: Path, target: Target, checkout: Checkout) -> dict[str, Option]:
-    if entry["kind"] == "classes":
-        return options_of_class(place, entry["class"], lambda module: _module(checkout, module))
-    return options_of_parser(place) if entry["kind"] == "parser" else options_of_tree(place)
+    folders = [_place(target, checkout, file) for file in trees]
+    return tuple(dict.fromkeys(place.parent for place in folders if place is not None))
 
 
 def options_of_parser(file: Path) -> dict[str, Option]:
     """Give every call in the file that names an option ``--name``: ``add_argument``, or a function around it."""
-    found: dict[str, Option] = {}
+    options: dict[str, Option] = {}
     for node in ast.walk(parsed(file)):
         if not isinstance(node, ast.Call):
             continue
         words = [item.value for item in node.args if isinstance(item, ast.Constant) and isinstance(item.value, str)]
         names = [word for word in words if word.startswith("--")]
-        given = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
+        keywords = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
         if names:
-            name = text_of(given["dest"]) if "dest" in given else names[0]
-            found.setdefault(spelled(name), Option(_default(given), choices_of(given.get("choices"))))
-    return found
+            name = text_of(keywords["dest"]) if "dest" in keywords else names[0]
+            options.setdefault(spelled(name), Option(_default(keywords), choices_of(keywords.get("choices"))))
+    return options
 
 
-def _default(given: dict[str, ast.expr]) -> str | None:
-    if "default" in given:
-        return text_of(given["default"])
-    action = text_of(given["action"]) if "action" in given else ""
-    if given.get("required") is not None:
+def _default(keywords: dict[str, ast.expr]) -> str | None:
+    if "default" in keywords:
+        return text_of(keywords["default"])
+    action = text_of(keywords["action"]) if "action" in keywords else ""
+    if keywords.get("required") is not None:
         return None
     return _FLAGS.get(action or "", "null")
 

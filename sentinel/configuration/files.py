@@ -27,7 +27,7 @@ MISSING = "???"
 
 
 def flattened(data: Any, prefix: str = "") -> dict[str, str]:
-    """Dotted name -> text (see :func:`~sentinel.recipes.affects.in_text`). ``--eps-clip`` is ``eps_clip``."""
+    """Map dotted name -> text (see :func:`~sentinel.recipes.affects.in_text`). ``--eps-clip`` is ``eps_clip``."""
     if isinstance(data, Mapping) and data:
         return {
             key: value
@@ -38,7 +38,7 @@ def flattened(data: Any, prefix: str = "") -> dict[str, str]:
 
 
 def spelled(name: object) -> str:
-    """A setting's name as recipes write it: an option's dashes are underscores."""
+    """Give a setting's name as recipes write it: an option's dashes are underscores."""
     return str(name).lstrip("-").replace("-", "_")
 
 
@@ -48,10 +48,7 @@ def settings_of(data: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def read_mapping(file: Path) -> dict[Any, Any]:
-    """Give a YAML, JSON or TOML file that holds a mapping of a size that a configuration can have.
-
-    :raises SentinelError: where it is not one.
-    """
+    """Give a YAML, JSON or TOML file that holds a mapping of a size that a configuration can have."""
     try:
         text = file.read_text(encoding="utf-8")
         return _of_toml(text, str(file)) if file.suffix == ".toml" else mapping_of(text, str(file))
@@ -71,10 +68,7 @@ def _of_toml(text: str, file: str) -> dict[Any, Any]:
 
 
 def mapping_of(text: str, file: str) -> dict[Any, Any]:
-    """Give what :func:`read_mapping` makes of a file's text.
-
-    :param file: what errors call it.
-    """
+    """Give what :func:`read_mapping` makes of a file's text."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same answers ten times as fast, where it is built
     try:
         depth = 0
@@ -97,7 +91,7 @@ def mapping_of(text: str, file: str) -> dict[Any, Any]:
 
 
 def _bounded(file: str, data: Any) -> None:
-    """A few aliases of aliases are a thousand million settings, and one inside itself never ends."""
+    """Refuse what is too large: aliases of aliases are a thousand million settings, one inside itself never ends."""
     left, depth = [(data, 0)], 0
     for count in range(_MOST):
         if not left or depth > _DEEPEST:

@@ -55,19 +55,19 @@ def _composed(file: str, folders: Sequence[str]) -> str:
 
 
 def _quoted(folder: str) -> str:
-    """A folder as a string of Hydra's grammar, in which a quote, and what stands before it, is escaped."""
+    """Quote a folder in Hydra's grammar, where a quote and the backslashes before it are escaped."""
     import re
 
-    inner = re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), folder)
+    inner = re.sub(r"(\\*)('|\Z)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), folder)
     return f"'file://{inner}'"
 
 
 def _sentence(error: Exception) -> str:
-    """What the error says, without the list of where Hydra looked."""
+    """Shorten an error by the list of places where Hydra looked."""
     if isinstance(error, RecursionError):
         return "the files name each other without end, or are nested too deep"
-    said = " ".join(str(error).partition("\nConfig search path:")[0].split()).rstrip(".")
-    return said or type(error).__name__
+    text = " ".join(str(error).partition("\nConfig search path:")[0].split()).rstrip(".")
+    return text or type(error).__name__
 
 
 if __name__ == "__main__":

@@ -25,13 +25,13 @@ Find = Callable[[str], "Path | None"]
 
 
 def options_of_class(file: Path, name: str, find: Find) -> dict[str, Option]:
-    """The fields of a class, those of its sections among them, by their dotted names.
+    """Give the fields of a class, those of its sections among them, by their dotted names.
 
     :param find: where a module lies that the class or a section of it is imported from.
     """
     modules = _Modules(find)
-    found = modules.class_named(modules.read(file), name)
-    return dict(modules.options(found)) if found else {}
+    owner = modules.class_named(modules.read(file), name)
+    return dict(modules.options(owner)) if owner else {}
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,13 @@ class _Field:
 @dataclass(frozen=True)
 class _Modules:
     find: Find
-    known: dict[Path, _Module] = dataclass_field(default_factory=dict)
+    by_file: dict[Path, _Module] = dataclass_field(default_factory=dict)
     left: Iterator[int] = dataclass_field(default_factory=lambda: iter(range(_MOST)))
 
     def read(self, file: Path) -> _Module:
-        if file not in self.known:
-            self.known[file] = _Module(parsed(file))
-        return self.known[file]
+        if file not in self.by_file:
+            self.by_file[file] = _Module(parsed(file))
+        return self.by_file[file]
 
     def class_named(self, module: _Module, name: str) -> _Class | None:
         for _ in range(_DEEPEST):  # a class may be imported through several modules
@@ -98,22 +98,27 @@ class _Modules:
             module = self.read(file)
         return None
 
-    def options(self, owner: _Class, prefix: str = "", given: Mapping[str, ast.expr] | None = None) -> Iterator[Named]:
-        """:param given: fields that whoever makes the object gives a value, and which."""
+    def options(self, owner: _Class, prefix: str = "", values: Mapping[str, ast.expr] | None = None) -> Iterator[Named]:
+        """:param values: fields that whoever makes the object gives a value, and which."""
         if prefix.count(".") > _DEEPEST or next(self.left, None) is None:
             return
         for name, item in self._fields(owner).items():
-            value = (given or {}).get(name)
+            value = (values or {}).get(name)
             written = _Field(item.annotation, value, owner.module) if value is not None else item
             yield from self._field(f"{prefix}{name}", written)
 
-    def _fields(self, owner: _Class, seen: frozenset[ast.ClassDef] = frozenset()) -> dict[str, _Field]:
+    def _fields(self, owner: _Class, above: frozenset[ast.ClassDef] = frozenset()) -> dict[str, _Field]:
         fields: dict[str, _Field] = {}
-        seen |= {owner.node}
+        above |= {owner.node}
         for base in reversed(owner.node.bases):
             inherited = self.class_named(owner.module, base.id) if isinstance(base, ast.Name) else None
-            if inherited and inherited.node not in seen and len(seen) < _DEEPEST and next(self.left, None) is not None:
-                fields |= self._fields(inherited, seen)
+            if (
+                inherited
+                and inherited.node not in above
+                and len(above) < _DEEPEST
+                and next(self.left, None) is not None
+            ):
+                fields |= self._fields(inherited, above)
         for node in owner.node.body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 fields[node.target.id] = _Field(node.annotation, node.value, owner.module)
@@ -133,19 +138,19 @@ class _Modules:
         section = made or self._section(item)
         text = "" if call is not None and _called(call) in ("list", "dict", "set", "tuple") else text_of(value)
         if made is not None and call is not None:
-            given = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
-            yield from self.options(made, f"{name}.", given)
+            values = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+            yield from self.options(made, f"{name}.", values)
             return
         yield name, Option(text, choices)
         if section is not None:
             yield from self.options(section, f"{name}.")
 
     def _section(self, item: _Field) -> _Class | None:
-        """The dataclass that an annotation names, alone or beside None."""
+        """Give the dataclass that an annotation names, alone or beside None."""
         for name in _named(item.annotation):
-            found = self.class_named(item.module, name)
-            if found is not None and any(isinstance(node, ast.AnnAssign) for node in found.node.body):
-                return found
+            owner = self.class_named(item.module, name)
+            if owner is not None and any(isinstance(node, ast.AnnAssign) for node in owner.node.body):
+                return owner
         return None
 
 
@@ -160,14 +165,14 @@ def _called(call: ast.Call) -> str:
 
 
 def _made(factory: ast.expr | None) -> ast.expr | None:
-    """What a ``default_factory`` makes, as the call that makes it."""
+    """Give the call that a ``default_factory`` makes."""
     if isinstance(factory, ast.Lambda):
         return factory.body
     return ast.Call(factory, [], []) if isinstance(factory, ast.Name) else None
 
 
 def _inner(value: ast.expr | None) -> ast.Call | None:
-    """The call that makes an object, out of ``copy.deepcopy(...)`` too."""
+    """Give the call that makes an object, out of ``copy.deepcopy(...)`` too."""
     if not isinstance(value, ast.Call):
         return None
     return _inner(value.args[0]) if _called(value) in ("deepcopy", "copy") and value.args else value

@@ -24,11 +24,8 @@ class Option:
 
 @dataclass(frozen=True)
 class Options:
-    """:ivar name: of the trainer whose options they are.
-    :ivar file: where they are declared, as a path in the repository.
-    :ivar options: dotted name -> option. Below an option that is a section and null by default stand the defaults that
-        its members have as soon as somebody writes the section.
-    """
+    """:ivar options: dotted name -> option. Below an option that is a section and null by default stand the defaults
+    that its members have as soon as somebody writes the section."""
 
     name: str
     file: str

@@ -68,7 +68,7 @@ class Input:
     :ivar default: what a scenario that leaves it out gets: a plain value, or a function of the scenario so far (inputs
         are filled in the order of declaration) that returns a literal; evidence lists it as a default.
     :ivar differentiable: whether gradients with respect to it are meaningful.
-    :ivar domain: what a search draws for a tensor: a key of :data:`sentinel.search.domains.DOMAINS` (``log_prob``,
+    :ivar domain: what a search draws for a tensor: a key of :data:`sentinel.search.scenarios.DOMAINS` (``log_prob``,
         ``reward``, ``mask``, ...). Empty: a search leaves the input at its default.
     :ivar choices: what a search draws for anything that is no tensor: configuration values, the simplest first.
         Empty: a search leaves the input at its default.

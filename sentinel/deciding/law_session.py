@@ -12,34 +12,27 @@ from sentinel.deciding.outcomes import Kind
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.targets import Binding
 from sentinel.values.literals import FLOATS, Tensor, tensor
-from sentinel.worker.answers import Called, Claim, Failed, Sat
+from sentinel.worker.answers import Claim, Failed, Replies, Reply
 from sentinel.worker.client import Session, TargetProcess, WorkerError
 
 
 class References:
-    """Sessions in which contracts' references answer, as many as are asked at the same time. Safe to use from several
-    threads.
+    """Sessions in which contracts' references answer, as many as are asked at the same time, from any thread.
 
-    They run no target's code: what one call leaves behind is nobody's concern, and all searches of a run share them.
-
-    :param oracle: makes (or gives) the oracle process.
-    """
+    They run no target's code: what one call leaves behind is nobody's concern, and all searches of a run share them."""
 
     def __init__(self, oracle: Callable[[], TargetProcess]) -> None:
         self._oracle = oracle
         self._idle: list[Session] = []
 
-    def consult(self, request: Mapping[str, Any]) -> Sat | Failed:
-        """The worker's answer to a session's request; see :mod:`sentinel.worker.serving`.
+    def consult(self, request: Mapping[str, Any]) -> Replies | Failed:
+        """Give the worker's answer to a session's request.
 
         A session's end says nothing of a target, and another one may answer: something on this machine took it away,
-        and perhaps the process that it came from. What ends three of them is a failure of kind ``harness``.
-
-        :raises WorkerError: where no oracle process can be had.
-        """
+        and perhaps the process that it came from. What ends three of them is a failure of kind ``harness``."""
         for last in (False, False, True):
             try:
-                session = self._taken()
+                session = self._take()
             except WorkerError:
                 if last:
                     raise
@@ -56,7 +49,7 @@ class References:
                 return replace(answer, kind="harness") if isinstance(answer, Failed) else answer
         raise AssertionError("the loop returns or raises")
 
-    def _taken(self) -> Session:
+    def _take(self) -> Session:
         try:
             return self._idle.pop()
         except IndexError:
@@ -69,10 +62,7 @@ class References:
 
 
 class Undecidable(Exception):
-    """Nothing can be decided about this boundary here, whatever the scenario.
-
-    :ivar failure: as the worker reports it.
-    """
+    """Nothing can be decided about this boundary here, whatever the scenario: the worker's failure."""
 
     def __init__(self, failure: Failed) -> None:
         super().__init__(failure.reason)
@@ -99,8 +89,8 @@ class Subject:
         return self.binding.boundary
 
     @property
-    def given(self) -> list[str]:
-        """The inputs that a boundary must be able to take: drawn ones, not statements about it."""
+    def scenario_inputs(self) -> list[str]:
+        """List the inputs that a boundary must be able to take: drawn ones, not statements about it."""
         return sorted(
             item.name for item in self.contract.inputs if (item.domain or item.choices or item.kind == "labels")
         )
@@ -127,11 +117,11 @@ class Trial:
     refused: str = ""
     refusal: Kind | Literal[""] = ""
     unknown_input: str = ""
-    answer: Sat | None = None
+    answer: Replies | None = None
 
 
 #: Whether an answer says what ran: no, functions, or lines; or what the boundary and these functions hand on.
-Told = bool | Literal["lines"] | list[str]
+Description = bool | Literal["lines"] | list[str]
 
 #: Beside the inputs of a call: options of the framework's own configuration, by name, whatever its adapter has made.
 SETTINGS = "settings"
@@ -141,20 +131,20 @@ Plan = tuple[Law, Mapping[str, Inputs]]
 
 
 class LawSession:
-    """A session for searches, on which scenarios are tried; made anew where a call brought it down.
+    """Tries scenarios in a session, made anew where a call brought it down. :class:`Undecidable` is raised where the
+    boundary cannot be called here at all, and where a reference fails.
 
     :param target: makes (or gives) the target process.
-    :param references: where contracts' references answer.
-    :param told: makes of the worker's failure what a person is told.
+    :param explain: makes of the worker's failure what a person is told.
     """
 
     def __init__(
         self,
         target: Callable[[], TargetProcess],
         references: References,
-        told: Callable[[Failed], Failed] = lambda failure: failure,
+        explain: Callable[[Failed], Failed] = lambda failure: failure,
     ) -> None:
-        self._target, self._references, self._told = target, references, told
+        self._target, self._references, self._explain = target, references, explain
         self._session: Session | None = None
 
     def close(self) -> None:
@@ -163,102 +153,91 @@ class LawSession:
         self._session = None
 
     def fresh(self) -> LawSession:
-        """Another one on the same process, with a session of its own."""
-        return LawSession(self._target, self._references, self._told)
+        """Make another one on the same process, with a session of its own."""
+        return LawSession(self._target, self._references, self._explain)
 
     def try_(
         self,
         subject: Subject,
         plans: Sequence[Plan],
-        describe: Told = False,
+        describe: Description = False,
         coarsest: str = "",
-        given: Sequence[str] | None = None,
+        scenario_inputs: Sequence[str] | None = None,
     ) -> list[Trial]:
         """Call the boundary on the variants of every plan, and let each law look at its own.
 
         The variants that are one and the same object are called once: the scenario itself is in nearly all plans.
 
-        :param given: the inputs that the boundary must be able to take; None for those that a search draws.
-        :raises Undecidable: where the boundary cannot be called here at all.
+        :param scenario_inputs: the inputs that the boundary must be able to take; None for those that a search draws.
         """
         if not plans:
             return []
         calls: dict[str, dict[str, Any]] = {}
         consultations: dict[str, dict[str, Any]] = {}
         names: list[dict[str, str]] = []
-        known: dict[tuple[int, bool], str] = {}
+        call_names: dict[tuple[int, bool], str] = {}
         for law, variants in plans:
             names.append({})
             for variant, inputs in variants.items():
                 twin = bool(law.twin) and variant == law.twin
-                name = names[-1][variant] = known.setdefault((id(inputs), twin), f"{len(known)}")
+                name = names[-1][variant] = call_names.setdefault((id(inputs), twin), f"{len(call_names)}")
                 boundary = subject.binding.twins[0] if twin else None
                 call = calls.setdefault(name, {"inputs": dict(inputs), "boundary": boundary, "watch": False})
                 call["watch"] |= law.watches  # a watched call answers what any other does
                 if law.needs_oracle and subject.contract.oracle is not None:
                     consultations[name] = {"inputs": dict(inputs)}
-        answer, reference = self._ask(subject, calls, consultations, describe, given)
+        answer, reference = self._ask(subject, calls, consultations, describe, scenario_inputs)
         return [
-            _look(law, subject.contract, variants, named, answer, reference, coarsest)
-            for (law, variants), named in zip(plans, names)
+            _look(law, subject.contract, variants, names_of_plan, answer, reference, coarsest)
+            for (law, variants), names_of_plan in zip(plans, names)
         ]
 
-    def observe(self, subject: Subject, calls: Mapping[str, Inputs], given: Sequence[str]) -> dict[str, Any]:
-        """Give what the boundary does on each of these inputs; no law looks at it.
-
-        :param given: the inputs that the boundary must be able to take.
-        :raises Undecidable: where it cannot be called here at all, or one of the calls was refused.
-        """
-        return _observed(self.answers(subject, calls, given=given))
+    def observe(self, subject: Subject, calls: Mapping[str, Inputs], scenario_inputs: Sequence[str]) -> dict[str, Any]:
+        """Observe the boundary on each of these inputs; no law looks at it, and no call may be refused."""
+        return _observations(self.answers(subject, calls, scenario_inputs=scenario_inputs))
 
     def answers(
-        self, subject: Subject, calls: Mapping[str, Inputs], describe: Told = False, given: Sequence[str] | None = None
-    ) -> Sat:
-        """Give what the worker says of each of these calls; no law looks at it.
-
-        :param calls: the inputs of each; under :data:`SETTINGS` options that the boundary finds set otherwise.
-        :raises Undecidable: where the boundary cannot be called here at all.
-        """
+        self,
+        subject: Subject,
+        calls: Mapping[str, Inputs],
+        describe: Description = False,
+        scenario_inputs: Sequence[str] | None = None,
+    ) -> Replies:
+        """Give the replies to these calls; under :data:`SETTINGS` their inputs have options that the boundary finds
+        set."""
         plain: dict[str, dict[str, Any]] = {}
         for name, inputs in calls.items():
             plain[name] = {"inputs": dict(inputs), "boundary": None, "watch": False}
             plain[name]["settings"] = plain[name]["inputs"].pop(SETTINGS, {})
-        return self._ask(subject, plain, {}, describe, given)[0]
+        return self._ask(subject, plain, {}, describe, scenario_inputs)[0]
 
     def consult(self, subject: Subject, calls: Mapping[str, Inputs]) -> dict[str, Any]:
-        """Give what the contract's reference does on each of these inputs; no target's code runs.
+        """Observe the contract's reference on each of these inputs, all of which it must answer."""
+        return _observations(self.references(subject, calls))
 
-        :raises Undecidable: where it has nothing to say about one of them, or failed.
-        """
-        return _observed(self.references(subject, calls))
-
-    def references(self, subject: Subject, calls: Mapping[str, Inputs]) -> Sat:
-        """Give the contract's reference of each of these calls, some of which it may have nothing to say about.
-
-        :raises Undecidable: where it failed.
-        """
+    def references(self, subject: Subject, calls: Mapping[str, Inputs]) -> Replies:
+        """Give the reference's replies to these calls, some of which it may have nothing to say about."""
         plain = {name: {"inputs": dict(inputs)} for name, inputs in calls.items()}
-        return self._consulted({**_request(subject), "calls": plain})
+        return self._consult({**_request(subject), "calls": plain})
 
     def find(self, subject: Subject) -> Claim:
-        """Where the boundary is in this checkout, without calling it, as the worker says.
-
-        :raises Undecidable: where it is not there, or does not import.
-        """
-        found = self._ask(subject, {}, {}, False)[0].provenance
-        if found is None:
+        """Find the boundary without calling it, as the worker says."""
+        claim = self._ask(subject, {}, {}, False)[0].provenance
+        if claim is None:
             raise Undecidable(Failed("crash", "the session does not say where it found the boundary"))
-        return found
+        return claim
 
     def _ask(
         self,
         subject: Subject,
         calls: Mapping[str, Any],
         consultations: Mapping[str, Any],
-        describe: Told,
-        given: Sequence[str] | None = None,
-    ) -> tuple[Sat, Sat]:
-        request = _request(subject) if given is None else {**_request(subject), "given": list(given)}
+        describe: Description,
+        scenario_inputs: Sequence[str] | None = None,
+    ) -> tuple[Replies, Replies]:
+        request = (
+            _request(subject) if scenario_inputs is None else {**_request(subject), "given": list(scenario_inputs)}
+        )
         try:
             return self._exchange({**request, "describe": describe}, calls, consultations)
         except BaseException:
@@ -267,20 +246,20 @@ class LawSession:
 
     def _exchange(
         self, request: Mapping[str, Any], calls: Mapping[str, Any], consultations: Mapping[str, Any]
-    ) -> tuple[Sat, Sat]:
+    ) -> tuple[Replies, Replies]:
         if self._session is None or self._session.dead:
             self._session = self._target().session()
         self._session.send({**request, "calls": calls})
-        reference = self._consulted({**request, "calls": consultations}) if consultations else Sat({})
+        reference = self._consult({**request, "calls": consultations}) if consultations else Replies({})
         answer = self._session.receive()
         if isinstance(answer, Failed):
             if not self._session.dead:
-                raise Undecidable(self._told(answer))
+                raise Undecidable(self._explain(answer))
             down = Failed("crash", f"it brought the session down: {self._session.dead}")
-            answer = Sat({name: Called(refused=down) for name in calls})
+            answer = Replies({name: Reply(refused=down) for name in calls})
         return answer, reference
 
-    def _consulted(self, request: Mapping[str, Any]) -> Sat:
+    def _consult(self, request: Mapping[str, Any]) -> Replies:
         reference = self._references.consult(request)
         if isinstance(reference, Failed):
             raise Undecidable(reference)
@@ -288,13 +267,11 @@ class LawSession:
 
 
 class LineSession(LawSession):
-    """A session that keeps which lines ran after which, of all the calls that it is asked for.
-
-    :ivar jumps: file -> pairs of lines; a negative one is where a code object begins or ends.
-    """
+    """A session that keeps of all its calls which lines ran after which: ``jumps``, by file; a negative one begins or
+    ends a code object."""
 
     def __init__(self, session: LawSession) -> None:
-        super().__init__(session._target, session._references, session._told)
+        super().__init__(session._target, session._references, session._explain)
         self.jumps: dict[str, set[tuple[int, int]]] = {}
 
     def _ask(
@@ -302,23 +279,23 @@ class LineSession(LawSession):
         subject: Subject,
         calls: Mapping[str, Any],
         consultations: Mapping[str, Any],
-        describe: Told,
-        given: Sequence[str] | None = None,
-    ) -> tuple[Sat, Sat]:
-        told = super()._ask(subject, calls, consultations, "lines", given)
-        for word in told[0].functions:
+        describe: Description,
+        scenario_inputs: Sequence[str] | None = None,
+    ) -> tuple[Replies, Replies]:
+        answer = super()._ask(subject, calls, consultations, "lines", scenario_inputs)
+        for word in answer[0].functions:
             jump = re.fullmatch(r"(.+) (-?[0-9]{1,7})>(-?[0-9]{1,7})", word)
             if jump is not None:
                 self.jumps.setdefault(jump[1], set()).add((int(jump[2]), int(jump[3])))
-        return told
+        return answer
 
 
-def _observed(told: Sat) -> dict[str, Any]:
+def _observations(answer: Replies) -> dict[str, Any]:
     """:raises Undecidable: where a call has no observation."""
-    for call in told.answers.values():
+    for call in answer.answers.values():
         if call.observation is None:
             raise Undecidable(call.refused or Failed("raised", call.silent))
-    return {name: call.observation for name, call in told.answers.items()}
+    return {name: call.observation for name, call in answer.answers.items()}
 
 
 def _request(subject: Subject) -> dict[str, Any]:
@@ -327,7 +304,7 @@ def _request(subject: Subject) -> dict[str, Any]:
         "contract": subject.contract.name,
         "contract_file": subject.contract.file,
         "adapter": subject.adapter,
-        "given": subject.given,
+        "given": subject.scenario_inputs,
     }
 
 
@@ -336,28 +313,28 @@ def _look(
     contract: Contract,
     variants: Mapping[str, Inputs],
     names: Mapping[str, str],
-    answer: Sat,
-    reference: Sat,
+    answer: Replies,
+    reference: Replies,
     coarsest: str,
 ) -> Trial:
     observation, effects, oracle = {}, {}, {}
     for variant, name in names.items():
         part = answer.answers[name]
-        refused = part.refused or (part.effects.get("refused") if law.watches else None)
-        if refused or part.observation is None:
-            refused = refused or Failed("crash", "a call without an observation")
-            return Trial(variants, refused=refused.reason, refusal=refused.kind, unknown_input=refused.unknown_input)
+        refusal = part.refused or (part.effects.get("refused") if law.watches else None)
+        if refusal or part.observation is None:
+            refusal = refusal or Failed("crash", "a call without an observation")
+            return Trial(variants, refused=refusal.reason, refusal=refusal.kind, unknown_input=refusal.unknown_input)
         observation[variant] = part.observation
         effects[variant] = part.effects
-        consulted = reference.answers.get(name) if law.needs_oracle else None
-        if consulted is None:
+        reply = reference.answers.get(name) if law.needs_oracle else None
+        if reply is None:
             continue
-        if consulted.refused is not None:
-            reason = f"the oracle failed: {consulted.refused.reason}"
-            raise Undecidable(replace(consulted.refused, kind="harness", reason=reason))
-        if consulted.observation is None:
-            return Trial(variants, silent=consulted.silent)
-        oracle[variant] = consulted.observation
+        if reply.refused is not None:
+            reason = f"the oracle failed: {reply.refused.reason}"
+            raise Undecidable(replace(reply.refused, kind="harness", reason=reason))
+        if reply.observation is None:
+            return Trial(variants, silent=reply.silent)
+        oracle[variant] = reply.observation
     case = Case(variants, observation, oracle or None, contract, effects, coarsest)
     try:
         return Trial(variants, case, tuple(law.violations(case)), answer=answer)
@@ -366,10 +343,8 @@ def _look(
 
 
 def widened(contract: Contract, variants: Mapping[str, Inputs]) -> tuple[dict[str, Inputs], str] | None:
-    """The same values in float64, and the coarsest dtype they had; None where every float is float64 already.
-
-    Masks stay what they are: ``mask.sum() + 1e-8`` is another number in float64, and no rounding.
-    """
+    """Give the values in float64 and their coarsest dtype; None where every float is float64 already. Masks stay what
+    they are: ``mask.sum() + 1e-8`` is another number in float64, and no rounding."""
     coarsest = ""
 
     def wide(value: Any) -> Any:
@@ -382,8 +357,8 @@ def widened(contract: Contract, variants: Mapping[str, Inputs]) -> tuple[dict[st
             return [wide(item) for item in value]
         return value
 
-    made: dict[str, Inputs] = {
+    doubles: dict[str, Inputs] = {
         name: {key: item if key == contract.mask else wide(item) for key, item in inputs.items()}
         for name, inputs in variants.items()
     }
-    return (made, coarsest) if coarsest else None
+    return (doubles, coarsest) if coarsest else None

@@ -13,10 +13,7 @@ from sentinel.targets.refs import Ref
 
 @dataclass(frozen=True)
 class OpenTarget:
-    """One target at one ref, ready for a search.
-
-    :ivar adapter: the digest of the adapter file.
-    """
+    """One target at one ref, ready for a search; ``adapter`` is the digest of its file."""
 
     target: str
     ref: Ref

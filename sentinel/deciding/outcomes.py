@@ -52,7 +52,7 @@ class Measurement:
 
     :ivar oracle: the contract's float64 reference on the same inputs, where a law asked for it.
     :ivar ghosts: the missing third-party modules that the boundary's imports named.
-    :ivar asked: what was asked of the checkout, where it was traced (see :mod:`sentinel.worker.trace`); None: unknown.
+    :ivar questions: what was asked of the checkout, where that was traced; None: unknown.
     :ivar repeated: what came of asking again (see :mod:`sentinel.deciding.repetition`): ``same values``, or
         ``same verdict`` from other values; empty where it was not asked again, or nothing could be concluded.
     :ivar reordered: whether then the rows in another order had the same results, in that order.
@@ -63,24 +63,20 @@ class Measurement:
     ghosts: tuple[str, ...] = ()
     stand_ins: tuple[StandIn, ...] = ()
     oracle: Observation | None = None
-    asked: tuple[str, ...] | None = None
+    questions: tuple[str, ...] | None = None
     repeated: str = ""
     reordered: bool = False
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why there is no measurement.
-
-    :ivar traceback: upstream's own, where an exception came out of it; paths relative to the checkout.
-    :ivar asked: as for :class:`Measurement`.
-    """
+    """Why there is no measurement; the traceback is upstream's own, with paths relative to the checkout."""
 
     kind: Kind
     reason: str
     traceback: str = ""
     provenance: Provenance | None = None
-    asked: tuple[str, ...] | None = None
+    questions: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -124,9 +120,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Verdict:
-    """:ivar kind: for ``inconclusive`` and ``unavailable`` the kind of reason (see :class:`Failure`), else empty.
-    :ivar reason: one sentence for a person.
-    """
+    """A verdict, the reason in one sentence for a person, and for ``inconclusive`` and ``unavailable`` its kind."""
 
     name: VerdictName
     reason: str = ""

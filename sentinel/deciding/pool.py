@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib import metadata
@@ -27,10 +28,8 @@ _Failure = TypeVar("_Failure", Failed, Failure)
 
 
 class Processes:
-    """Makes processes when they are first asked for, and keeps them. Safe to use from several threads.
-
-    :param options: how probes run; ``options_for`` may give other ones for a target (``--sentinel-python``).
-    """
+    """Makes processes when they are first asked for, and keeps them; for any thread. ``options_for`` may give other
+    options for a target (``--sentinel-python``)."""
 
     def __init__(self, catalog: Catalog, options: Options, options_for: Mapping[str, Options] | None = None) -> None:
         self._catalog = catalog
@@ -41,7 +40,7 @@ class Processes:
         self._oracles: dict[str, TargetProcess] = {}
         self._references: dict[str, References] = {}
         self._sources: dict[str, Sources] = {}
-        self._held: set[tuple[str, Ref]] = set()
+        self._searches: set[tuple[str, Ref]] = set()
         self._closed = False
         self._lock = Lock()
         # Who makes a process may wait for torch to be imported; :meth:`close` must not wait with it.
@@ -60,39 +59,30 @@ class Processes:
             return self._zygotes[options.python]
 
     def environment(self, target: str) -> Environment:
-        """Say what probes of a target run in.
-
-        :raises WorkerError: where the worker itself does not run.
-        """
+        """Say what probes of a target run in."""
         options = self._options_for.get(target, self._options)
-        wanted = self._catalog.adapters[target].target.preload
+        preload = self._catalog.adapters[target].target.preload
         zygote = self.zygote(target)
-        hello = zygote.require(wanted)
-        return Environment(
-            python=hello["python"],
-            torch=hello["torch"],
-            numpy=hello["numpy"],
-            platform=hello["platform"],
-            device=options.device,
-            sandbox=zygote.sandbox,
-            flags=flags(),
-            packages={name: told for name in wanted if "." not in name and (told := hello["packages"].get(name))},
-        )
+        hello = zygote.require(preload)
+        words = {name: hello[name] for name in ("python", "torch", "numpy", "platform")}
+        versions = {name: hello["packages"].get(name) for name in preload if "." not in name}
+        packages = {name: version for name, version in versions.items() if version}
+        return Environment(**words, device=options.device, sandbox=zygote.sandbox, flags=flags(), packages=packages)
 
-    def told(self, target: str, failure: _Failure) -> _Failure:
+    def explain(self, target: str, failure: _Failure) -> _Failure:
         """Give a failure; where something does not import, with what the target wants and this Python lacks."""
-        wanted = self._catalog.adapters[target].target.preload
-        lacking = [] if failure.kind not in ("import", "ghost") else self._lacking(target, wanted)
+        if failure.kind not in ("import", "ghost"):
+            return failure
+        preload, there = self._catalog.adapters[target].target.preload, self.environment(target).packages
+        lacking = [name for name in preload if name not in there and "." not in name]  # what is torch's own is there
         if not lacking:
             return failure
-        known = distribution_extras()
-        extra = next((name for name in (target, "targets") if name in known), "targets")
-        said = f"{target} wants {' and '.join(lacking)}, not installed here: {INSTALL.format(extra)}"
-        return replace(failure, reason=f"{failure.reason}; {said}")
-
-    def _lacking(self, target: str, wanted: Sequence[str]) -> list[str]:
-        there = self.environment(target).packages
-        return [name for name in wanted if name not in there and "." not in name]  # what is torch's own is not lacking
+        extras: list[str] = []
+        with suppress(metadata.PackageNotFoundError):  # Sentinel itself is not installed as a distribution
+            extras = metadata.metadata("rl-sentinel").get_all("Provides-Extra") or []
+        extra = next((name for name in (target, "targets") if name in extras), "targets")
+        advice = f"{target} wants {' and '.join(lacking)}, not installed here: {INSTALL.format(extra)}"
+        return replace(failure, reason=f"{failure.reason}; {advice}")
 
     def loaded(self, target: Target, ref: Ref, checkout: Checkout) -> Loaded:
         """Give the process that has a target's modules at a ref."""
@@ -104,9 +94,10 @@ class Processes:
                 packages = [root.package for root in target.roots if root.path in checkout.roots]
                 loaded = Loaded(
                     lambda: zygote.target(checkout, packages, target.ghost_versions, target.preload),
-                    lambda told: zygote.compile(checkout, files(checkout), told) if told else None,
+                    lambda sources: zygote.compile(checkout, files(checkout), sources) if sources else None,
                     target,
                     self._catalog,
+                    ahead=zygote.options.device == "cpu",
                 )
                 with self._lock:
                     self._loaded[target.name, ref] = loaded
@@ -115,19 +106,19 @@ class Processes:
     def hold(self, target: str, ref: Ref) -> None:
         """Keep the process of a target at a ref until it is released: a search has sessions in it."""
         with self._lock:
-            self._held.add((target, ref))
+            self._searches.add((target, ref))
 
     def discard(self, target: str, ref: Ref) -> None:
         """End the process of a target at a ref, unless it is held."""
         with self._lock:
-            loaded = None if (target, ref) in self._held else self._loaded.pop((target, ref), None)
+            loaded = None if (target, ref) in self._searches else self._loaded.pop((target, ref), None)
         if loaded is not None:
             loaded.process.close()
 
     def release(self, target: str, ref: Ref) -> None:
         """End the process of a target at a ref; nobody searches there any more."""
         with self._lock:
-            self._held.discard((target, ref))
+            self._searches.discard((target, ref))
         self.discard(target, ref)
 
     def references(self, target: str) -> References:
@@ -165,16 +156,8 @@ class Processes:
             zygote.stop()
 
 
-def distribution_extras() -> list[str]:
-    """Give the extras of Sentinel's own distribution; none where it is not installed as one."""
-    try:
-        return metadata.metadata("rl-sentinel").get_all("Provides-Extra") or []
-    except metadata.PackageNotFoundError:
-        return []
-
-
 def contained_places(catalog: Catalog) -> Places:
-    """What strictly contained processes need of a catalog, and what they may not see of it."""
+    """Say what strictly contained processes need of a catalog, and what they may not see of it."""
     contracts = [Path(contract.file) for contract in catalog.contracts.values()]
     files = (*catalog.adapter_files.values(), *contracts)
     readable = [file.parent if file.name == "__init__.py" else file for file in files]
@@ -194,29 +177,32 @@ class Loaded:
         keep: Callable[[Sequence[str]], object],
         target: Target,
         catalog: Catalog,
+        ahead: bool = True,
     ) -> None:
-        """:param keep: told the files that had to be compiled."""
+        """:param keep: told the files that had to be compiled.
+        :param ahead: whether modules are imported before probes are forked. One that asks for the GPU as it is imported
+            leaves a process whose forks cannot use it: there each probe imports for itself.
+        """
         self._fork = fork
         self._keep = keep
         self._target = target
         self._adapter = str(catalog.adapters[target.name].file)
-        self._seen: set[tuple[str, str]] = set()
+        self._ahead = ahead
+        self._imports: set[tuple[str, str]] = set()
         self.process = fork()
 
     def load(self, boundary: str, contract: str, contract_file: str) -> None:
         """Import what a boundary needs, once."""
-        if (boundary, contract) not in self._seen:
-            self._seen.add((boundary, contract))
+        if self._ahead and (boundary, contract) not in self._imports:
+            self._imports.add((boundary, contract))
             binding = self._target.binding(boundary, contract)
             imports = [path for name in binding.imports for path in binding.names(name)] if binding else []
             paths = [*binding.paths, *imports] if binding else [boundary]
             self._keep(self.alive().load(paths, self._adapter, contract_file, contract))
 
     def alive(self) -> TargetProcess:
-        """Give the process, or another one where it was brought down.
-
-        What brought it down is met again inside a probe, where it harms nobody else and is described.
-        """
+        """Give the process, or another one where it was brought down: a probe meets again what did that, and describes
+        it."""
         if self.process.dead is not None:
             self.process = self._fork()
         return self.process

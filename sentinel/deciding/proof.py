@@ -6,7 +6,6 @@ Nothing that a worker says is used as a path, and no foreign source is compiled 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -27,7 +26,7 @@ _MOST_KNOWN = 256
 
 
 @dataclass(frozen=True)
-class Defined:
+class Definitions:
     """What a source defines.
 
     :ivar codes: (line, name, digest) of a code object -> its last line.
@@ -41,38 +40,32 @@ class Defined:
 
 
 class Sources:
-    """Has foreign source compiled, by a process that is contained and ends; keeps what that said.
-
-    :param oracle: makes (or gives) a process that never imports a target.
-    """
+    """Compiles foreign source, by a process that is contained and ends, and keeps what that says."""
 
     def __init__(self, oracle: Callable[[], TargetProcess]) -> None:
         self._oracle = oracle
-        self._known: dict[bytes | str, Defined | Failed] = {}
+        self._outcomes: dict[bytes | str, Definitions | Failed] = {}
 
-    def defined(self, source: bytes | str) -> Defined:
-        """Say what a source defines: of these bytes; or of a file as that process sees it, which is no checkout's.
-
-        :raises NotProvenError: where that cannot be had: it takes too long, say.
-        """
+    def defined(self, source: bytes | str) -> Definitions:
+        """Say what a source defines: of these bytes; or of a file as that process sees it, which is no checkout's."""
         key = sha256(source).digest() if isinstance(source, bytes) else source
-        told = self._known.get(key) or self._compiled(source)
-        if isinstance(told, Defined) or told.kind in ("timeout", "memory"):  # it would take as long again
-            self._known[key] = told
-            if len(self._known) > _MOST_KNOWN:
-                self._known.pop(next(iter(self._known)), None)
-        if isinstance(told, Failed):
-            raise NotProvenError(f"the source to compare with cannot be compiled: {told.reason}")
-        return told
+        outcome = self._outcomes.get(key) or self._compile(source)
+        if isinstance(outcome, Definitions) or outcome.kind in ("timeout", "memory"):  # it would take as long again
+            self._outcomes[key] = outcome
+            if len(self._outcomes) > _MOST_KNOWN:
+                self._outcomes.pop(next(iter(self._outcomes)), None)
+        if isinstance(outcome, Failed):
+            raise NotProvenError(f"the source to compare with cannot be compiled: {outcome.reason}")
+        return outcome
 
-    def _compiled(self, source: bytes | str) -> Defined | Failed:
-        told = self._oracle().compiled(source, _PATIENCE)
-        if isinstance(told, Failed) and told.kind in ("crash", "memory"):  # taken away, perhaps for another's sake
-            told = self._oracle().compiled(source, _PATIENCE)
-        if isinstance(told, Failed):
-            return told
-        found = {(line, name, digest): end for line, name, digest, end in told.codes}
-        return Defined(found, frozenset(told.names), not told.error)
+    def _compile(self, source: bytes | str) -> Definitions | Failed:
+        answer = self._oracle().compiled(source, _PATIENCE)
+        if isinstance(answer, Failed) and answer.kind in ("crash", "memory"):  # taken away, perhaps for another's sake
+            answer = self._oracle().compiled(source, _PATIENCE)
+        if isinstance(answer, Failed):
+            return answer
+        ends = {(line, name, digest): end for line, name, digest, end in answer.codes}
+        return Definitions(ends, frozenset(answer.names), not answer.error)
 
 
 class NotProvenError(Exception):
@@ -82,38 +75,32 @@ class NotProvenError(Exception):
 def read_answer(
     answer: Measured | Failed, checkout: Checkout, sources: Sources, requires: Iterable[str] = ()
 ) -> Measurement | Failure:
-    """A worker's answer as a measurement whose provenance was proven here, or as a failure.
-
-    :param requires: what of the checkout may be missing, and was asked for.
-    """
+    """Make a worker's answer a measurement whose provenance was proven here, or a failure."""
     try:
         if isinstance(answer, Failed):
-            return failed(answer, checkout, sources, requires)
+            return failure_of(answer, checkout, sources, requires)
         proven = prove(answer.provenance, checkout, sources)
-        return Measurement(answer.observation, proven, answer.ghosts, answer.stand_ins, asked=answer.asked)
+        return Measurement(answer.observation, proven, answer.ghosts, answer.stand_ins, questions=answer.questions)
     except NotProvenError as error:
         return Failure("drift", str(error))
 
 
 def prove(claim: Claim, checkout: Checkout, sources: Sources) -> Provenance:
-    """Check that the measured code lies in the checkout, as it was put there, and take its blob id from the file.
-
-    :raises NotProvenError: where it does not.
-    """
-    made = files(checkout)
+    """Prove that the measured code lies in the checkout, as it was put there, and take its blob id from the file."""
+    blobs = files(checkout)
     names = [_name(file, checkout) for file in (claim.module_file, claim.file)]
     for name, file in zip(names, (claim.module_file, claim.file)):
-        if name not in made:
+        if name not in blobs:
             raise NotProvenError(f"{claim.boundary} was not loaded from the checkout but from {os.path.basename(file)}")
     name, content = names[1], _content(names[1], checkout)
     blob = blob_id(content)
-    if blob != made[name]:
+    if blob != blobs[name]:
         raise NotProvenError(f"{name} is not what the checkout was made with; code that ran in it changed the file")
     for layer in claim.layers:
         if layer.digest:
-            _same_code(layer, checkout, made, sources)
+            _same_code(layer, checkout, blobs, sources)
     compared = bool(claim.layers) and all(layer.digest for layer in claim.layers)
-    ends = [end for (line, *_), end in _defined(name, content, sources).codes.items() if line == claim.line]
+    ends = [end for (line, *_), end in _definitions(name, content, sources).codes.items() if line == claim.line]
     return Provenance(
         boundary=claim.boundary,
         module=claim.module,
@@ -126,70 +113,64 @@ def prove(claim: Claim, checkout: Checkout, sources: Sources) -> Provenance:
     )
 
 
-def _same_code(layer: Layer, checkout: Checkout, made: Mapping[str, str], sources: Sources) -> None:
-    """That a layer of a boundary is what its file compiles to, a third party's decorator too.
-
-    :raises NotProvenError: where it is not.
-    """
+def _same_code(layer: Layer, checkout: Checkout, blobs: Mapping[str, str], sources: Sources) -> None:
+    """Prove that a layer of a boundary, a third party's decorator too, is what its file compiles to."""
     name = _name(layer.file, checkout)
     if name:
         content = _content(name, checkout)
-        there = blob_id(content) == made.get(name) and _defined(name, content, sources).codes
+        there = blob_id(content) == blobs.get(name) and _definitions(name, content, sources).codes
     else:
         there = layer.file.endswith(".py") and sources.defined(layer.file).codes
     if not there or (layer.line, layer.name, layer.digest) not in there:
-        shown = name or os.path.basename(layer.file)
+        place = name or os.path.basename(layer.file)
         raise NotProvenError(
-            f"what was called is not the code of {shown} at line {layer.line}; something has replaced it"
+            f"what was called is not the code of {place} at line {layer.line}; something has replaced it"
         )
 
 
-def failed(
-    told: Failed, checkout: Checkout, sources: Sources, requires: Iterable[str], paths: Sequence[str] = ()
+def failure_of(
+    failure: Failed, checkout: Checkout, sources: Sources, requires: Iterable[str], paths: Sequence[str] = ()
 ) -> Failure:
-    """Give a worker's failure, where it says something of the checkout that the checkout does not show, as another one.
+    """Make a worker's failure ours: another one, where it says of the checkout what the checkout does not show.
 
     :param requires: what was asked for, all of which has to be there; of the ``paths``, one.
-    :raises NotProvenError: where it failed in code that is not the checkout's.
     """
-    kind, reason = told.kind, told.reason
+    kind, reason = failure.kind, failure.reason
     # With a boundary that is proven it is the adapter's word, which no text can confirm: of an option, an estimator.
-    if kind == "not-in-this-version" and told.provenance is None:
+    if kind == "not-in-this-version" and failure.provenance is None:
         there = all(stands(path, checkout, sources) for path in requires)
         if there and (not paths or any(stands(path, checkout, sources) for path in paths)):
             kind, reason = "drift", f"the checkout has what it is said to lack ({reason})"
-    if kind == "python" and not _needs_another(told, checkout, sources):
+    if kind == "python" and not _needs_another(failure, checkout, sources):
         kind, reason = "import", f"the checkout does not show that it needs another Python ({reason})"
-    proven = prove(told.provenance, checkout, sources) if told.provenance is not None else None
-    return Failure(kind, reason, told.traceback, proven, told.asked)
+    proven = prove(failure.provenance, checkout, sources) if failure.provenance is not None else None
+    return Failure(kind, reason, failure.traceback, proven, failure.questions)
 
 
-def _needs_another(told: Failed, checkout: Checkout, sources: Sources) -> bool:
+def _needs_another(failure: Failed, checkout: Checkout, sources: Sources) -> bool:
     """Whether a file of the checkout is not Python here, names what a newer Python has, or imports the name that it
     lacks from the package that it is said to need."""
-    name = _name(told.place, checkout)
+    name = _name(failure.place, checkout)
     content = _content(name, checkout) if name else b""
     if not content or versions.names_newer(content):
         return bool(content)
-    defined = _defined(name, content, sources)
-    lacking = re.match(r"its code needs (\w+) \(NameError: name '(\w+)' is not defined\)", told.reason)
-    wants = lacking is not None and lacking[1] in versions.origins(lacking[2], defined.names)
-    return wants or not defined.compiles
+    defined = _definitions(name, content, sources)
+    package, _, lacking = failure.lacks.partition(".")
+    return not defined.compiles or (bool(package) and package in versions.origins(lacking, defined.names))
 
 
-def stands(path: str, checkout: Checkout, sources: Sources, seen: frozenset[str] = frozenset()) -> bool:
+def stands(path: str, checkout: Checkout, sources: Sources, trail: frozenset[str] = frozenset()) -> bool:
     """Whether the text of a checkout has what a dotted path names: a module, what one defines or imports, a field of a
     class; with ``(parameter)`` behind it, that of a function. What a class inherits is not seen.
 
-    :param seen: what it was imported as, and is not looked for again.
-    :raises NotProvenError: where the text cannot be compiled.
+    :param trail: what it was imported as, and is not looked for again.
     """
-    found = _module(path.partition("(")[0], checkout)
-    if found is None or path in seen:
+    place = _module(path.partition("(")[0], checkout)
+    if place is None or path in trail:
         return False
-    module, file = found
+    module, file = place
     rest = path[len(module) + 1 :]
-    names = _defined(file, _content(file, checkout), sources).names if rest else frozenset({""})
+    names = _definitions(file, _content(file, checkout), sources).names if rest else frozenset({""})
     if rest in names:
         return True
     first = rest.partition(".")[0].partition("(")[0]
@@ -199,26 +180,26 @@ def stands(path: str, checkout: Checkout, sources: Sources, seen: frozenset[str]
         package = module.split(".") if file.endswith("/__init__.py") else module.split(".")[:-1]
         whole = [*package[: len(package) - up + 1], base.lstrip(".")] if up else [base]
         below = rest if name == "*" else origin.partition(":")[2] + rest[len(first) :]
-        if stands(".".join(filter(None, (*whole, below))), checkout, sources, seen | {path}):
+        if stands(".".join(filter(None, (*whole, below))), checkout, sources, trail | {path}):
             return True
     return False
 
 
 def _module(path: str, checkout: Checkout) -> tuple[str, str] | None:
-    """The longest prefix of a dotted path that is a module of the checkout, and its file."""
-    made, parts = files(checkout), path.split(".")
+    """Find the longest prefix of a dotted path that is a module of the checkout, and its file."""
+    blobs, parts = files(checkout), path.split(".")
     for end in range(len(parts), 0, -1):
         for root in checkout.import_roots:
             for tail in (".py", "/__init__.py"):
                 name = (root.relative_to(checkout.path) / ("/".join(parts[:end]) + tail)).as_posix()
-                if name in made:
+                if name in blobs:
                     return ".".join(parts[:end]), name
     return None
 
 
 def _name(file: str, checkout: Checkout) -> str:
-    """The name of a checkout's file, of a path that somebody says; empty where it is none. Links are looked through,
-    nothing is opened."""
+    """Give the name of a checkout's file; empty where the path is none's. Links are looked through, nothing is
+    opened."""
     base = os.path.realpath(checkout.path)
     if os.pardir in file.split(os.sep) or not file.startswith((f"{checkout.path}{os.sep}", f"{base}{os.sep}")):
         return ""
@@ -230,6 +211,6 @@ def _content(name: str, checkout: Checkout) -> bytes:
     return codes.read_source(os.path.join(os.path.realpath(checkout.path), name), SOURCE_LIMIT)
 
 
-def _defined(name: str, content: bytes, sources: Sources) -> Defined:
+def _definitions(name: str, content: bytes, sources: Sources) -> Definitions:
     small = name.endswith(".py") and len(content) <= codes.LARGEST_SOURCE
-    return sources.defined(content) if small else Defined({}, compiles=False)
+    return sources.defined(content) if small else Definitions({}, compiles=False)

@@ -35,9 +35,9 @@ class Repetition:
         self._contract = contract
         self._variants: Mapping[str, Inputs] = request["variants"]
         self.reordered = _reordered(contract, self._variants) if contract is not None else {}
-        asked = [(name, False) for name in self._variants] + [(name, True) for name in self.reordered]
-        random.SystemRandom().shuffle(asked)
-        self._names = {secrets.token_hex(8): each for each in asked}
+        questions = [(name, False) for name in self._variants] + [(name, True) for name in self.reordered]
+        random.SystemRandom().shuffle(questions)
+        self._names = {secrets.token_hex(8): each for each in questions}
         disguised = {
             made_up: _last(self.reordered[name]) if other_order else self._variants[name]
             for made_up, (name, other_order) in self._names.items()
@@ -45,39 +45,36 @@ class Repetition:
         self.request = {**request, "variants": disguised, "seed": SEED}
 
     def made_out(self, observation: Observation) -> Observation:
-        """What was observed, under the names of the recipe."""
-        told = self._told(observation)
-        return {name: told[name, False] for name in self._variants}
+        """Give the observation back the recipe's names."""
+        answers = self._by_name(observation)
+        return {name: answers[name, False] for name in self._variants}
 
     def rows_are_a_set(self, observation: Observation, observed: Observation) -> bool:
-        """Say whether another order of rows has led to the same, in that order, wherever it was asked for.
-
-        :param observed: what was observed the first time.
-        """
-        told = self._told(observation)
-        held = []
+        """Whether another order of rows has led to the same, in that order, wherever it was asked for."""
+        answers = self._by_name(observation)
+        verdicts = []
         for name, variants in self.reordered.items():
-            both = dict(zip(variants, (observed[name], told[name, True])))
+            both = dict(zip(variants, (observed[name], answers[name, True])))
             try:
-                held.append(not ORDER_DOES_NOT_MATTER.violations(Case(variants, both, None, self._contract)))
+                verdicts.append(not ORDER_DOES_NOT_MATTER.violations(Case(variants, both, None, self._contract)))
             except DoesNotApply:
                 continue
-        return bool(held) and all(held)
+        return bool(verdicts) and all(verdicts)
 
-    def _told(self, observation: Observation) -> dict[tuple[str, bool], Mapping[str, Any]]:
+    def _by_name(self, observation: Observation) -> dict[tuple[str, bool], Mapping[str, Any]]:
         return {each: observation[made_up] for made_up, each in self._names.items()}
 
 
 def _reordered(contract: Contract, variants: Mapping[str, Inputs]) -> dict[str, dict[str, Inputs]]:
-    found: dict[str, dict[str, Inputs]] = {}
+    orders: dict[str, dict[str, Inputs]] = {}
     law = ORDER_DOES_NOT_MATTER
     if law.name in contract.laws and law.vary is not None:
         for name, inputs in variants.items():
             try:
-                found[name] = law.vary(contract, inputs, Choices(secrets.token_bytes(256)))
+                orders[name] = law.vary(contract, inputs, Choices(secrets.token_bytes(256)))
             except DoesNotApply:
                 continue
-    return found
+    return orders
 
 
 def _last(variants: Mapping[str, Inputs]) -> Inputs:

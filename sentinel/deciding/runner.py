@@ -28,7 +28,7 @@ from sentinel.targets import Binding, Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker import bubblewrap
-from sentinel.worker.answers import Called, Failed, Measured
+from sentinel.worker.answers import Failed, Measured, Reply
 from sentinel.worker.client import Options
 
 #: How a runner gets a checkout; raises :class:`~sentinel.errors.Unavailable`.
@@ -46,11 +46,7 @@ def runner_of(
     store: MirrorStore | None = None,
     opened: OpenCheckout | None = None,
 ) -> Runner:
-    """Make a runner that honours every setting.
-
-    :param opened: how code is had, where not as the settings say.
-    :raises SentinelError: where the device is not here.
-    """
+    """Make a runner that honours every setting; ``opened`` gives code where not as the settings say."""
     options_for = {name: options_of(settings, name) for name in catalog.adapters}
     return Runner(catalog, opened or opener(settings, tell, store), Options(), options_for)
 
@@ -71,10 +67,7 @@ def opener(
 
 
 def options_of(settings: Settings, target: str) -> Options:
-    """Give the options with which probes of a target run.
-
-    :raises SentinelError: where the device is not here.
-    """
+    """Give the options with which probes of a target run, where its device is here."""
     python = settings.python_of(target)
     if settings.device != "cpu":
         _require_gpu(settings.device, python)
@@ -95,10 +88,7 @@ def _require_gpu(device: str, python: str | None) -> None:
 
 @dataclass(frozen=True)
 class Job:
-    """One question: what is this recipe's verdict at this ref?
-
-    :ivar expect: what the pin expects, or None.
-    """
+    """One question: what is this recipe's verdict at this ref? ``expect`` is what the pin expects, or None."""
 
     recipe: Recipe
     ref: Ref
@@ -106,13 +96,9 @@ class Job:
 
 
 @dataclass(frozen=True)
-class _Twice:
-    """An answer that two processes gave, each with other questions before it.
-
-    :ivar reordered: as in :class:`~sentinel.deciding.outcomes.Measurement`.
-    :ivar seconds: its share of the time that all of them took.
-    :ivar checkout: whose code it was.
-    """
+class _Agreement:
+    """An answer that two processes gave, each with other questions before it; ``seconds`` are its share of their
+    time."""
 
     answer: Measured
     reordered: bool
@@ -128,7 +114,6 @@ _ALL_TOGETHER = 20.0
 class Runner:
     """Answers jobs. Create one for a run, :meth:`close` it at the end.
 
-    :param open_checkout: how code is had.
     :param options: how probes run; ``options_for`` may give other ones for a target (``--sentinel-python``).
     :param repeat: whether each question is asked twice: see :mod:`sentinel.deciding.repetition`.
     """
@@ -168,7 +153,7 @@ class Runner:
             self._pool.submit(self._work, group, promises)
 
     def _work(self, group: Sequence[Job], promises: Sequence[Future[Decision]]) -> None:
-        together: dict[tuple[str, str, Ref], _Twice] = {}
+        together: dict[tuple[str, str, Ref], _Agreement] = {}
         for index, (job, promise) in enumerate(zip(group, promises)):
             if self._closed or not promise.set_running_or_notify_cancel():
                 continue
@@ -180,48 +165,45 @@ class Runner:
                 promise.set_exception(error)
         self._processes.discard(group[0].recipe.target, group[0].ref)
 
-    def _measured_together(self, jobs: Sequence[Job]) -> dict[tuple[str, str, Ref], _Twice]:
+    def _measured_together(self, jobs: Sequence[Job]) -> dict[tuple[str, str, Ref], _Agreement]:
         """Measure questions about one checkout in one process, and once more in a second one, in the opposite order and
         with another seed. No question comes before the same other in both, so what one leaves behind shows.
 
         Where the two disagree, or one of them does not come to its end, there is nothing here, and the question is
         asked in processes of its own.
         """
-        found: dict[tuple[str, str, Ref], _Twice] = {}
+        agreements: dict[tuple[str, str, Ref], _Agreement] = {}
         if len(jobs) < 2 or not self._repeat:
-            return found
+            return agreements
         adapter = self._catalog.adapters[jobs[0].recipe.target]
         try:
             self._processes.environment(adapter.target.name)
             began = time.monotonic()
             checkout = self._open_checkout(adapter.target, jobs[0].ref, jobs[0].recipe.upstream.get("pull"))
             loaded = self._processes.loaded(adapter.target, jobs[0].ref, checkout)
-            asked = [
+            questions = [
                 (job, Repetition(self._request(job.recipe), self._contract(job))) for job in _without_a_middle(jobs)
             ]
-            first = loaded.probes([self._request(job.recipe) for job, _ in asked], _ALL_TOGETHER)
+            first = loaded.probes([self._request(job.recipe) for job, _ in questions], _ALL_TOGETHER)
             if not first:
-                return found
-            order = range(len(asked) - 1, -1, -1)  # what came before a question comes after it
-            second = loaded.probes([asked[index][1].request for index in order], _ALL_TOGETHER)
+                return agreements
+            order = range(len(questions) - 1, -1, -1)  # what came before a question comes after it
+            second = loaded.probes([questions[index][1].request for index in order], _ALL_TOGETHER)
         except SentinelError:  # each question meets it by itself, and says so
-            return found
+            return agreements
         again = dict(zip(order, second))
-        share = (time.monotonic() - began) / len(asked)
-        for index, (job, repetition) in enumerate(asked):
+        share = (time.monotonic() - began) / len(questions)
+        for index, (job, repetition) in enumerate(questions):
             one, other = first[index], again.get(index)
             if not isinstance(one, Measured) or not isinstance(other, Measured):
                 continue
             if same(one.observation, repetition.made_out(other.observation)):
                 reordered = repetition.rows_are_a_set(other.observation, one.observation)
-                found[_key(job)] = _Twice(one, reordered, share, checkout)
-        return found
+                agreements[_key(job)] = _Agreement(one, reordered, share, checkout)
+        return agreements
 
     def decide(self, job: Job) -> Decision:
-        """Give the decision of a job, from the plan where it is there.
-
-        :raises WorkerError: where the worker itself does not run.
-        """
+        """Give the decision of a job, from the plan where it is there."""
         promise = self._planned.pop(_key(job), None)
         return promise.result() if promise is not None else self._timed(job)
 
@@ -229,7 +211,7 @@ class Runner:
         """Say how long a job took that was decided: without the wait for others, and for torch to be loaded once."""
         return self._seconds[_key(job)]
 
-    def _timed(self, job: Job, twice: _Twice | None = None) -> Decision:
+    def _timed(self, job: Job, twice: _Agreement | None = None) -> Decision:
         self._began[_key(job)] = time.monotonic()
         try:
             return self._decide(job, twice)
@@ -247,23 +229,15 @@ class Runner:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
     def discard(self, target: str, ref: Ref) -> None:
-        """End the process of a target at a ref, though a search had it; the next job starts another one, which has
-        imported nothing yet."""
+        """End the process of a target at a ref, though a search had it; the next job starts a fresh one."""
         self._processes.release(target, ref)
 
     def checkout(self, target: str, ref: Ref) -> Checkout:
-        """Give a target's code at a ref.
-
-        :raises Unavailable: where the ref cannot be had.
-        """
+        """Give a target's code at a ref."""
         return self._open_checkout(self._catalog.adapters[target].target, ref, None)
 
     def open_target(self, target: str, ref: Ref, bindings: Sequence[Binding]) -> OpenTarget:
-        """Open the place of a search: the checkout, and processes that have imported these bindings' modules.
-
-        :raises Unavailable: where the ref cannot be had.
-        :raises WorkerError: where the worker itself does not run.
-        """
+        """Open the place of a search: the checkout, and processes that have imported these bindings' modules."""
         adapter = self._catalog.adapters[target]
         checkout = self.checkout(target, ref)
         environment = self._processes.environment(target)
@@ -272,7 +246,7 @@ class Runner:
         for binding in bindings:
             loaded.load(binding.boundary, binding.contract, self._catalog.contracts[binding.contract].file)
         law_session = LawSession(
-            loaded.alive, self._processes.references(target), partial(self._processes.told, target)
+            loaded.alive, self._processes.references(target), partial(self._processes.explain, target)
         )
         return OpenTarget(
             target, ref, checkout, environment, adapter.digest, law_session, self._processes.sources(target)
@@ -280,7 +254,7 @@ class Runner:
 
     # -- one job ------------------------------------------------------------------------------------------------------
 
-    def _decide(self, job: Job, twice: _Twice | None = None) -> Decision:
+    def _decide(self, job: Job, twice: _Agreement | None = None) -> Decision:
         recipe = job.recipe
         adapter = self._catalog.adapters[recipe.target]
         try:
@@ -298,7 +272,7 @@ class Runner:
         law = None
         comparisons: Any = ()
         if isinstance(outcome, Failure):
-            outcome = self._processes.told(recipe.target, outcome)
+            outcome = self._processes.explain(recipe.target, outcome)
             verdict = verdicts.of_failure(outcome)
         elif recipe.has_values:
             verdict, comparisons = verdicts.by_expectation(recipe, outcome.observation)
@@ -309,19 +283,10 @@ class Runner:
             outcome = replace(outcome, repeated="same values", reordered=twice.reordered)
         elif self._repeat and observed is not None and isinstance(outcome, Measurement):
             verdict, outcome = self._again(job, loaded, observed, verdict, outcome)
-        return Decision(
-            recipe,
-            job.ref,
-            verdict,
-            job.expect,
-            checkout,
-            outcome if isinstance(outcome, Measurement) else None,
-            outcome if isinstance(outcome, Failure) else None,
-            comparisons,
-            environment,
-            law,
-            adapter.digest,
-        )
+        measured = outcome if isinstance(outcome, Measurement) else None
+        failed = outcome if isinstance(outcome, Failure) else None
+        decision = Decision(recipe, job.ref, verdict, job.expect, checkout, measured, failed, comparisons, environment)
+        return replace(decision, law=law, adapter=adapter.digest)
 
     def _again(
         self, job: Job, loaded: Loaded, observed: Observation, verdict: Verdict, measured: Measurement
@@ -341,12 +306,12 @@ class Runner:
             return verdict, replace(measured, repeated="same values")
         again = replace(measured, observation=other)
         if recipe.has_values:
-            told = verdicts.by_expectation(recipe, other)[0]
+            second = verdicts.by_expectation(recipe, other)[0]
         else:
             invariant = self._catalog.laws[str(recipe.invariant)]
-            told = verdicts.by_law(invariant, recipe, again, self._catalog.contracts[recipe.contract])[0]
-        if told.name != verdict.name:
-            return _unsteady(f"the values were others, and would be {told.name}: {told.reason}"), measured
+            second = verdicts.by_law(invariant, recipe, again, self._catalog.contracts[recipe.contract])[0]
+        if second.name != verdict.name:
+            return _unsteady(f"the values were others, and would be {second.name}: {second.reason}"), measured
         return verdict, replace(measured, repeated="same verdict")
 
     def _by_law(
@@ -356,32 +321,33 @@ class Runner:
         contract = self._catalog.contracts[recipe.contract]
         effects: Mapping[str, Mapping[str, Any]] = {}
         if invariant.needs_oracle and contract.oracle is not None:
-            oracle = self._consulted(recipe)
+            oracle = self._consult(recipe)
             if isinstance(oracle, Failure):
                 return verdicts.of_failure(oracle), (), oracle
             measured = replace(measured, oracle=oracle)
         if invariant.watches or invariant.twin:
-            found = self._in_session(invariant, job, checkout)
-            if isinstance(found, Failure):
-                return verdicts.of_failure(found), (), found
-            effects = found.effects
-            measured = replace(measured, observation=found.observation, asked=None)  # sessions do not tell
+            case = self._in_session(invariant, job, checkout)
+            if isinstance(case, Failure):
+                return verdicts.of_failure(case), (), case
+            effects = case.effects
+            measured = replace(measured, observation=case.observation, questions=None)  # sessions do not tell
         verdict, comparisons = verdicts.by_law(invariant, recipe, measured, contract, effects)
         return verdict, comparisons, measured
 
-    def _consulted(self, recipe: Recipe) -> Observation | Failure:
-        """What the contract's reference says of the recipe's variants."""
+    def _consult(self, recipe: Recipe) -> Observation | Failure:
+        """Ask the contract's reference for the recipe's variants."""
         calls = {name: {"inputs": dict(inputs)} for name, inputs in recipe.variants.items()}
-        told = self._processes.references(recipe.target).consult({**self._request(recipe), "calls": calls})
-        answers = {"": Called(refused=told)} if isinstance(told, Failed) else told.answers
+        reply = self._processes.references(recipe.target).consult({**self._request(recipe), "calls": calls})
+        answers = {"": Reply(refused=reply)} if isinstance(reply, Failed) else reply.answers
         for answer in answers.values():
             if answer.observation is None:
-                failed = answer.refused or Failed("harness", answer.silent)
-                return Failure("harness", f"the oracle failed: {failed.reason}", failed.traceback)
+                failure = answer.refused or Failed("harness", answer.silent)
+                return Failure("harness", f"the oracle failed: {failure.reason}", failure.traceback)
         return {name: answers[name].observation or {} for name in calls}
 
     def _in_session(self, invariant: Law, job: Job, checkout: Checkout) -> Case | Failure:
-        """What a probe does not tell: what a call did beside answering, and what the boundary's twin answers."""
+        """Measure what a probe does not tell: what a call did beside answering, and what the boundary's twin
+        answers."""
         recipe, adapter = job.recipe, self._catalog.adapters[job.recipe.target]
         contract = self._catalog.contracts[recipe.contract]
         binding = adapter.target.binding(recipe.boundary, recipe.contract)
@@ -391,7 +357,9 @@ class Runner:
         loaded = self._processes.loaded(adapter.target, job.ref, checkout)
         law_session = LawSession(loaded.alive, self._processes.references(recipe.target))
         try:
-            [trial] = law_session.try_(subject, [(invariant, recipe.variants)], given=self._request(recipe)["given"])
+            [trial] = law_session.try_(
+                subject, [(invariant, recipe.variants)], scenario_inputs=self._request(recipe)["given"]
+            )
         except Undecidable as error:
             return Failure(error.failure.kind, str(error), error.failure.traceback)
         finally:
@@ -412,14 +380,14 @@ class Runner:
             "contract_file": contract.file,
             "adapter": str(adapter.file),
             "requires": list(recipe.requires),
-            "given": recipe.given(contract, binding.fixed if binding else ()),
+            "given": recipe.scenario_inputs(contract, binding.fixed if binding else ()),
             "variants": {name: dict(inputs) for name, inputs in recipe.variants.items()},
         }
 
 
 def _without_a_middle(jobs: Sequence[Job]) -> list[Job]:
     """Leave out the middle one of an odd number of questions about one boundary: as many come before it in either
-    order, so that a boundary that counts its calls would tell it the same twice."""
+    order, so that a boundary that counts its calls would answer it alike."""
     of_boundary: dict[str, list[Job]] = {}
     for job in jobs:
         of_boundary.setdefault(job.recipe.boundary, []).append(job)

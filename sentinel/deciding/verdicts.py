@@ -56,7 +56,7 @@ def _compare(recipe: Recipe, address: str, observation: Observation) -> Comparis
     unpatched, fixed = recipe.expected_unpatched.get(address), recipe.expected_fixed.get(address)
     like_unpatched = _judge(observed, unpatched, recipe.tolerance)
     like_fixed = _judge(observed, fixed, recipe.tolerance)
-    details = [found[1] for found in (like_fixed, like_unpatched) if found[1]]
+    details = [judgement[1] for judgement in (like_fixed, like_unpatched) if judgement[1]]
     return Comparison(
         address,
         observed,
@@ -72,17 +72,17 @@ def _judge(observed: Any, expected: Expected | None, recipe: Tolerance) -> tuple
     if expected is None:
         return None, ""
     own = expected.tolerance
-    found = agree(observed, expected.value, own if own != Tolerance() else recipe)
-    return found.agrees, found.detail
+    agreement = agree(observed, expected.value, own if own != Tolerance() else recipe)
+    return agreement.agrees, agreement.detail
 
 
 def read(address: str, observation: Observation) -> Any:
-    """Give the value at an address of the recipe language.
-
-    :raises MissingKeyError: where it is not in the observation, or two variants cannot be subtracted.
-    """
+    """Give the value at an address of the recipe language; MissingKeyError where it was not observed."""
     parsed = parse_address(address, tuple(observation))
-    values = [_lookup(observation[variant], parsed.key, address) for variant in parsed.variants]
+    values = [_reach(observation[variant], parsed.key.split(".")) for variant in parsed.variants]
+    if _MISSING in values:
+        keys = observation[parsed.variants[values.index(_MISSING)]]
+        raise MissingKeyError(f"drift: {address!r} was not observed; the boundary gave {', '.join(keys) or 'nothing'}")
     if len(values) == 1:
         return values[0]
     try:
@@ -91,28 +91,21 @@ def read(address: str, observation: Observation) -> Any:
         raise MissingKeyError(f"{address}: {error}") from None
 
 
-def _lookup(values: Mapping[str, Any], key: str, address: str) -> Any:
-    found = _reached(values, key.split("."))
-    if found is not _MISSING:
-        return found
-    raise MissingKeyError(f"drift: {address!r} was not observed; the boundary gave {', '.join(values) or 'nothing'}")
-
-
 _MISSING = object()
 
 
-def _reached(value: Any, parts: Sequence[str]) -> Any:
-    """What dotted keys of the generic contract reach: ``returned.0``, and ``gradients.output.values``, one key of two
+def _reach(value: Any, parts: Sequence[str]) -> Any:
+    """Look dotted keys of the generic contract up: ``returned.0``, and ``gradients.output.values``, one key of two
     words in a mapping of arguments by their paths."""
     if not parts:
         return value
     if isinstance(value, list) and parts[0].isdigit() and int(parts[0]) < len(value):
-        return _reached(value[int(parts[0])], parts[1:])
+        return _reach(value[int(parts[0])], parts[1:])
     if isinstance(value, Mapping):
         for end in range(len(parts), 0, -1):
             inner = value.get(".".join(parts[:end]), _MISSING)
-            if inner is not _MISSING and (found := _reached(inner, parts[end:])) is not _MISSING:
-                return found
+            if inner is not _MISSING and (deeper := _reach(inner, parts[end:])) is not _MISSING:
+                return deeper
     return _MISSING
 
 

@@ -18,22 +18,21 @@ import numpy as np
 
 from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import REQUIRED, Contract, DoesNotApply, Input, Inputs
-from sentinel.deciding.law_session import LawSession, Subject, Told, Trial, Undecidable, widened
+from sentinel.deciding.law_session import Description, LawSession, Subject, Trial, Undecidable, widened
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.proof import NotProvenError, prove
-from sentinel.diff.pairs import AFTER, BEFORE, SIDES, Pair, Seen
+from sentinel.diff.pairs import AFTER, BEFORE, SIDES, Log, Pair
 from sentinel.errors import SentinelError
 from sentinel.laws.agreement import same
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import like
 from sentinel.laws.oracle import THE_ORACLE_AGREES
 from sentinel.recipes import Recipe
-from sentinel.search.boundary_search import BoundarySearch
-from sentinel.search.examples import examples
+from sentinel.search.boundary_search import BoundarySearch, examples
 from sentinel.search.scenarios import NotSearchable, accepts, draw, narrowed, with_dialects
 from sentinel.targets import Binding
 from sentinel.values.literals import Tensor
-from sentinel.worker.answers import Called, Failed, Sat
+from sentinel.worker.answers import Failed, Replies, Reply
 
 #: The name of the member that is no framework.
 DEFINITION = "the definition"
@@ -60,9 +59,9 @@ class Translation:
     back: Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
-@dataclass(frozen=True)
-class Member:
-    """One boundary among those that are compared, or the definition.
+@dataclass(eq=False)
+class Member(LawSession):
+    """One boundary among those that are compared, or the definition: a session that asks it in its own terms.
 
     :ivar subject: its contract is narrowed to what it takes.
     :ivar opened: None for the definition.
@@ -75,6 +74,12 @@ class Member:
     opened: OpenTarget | None = None
     translation: Translation | None = None
 
+    def close(self) -> None:
+        self.session.close()
+
+    def fresh(self) -> Member:
+        return replace(self, session=self.session.fresh())
+
     @property
     def target(self) -> str:
         return self.opened.target if self.opened is not None else ""
@@ -84,40 +89,46 @@ class Member:
         return self.subject.boundary
 
     def terms(self, inputs: Inputs) -> dict[str, Any]:
-        """A scenario as this boundary can be asked it: with what it fixes, what it takes first in the place of what it
-        does not take, and its dialects."""
+        """Give a scenario as this boundary can be asked it: with what it fixes, what it takes first in the place of
+        what it does not take, and its dialects."""
         return dict(inputs) if self.opened is None else _terms(self.subject, inputs)
 
-    def answers(self, session: LawSession, subject: Subject, asked: Mapping[str, Inputs], describe: Told) -> Sat:
-        """What it answers to scenarios in its terms.
+    def answers(
+        self,
+        subject: Subject,
+        calls: Mapping[str, Inputs],
+        describe: Description = False,
+        given: Sequence[str] | None = None,
+    ) -> Replies:
+        """Give what it answers to scenarios in its terms.
 
         :param subject: what it is asked about together with others; an input that this leaves out need not be taken.
         """
+        scenarios, own = {name: self.terms(inputs) for name, inputs in calls.items()}, self.subject
         if self.opened is None:
-            return session.references(subject, asked)
+            return self.session.references(subject, scenarios)
         if self.translation is None:
-            own = self.subject
-            return session.answers(own, asked, describe, [name for name in own.given if name in subject.given])
+            taken = [name for name in own.scenario_inputs if name in subject.scenario_inputs]
+            return self.session.answers(own, scenarios, describe, taken)
         own, back = self.translation.subject, self.translation.back
-        told = session.answers(
-            own, {name: _terms(own, self.translation.of(each)) for name, each in asked.items()}, describe
-        )
+        scenarios = {name: _terms(own, self.translation.of(each)) for name, each in scenarios.items()}
+        translated = self.session.answers(own, scenarios, describe)
         answers = {
             name: called if called.observation is None else replace(called, observation=back(called.observation))
-            for name, called in told.answers.items()
+            for name, called in translated.answers.items()
         }
-        return replace(told, answers=answers)
+        return replace(translated, answers=answers)
 
 
 def _terms(subject: Subject, inputs: Inputs) -> dict[str, Any]:
     contract, binding = subject.contract, subject.binding
-    made = dict(inputs)
+    terms = dict(inputs)
     for item in contract.inputs:
         if item.name in binding.fixed or binding.accepts.get(item.name) == (None,):
-            made[item.name] = item.default(made) if callable(item.default) else item.default
-        elif item.choices and not item.domain and not accepts(contract, binding, item, made):
-            made[item.name] = _first(contract, item, made)
-    return with_dialects(contract, binding, made)
+            terms[item.name] = item.default(terms) if callable(item.default) else item.default
+        elif item.choices and not item.domain and not accepts(contract, binding, item, terms):
+            terms[item.name] = _first(contract, item, terms)
+    return with_dialects(contract, binding, terms)
 
 
 def _first(contract: Contract, item: Input, inputs: Mapping[str, Any]) -> Any:
@@ -129,41 +140,17 @@ def _drawn(item: Input) -> bool:
     return bool(item.domain or item.choices or item.kind == "labels")
 
 
-class _InItsTerms(LawSession):
-    """A member's session, which is asked in the member's own terms, whatever the subject."""
-
-    def __init__(self, member: Member, session: LawSession | None = None) -> None:
-        self.member, self._inner = member, session or member.session.fresh()
-
-    def close(self) -> None:
-        self._inner.close()
-
-    def fresh(self) -> _InItsTerms:
-        return _InItsTerms(self.member, self._inner.fresh())
-
-    def answers(
-        self, subject: Subject, calls: Mapping[str, Inputs], describe: Told = False, given: Sequence[str] | None = None
-    ) -> Sat:
-        asked = {name: self.member.terms(inputs) for name, inputs in calls.items()}
-        return self.member.answers(self._inner, subject, asked, describe)
-
-
 class Across(Pair):
-    """Two members as one session; the symptom of a difference is what explains it.
+    """Two members as one session; the symptom of a difference is what explains it."""
 
-    :param reference: where the definition answers.
-    """
-
-    def __init__(self, one: _InItsTerms, other: _InItsTerms, reference: LawSession, seen: Any = None) -> None:
-        super().__init__(one, other, seen)
-        self._members = {BEFORE: one.member, AFTER: other.member}
+    def __init__(self, one: Member, other: Member, reference: LawSession, logs: Any = None) -> None:
+        super().__init__(one, other, logs)
+        self._members = {BEFORE: one, AFTER: other}
         self._reference = reference
 
     def fresh(self) -> Across:
-        one, other = (self._sides[side].fresh() for side in SIDES)
-        assert isinstance(one, _InItsTerms)
-        assert isinstance(other, _InItsTerms)
-        return Across(one, other, self._reference, self.seen)
+        one, other = (member.fresh() for member in self._members.values())
+        return Across(one, other, self._reference, self.logs)
 
     def _closer(self, subject: Subject, law: Law, trial: Trial) -> Trial:
         return self._explained(subject, law, super()._closer(subject, law, trial))
@@ -173,11 +160,11 @@ class Across(Pair):
         subject: Subject,
         law: Law,
         variants: Mapping[str, Inputs],
-        called: Mapping[str, Called],
-        answer: Sat,
+        called: Mapping[str, Reply],
+        answer: Replies,
         coarsest: str,
     ) -> Trial:
-        """What one of them refuses, nobody can compare."""
+        """Give what one of them refuses, nobody can compare."""
         for each in called.values():
             if each.observation is None:
                 failed = each.refused or Failed("crash", each.silent or "a call without an observation")
@@ -191,7 +178,7 @@ class Across(Pair):
             return Trial(variants, silent=str(error))
 
     def _explained(self, subject: Subject, law: Law, trial: Trial) -> Trial:
-        """The trial without what is rounding; with what explains the rest as its symptom."""
+        """Give the trial without what is rounding; with what explains the rest as its symptom."""
         if not trial.violations or trial.case is None:
             return trial
         wide, closer = widened(subject.contract, trial.variants), trial
@@ -212,10 +199,10 @@ class Across(Pair):
         differing = [name for name, value in terms[BEFORE].items() if terms[AFTER].get(name) != value]
         swapped = {name: {**terms[BEFORE], name: terms[AFTER].get(name)} for name in differing}
         defined = self._reference.references(subject, {**terms, **swapped}).answers
-        definitions = {name: told.observation for name, told in defined.items()}
+        definitions = {name: definition.observation for name, definition in defined.items()}
         for side in SIDES:
-            told, member = definitions[side], self._members[side]
-            if told is not None and not _alike(case, terms[side], case.observation[side], told):
+            definition, member = definitions[side], self._members[side]
+            if definition is not None and not _alike(case, terms[side], case.observation[side], definition):
                 return _meant(member.subject.binding, terms[side]) or f"{UNEXPLAINED}{member.name}"
         base = definitions[BEFORE]
         if base is None:
@@ -225,9 +212,9 @@ class Across(Pair):
 
 
 def _meant(binding: Binding, inputs: Inputs) -> str:
-    """Why the boundary is not its contract's definition, where its adapter says that it means that."""
-    said = (item.reason for item in binding.dialects if item.name == THE_ORACLE_AGREES.name and item.holds(inputs))
-    return next(said, "")
+    """Say why the boundary is not its contract's definition, where its adapter says that it means that."""
+    reasons = (item.reason for item in binding.dialects if item.name == THE_ORACLE_AGREES.name and item.holds(inputs))
+    return next(reasons, "")
 
 
 def _alike(case: Case, inputs: Inputs, one: Mapping[str, Any], other: Mapping[str, Any] | None) -> bool:
@@ -241,12 +228,12 @@ def _alike(case: Case, inputs: Inputs, one: Mapping[str, Any], other: Mapping[st
 
 
 def the_same_is_meant(case: Case) -> list[Violation]:
-    """``|one - other| <= bound`` wherever both are finite and count, for outputs, gradients and decisions of both.
+    """Demand ``|one - other| <= bound`` wherever both are finite and count, of outputs, gradients and decisions.
 
     Where one is not finite, that is what *finite in, finite out* is about, and no other meaning.
     """
-    found = same(case, BEFORE, AFTER, roles=("output", "gradient", "decision"))
-    return [item for item in found if item.symptom != "non-finite"]
+    violations = same(case, BEFORE, AFTER, roles=("output", "gradient", "decision"))
+    return [item for item in violations if item.symptom != "non-finite"]
 
 
 THE_SAME_IS_MEANT = Law("the_same_is_meant", "two frameworks mean the same by one name", the_same_is_meant)
@@ -300,7 +287,6 @@ class Row:
     :ivar classes: those that agree with each other; the definition's first.
     :ivar apart: what separates them.
     :ivar scenarios: member -> how many scenarios it was compared on.
-    :ivar not_compared: member -> why not.
     :ivar places: member -> ``file:line``.
     :ivar batch: one batch of everyday values, which all are asked.
     :ivar alike: member -> what it answers to that with the settings of the batch, where it can be set so.
@@ -322,7 +308,7 @@ class Row:
 
 
 def identities(contract: Contract) -> list[str]:
-    """The settings that say which of several things a boundary of the contract computes."""
+    """Give the settings that say which of several things a boundary of the contract computes."""
     return [
         item.name
         for item in contract.inputs
@@ -331,7 +317,7 @@ def identities(contract: Contract) -> list[str]:
 
 
 def meanings(contract: Contract, bindings: Sequence[Binding]) -> Iterator[dict[str, Any]]:
-    """Each thing that at least two of the bindings (or one and the definition) can be asked for."""
+    """Give each thing that at least two of the bindings (or one and the definition) can be asked for."""
     names = identities(contract)
     values = [dict.fromkeys(v for binding in bindings for v in _values(contract, binding, name)) for name in names]
     yield from (dict(zip(names, each)) for each in product(*values))
@@ -345,7 +331,7 @@ def _values(contract: Contract, binding: Binding, name: str) -> tuple[Any, ...]:
 
 
 def settled(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> Contract | None:
-    """The contract as a boundary has it with these settings; None where it cannot be set so."""
+    """Give the contract as a boundary has it with these settings; None where it cannot be set so."""
     for name, value in where.items():
         item = contract.input(name)
         examples = item is not None and item.kind == "number" and name not in {*binding.fixed, *binding.accepts}
@@ -357,7 +343,7 @@ def settled(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> C
 
 
 def joint(one: Member, other: Member) -> Subject | str:
-    """What both can be asked, in settings that both take where there are any; or why there is nothing."""
+    """Give what both can be asked, in settings that both take where there are any; or why there is nothing."""
     if one.opened is None:
         one, other = other, one
     contract = one.subject.contract
@@ -386,7 +372,6 @@ class Agreement:
     """Sorts the members of one row into those that agree.
 
     :param reference: where the definition answers.
-    :param known: the recipes of known bugs that a member has, and that functions have that it called.
     :param brief: whether two that are not as it is defined are compared with each other only where the same explains
         both: else the definition tells them apart already.
     """
@@ -394,19 +379,24 @@ class Agreement:
     def __init__(
         self,
         reference: LawSession,
-        known: Callable[[Member, Collection[str]], Sequence[Recipe]] = lambda member, called: (),
+        bugs_of: Callable[[Member, Collection[str]], Sequence[Recipe]] = lambda member, called: (),
         count: int = EXAMPLES,
         seed: int = 0,
         brief: bool = False,
     ) -> None:
-        self._reference, self._recipes, self._count, self._seed = reference, known, count, seed
+        self._reference, self._recipes, self._count, self._seed = reference, bugs_of, count, seed
         self._brief = brief
         self._bugs: dict[str, tuple[str, ...]] = {}
 
     def of(self, row: Row, members: Sequence[Member]) -> Row:
         """Compare each with one of each class that there is by then; the widest first, for these speak for the rest."""
         classes: list[list[Member]] = []
-        for member in sorted(members, key=lambda each: (each.opened is not None, -_width(each))):
+
+        def width(member: Member) -> int:
+            """Say how much a boundary takes: choices and inputs that are drawn."""
+            return sum(max(len(item.choices), 1) for item in member.subject.contract.inputs if _drawn(item))
+
+        for member in sorted(members, key=lambda each: (each.opened is not None, -width(each))):
             home: list[Member] | None = None
             spoken, why = 0, ""
             apart: list[Separation] = []
@@ -414,15 +404,15 @@ class Agreement:
                 if self._brief and apart and _explanations(row.apart, group[0]) != _explanations(apart, member):
                     continue
                 try:
-                    found, count = self._compared(row, group[0], member)
+                    differences, count = self._compared(row, group[0], member)
                 except Undecidable as error:
                     why = str(error)
                     continue
                 spoken += count
-                if count and not found:
+                if count and not differences:
                     home = group
                     break
-                apart += found
+                apart += differences
             if classes and not spoken:
                 row.not_compared[member.name] = why.partition(": ")[2] or why or "no scenario is both's"
                 continue
@@ -439,7 +429,7 @@ class Agreement:
         subject = joint(one, other)
         if isinstance(subject, str):
             return [], 0
-        pair = Across(_InItsTerms(one), _InItsTerms(other), self._reference)
+        pair = Across(one.fresh(), other.fresh(), self._reference)
         try:
             laws = [THE_SAME_IS_MEANT]
             search = BoundarySearch(pair, subject, self._seed, laws, _SHRINKING, glimpse=True)
@@ -450,24 +440,24 @@ class Agreement:
             pair.close()
         if not outcome.spoken and search.undecided:
             raise Undecidable(Failed("raised", search.undecided))
-        seen = pair.seen.get(subject.name, Seen())
+        log = pair.logs.get(subject.name, Log())
         for side, member in zip(SIDES, (one, other)):
-            if side in seen.claims and member.opened is not None:
+            if side in log.claims and member.opened is not None:
                 with suppress(NotProvenError, SentinelError):
-                    told = prove(seen.claims[side], member.opened.checkout, member.opened.sources)
-                    row.places[member.name] = f"{told.file}:{told.line}"
+                    provenance = prove(log.claims[side], member.opened.checkout, member.opened.sources)
+                    row.places[member.name] = f"{provenance.file}:{provenance.line}"
         apart = []
         for finding in outcome.findings:
             inputs, case = next(iter(finding.trial.variants.values())), finding.trial.case
             assert case is not None
-            named = finding.symptom.split(", ")
+            names = finding.symptom.split(", ")
             terms = {member.name: member.terms(inputs) for member in (one, other)}
             apart.append(
                 Separation(
                     (one.name, other.name),
                     finding.symptom,
                     inputs,
-                    {name: {key: each[key] for key in named if key in each} for name, each in terms.items()},
+                    {name: {key: each[key] for key in names if key in each} for name, each in terms.items()},
                     {member.name: case.observation[side] for side, member in zip(SIDES, (one, other))},
                     tuple(dict.fromkeys(item.key.rpartition(".")[2] for item in finding.violations)),
                     frozenset(
@@ -481,9 +471,9 @@ class Agreement:
         return apart, outcome.spoken + len(outcome.findings)
 
     def _explaining(self, pair: Across, subject: Subject, members: Sequence[Member], why: str) -> tuple[str, ...]:
-        """The known bugs of what is not as it is defined whose own scenarios tell the two apart, too; else those of
-        functions that it called."""
-        ran = pair.seen[subject.name].functions if subject.name in pair.seen else {}
+        """Give the known bugs of what is not as it is defined whose own scenarios tell the two apart, too; else
+        those of functions that it called."""
+        ran = pair.logs[subject.name].functions if subject.name in pair.logs else {}
         for side, member in zip(SIDES, members):
             if why == f"{UNEXPLAINED}{member.name}" and not self._bugs.get(member.name):
                 recipes = self._recipes(member, ran.get(side, ()))
@@ -501,10 +491,10 @@ class Agreement:
 
 
 def everyday(contract: Contract, where: Mapping[str, Any], members: Sequence[Member]) -> Inputs | None:
-    """A small batch of several responses of several lengths, with the settings that most members take."""
-    kept = []
+    """Give a small batch of several responses of several lengths, with the settings that most members take."""
+    inputs_ = []
     for item in contract.inputs:
-        taken = [_values(contract, member.subject.binding, item.name) for member in members]
+        values_of = [_values(contract, member.subject.binding, item.name) for member in members]
         if item.name in where:
             item = replace(item, default=where[item.name], choices=())
         elif item.domain == "mask":
@@ -516,10 +506,10 @@ def everyday(contract: Contract, where: Mapping[str, Any], members: Sequence[Mem
         elif item.name == "group_layout":
             item = replace(item, default="equal")
         elif item.choices and not item.domain:
-            choice = max(item.choices, key=lambda each: sum(each in values for values in taken))
+            choice = max(item.choices, key=lambda each: sum(each in values for values in values_of))
             item = replace(item, choices=(choice,))
-        kept.append(item)
-    plain = replace(contract, inputs=tuple(kept))
+        inputs_.append(item)
+    plain = replace(contract, inputs=tuple(inputs_))
     for attempt in range(300):
         data = hashlib.shake_256(f"{contract.name} {attempt}".encode()).digest(_CHOICES)
         with suppress(DoesNotApply):
@@ -534,7 +524,8 @@ def everyday(contract: Contract, where: Mapping[str, Any], members: Sequence[Mem
 
 
 def _telling(contract: Contract, inputs: Inputs) -> bool:
-    """Whether a person sees in a batch what is done to it: few rows and tokens, of several lengths, small numbers."""
+    """Say whether a person sees in a batch what is done to it: few rows and tokens, of several lengths, small
+    numbers."""
     tensors = [value.array() for value in inputs.values() if isinstance(value, Tensor)]
     mask = inputs.get(contract.mask)
     lengths = (mask.array() != 0).sum(-1) if isinstance(mask, Tensor) else np.array([1, 2])
@@ -549,11 +540,6 @@ def _telling(contract: Contract, inputs: Inputs) -> bool:
 
 
 def _explanations(apart: Sequence[Separation], member: Member) -> set[str]:
-    """What explains that a member is not as it is defined."""
+    """Give what explains that a member is not as it is defined."""
     mine = [item for item in apart if item.members == (DEFINITION, member.name)]
     return {repr((item.why.removesuffix(member.name), item.terms.get(member.name))) for item in mine}
-
-
-def _width(member: Member) -> int:
-    """How much a boundary takes: choices and inputs that are drawn."""
-    return sum(max(len(item.choices), 1) for item in member.subject.contract.inputs if _drawn(item))

@@ -17,7 +17,6 @@ from sentinel.deciding.law_session import SETTINGS, LawSession, Plan, Subject, T
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.proof import NotProvenError, prove
 from sentinel.deciding.runner import Job, Runner
-from sentinel.diff.modules import Modules
 from sentinel.diff.pairs import (
     AFTER,
     BEFORE,
@@ -26,14 +25,14 @@ from sentinel.diff.pairs import (
     SIDES,
     Ahead,
     Alone,
+    Log,
     Pair,
-    Seen,
     ahead,
-    asked,
+    inputs_of,
     numbers_stay_for,
     part,
 )
-from sentinel.diff.reached import Code, Place, Reached, Unit, names_in
+from sentinel.diff.reached import Code, Modules, Place, Reached, Unit, names_in
 from sentinel.errors import SentinelError
 from sentinel.history.bindings import ALIKE, Definition, Sighting, sighting
 from sentinel.history.commits import Commit
@@ -42,17 +41,16 @@ from sentinel.laws.law import Law, Violation
 from sentinel.laws.metrics import METRICS_TELL_THE_TRUTH
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
-from sentinel.search.boundary_search import BoundarySearch, Finding, glimpses
+from sentinel.search.boundary_search import BoundarySearch, Example, Finding, glimpses
 from sentinel.search.checks import matches, subjects
 from sentinel.search.discovery import is_about
-from sentinel.search.examples import Example
 from sentinel.search.signatures import options
 from sentinel.search.survey import LEVELS
 from sentinel.targets import Binding, Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 from sentinel.values.literals import HALVES, Tensor, from_array
-from sentinel.worker.answers import Called
+from sentinel.worker.answers import Reply
 
 _OTHER = {BEFORE: AFTER, AFTER: BEFORE}
 
@@ -115,18 +113,16 @@ class Broken:
 
 
 @dataclass(frozen=True)
-class Compared:
+class BoundaryDiff:
     """One boundary at both revisions.
 
     :ivar state: ``same code`` (nothing that it reaches has changed), ``same numbers``, ``differs``, ``new``, ``gone``,
         ``not compared``.
-    :ivar reason: why it was not compared.
     :ivar places: by side: ``dotted.path (file:line)``.
     :ivar parameters: by side, where they are not the same.
     :ivar renamed: what may be it under another name.
     :ivar changed: the definitions that it reaches and that are not the same.
     :ivar unreached: those of them that no scenario ran.
-    :ivar rounding: the largest difference that rounding explains.
     :ivar broken: by side: the laws that this side breaks, and the other does not.
     :ivar bugs: by side: the known bugs of the boundary that are there, and are known not to be on the other.
     :ivar commit: the one with which it came to differ; None where that is not known, for the reason ``no_commit``.
@@ -185,7 +181,6 @@ class Shared:
     A boundary of which a revision reaches the same code as another one's answers there as it does here: a process that
     has one of them will do for both. So most heads need no process for the revision they come from.
 
-    :ivar code: of every revision's tree.
     :ivar runs: which functions run, by boundary.
     :ivar places: the processes that are there, the one that was used last at the end.
     """
@@ -195,11 +190,11 @@ class Shared:
     places: list[tuple[str, OpenTarget]] = field(default_factory=list)
 
     def like(self, reached: Reached, binding: Binding) -> tuple[str, OpenTarget] | None:
-        """A process of a revision in which a boundary reaches just this."""
+        """Give a process of a revision in which a boundary reaches just this."""
         for place in self.places[::-1]:
             here = self.code.reached(place[0], binding)
-            seen = sighting(self.code.definitions, place[0], binding)
-            if here is not None and not seen.lacks and (here is reached or not here.changed(reached)):
+            where = sighting(self.code.definitions, place[0], binding)
+            if here is not None and not where.lacks and (here is reached or not here.changed(reached)):
                 self.places.remove(place)
                 self.places.append(place)
                 return place
@@ -210,7 +205,7 @@ class Shared:
 Change = tuple[Place, Unit | None, Unit | None]
 
 #: A boundary, as the code of both revisions tells, with what has changed of what it reaches.
-Known = tuple[Subject, Compared, list[Change]]
+State = tuple[Subject, BoundaryDiff, list[Change]]
 
 
 class Comparison:
@@ -220,10 +215,8 @@ class Comparison:
         reads them, which is asked where anything is.
     :param examples: scenarios that are drawn for each boundary that reaches changed code.
     :param boundaries: globs over dotted paths; empty for all.
-    :param tell: told what is being compared.
     :param whatever: whether boundaries are asked that reach no changed code, too.
     :param shared: what other comparisons have in common with it, where both refs are commits of one mirror.
-    :param trees: of these commits.
     :param until: when no more is drawn, by ``time.monotonic``: what hangs would be asked for each scenario else.
     """
 
@@ -247,7 +240,7 @@ class Comparison:
         self._whatever, self._shared, self.trees = whatever, shared, dict(zip(SIDES, trees))
         self._runs = {} if shared is None else shared.runs
         self.target, self.refs = target, dict(zip(SIDES, refs))
-        self.catalog, self._runner, self._given = catalog, runner, recipes
+        self.catalog, self._runner, self._recipe_source = catalog, runner, recipes
         self._examples, self._seed, self._tell = examples, seed, tell
         self.checkouts: dict[str, Checkout] = {
             side: runner.checkout(target.name, ref) for side, ref in self.refs.items()
@@ -257,169 +250,165 @@ class Comparison:
             side: Code(target, CheckoutTrees(checkout), self._modules) if shared is None else shared.code
             for side, checkout in self.checkouts.items()
         }
-        found: dict[str, Subject] = {}
+        by_name: dict[str, Subject] = {}
         self.left_out: dict[str, str] = {}
         for checkout in self.checkouts.values():
             subjects_, omitted = subjects(catalog, target.name, boundaries, checkout)
-            found |= {subject.name: subject for subject in subjects_}
+            by_name |= {subject.name: subject for subject in subjects_}
             self.left_out |= {item.boundary: item.reason for item in omitted if not item.law}
-        self.subjects = list(found.values())
+        self.subjects = list(by_name.values())
         self._places: dict[tuple[str, str], OpenTarget] = {}
-        self._told: dict[str, Compared] = {}
+        self._results: dict[str, BoundaryDiff] = {}
 
-    def static(self) -> list[Known]:
-        """Every boundary of either revision, as its code tells, with what has changed of what it reaches. Those whose
-        state is empty are to be asked."""
-        found: list[Known] = []
+    def static(self) -> list[State]:
+        """Give every boundary of either revision, as its code tells, with what has changed of what it reaches. Those
+        whose state is empty are to be asked."""
+        states: list[State] = []
         one_, other_ = (self.codes[side].files(self.trees[side]) for side in SIDES)
         identical = one_ == other_
-        asked = self.subjects if identical else [*self.subjects, *self._called()]
-        bindings = [subject.binding for subject in asked]
-        seen = {
+        every = self.subjects if identical else [*self.subjects, *self._called()]
+        bindings = [subject.binding for subject in every]
+        sightings = {
             side: [sighting(code.definitions, self.trees[side], binding) for binding in bindings]
             for side, code in self.codes.items()
         }
-        for place, subject in enumerate(asked):
-            sides = {side: seen[side][place] for side in SIDES}
-            there = [side for side in SIDES if sides[side].found is not None and not sides[side].lacks]
+        for place, subject in enumerate(every):
+            sides = {side: sightings[side][place] for side in SIDES}
+            there = [side for side in SIDES if sides[side].definition is not None and not sides[side].lacks]
             compared = _described(subject, sides)
             if not there or (not subject.laws and len(there) == 1):
                 continue
-            units = [self._unit(side, seen.found) for side, seen in sides.items() if seen.found is not None]
+            units = [
+                self._unit(side, where.definition) for side, where in sides.items() if where.definition is not None
+            ]
             if len(there) == 1 and len(units) == 2 and units[0] is not None and units[0].like(units[1]):
                 lacking = _OTHER[there[0]]  # the function was there, and what its adapter asks it with was not
                 reason = f"{lacking}: not in this version: the checkout has no {sides[lacking].lacks}"
-                found.append((subject, replace(compared, state="not compared", reason=reason), []))
+                states.append((subject, replace(compared, state="not compared", reason=reason), []))
                 continue
             if len(there) == 1:
                 state = "new" if there == [AFTER] else "gone"
                 alike = tuple(self._alike(subject, there[0])) if state == "gone" else ()
-                found.append((subject, replace(compared, state=state, renamed=alike), []))
+                states.append((subject, replace(compared, state=state, renamed=alike), []))
                 continue
             changed: list[Change] = []
             if not identical:
                 one, other = (self.reached(side, subject) for side in SIDES)
                 changed = one.changed(other) if one is not None and other is not None else []
             if not changed and not self._whatever:
-                found.append((subject, replace(compared, state="same code"), []))
+                states.append((subject, replace(compared, state="same code"), []))
             else:
-                found.append((subject, replace(compared, changed=_named(changed)), changed))
+                states.append((subject, replace(compared, changed=_named(changed)), changed))
         if self._modules is not None:
             self._modules.save()
-        return found
+        return states
 
     def _called(self) -> list[Subject]:
-        """What known bugs call as it stands: there are no laws for it, and no scenarios but theirs."""
+        """Give what known bugs call as it stands: there are no laws for it, and no scenarios but theirs."""
         adapter = str(self.catalog.adapters[self.target.name].file)
         bound = {subject.name for subject in self.subjects}
-        found = []
+        callees = []
         for name in dict.fromkeys(recipe.boundary for recipe in self._recipes if recipe.contract == CALL.name):
             plain = Binding(name, CALL.name, moved=self.target.moved)
             binding = self.target.binding(name, CALL.name) or plain
             if matches(binding, self._boundaries):
                 self.left_out.pop(binding.boundary, None)
-                found.append(Subject(binding, CALL, (), adapter, f"{name}({CALL.name})" if name in bound else name))
-        return found
+                callees.append(Subject(binding, CALL, (), adapter, f"{name}({CALL.name})" if name in bound else name))
+        return callees
 
     def reached(self, side: str, subject: Subject) -> Reached | None:
         return self.codes[side].reached(self.trees[side], subject.binding)
 
     def beside(self, subject: Subject) -> list[str]:
-        """The functions that it reaches and that have other code now, by dotted path."""
-        changed = self.known[subject.name][2]
+        """Give the functions that it reaches and that have other code now, by dotted path."""
+        changed = self.states[subject.name][2]
         return [
             f"{self.target.module_of(file)}.{name}"
             for (file, name), one, other in changed
             if one is not None and other is not None and other.kind == "function"
         ]
 
-    def _unit(self, side: str, found: Definition) -> Unit | None:
-        units = self.codes[side].module(found.blob).units.values()
-        return next((unit for unit in units if unit.span == found.name.span), None)
+    def _unit(self, side: str, definition: Definition) -> Unit | None:
+        units = self.codes[side].module(definition.blob).units.values()
+        return next((unit for unit in units if unit.span == definition.name.span), None)
 
     def _alike(self, subject: Subject, side: str) -> Iterator[str]:
-        """What may be a boundary under another name: a function that is in the other revision alone, and has half its
-        lines in common with it."""
+        """Give what may be a boundary under another name: a function that is in the other revision alone, and has
+        half its lines in common with it."""
         own, other = self.codes[side], self.codes[_OTHER[side]]
         here, there = self.trees[side], self.trees[_OTHER[side]]
-        found = next(filter(None, (own.definitions.find(here, path) for path in subject.binding.paths)), None)
-        if found is None:
+        definition = next(filter(None, (own.definitions.find(here, path) for path in subject.binding.paths)), None)
+        if definition is None:
             return
         before = dict(own.definitions.sources(here))
-        sought = _lines(self._unit(side, found))
+        sought = _lines(self._unit(side, definition))
         for file, blob in sorted(other.definitions.sources(there)):
             if before.get(file) == blob:
                 continue
-            known = own.module(before[file]).units if file in before else {}
+            units_before = own.module(before[file]).units if file in before else {}
             for name, unit in other.module(blob).units.items():
                 common = sought & _lines(unit)
                 if (
                     unit.kind == "function"
-                    and name not in known
+                    and name not in units_before
                     and len(common) >= ALIKE * max(len(sought), len(_lines(unit)), 2)
                 ):
                     yield f"{self.target.module_of(file)}.{name} ({file}:{unit.span[0]})"
 
-    def run(self) -> Iterator[Compared]:
-        """Compare, boundary by boundary; those that need no process first.
-
-        :raises WorkerError: where the worker itself does not run.
-        """
-        asked = [item for item in self.known.values() if item[1].state in ("", "new")]
-        yield from (compared for _, compared, _ in self.known.values() if compared.state not in ("", "new"))
-        for number, (subject, _, _) in enumerate(asked, 1):
-            self._tell(f"{number} of {len(asked)}: {subject.name}")
+    def run(self) -> Iterator[BoundaryDiff]:
+        """Compare, boundary by boundary; those that need no process first."""
+        open_ = [item for item in self.states.values() if item[1].state in ("", "new")]
+        yield from (compared for _, compared, _ in self.states.values() if compared.state not in ("", "new"))
+        for number, (subject, _, _) in enumerate(open_, 1):
+            self._tell(f"{number} of {len(open_)}: {subject.name}")
             yield self.compared(subject.name)
 
     @cached_property
     def _recipes(self) -> Sequence[Recipe]:
-        return self._given() if callable(self._given) else self._given
+        return self._recipe_source() if callable(self._recipe_source) else self._recipe_source
 
     @cached_property
-    def known(self) -> dict[str, Known]:
+    def states(self) -> dict[str, State]:
         """What the code tells of each boundary, by its name."""
         return {item[0].name: item for item in self.static()}
 
-    def compared(self, name: str) -> Compared:
-        """One boundary; asks both revisions where its code does not tell.
-
-        :raises WorkerError: where the worker itself does not run.
-        """
-        if name not in self._told:
-            subject, compared, changed = self.known[name]
-            self._told[name] = compared  # of what calls itself, nothing is known while it is asked
+    def compared(self, name: str) -> BoundaryDiff:
+        """Give one boundary; asks both revisions where its code does not tell."""
+        if name not in self._results:
+            subject, compared, changed = self.states[name]
+            self._results[name] = compared  # of what calls itself, nothing is known while it is asked
             if compared.state == "new":
-                self._told[name] = self._new(subject, compared)
+                self._results[name] = self._new(subject, compared)
             elif not compared.state and not subject.laws:
-                self._told[name] = self._by_bugs(subject, compared)
+                self._results[name] = self._by_bugs(subject, compared)
             elif not compared.state:
-                asked = self._asked(subject, compared, changed)
-                self._told[name] = self._in_another_form(asked, changed)
-        return self._told[name]
+                answer = self._ask_both(subject, compared, changed)
+                self._results[name] = self._in_another_form(answer, changed)
+        return self._results[name]
 
     def place(self, side: str, subject: Subject) -> OpenTarget:
-        """Where a boundary can be asked: processes that import what will be, or such of another revision in which it
-        reaches the same code."""
+        """Say where a boundary can be asked: processes that import what will be, or such of another revision in
+        which it reaches the same code."""
         key = side, subject.name
         if key not in self._places:
             self._runner.start([self.target.name])
-            asked = {"", "new"} if side == AFTER else {""}
-            wanted = {name: each[0] for name, each in self.known.items() if each[1].state in asked}
+            open_states = {"", "new"} if side == AFTER else {""}
+            subjects_ = {name: each[0] for name, each in self.states.items() if each[1].state in open_states}
             reached = self.reached(side, subject)
             like = self._shared.like(reached, subject.binding) if self._shared and reached else None
             if like is not None:
-                wanted = {subject.name: subject}
+                subjects_ = {subject.name: subject}
             ref = like[1].ref if like is not None else self.refs[side]
-            place = self._runner.open_target(self.target.name, ref, [each.binding for each in wanted.values()])
+            place = self._runner.open_target(self.target.name, ref, [each.binding for each in subjects_.values()])
             if self._shared is not None and like is None:
                 self._shared.places.append((self.trees[side], place))
-            for name in wanted:
+            for name in subjects_:
                 self._places.setdefault((side, name), place)
         return self._places[key]
 
     # -- one boundary -------------------------------------------------------------------------------------------------
 
-    def _asked(self, subject: Subject, compared: Compared, changed: Sequence[Change]) -> Compared:
+    def _ask_both(self, subject: Subject, compared: BoundaryDiff, changed: Sequence[Change]) -> BoundaryDiff:
         runs = None if self._whatever else self._passing_by(subject)
         if runs is not None:
             return replace(compared, state="same numbers", scenarios=runs.scenarios, unreached=_named(changed))
@@ -436,17 +425,17 @@ class Comparison:
             self._draw(search, enough)
             with suppress(Undecidable):
                 pair.try_(search.subject, glimpses(search.subject, self._seed, [NUMBERS_STAY])[:4], describe=True)
-            seen = pair.seen.get(subject.name, Seen())
+            log = pair.logs.get(subject.name, Log())
             findings = {item.symptom: item for each in laws[::-1] for item in search.outcomes[each].findings}
-            told = [(item.trial, item.violations, item.examples) for item in findings.values()]
-            told = told or list(self._turned(pair, search.subject, changed))
-            seen_again = (self._difference(pair, search.subject, *each) for each in told)
-            shown = [each for each in seen_again if each.shown]
-            differences = tuple([each for each in shown if each.symptom != BESIDE] or shown)
-            if not seen.answered and seen.refused:
-                return _refused(compared, seen, differences)
+            ways = [(item.trial, item.violations, item.examples) for item in findings.values()]
+            ways = ways or list(self._turned(pair, search.subject, changed))
+            again = (self._difference(pair, search.subject, *each) for each in ways)
+            confirmed = [each for each in again if each.shown]
+            differences = tuple([each for each in confirmed if each.symptom != BESIDE] or confirmed)
+            if not log.answered and log.refused:
+                return _refused(compared, log, differences)
             scenarios = [next(iter(finding.trial.variants.values())) for finding in findings.values()]
-            broken = _with_slips(self._laws(sessions, search.subject, scenarios, seen, subject), differences)
+            broken = _with_slips(self._laws(sessions, search.subject, scenarios, log, subject), differences)
         except Undecidable as error:
             return replace(compared, state="not compared", reason=str(error))
         finally:
@@ -460,23 +449,25 @@ class Comparison:
             compared,
             state=state,
             reason="" if differs else undecided,
-            places={**compared.places, **self._proven(subject, seen)},
-            unreached=self._unreached(seen, changed),
+            places={**compared.places, **self._proven(subject, log)},
+            unreached=self._unreached(log, changed),
             scenarios=max(outcome.spoken, len(differences)),
-            rounding=seen.rounding,
+            rounding=log.rounding,
             differences=differences,
             broken=broken,
             bugs=bugs,
         )
 
-    def _by_bugs(self, subject: Subject, compared: Compared) -> Compared:
-        """What known bugs alone tell of a function: whether their verdicts are the same."""
+    def _by_bugs(self, subject: Subject, compared: BoundaryDiff) -> BoundaryDiff:
+        """Give what known bugs alone tell of a function: whether their verdicts are the same."""
         verdicts = self._verdicts(subject)
-        decided = [told for told in verdicts.values() if set(told.values()) <= {"reproduced", "fixed", "changed"}]
+        decided = [
+            by_side for by_side in verdicts.values() if set(by_side.values()) <= {"reproduced", "fixed", "changed"}
+        ]
         if len(decided) < len(verdicts):
             return replace(compared, state="not compared", reason="a known bug of it cannot be decided at both")
         bugs = _of_one_side(verdicts)
-        differs = any(len(set(told.values())) > 1 for told in decided)
+        differs = any(len(set(by_side.values())) > 1 for by_side in decided)
         return replace(compared, state="differs" if differs else "same numbers", scenarios=len(decided), bugs=bugs)
 
     def _draw(self, search: BoundarySearch, enough: Callable[[], bool]) -> None:
@@ -496,13 +487,13 @@ class Comparison:
         return time.monotonic() > self._until
 
     def _passing_by(self, subject: Subject) -> Runs | None:
-        """What runs in the scenarios, where that passes by all that has changed; None where it does not, or the code
-        does not tell. One revision alone is asked then, and none where it is known already."""
+        """Give what runs in the scenarios, where that passes by all that has changed; None where it does not, or the
+        code does not tell. One revision alone is asked then, and none where it is known already."""
         one, other = (self.reached(side, subject) for side in SIDES)
         if one is None or other is None:
             return None
-        known = self._runs.setdefault(subject.name, [])
-        for runs in known:
+        runs_here = self._runs.setdefault(subject.name, [])
+        for runs in runs_here:
             if all(runs.reached.apart_from(each, runs.functions) for each in (one, other)):
                 return runs
         if not one.apart_from(other, _names_of(subject.binding)):
@@ -511,7 +502,7 @@ class Comparison:
         search = BoundarySearch(alone, subject, self._seed, numbers_stay_for(subject.laws), _SHRINKING, glimpse=True)
 
         def ran() -> frozenset[str]:
-            paths = alone.seen.get(subject.name, Seen()).functions.get(BEFORE, set())
+            paths = alone.logs.get(subject.name, Log()).functions.get(BEFORE, set())
             return _names_of(subject.binding).union(*(path.split(".") for path in paths))
 
         try:
@@ -527,11 +518,11 @@ class Comparison:
         runs = Runs(one, ran(), search.outcomes[NUMBERS_STAY].spoken)
         if search.undecided or not one.apart_from(other, runs.functions):
             return None
-        known.insert(0, runs)
+        runs_here.insert(0, runs)
         return runs
 
-    def _new(self, subject: Subject, compared: Compared) -> Compared:
-        """A boundary that has nothing to be compared with answers for its laws."""
+    def _new(self, subject: Subject, compared: BoundaryDiff) -> BoundaryDiff:
+        """Give a boundary that has nothing to be compared with answers for its laws."""
         session = self.place(AFTER, subject).law_session.fresh()
         try:
             search = self._searched(session, subject, subject.laws, self._examples)
@@ -545,20 +536,20 @@ class Comparison:
             bugs = [recipe.bug_id for recipe in self._recipes if self._was_there(recipe, finding)]
             inherited |= dict.fromkeys(bugs)
             broken += [] if bugs else [_broken(finding)]
-        said = f"with {', '.join(inherited)} of what it calls, as before" if inherited else search.undecided
-        return replace(compared, scenarios=search.tried, reason=said, broken={AFTER: tuple(broken)} if broken else {})
+        reason = f"with {', '.join(inherited)} of what it calls, as before" if inherited else search.undecided
+        return replace(compared, scenarios=search.tried, reason=reason, broken={AFTER: tuple(broken)} if broken else {})
 
     def _was_there(self, recipe: Recipe, finding: Finding) -> bool:
-        """Whether what is found in new code is a known bug of code that was there before, which it calls."""
+        """Say whether what is found in new code is a known bug of code that was there before, which it calls."""
         about = is_about(recipe, finding, self.target)
         return about and self._runner.decide(Job(recipe, self.refs[BEFORE])).verdict.name == "reproduced"
 
     def _turned(
         self, pair: Pair, subject: Subject, changed: Sequence[Change]
     ) -> Iterator[tuple[Trial, tuple[Violation, ...], tuple[str, ...]]]:
-        """What differs where an option that no scenario draws is set otherwise."""
+        """Give what differs where an option that no scenario draws is set otherwise."""
         ran = frozenset(
-            path.rpartition(".")[2] for paths in pair.seen[subject.name].functions.values() for path in paths
+            path.rpartition(".")[2] for paths in pair.logs[subject.name].functions.values() for path in paths
         )
         for plans in self._set_otherwise(pair, subject, changed, ran, 2):
             for plan, trial in zip(plans, pair.try_(subject, plans)):
@@ -572,8 +563,8 @@ class Comparison:
     def _set_otherwise(
         self, session: LawSession, subject: Subject, changed: Sequence[Change], ran: Collection[str], count: int
     ) -> Iterator[list[Plan]]:
-        """Some scenarios with one option after the other set otherwise: those that the changed functions decide by, or,
-        where none of these runs, those that decide in what runs and names one of them."""
+        """Give some scenarios with one option after the other set otherwise: those that the changed functions decide
+        by, or, where none of these runs, those that decide in what runs and names one of them."""
         units = [each for _, *both in changed for each in both if each is not None and each.kind == "function"]
         names = {unit.name.rpartition(".")[2] for unit in units}
         if not names & {*ran}:
@@ -581,23 +572,23 @@ class Comparison:
             there = reached.units.values() if reached is not None else ()
             running = [each for each in there if each.kind == "function" and each.name.rpartition(".")[2] in ran]
             units = [each for each in running if names & (each.names | each.attributes)]
-        found: dict[str, list[Any]] = {}
+        values_of: dict[str, list[Any]] = {}
         for name, values in (each for unit in units for each in options(unit.text).items()):
-            found.setdefault(name, []).extend(value for value in values if value not in found[name])
-        turns = [{name: value} for name, values in found.items() for value in values[:_VALUES]][:_TURNS]
-        drawn = glimpses(subject, self._seed, [NUMBERS_STAY])[:count] if turns else []
+            values_of.setdefault(name, []).extend(value for value in values if value not in values_of[name])
+        turns = [{name: value} for name, values in values_of.items() for value in values[:_VALUES]][:_TURNS]
+        plans = glimpses(subject, self._seed, [NUMBERS_STAY])[:count] if turns else []
         for settings in turns:
             if not self._late():
-                yield [(law, {"": {**inputs[""], SETTINGS: settings}}) for law, inputs in drawn]
+                yield [(law, {"": {**inputs[""], SETTINGS: settings}}) for law, inputs in plans]
 
     def _difference(
         self, pair: Pair, subject: Subject, trial: Trial, violations: Sequence[Violation], examples: tuple[str, ...]
     ) -> Difference:
-        inputs, symptom = asked(trial), violations[0].symptom
+        inputs, symptom = inputs_of(trial), violations[0].symptom
         details = {item.key: item.detail for item in violations}
-        told = pair.both(subject, {"": inputs})
-        answers, double = _answers(told, details if symptom == BESIDE else ()), None
-        failed = (next(iter(sat.answers.values())).refused for sat in told.values())
+        by_side = pair.both(subject, {"": inputs})
+        answers, double = _answers(by_side, details if symptom == BESIDE else ()), None
+        failed = (next(iter(sat.answers.values())).refused for sat in by_side.values())
         slip = next((each.slip for each in failed if each is not None), "")
         wide = widened(subject.contract, {"": inputs})
         if symptom == "value" and wide is not None:
@@ -612,15 +603,15 @@ class Comparison:
         return Difference(symptom, inputs, answers, details, double, examples, slip)
 
     def _searched(self, session: LawSession, subject: Subject, laws: Sequence[Law], examples: int) -> BoundarySearch:
-        """What a search for so many scenarios shows of some laws of a boundary."""
+        """Give what a search for so many scenarios shows of some laws of a boundary."""
         shrinking = LEVELS["quick"][1]
         search = BoundarySearch(session, subject, self._seed, laws, shrinking, shrink_further=False, glimpse=True)
         search.try_recipes(self._recipes)
         search.run(examples, enough=self._late)
         return search
 
-    def _looked(self, session: LawSession, subject: Subject, inputs: Inputs) -> BoundarySearch:
-        """What the laws say of one scenario."""
+    def _search_one(self, session: LawSession, subject: Subject, inputs: Inputs) -> BoundarySearch:
+        """Give what the laws say of one scenario."""
         search = BoundarySearch(session, subject, self._seed)
         search.begin([Example({"": inputs}, tuple(law.name for law in subject.laws))])
         return search
@@ -630,49 +621,50 @@ class Comparison:
         sessions: Mapping[str, LawSession],
         subject: Subject,
         scenarios: Sequence[Inputs],
-        seen: Seen,
+        log: Log,
         all_: Subject,
     ) -> dict[str, tuple[Broken, ...]]:
-        """The laws that one side breaks on a scenario on which the other keeps them: on those that differ, and on any
-        that a search comes by, which looks for nothing else: what both break somewhere may be broken in more places
-        since. Where no number differs, a law may still tell that a call leaves something behind.
-        An option or a choice that came with the change answers for its laws, as new code does.
+        """Give the laws that one side breaks on a scenario on which the other keeps them: on those that differ, and on
+        any that a search comes by, which looks for nothing else: what both break somewhere may be broken in more places
+        since. Where no number differs, a law may still tell that a call leaves something behind. An option or a choice
+        that came with the change answers for its laws, as new code does.
 
         :param all_: the boundary with the inputs that one side alone takes.
         """
-        whole = bool(scenarios) or seen.came
+        whole = bool(scenarios) or log.came
         laws = subject.laws if whole else [law for law in subject.laws if law.watches]
         examples = min(self._examples, _LOOKED) if whole else LEVELS["quick"][0]
 
         def searches(side: str) -> list[Finding]:
             session = Ahead(sessions[side].fresh(), sessions[_OTHER[side]].fresh())
             with closing(session):
-                looked = [self._looked(session, subject, inputs) for inputs in scenarios]
-                return _findings(*looked, self._searched(session, subject, laws, examples))
+                single = [self._search_one(session, subject, inputs) for inputs in scenarios]
+                return _findings(*single, self._searched(session, subject, laws, examples))
 
         def came(side: str) -> list[Finding]:
-            asked_ = [subject, all_] if side == AFTER and all_ != subject else [subject]
-            return _findings(*(self._searched(sessions[side], each, laws, examples) for each in asked_))
+            subjects_ = [subject, all_] if side == AFTER and all_ != subject else [subject]
+            return _findings(*(self._searched(sessions[side], each, laws, examples) for each in subjects_))
 
-        found: dict[str, dict[tuple[str, str], Broken]] = {side: {} for side in SIDES}
+        broken_by: dict[str, dict[tuple[str, str], Broken]] = {side: {} for side in SIDES}
         with ThreadPoolExecutor(2, "sentinel-laws") as pool:
-            told = dict(zip(SIDES, pool.map(searches, SIDES)))
-            ever = dict(zip(SIDES, pool.map(came, SIDES))) if seen.came else {}
-        for side, findings in told.items():
+            findings_by = dict(zip(SIDES, pool.map(searches, SIDES)))
+            ever = dict(zip(SIDES, pool.map(came, SIDES))) if log.came else {}
+        for side, findings in findings_by.items():
             for finding in findings:
-                broken = _broken(finding, seen.spoken[_OTHER[side]] - seen.spoken[side])
-                found[side].setdefault((broken.law, broken.symptom), broken)
+                broken = _broken(finding, log.spoken[_OTHER[side]] - log.spoken[side])
+                broken_by[side].setdefault((broken.law, broken.symptom), broken)
         before = {(each.law.name, each.symptom) for each in ever.get(BEFORE, ())}
         for finding in ever.get(AFTER, ()):
             key = finding.law.name, finding.symptom
-            fresh = _of_what_came(sessions, finding) if key not in before and key not in found[AFTER] else None
+            fresh = _of_what_came(sessions, finding) if key not in before and key not in broken_by[AFTER] else None
             if fresh is not None:
-                found[AFTER][key] = replace(_broken(fresh, seen.spoken[BEFORE] - seen.spoken[AFTER]), came=True)
-        return {side: tuple(broken.values()) for side, broken in found.items()}
+                broken_by[AFTER][key] = replace(_broken(fresh, log.spoken[BEFORE] - log.spoken[AFTER]), came=True)
+        return {side: tuple(broken.values()) for side, broken in broken_by.items()}
 
-    def _in_another_form(self, compared: Compared, changed: Sequence[Change]) -> Compared:
-        """A helper that refuses what it took before, or answers it by another definition, while all that call it are
-        boundaries whose numbers stay: it takes its arguments in another form, and nobody gives it the former one."""
+    def _in_another_form(self, compared: BoundaryDiff, changed: Sequence[Change]) -> BoundaryDiff:
+        """Give a helper that refuses what it took before, or answers it by another definition, while all that call
+        it are boundaries whose numbers stay: it takes its arguments in another form, and nobody gives it the former
+        one."""
         refuses = any(each.symptom == "raises" for each in compared.differences)
         speak = [each for each in compared.broken.get(AFTER, ()) if not each.defined and each.law != _ANSWERED]
         if not refuses or speak or compared.bugs.get(AFTER):
@@ -687,7 +679,7 @@ class Comparison:
         return replace(compared, broken={**compared.broken, AFTER: ()}, reason=why)
 
     def _calling(self, helpers: Collection[str]) -> Iterator[tuple[str, Unit]]:
-        """Where functions of these names are named in the later revision, outside of themselves."""
+        """Say where functions of these names are named in the later revision, outside of themselves."""
         code, last = self.codes[AFTER], {name.rpartition(".")[2] for name in helpers}
         for file, blob in code.definitions.sources(self.trees[AFTER]):
             if code.names(blob, last):
@@ -697,47 +689,47 @@ class Comparison:
 
     def _boundary_at(self, file: str, unit: Unit) -> str | None:
         place = f"({file}:{unit.span[0]})"
-        return next((n for n, each in self.known.items() if each[1].places.get(AFTER, "").endswith(place)), None)
+        return next((n for n, each in self.states.items() if each[1].places.get(AFTER, "").endswith(place)), None)
 
     def _verdicts(self, subject: Subject) -> dict[str, dict[str, str]]:
-        """Known bug of a boundary -> its verdict, by side."""
+        """Decide each known bug of a boundary at both sides."""
+        refs = {side: self.place(side, subject).ref for side in SIDES}
         return {
-            recipe.bug_id: {side: self._decided(recipe, side, subject) for side in SIDES}
+            recipe.bug_id: {side: self._runner.decide(Job(recipe, ref)).verdict.name for side, ref in refs.items()}
             for recipe in self._recipes
             if recipe.contract == subject.contract.name and recipe.boundary in subject.binding.paths
         }
 
-    def _decided(self, recipe: Recipe, side: str, subject: Subject) -> str:
-        return self._runner.decide(Job(recipe, self.place(side, subject).ref)).verdict.name
-
-    def _proven(self, subject: Subject, seen: Seen) -> dict[str, str]:
+    def _proven(self, subject: Subject, log: Log) -> dict[str, str]:
         places = {}
-        for side, claim in seen.claims.items():
+        for side, claim in log.claims.items():
             place = self.place(side, subject)
             if place.ref != self.refs[side]:  # of the same code in another revision the line may be another
                 continue
             with suppress(NotProvenError, SentinelError):
-                told = prove(claim, place.checkout, place.sources)
-                places[side] = f"{told.boundary} ({told.file}:{told.line})"
+                provenance = prove(claim, place.checkout, place.sources)
+                places[side] = f"{provenance.boundary} ({provenance.file}:{provenance.line})"
         return places
 
-    def _unreached(self, seen: Seen, changed: Sequence[Change]) -> tuple[str, ...]:
-        """The changed functions that ran at neither revision."""
-        ran = {path for paths in seen.functions.values() for path in paths}
-        left = []
+    def _unreached(self, log: Log, changed: Sequence[Change]) -> tuple[str, ...]:
+        """Give the changed functions that ran at neither revision."""
+        ran = {path for paths in log.functions.values() for path in paths}
+        idle = []
         for change in changed:
             (file, name), *units = change
             module = self.target.module_of(file)
             paths = {f"{module}.{name}", f"{module}.{name.rpartition('.')[2]}"}  # Python 3.10 knows no qualified name
             if all(unit is None or unit.kind == "function" for unit in units) and not paths & ran:
-                left.append(change)
-        return _named(left)
+                idle.append(change)
+        return _named(idle)
 
 
 def _of_one_side(verdicts: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
-    """By side: the known bugs of a boundary that are there, and not at the other."""
+    """Give, by side, the known bugs of a boundary that are there and not at the other."""
     return {
-        side: tuple(bug for bug, told in verdicts.items() if (told[side], told[other]) == ("reproduced", "fixed"))
+        side: tuple(
+            bug for bug, by_side in verdicts.items() if (by_side[side], by_side[other]) == ("reproduced", "fixed")
+        )
         for side, other in _OTHER.items()
     }
 
@@ -746,45 +738,45 @@ def _lines(unit: Unit | None) -> frozenset[str]:
     return frozenset(line.strip() for line in unit.text.splitlines() if line.strip()) if unit else frozenset()
 
 
-def _described(subject: Subject, sides: Mapping[str, Sighting]) -> Compared:
-    """What the syntax says of a boundary at both revisions."""
-    found = {side: seen.found for side, seen in sides.items() if seen.found is not None}
-    parameters = {side: tuple(sorted(each.name.parameters)) for side, each in found.items()}
-    return Compared(
+def _described(subject: Subject, sides: Mapping[str, Sighting]) -> BoundaryDiff:
+    """Give what the syntax says of a boundary at both revisions."""
+    definitions = {side: where.definition for side, where in sides.items() if where.definition is not None}
+    parameters = {side: tuple(sorted(each.name.parameters)) for side, each in definitions.items()}
+    return BoundaryDiff(
         subject.name,
         subject.contract.name,
         "",
-        places={side: f"{each.path} ({each.file}:{each.name.span[0]})" for side, each in found.items()},
+        places={side: f"{each.path} ({each.file}:{each.name.span[0]})" for side, each in definitions.items()},
         parameters=parameters if len(set(parameters.values())) > 1 else {},
     )
 
 
 def _named(changed: Sequence[Change]) -> tuple[str, ...]:
-    """``file:line name`` of changed definitions, as they are after; with a word for what was added or taken away."""
-    said = []
+    """Give ``file:line name`` of changed definitions, as they are after; says what was added or taken away."""
+    texts = []
     for (file, name), one, other in changed:
         unit = other or one
         assert unit is not None
         word = "" if one and other else " (new)" if other else " (gone)"
-        said.append(f"{file}:{unit.span[0]} {name or 'the module'}{word}")
-    return tuple(said)
+        texts.append(f"{file}:{unit.span[0]} {name or 'the module'}{word}")
+    return tuple(texts)
 
 
 def _names_of(binding: Binding) -> frozenset[str]:
-    """The names that an adapter uses of a boundary's code."""
+    """Give the names that an adapter uses of a boundary's code."""
     paths = (*binding.paths, *binding.imports, *binding.twins, *binding.requires)
     called = names_in(binding.call) if binding.call is not None else ()
     return frozenset(called).union(*(path.split(".") for path in paths))
 
 
-def _answers(told: Mapping[str, Any], beside: Collection[str] = ()) -> dict[str, Mapping[str, Any] | str]:
-    """:param beside: what is asked for of what is handed on beside the contract, if anything is."""
+def _answers(by_side: Mapping[str, Any], beside: Collection[str] = ()) -> dict[str, Mapping[str, Any] | str]:
+    """Give by side what was observed, or raised; of ``beside``, what is handed on beside the contract."""
     answers: dict[str, Mapping[str, Any] | str] = {}
-    for side, sat in told.items():
-        called: Called = next(iter(sat.answers.values()))
+    for side, sat in by_side.items():
+        called: Reply = next(iter(sat.answers.values()))
         refused = called.refused.reason if called.refused is not None else "no answer"
-        said = {key: called.beside.get(key) for key in beside} if beside else called.observation
-        answers[side] = refused if called.observation is None or said is None else said
+        values = {key: called.beside.get(key) for key in beside} if beside else called.observation
+        answers[side] = refused if called.observation is None or values is None else values
     return answers
 
 
@@ -798,7 +790,9 @@ def _in_single(inputs: Inputs) -> Inputs:
 
 
 def _broken(finding: Finding, silenced: Collection[str] = ()) -> Broken:
-    """:param silenced: what this side alone always calls 0: that is no definition of anything, and neither is a metric
+    """Describe a finding.
+
+    :param silenced: what this side alone always calls 0: that is no definition of anything, and neither is a metric
     of 0 where there is something to count."""
     first = finding.violations[0]
     detail = f"{first.key}: {first.detail}" if first.key else first.detail
@@ -815,18 +809,18 @@ _ANSWERED = "a_call_is_answered"
 def _with_slips(
     broken: Mapping[str, tuple[Broken, ...]], differences: Sequence[Difference]
 ) -> dict[str, tuple[Broken, ...]]:
-    found = dict(broken)
+    with_slips = dict(broken)
     for each in (item for item in differences if item.slip):
         side = next(side for side, answer in each.answers.items() if isinstance(answer, str))
-        said = "a call of its contract is answered", "raises", str(each.answers[side])
-        found[side] = (*found.get(side, ()), Broken(_ANSWERED, *said, {"": each.inputs}))
-    return found
+        what = "a call of its contract is answered", "raises", str(each.answers[side])
+        with_slips[side] = (*with_slips.get(side, ()), Broken(_ANSWERED, *what, {"": each.inputs}))
+    return with_slips
 
 
-def _refused(compared: Compared, seen: Seen, differences: Sequence[Difference]) -> Compared:
-    """What refuses every call at one side alone. A name that nobody defined is for the worse, and so is an argument
-    that no function takes; but one of another signature may be called as its adapter does not know."""
-    side, why = next(iter(seen.refused.items()))
+def _refused(compared: BoundaryDiff, log: Log, differences: Sequence[Difference]) -> BoundaryDiff:
+    """Give what refuses every call at one side alone. A name that nobody defined is for the worse, and so is an
+    argument that no function takes; but one of another signature may be called as its adapter does not know."""
+    side, why = next(iter(log.refused.items()))
     slips = {each.slip for each in differences}
     if slips & {"NameError", "TypeError"} and not (compared.parameters and "TypeError" in slips):
         broken, count = _with_slips({}, differences), len(differences)
@@ -837,8 +831,8 @@ def _refused(compared: Compared, seen: Seen, differences: Sequence[Difference]) 
     return replace(compared, state="not compared", reason=reason)
 
 
-def _stays(caller: Compared, helpers: Collection[str]) -> bool:
-    """Whether a caller's numbers are what they were, in scenarios that ran what has changed."""
+def _stays(caller: BoundaryDiff, helpers: Collection[str]) -> bool:
+    """Say whether a caller's numbers are what they were, in scenarios that ran what has changed."""
     ran = not any(line.endswith(f" {name}") for line in caller.unreached for name in helpers)
     same = caller.state == "same numbers" or {each.symptom for each in caller.differences} <= {"dtype", BESIDE}
     return ran and same and not caller.broken.get(AFTER) and not caller.bugs.get(AFTER)
@@ -849,8 +843,8 @@ def _findings(*searches: BoundarySearch) -> list[Finding]:
 
 
 def _of_what_came(sessions: Mapping[str, LawSession], finding: Finding) -> Finding | None:
-    """A finding, where the side before has not the option or the choice that its scenario asks for, and what is broken
-    is right without that option."""
+    """Give a finding, where the side before has not the option or the choice that its scenario asks for, and what is
+    broken is right without that option."""
     with suppress(Undecidable):
         [before] = sessions[BEFORE].try_(finding.subject, [(finding.law, finding.trial.variants)])
         if before.unknown_input:

@@ -11,7 +11,7 @@ from typing import Any
 from sentinel.configuration.declared import defaults_of
 from sentinel.contracts.contract import Contract, Inputs
 from sentinel.contracts.group_advantage import as_rewards, of_rewards
-from sentinel.deciding.law_session import LawSession, Subject, Undecidable
+from sentinel.deciding.law_session import Subject, Undecidable
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.runner import Job, Runner
 from sentinel.diff.across import (
@@ -70,8 +70,8 @@ TABLE = (
 )
 
 
-def asked(name: str, contracts: Sequence[str]) -> tuple[Meaning, ...]:
-    """A contract, with all that it may mean; or the rows of the table of a name.
+def rows_named(name: str, contracts: Sequence[str]) -> tuple[Meaning, ...]:
+    """Give a contract, with all that it may mean; or the rows of the table of a name.
 
     :raises SentinelError: for any other name, with the nearest.
     """
@@ -89,7 +89,7 @@ def _spelt(title: str) -> str:
 
 
 def _relative(where: Mapping[str, Any]) -> dict[str, Any]:
-    """Which group advantage is the normalisation of rewards of these settings."""
+    """Say which group advantage is the normalisation of rewards of these settings."""
     if where.get("mean_level", "group") != "group" or where.get("std_level") == "batch":
         return {"estimator": "none"}
     if where.get("leave_one_out"):
@@ -106,7 +106,6 @@ class Frameworks:
 
     :param targets: no other one's adapter is looked at.
     :param refs: target, or None for all others -> ref; what is not there is at its branch.
-    :param tell: told what is being compared.
     :param brief: see :class:`~sentinel.diff.across.Agreement`.
     """
 
@@ -129,7 +128,9 @@ class Frameworks:
         self.unavailable: dict[str, str] = {}
 
     def contract(self, name: str) -> Contract:
-        """:raises SentinelError: where nothing of the targets is bound to it, or it has no definition."""
+        """Give a contract by name.
+
+        :raises SentinelError: where nothing of the targets is bound to it, or it has no definition."""
         contract = self._catalog.contracts[name]
         if contract.oracle is None:
             raise SentinelError(f"the contract {name} has no definition, so nothing is the same for all that bind it")
@@ -141,31 +142,29 @@ class Frameworks:
         return contract
 
     def bound(self, contract: str) -> bool:
-        """Whether anything of the targets is bound to it."""
+        """Say whether anything of the targets is bound to it."""
         return any(self._bindings(contract, target) for target in self._targets)
 
     def ref(self, target: str) -> Ref:
-        given = self._refs.get(target) or self._refs.get(None)
-        return given or Ref("git", self._catalog.targets[target].branch)
+        ref = self._refs.get(target) or self._refs.get(None)
+        return ref or Ref("git", self._catalog.targets[target].branch)
 
     def _bindings(self, contract: str, target: str) -> list[Binding]:
         return [item for item in self._catalog.targets[target].bindings if item.contract == contract]
 
     def rows(self, meaning: Meaning) -> Iterator[Row]:
-        """Each meaning of the contract that some binding has, compared.
-
-        :raises SentinelError: as :meth:`contract`.
-        :raises WorkerError: where the worker itself does not run.
-        """
+        """Give each meaning of the contract that some binding has, compared."""
         contract = self.contract(meaning.contract)
         names = (contract.name, *(_READ_AS.get(contract.name, {}) if meaning.where else ()))
         bound = {target: [item for name in names for item in self._bindings(name, target)] for target in self._targets}
-        there = [target for target, found in bound.items() if found and self._open(target, found)]
-        missing = {target: self.unavailable[target] for target, found in bound.items() if found and target not in there}
+        there = [target for target, bindings in bound.items() if bindings and self._open(target, bindings)]
+        missing = {
+            target: self.unavailable[target] for target, bindings in bound.items() if bindings and target not in there
+        }
         if not there:
             raise SentinelError("; ".join(f"{target}: {why}" for target, why in missing.items()))
         reference = self.opened[there[0]].law_session
-        everything = [item for found in bound.values() for item in found if item.contract == contract.name]
+        everything = [item for bindings in bound.values() for item in bindings if item.contract == contract.name]
         for where in meanings(contract, everything):
             if any(where.get(name, value) != value for name, value in meaning.where.items()):
                 continue
@@ -174,13 +173,14 @@ class Frameworks:
             if not members:
                 continue
             self._tell(f"{meaning.title}: {', '.join(f'{k} = {v}' for k, v in row.where.items()) or contract.name}")
-            definition = _definition(contract, reference)
-            Agreement(reference, self._known, self._count, self._seed, self._brief).of(row, [definition, *members])
+            subject = Subject(Binding(DEFINITION, contract.name), contract, (), "", DEFINITION)
+            definition = Member(DEFINITION, subject, reference)
+            Agreement(reference, self._bugs_of, self._count, self._seed, self._brief).of(row, [definition, *members])
             self._in_numbers(row, contract, definition, members)
             yield row
 
     def _in_numbers(self, row: Row, contract: Contract, definition: Member, members: Sequence[Member]) -> None:
-        """What everybody makes of one batch: with the same settings, and with what is a framework's default."""
+        """Give what everybody makes of one batch: with the same settings, and with what is a framework's default."""
         there = [member for member in members if member.name in row.scenarios]
         batch = row.batch = everyday(contract, row.where, there) if there else None
         if batch is None:
@@ -193,16 +193,16 @@ class Frameworks:
                 row.coarse.update(_number(member, contract, halved, halved))
         for target in dict.fromkeys(member.target for member in there):
             opened = self.opened[target]
-            told = defaults_of(self._catalog, self._catalog.targets[target], opened.checkout, contract.name)
-            usual = {name: value for name, (value, _) in told.items()}
+            defaults = defaults_of(self._catalog, self._catalog.targets[target], opened.checkout, contract.name)
+            usual = {name: value for name, (value, _) in defaults.items()}
             where = {**{name: row.where[name] for name in row.where if name in identities(contract)}, **usual}
             for member in self._members(target, where, contract) if usual else ():
                 if member.name in row.scenarios:
                     for name, number in _number(member, contract, batch, {**batch, **usual}).items():
-                        row.usual[name] = Number(told, number.value)
+                        row.usual[name] = Number(defaults, number.value)
 
-    def _known(self, member: Member, called: Collection[str]) -> list[Recipe]:
-        """The recipes of the known bugs that a member, or one of the functions that it called, has at its ref."""
+    def _bugs_of(self, member: Member, called: Collection[str]) -> list[Recipe]:
+        """Give the recipes of the known bugs that a member, or one of the functions that it called, has at its ref."""
         binding = member.subject.binding
         of_target = [item for item in self._recipes if item.target == member.target]
         own = [item for item in of_target if item.contract == binding.contract and item.boundary in binding.paths]
@@ -221,7 +221,8 @@ class Frameworks:
         return True
 
     def _members(self, target: str, where: Mapping[str, Any], contract: Contract) -> Iterator[Member]:
-        """The boundaries of a target that can be set so; those of another contract that can be asked the same, too."""
+        """Give the boundaries of a target that can be set so; those of another contract that can be asked the same,
+        too."""
         opened, adapter = self.opened[target], str(self._catalog.adapters[target].file)
         translations = _READ_AS.get(contract.name, {}) if where else {}
         for name in (contract.name, *translations):
@@ -241,7 +242,7 @@ class Frameworks:
 
 
 def _as_bound_to(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> Binding:
-    """What a binding says of the inputs that another contract has too."""
+    """Give what a binding says of the inputs that another contract has too."""
     names = {item.name: item.default for item in contract.inputs}  # what it leaves out is the usual value here
     fixed = {name: names.get(name) if value is None else value for name, value in binding.fixed.items()}
     return replace(
@@ -254,39 +255,35 @@ def _as_bound_to(contract: Contract, binding: Binding, where: Mapping[str, Any])
 
 
 def shortened(paths: Sequence[str]) -> dict[str, str]:
-    """Dotted paths by as many of their last parts as tell them apart; two at least of a method."""
-    found = {}
+    """Give dotted paths by as many of their last parts as tell them apart; two at least of a method."""
+    short = {}
     for path in paths:
         parts = path.split(".")
         size = 2 if len(parts) > 1 and parts[-2][:1].isupper() else 1
         tails = [other.split(".") for other in paths if other != path]
         while any(tail[-size:] == parts[-size:] for tail in tails) and size < len(parts):
             size += 1
-        found[path] = ".".join(parts[-size:])
-    return found
+        short[path] = ".".join(parts[-size:])
+    return short
 
 
-def _number(member: Member, contract: Contract, batch: Inputs, asked: Inputs) -> dict[str, Number]:
-    """Its first output; nothing where it does not answer."""
+def _number(member: Member, contract: Contract, batch: Inputs, scenario: Inputs) -> dict[str, Number]:
+    """Give its first output; nothing where it does not answer."""
     subject = replace(member.subject, contract=contract)
-    terms = member.terms(asked)
+    terms = member.terms(scenario)
     with suppress(Undecidable):
-        told = member.answers(member.session, subject, {"": terms}, False).answers[""].observation or {}
-        keys = [item.key for item in contract.observes if item.role in ("output", "decision") and item.key in told]
+        answer = member.answers(subject, {"": terms}).answers[""].observation or {}
+        keys = [item.key for item in contract.observes if item.role in ("output", "decision") and item.key in answer]
         if keys:
             other = {name: value for name, value in terms.items() if name in batch and batch[name] != value}
             swapped = {name: {**batch, name: value} for name, value in other.items()}
             defined = member.session.references(subject, {**swapped, "": batch}).answers
             moving = {name: other[name] for name in other if defined[name].observation != defined[""].observation}
-            return {member.name: Number(moving, told[keys[0]])}
+            return {member.name: Number(moving, answer[keys[0]])}
     return {}
 
 
 def _halved(value: Any) -> Any:
-    """In bfloat16, where it is a tensor of floats."""
+    """Give a value in bfloat16, where it is a tensor of floats."""
     floats = isinstance(value, Tensor) and value.dtype == "float32"
     return from_array(value.array(), "bfloat16", value.requires_grad) if floats else value
-
-
-def _definition(contract: Contract, reference: LawSession) -> Member:
-    return Member(DEFINITION, Subject(Binding(DEFINITION, contract.name), contract, (), "", DEFINITION), reference)

@@ -12,33 +12,33 @@ from typing import Any
 import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs, Observed
-from sentinel.deciding.law_session import LawSession, Plan, Subject, Told, Trial, Undecidable, widened
+from sentinel.deciding.law_session import Description, LawSession, Plan, Subject, Trial, Undecidable, widened
 from sentinel.laws.agreement import Scale, counted, gap_between, numbers, scale_of
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.masked_values import MASKED_VALUES_HAVE_NO_INFLUENCE
 from sentinel.values.literals import FLOATS, Tensor
 from sentinel.worker import protocol
-from sentinel.worker.answers import PARTS, Called, Claim, Failed, Sat
+from sentinel.worker.answers import PARTS, Claim, Failed, Replies, Reply
 
 BEFORE, AFTER = SIDES = ("before", "after")
 
 
 def numbers_stay(case: Case) -> list[Violation]:
-    """``|after - before| <= bound`` wherever both are finite, and finite at the same places; all else is equal."""
+    """Demand ``|after - before| <= bound`` wherever both are finite, and finite at the same places."""
     one, other = case.observation[BEFORE], case.observation[AFTER]
     scale = scale_of(case, [case.inputs[BEFORE]], [one, other])
     declared = {item.key: item for item in case.contract.observes} if case.contract is not None else {}
-    found: list[Violation] = []
+    violations: list[Violation] = []
     for key in dict.fromkeys([*one, *other]):
         item = declared.get(key, Observed(key, ""))
         symptom, detail = _difference(case, item, one.get(key), other.get(key), scale)
         if symptom:
-            found.append(Violation(key, other.get(key), one.get(key), detail, symptom))
-    return found
+            violations.append(Violation(key, other.get(key), one.get(key), detail, symptom))
+    return violations
 
 
 def _difference(case: Case, item: Observed, one: Any, other: Any, scale: Scale) -> tuple[str, str]:
-    """Of what kind the difference is, and its largest number; two empty texts where there is none."""
+    """Say of what kind the difference is, and its largest number; two empty texts where there is none."""
     left, right = numbers(one), numbers(other)
     if left is None or right is None:
         return ("answer", "") if protocol.encode(one) != protocol.encode(other) else ("", "")
@@ -65,14 +65,14 @@ def _difference(case: Case, item: Observed, one: Any, other: Any, scale: Scale) 
 BESIDE = "beside"
 
 
-def beside_stays(case: Case, called: Mapping[str, Called]) -> list[Violation]:
-    """What is handed on beside the contract is the same: all that is returned and mutated, what a stand-in is asked,
-    what changed functions answer where both revisions give them the same."""
+def beside_stays(case: Case, called: Mapping[str, Reply]) -> list[Violation]:
+    """Give what is handed on beside the contract is the same: all that is returned and mutated, what a stand-in is
+    asked, what changed functions answer where both revisions give them the same."""
     one, other = (called[side].beside for side in SIDES)
     whole = max(len(one), len(other)) < PARTS
     labels = {key.partition(": ")[0] for key in one} & {key.partition(": ")[0] for key in other}
     scale = scale_of(replace(case, contract=None), [case.inputs[BEFORE]], [one, other])
-    found: list[Violation] = []
+    violations: list[Violation] = []
     for key in dict.fromkeys([*one, *other]):
         label = key.partition(": ")[0]
         if (key not in one or key not in other) and (not whole or ("(" in label and label not in labels)):
@@ -81,14 +81,14 @@ def beside_stays(case: Case, called: Mapping[str, Called]) -> list[Violation]:
             replace(case, contract=None), Observed(key, ""), one.get(key), other.get(key), scale
         )
         if symptom:
-            found.append(Violation(key, other.get(key), one.get(key), detail, BESIDE))
-    return found
+            violations.append(Violation(key, other.get(key), one.get(key), detail, BESIDE))
+    return violations
 
 
 def same_answers(
     contract: Contract, inputs: Inputs, one: Mapping[str, Any] | str, other: Mapping[str, Any] | str
 ) -> bool:
-    """Whether two answers are the same up to rounding; what was raised is, whatever it says."""
+    """Say whether two answers are the same up to rounding; what was raised is, whatever it says."""
     if isinstance(one, str) or isinstance(other, str):
         return isinstance(one, str) and isinstance(other, str)
     return not numbers_stay(Case(dict.fromkeys(SIDES, inputs), {BEFORE: one, AFTER: other}, None, contract))
@@ -98,8 +98,8 @@ NUMBERS_STAY = Law("numbers_stay", "the numbers are those of the revision before
 
 
 def numbers_stay_for(laws: Sequence[Law]) -> list[Law]:
-    """The same of each scenario as it is, with junk under its mask, and as one of the other laws varies it: in other
-    dtypes, with more padding."""
+    """Give the same of each scenario as it is, with junk under its mask, and as one of the other laws varies it: in
+    other dtypes, with more padding."""
     varying = [law for law in laws if law.vary is not None and not law.twin]
     junk = [law for law in varying if law is MASKED_VALUES_HAVE_NO_INFLUENCE]
     others = [law for law in varying if law not in junk]
@@ -119,13 +119,13 @@ def _varied(varying: Sequence[Law]) -> Law:
     return replace(NUMBERS_STAY, name=f"numbers_stay_as_{varying[0].name}_varies_them", vary=vary)
 
 
-def asked(trial: Trial) -> Inputs:
-    """What both revisions were asked in a trial."""
+def inputs_of(trial: Trial) -> Inputs:
+    """Give what both revisions were asked in a trial."""
     return list(trial.variants.values())[-1]
 
 
 @dataclass
-class Seen:
+class Log:
     """What a pair has seen of one boundary.
 
     :ivar steady: what it hands on beside its contract, and whether that is the same whenever it is asked.
@@ -152,7 +152,6 @@ class Seen:
 class Pair(LawSession):
     """Both revisions of one target. A trial's case has the two observations; its answer is that of the later one.
 
-    :ivar seen: subject's name -> what was seen of it.
     :param beside: the functions of which it is looked at what they answer, beside what the boundary hands on; None
         where its contract is all that is looked at.
     """
@@ -161,11 +160,11 @@ class Pair(LawSession):
         self,
         one: LawSession,
         other: LawSession,
-        seen: dict[str, Seen] | None = None,
+        logs: dict[str, Log] | None = None,
         beside: list[str] | None = None,
     ) -> None:
         self._sides = {BEFORE: one, AFTER: other}
-        self.seen = {} if seen is None else seen
+        self.logs = {} if logs is None else logs
         self._whole = beside
         self._at_once = ThreadPoolExecutor(1, "sentinel-before")
 
@@ -175,30 +174,31 @@ class Pair(LawSession):
         self._at_once.shutdown()
 
     def fresh(self) -> Pair:
-        return Pair(self._sides[BEFORE].fresh(), self._sides[AFTER].fresh(), self.seen, self._whole)
+        return Pair(self._sides[BEFORE].fresh(), self._sides[AFTER].fresh(), self.logs, self._whole)
 
     def try_(
         self,
         subject: Subject,
         plans: Sequence[Plan],
-        describe: Told = False,
+        describe: Description = False,
         coarsest: str = "",
         given: Sequence[str] | None = None,
     ) -> list[Trial]:
         calls = {f"{place}": list(variants.values())[-1] for place, (_, variants) in enumerate(plans)}
         if not calls:
             return []
-        told = self.both(subject, calls, describe, given)
+        by_side = self.both(subject, calls, describe, given)
         trials = [
             self._look(
-                subject, law, variants, {side: told[side].answers[name] for side in SIDES}, told[AFTER], coarsest
+                subject, law, variants, {side: by_side[side].answers[name] for side in SIDES}, by_side[AFTER], coarsest
             )
             for name, (law, variants) in zip(calls, plans)
         ]
         return trials if coarsest else [self._closer(subject, law, trial) for (law, _), trial in zip(plans, trials)]
 
     def _closer(self, subject: Subject, law: Law, trial: Trial) -> Trial:
-        """The trial with the same values in float64, where the rounding of a half precision hides a difference there.
+        """Give the trial with the same values in float64, where the rounding of a half precision hides a difference
+        there.
 
         What it computes in single precision all the same is no difference.
         """
@@ -211,78 +211,82 @@ class Pair(LawSession):
         return again if again.violations else trial
 
     def both(
-        self, subject: Subject, calls: Mapping[str, Inputs], describe: Told = False, given: Sequence[str] | None = None
-    ) -> dict[str, Sat]:
-        """What each side says of some calls; they are asked at the same time.
+        self,
+        subject: Subject,
+        calls: Mapping[str, Inputs],
+        describe: Description = False,
+        given: Sequence[str] | None = None,
+    ) -> dict[str, Replies]:
+        """Give what each side says of some calls; they are asked at the same time.
 
         :raises Undecidable: where one of them cannot be called at all; says which.
         """
         describe = describe if self._whole is None else self._whole
         promise = self._at_once.submit(self._sides[BEFORE].answers, subject, calls, describe, given)
-        told: dict[str, Sat] = {}
+        by_side: dict[str, Replies] = {}
         failed: dict[str, Undecidable] = {}
         try:
-            told[AFTER] = self._sides[AFTER].answers(subject, calls, describe, given)
+            by_side[AFTER] = self._sides[AFTER].answers(subject, calls, describe, given)
         except Undecidable as error:
             failed[AFTER] = error
         try:
-            told[BEFORE] = promise.result()
+            by_side[BEFORE] = promise.result()
         except Undecidable as error:
             failed[BEFORE] = error
         if failed:
             side, first = min(failed.items())
             where = "both" if len(failed) == 2 else side
             raise Undecidable(replace(first.failure, reason=f"{where}: {first.failure.reason}"))
-        return self._noted(subject, told)
+        return self._noted(subject, by_side)
 
-    def _noted(self, subject: Subject, told: dict[str, Sat]) -> dict[str, Sat]:
-        seen = self.seen.setdefault(subject.name, Seen())
-        for side, sat in told.items():
+    def _noted(self, subject: Subject, by_side: dict[str, Replies]) -> dict[str, Replies]:
+        log = self.logs.setdefault(subject.name, Log())
+        for side, sat in by_side.items():
             if sat.provenance is not None:
-                seen.claims[side] = sat.provenance
-            seen.functions.setdefault(side, set()).update(sat.functions)
-        return told
+                log.claims[side] = sat.provenance
+            log.functions.setdefault(side, set()).update(sat.functions)
+        return by_side
 
     def _look(
         self,
         subject: Subject,
         law: Law,
         variants: Mapping[str, Inputs],
-        called: Mapping[str, Called],
-        answer: Sat,
+        called: Mapping[str, Reply],
+        answer: Replies,
         coarsest: str,
     ) -> Trial:
         inputs = list(variants.values())[-1]
         failed = {side: each.refused or _SILENT for side, each in called.items() if each.observation is None}
         case = Case(dict.fromkeys(SIDES, inputs), {}, None, subject.contract, {}, coarsest)
-        seen = self.seen.setdefault(subject.name, Seen())
+        log = self.logs.setdefault(subject.name, Log())
         if failed:
             first = next(iter(failed.values()))
             unknown = next((each.unknown_input for each in failed.values() if each.unknown_input), "")
-            seen.came |= AFTER not in failed and (bool(unknown) or first.kind == "not-in-this-version")
+            log.came |= AFTER not in failed and (bool(unknown) or first.kind == "not-in-this-version")
             if unknown or len(failed) == 2 or first.kind != "raised":
                 return Trial(variants, refused=first.reason, refusal=first.kind, unknown_input=unknown)
-            seen.refused |= {side: each.reason for side, each in failed.items()}
+            log.refused |= {side: each.reason for side, each in failed.items()}
             symptom = "raises" if AFTER in failed else "no longer raises"
-            known = {side: each.observation for side, each in called.items() if each.observation is not None}
+            answers = {side: each.observation for side, each in called.items() if each.observation is not None}
             violation = Violation("", None, None, first.reason, symptom)
-            return Trial(variants, replace(case, observation=known), (violation,), answer=answer)
-        seen.answered += 1
+            return Trial(variants, replace(case, observation=answers), (violation,), answer=answer)
+        log.answered += 1
         case = replace(case, observation={side: each.observation or {} for side, each in called.items()})
         for side, observation in case.observation.items():
-            left = {key: numbers(value) for key, value in observation.items() if key not in seen.spoken[side]}
-            seen.spoken[side] |= {key for key, told in left.items() if told is not None and told[0].any()}
+            left = {key: numbers(value) for key, value in observation.items() if key not in log.spoken[side]}
+            log.spoken[side] |= {key for key, array in left.items() if array is not None and array[0].any()}
         violations = tuple(law.violations(case)) or self._unlike(subject, case, called)
         if not violations:
-            seen.rounding = max([seen.rounding, *_gaps(case)])
+            log.rounding = max([log.rounding, *_gaps(case)])
         return Trial(variants, case, violations, answer=answer)
 
-    def _unlike(self, subject: Subject, case: Case, called: Mapping[str, Called]) -> tuple[Violation, ...]:
-        """How what is handed on beside the contract differs; and where it is not what each revision says when it is
-        asked once more, in a fresh process, it is a clock or an address, and says nothing."""
-        steady = self.seen[subject.name].steady
-        found = [item for item in beside_stays(case, called) if steady.get(item.key, True)]
-        if any(item.key not in steady for item in found):
+    def _unlike(self, subject: Subject, case: Case, called: Mapping[str, Reply]) -> tuple[Violation, ...]:
+        """Say how what is handed on beside the contract differs; and where it is not what each revision says when it
+        is asked once more, in a fresh process, it is a clock or an address, and says nothing."""
+        steady = self.logs[subject.name].steady
+        violations = [item for item in beside_stays(case, called) if steady.get(item.key, True)]
+        if any(item.key not in steady for item in violations):
             pair = self.fresh()
             try:
                 again = {side: sat.answers[""] for side, sat in pair.both(subject, {"": case.inputs[BEFORE]}).items()}
@@ -291,25 +295,26 @@ class Pair(LawSession):
             wavers: set[str] = set()
             for side in SIDES:
                 wavers |= {item.key for item in beside_stays(case, {BEFORE: called[side], AFTER: again[side]})}
-            steady |= {item.key: item.key not in wavers for item in found}
-        return tuple(item for item in found if steady[item.key])
+            steady |= {item.key: item.key not in wavers for item in violations}
+        return tuple(item for item in violations if steady[item.key])
 
 
 class Alone(Pair):
-    """One revision as both: what a pair would be asked, and which functions then run.
+    """One revision as both: what a pair would be asked, and which functions then run."""
 
-    :param one: closed with this.
-    """
-
-    def __init__(self, one: LawSession, seen: dict[str, Seen] | None = None) -> None:
-        super().__init__(one, one, seen)
+    def __init__(self, one: LawSession, logs: dict[str, Log] | None = None) -> None:
+        super().__init__(one, one, logs)
 
     def fresh(self) -> Alone:
-        return Alone(self._sides[BEFORE].fresh(), self.seen)
+        return Alone(self._sides[BEFORE].fresh(), self.logs)
 
     def both(
-        self, subject: Subject, calls: Mapping[str, Inputs], describe: Told = False, given: Sequence[str] | None = None
-    ) -> dict[str, Sat]:
+        self,
+        subject: Subject,
+        calls: Mapping[str, Inputs],
+        describe: Description = False,
+        given: Sequence[str] | None = None,
+    ) -> dict[str, Replies]:
         return self._noted(subject, dict.fromkeys(SIDES, self._sides[BEFORE].answers(subject, calls, [], given)))
 
 
@@ -330,7 +335,7 @@ class Ahead(LawSession):
         self,
         subject: Subject,
         plans: Sequence[Plan],
-        describe: Told = False,
+        describe: Description = False,
         coarsest: str = "",
         given: Sequence[str] | None = None,
     ) -> list[Trial]:
@@ -350,8 +355,8 @@ _WORSE = 10.0
 
 
 def ahead(trial: Trial, other: Trial) -> tuple[Violation, ...]:
-    """What of a trial is not so in another one of the same variants: a part that keeps its law there, or is not nearly
-    as far from what is right. Nothing, where the law has nothing to say there."""
+    """Give what of a trial is not so in another one of the same variants: a part that keeps its law there, or is not
+    nearly as far from what is right. Nothing, where the law has nothing to say there."""
     if other.case is None:
         return ()
     there: dict[tuple[str, str], float] = {}
@@ -359,33 +364,33 @@ def ahead(trial: Trial, other: Trial) -> tuple[Violation, ...]:
         key = part(item.key), item.symptom
         there[key] = max(_gap(item), there.get(key, 0.0))
     symptoms = {item.symptom for item in other.violations}
-    found = []
+    worse = []
     for item in trial.violations:
-        known = there.get((part(item.key), item.symptom))
-        if known is not None:
-            said = f"{item.detail}; at the other revision it is {known:.3g} off"
-            found += [replace(item, detail=said)] if _WORSE * known < _gap(item) < math.inf else []
+        gap = there.get((part(item.key), item.symptom))
+        if gap is not None:
+            detail = f"{item.detail}; at the other revision it is {gap:.3g} off"
+            worse += [replace(item, detail=detail)] if _WORSE * gap < _gap(item) < math.inf else []
         elif item.symptom not in symptoms or _finite(other.case, part(item.key)):
-            found.append(item)
-    return tuple(found)
+            worse.append(item)
+    return tuple(worse)
 
 
 def _gap(item: Violation) -> float:
-    """How far a number is from what its law demands; infinite where that is not known."""
-    seen, right = numbers(item.observed), numbers(item.demanded)
-    if seen is None or right is None or seen[0].shape != right[0].shape:
+    """Say how far a number is from what its law demands; infinite where that is not known."""
+    actual, right = numbers(item.observed), numbers(item.demanded)
+    if actual is None or right is None or actual[0].shape != right[0].shape:
         return math.inf
-    return float(gap_between(seen[0], right[0]).max(initial=0.0))
+    return float(gap_between(actual[0], right[0]).max(initial=0.0))
 
 
 def _finite(case: Case, key: str) -> bool:
-    """Whether a part of an answer is a number in all variants: what is NaN in all of them alike keeps no law."""
-    told = (numbers(each.get(key)) for each in case.observation.values())
-    return all(each is None or bool(np.isfinite(each[0]).all()) for each in told)
+    """Say whether a part of an answer is a number in all variants: what is NaN in all of them alike keeps no law."""
+    arrays = (numbers(each.get(key)) for each in case.observation.values())
+    return all(each is None or bool(np.isfinite(each[0]).all()) for each in arrays)
 
 
 def part(key: str) -> str:
-    """What of an answer a violation is about, whichever variant shows it."""
+    """Give what of an answer a violation is about, whichever variant shows it."""
     return key.rpartition(".")[2]
 
 

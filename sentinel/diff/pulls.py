@@ -16,10 +16,9 @@ from typing import Any, Literal, get_args
 import sentinel
 from sentinel.deciding.runner import Runner
 from sentinel.diff import report
-from sentinel.diff.comparing import Compared, Comparison, Shared
-from sentinel.diff.modules import Modules
+from sentinel.diff.comparing import BoundaryDiff, Comparison, Shared
 from sentinel.diff.pairs import AFTER, BEFORE
-from sentinel.diff.reached import Code
+from sentinel.diff.reached import Code, Modules
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.history import commits
 from sentinel.history.basis import deciding
@@ -88,7 +87,7 @@ class Pull:
 
 
 def open_heads(mirror: Path, branch: str) -> list[tuple[int, str]]:
-    """Number and commit of each open pull request, the newest first.
+    """Give number and commit of each open pull request, the newest first.
 
     A host keeps ``refs/pull/N/merge`` of those that are open. A mirror that has none of these is asked which heads the
     branch does not have.
@@ -96,14 +95,14 @@ def open_heads(mirror: Path, branch: str) -> list[tuple[int, str]]:
     heads: dict[int, str] = {}
     merges: set[int] = set()
     for name, sha in read_refs(mirror).items():
-        found = _PULL.fullmatch(name)
-        if found and found[2] == "head":
-            heads[int(found[1])] = sha
-        elif found:
-            merges.add(int(found[1]))
+        ref = _PULL.fullmatch(name)
+        if ref and ref[2] == "head":
+            heads[int(ref[1])] = sha
+        elif ref:
+            merges.add(int(ref[1]))
     if not merges:
         out = run_checked(mirror, "for-each-ref", f"--no-merged={branch}", "--format=%(refname)", "refs/pull")
-        merges = {int(found[1]) for line in out.decode().split() if (found := _PULL.fullmatch(line))}
+        merges = {int(ref[1]) for line in out.decode().split() if (ref := _PULL.fullmatch(line))}
     return sorted(((number, heads[number]) for number in merges if number in heads), reverse=True)
 
 
@@ -137,7 +136,7 @@ class Radar:
         self._file = self._store.folder / file_name(target.name) / "pulls" / name
         self._basis = {"basis": basis}
         self._by = deciding(catalog, target.name, recipes)
-        self.known = {pull.head: pull for pull in self._kept() if pull.by in ("", self._by)}
+        self.answers = {pull.head: pull for pull in self._kept() if pull.by in ("", self._by)}
         self._bases: dict[str, str | None] = {}
 
     def close(self) -> None:
@@ -145,12 +144,12 @@ class Radar:
         self._modules.save()
 
     def ordered(self, heads: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
-        """In which order it costs least: what is known, then those that left the branch last, each beside those that
-        left it where it did."""
+        """Say in which order it costs least: what is known, then those that left the branch last, each beside those
+        that left it where it did."""
 
         def place(head: tuple[int, str]) -> tuple[bool, str]:
-            base = None if head[1] in self.known else self._base(head[1])
-            return head[1] in self.known, commits.commit(self._mirror, base).date if base else ""
+            base = None if head[1] in self.answers else self._base(head[1])
+            return head[1] in self.answers, commits.commit(self._mirror, base).date if base else ""
 
         return sorted(heads, key=place, reverse=True)
 
@@ -160,18 +159,19 @@ class Radar:
         return self._bases[head]
 
     def look(self, number: int, head: str) -> Pull:
-        """What a pull request changes, from an earlier run where its head is the same. A kept answer costs nothing.
+        """Give what a pull request changes, from an earlier run where its head is the same. A kept answer costs
+        nothing.
 
         :raises SentinelError: where what was decided cannot be kept.
         """
-        pull = self.known.get(head)
+        pull = self.answers.get(head)
         if pull is None:
             commit = commits.commit(self._mirror, head)
             try:
                 pull = self._decided(number, commit, time.monotonic())
             except SentinelError as error:  # of this machine or mirror as much as of the head: the next run asks again
                 return Pull(number, head, commit.subject, "", "cannot be decided", (str(error),))
-            self.known[head] = pull
+            self.answers[head] = pull
             if not pull.passing:
                 self._store.append(self._file, self._basis, asdict(pull))
         return pull
@@ -200,7 +200,7 @@ class Radar:
         return self.compared(number, head, base, began)
 
     def touches(self, base: str, head: str) -> bool:
-        """Whether any boundary reaches code that is not the same, or something is registered in a changed file."""
+        """Say whether any boundary reaches code that is not the same, or something is registered in a changed file."""
         one, other = self._code.files(base), self._code.files(head)
         changed = {file for file in one.keys() | other.keys() if one.get(file) != other.get(file)}
         if not changed:
@@ -219,7 +219,7 @@ class Radar:
 
     def compared(self, number: int, head: Commit, base: Commit, began: float) -> Pull:
         refs = Ref("git", base.sha), Ref("git", head.sha)
-        found: list[Compared] = []
+        results: list[BoundaryDiff] = []
         try:
             comparison = Comparison(
                 self._catalog,
@@ -235,69 +235,66 @@ class Radar:
             )
             over = False
             for compared in comparison.run():
-                found.append(compared)
+                results.append(compared)
                 over = time.monotonic() - began > _LONGEST
                 if over:
                     break
         finally:
-            kept = [place for place in self._shared.places if place[1].ref != refs[1]][-_PLACES:]
+            places = [place for place in self._shared.places if place[1].ref != refs[1]][-_PLACES:]
             for place in self._shared.places:
-                if place not in kept:
+                if place not in places:
                     self._runner.discard(self._target.name, place[1].ref)
-            self._shared.places[:] = kept
-        answer = answered(found)
-        judged = sorted((item for item in found if item.judgement), key=lambda item: _GRAVEST.index(item.judgement))
-        said = [f"{item.name}: {report.sentence(item)}" for item in judged]
-        said += [f"{item.name}: {item.reason}" for item in found if item.state == "not compared"]
-        gone = [item for item in found if item.state == "gone"]
-        said += [f"{item.name}: gone{', perhaps to ' * bool(item.renamed)}{', '.join(item.renamed)}" for item in gone]
-        new = [item for item in found if item.state == "new" and not item.judgement]
-        said += [f"{item.name}: new, {item.reason or 'and breaks no law that was looked at'}" for item in new]
+            self._shared.places[:] = places
+        answer = answered(results)
+        judged = sorted((item for item in results if item.judgement), key=lambda item: _GRAVEST.index(item.judgement))
+        lines = [f"{item.name}: {report.sentence(item)}" for item in judged]
+        lines += [f"{item.name}: {item.reason}" for item in results if item.state == "not compared"]
+        away = [item for item in results if item.state == "gone"]
+        lines += [f"{item.name}: gone{', perhaps to ' * bool(item.renamed)}{', '.join(item.renamed)}" for item in away]
+        new = [item for item in results if item.state == "new" and not item.judgement]
+        lines += [f"{item.name}: new, {item.reason or 'and breaks no law that was looked at'}" for item in new]
         if over:
-            said.append(_STOPPED)
+            lines.append(_STOPPED)
             answer = "cannot be decided" if answer == "nothing" else answer
-        asked = [item for item in found if item.state in ("differs", "same numbers", "not compared")]
+        open_ = [item for item in results if item.state in ("differs", "same numbers", "not compared")]
         return Pull(
             number,
             head.sha,
             head.subject,
             base.sha,
             answer,
-            tuple(said),
-            len(asked),
-            sum(item.scenarios for item in asked),
+            tuple(lines),
+            len(open_),
+            sum(item.scenarios for item in open_),
             round(time.monotonic() - began, 2),
-            report.markdown(comparison, found) if answer in ("brings", "redefines", "mends", "changes") else "",
+            report.markdown(comparison, results) if answer in ("brings", "redefines", "mends", "changes") else "",
             self._by,
         )
 
 
-def answered(found: Sequence[Compared]) -> Answer:
-    """The gravest of what boundaries say."""
-    worse = [item for item in found if item.broken.get(AFTER) or item.bugs.get(AFTER)]
+def answered(results: Sequence[BoundaryDiff]) -> Answer:
+    """Give the gravest of what boundaries say."""
+    worse = [item for item in results if item.broken.get(AFTER) or item.bugs.get(AFTER)]
     if worse:
         return "redefines" if all(item.redefines for item in worse) else "brings"
-    if any(item.broken.get(BEFORE) or item.bugs.get(BEFORE) for item in found):
+    if any(item.broken.get(BEFORE) or item.bugs.get(BEFORE) for item in results):
         return "mends"
-    if any(item.state == "differs" for item in found):
+    if any(item.state == "differs" for item in results):
         return "changes"
-    same = any(item.state == "same numbers" for item in found)
-    undecided = any(item.state in ("not compared", "gone") for item in found)
+    same = any(item.state == "same numbers" for item in results)
+    undecided = any(item.state in ("not compared", "gone") for item in results)
     return "cannot be decided" if undecided and not same else "nothing"
 
 
 def headline(pulls: Sequence[Pull], total: int) -> str:
-    """How many answers there are of each kind."""
+    """Say how many answers there are of each kind."""
     counts = Counter(pull.answer for pull in pulls)
-    told = ", ".join(f"{counts[answer]} {answer}" for answer in ANSWERS if counts[answer])
-    return f"{len(pulls)} of {total} open pull request{'' if total == 1 else 's'}: {told or 'none decided'}"
+    texts = ", ".join(f"{counts[answer]} {answer}" for answer in ANSWERS if counts[answer])
+    return f"{len(pulls)} of {total} open pull request{'' if total == 1 else 's'}: {texts or 'none decided'}"
 
 
 def brief(pulls: Sequence[Pull], total: int, branch: str) -> dict[str, Any]:
-    """What a page says: how many answers of each kind, and those that are about something, the gravest first.
-
-    :param branch: the commit of the branch that they were compared with.
-    """
+    """Give what a page says: how many answers of each kind, and those that are about something, the gravest first."""
     counts = Counter(pull.answer for pull in pulls)
     about = sorted((pull for pull in pulls if pull.answer != "nothing"), key=lambda pull: ANSWERS.index(pull.answer))
     return {
@@ -318,12 +315,12 @@ def brief(pulls: Sequence[Pull], total: int, branch: str) -> dict[str, Any]:
     }
 
 
-def markdown(target: str, said: Mapping[str, Any]) -> str:
-    """For the summary of a job."""
-    parts = [f"## Open pull requests of {escaped(target)}", "", f"{escaped(said['headline'])}."]
-    if said["rows"]:
+def markdown(target: str, page: Mapping[str, Any]) -> str:
+    """Write the summary of a job."""
+    parts = [f"## Open pull requests of {escaped(target)}", "", f"{escaped(page['headline'])}."]
+    if page["rows"]:
         parts += ["", "| pull request | | what is seen |", "|" + " --- |" * 3]
-    for row in said["rows"]:
+    for row in page["rows"]:
         cells = (f"#{row['number']} {row['subject']} ({row['head']})", row["answer"], "; ".join(row["said"]))
         parts.append(f"| {' | '.join(map(escaped, cells))} |")
     return "\n".join(parts) + "\n"

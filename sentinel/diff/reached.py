@@ -9,15 +9,22 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
+import sys
 import textwrap
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
+from sentinel.history import bindings
 from sentinel.history.bindings import Definitions, Name, Trees, absolute, names_of, span_of, syntax_of
+from sentinel.reports.store import file_name
+from sentinel.sources.home import Home, replace_file
 from sentinel.targets import Binding, Target
 from sentinel.worker.codes import LARGEST_SOURCE
 
@@ -51,7 +58,7 @@ class Unit:
         return _digest(self.text)
 
     def like(self, other: Unit | None) -> bool:
-        """Whether both are the same code, whatever the comments."""
+        """Say whether both are the same code, whatever the comments."""
         return other is not None and (self.text == other.text or self.digest == other.digest)
 
 
@@ -102,12 +109,12 @@ class Module:
     @cached_property
     def inner(self) -> Mapping[str, Sequence[str]]:
         """What stands in each class: its methods and fields, and theirs."""
-        found: dict[str, list[str]] = {}
+        members: dict[str, list[str]] = {}
         for name in self.units:
             for place, letter in enumerate(name):
                 if letter == ".":
-                    found.setdefault(name[:place], []).append(name)
-        return found
+                    members.setdefault(name[:place], []).append(name)
+        return members
 
     @cached_property
     def decorated(self) -> Sequence[Unit]:
@@ -119,10 +126,7 @@ Place = tuple[str, str]
 
 
 class Code:
-    """The definitions in the trees of one mirror, or in a checkout. A file is parsed once, whichever trees have it.
-
-    :param modules: what was parsed already, by blob id.
-    """
+    """The definitions in the trees of one mirror, or in a checkout. A file is parsed once, whichever trees have it."""
 
     def __init__(self, target: Target, trees: Trees, modules: dict[str, Module] | None = None) -> None:
         self._trees = trees
@@ -142,26 +146,26 @@ class Code:
         return self._modules[blob]
 
     def names(self, blob: str, words: Collection[str]) -> bool:
-        """Whether a file has any of some words in it; it is not parsed for that."""
+        """Say whether a file has any of some words in it; it is not parsed for that."""
         content = self._trees.blob(blob)
         return any(word.encode() in content for word in words)
 
     def reached(self, tree: str, binding: Binding) -> Reached | None:
-        """What a boundary reaches in a tree; None where it is not there. Trees that have the same files where the walk
-        came by have the same answer."""
-        found = next(filter(None, (self.definitions.find(tree, path) for path in binding.paths)), None)
-        if found is None:
+        """Give what a boundary reaches in a tree; None where it is not there. Trees that have the same files where
+        the walk came by have the same answer."""
+        definition = next(filter(None, (self.definitions.find(tree, path) for path in binding.paths)), None)
+        if definition is None:
             return None
         files = self.files(tree)
         walked = self._walked.setdefault((binding.boundary, binding.contract), deque(maxlen=_WALKS))
         for passed, reached in walked:
-            if found.file in passed and all(files.get(file) == blob for file, blob in passed.items()):
+            if definition.file in passed and all(files.get(file) == blob for file, blob in passed.items()):
                 return reached
         walk = _Walk(self, tree)
         for path in binding.paths:
             walk.follow(path)
         called = frozenset(names_in(binding.call)) if binding.call is not None else frozenset()
-        walk.use((found.file, found.blob), called)
+        walk.use((definition.file, definition.blob), called)
         for name in binding.imports:
             for then in binding.names(name):
                 walk.follow(then, called)
@@ -187,13 +191,13 @@ class Reached:
     units: Mapping[Place, Unit]
 
     def changed(self, other: Reached) -> list[tuple[Place, Unit | None, Unit | None]]:
-        """The definitions that are not the same in another tree, with both."""
+        """Give the definitions that are not the same in another tree, with both."""
         both = ((place, self.units.get(place), other.units.get(place)) for place in {**self.units, **other.units})
         return sorted(((place, a, b) for place, a, b in both if a is None or not a.like(b)), key=lambda item: item[0])
 
     def apart_from(self, other: Reached, ran: Collection[str]) -> bool:
-        """Whether calls in which only functions of these names ran come by nothing that has changed: they do the same
-        in both trees then, and so need not be made twice.
+        """Say whether calls in which only functions of these names ran come by nothing that has changed: they do the
+        same in both trees then, and so need not be made twice.
 
         What is not called cannot be seen to be used; so where a value or a class has changed, the answer is no. A field
         counts where what runs names it.
@@ -250,15 +254,15 @@ class _Walk:
 
     def follow(self, path: str, called: frozenset[str] = frozenset()) -> None:
         """Include what a dotted path leads to; of a whole module its classes, and what is called of it."""
-        found = self._module_of(path)
-        if found is None:
+        module_and_rest = self._module_of(path)
+        if module_and_rest is None:
             return
-        place, rest = found
+        place, rest = module_and_rest
         if rest:
             self._use(place, rest[0], _FAR)
             if len(rest) > 1:
                 self._attributes |= set(rest[1:])
-                self._member(place, rest)
+                self._add(place, ".".join(rest))
         else:
             self._enter(place)
             module = self._code.module(place[1])
@@ -325,14 +329,11 @@ class _Walk:
         here = self._code.module_of(place[0])
         paths = [f"{here}.{name}"]
         paths += [absolute(path, here, place[0]) for path in self._code.module(place[1]).imports.get(name, ())]
-        for found in filter(None, map(self._module_of, paths)):
-            (file, blob), rest = found
+        for module_and_rest in filter(None, map(self._module_of, paths)):
+            (file, blob), rest = module_and_rest
             unit = self._code.module(blob).units.get(".".join(rest))
             if unit is not None:
                 self._decorating[file, unit.name] = unit
-
-    def _member(self, place: tuple[str, str], rest: Sequence[str]) -> None:
-        self._add(place, ".".join(rest))
 
     def _use(self, place: tuple[str, str], name: str, far: int) -> None:
         file, blob = place
@@ -351,9 +352,9 @@ class _Walk:
         if far == 0 or path in self._followed:
             return
         self._followed.add(path)
-        found = self._module_of(path)
-        if found is not None:
-            place, rest = found
+        module_and_rest = self._module_of(path)
+        if module_and_rest is not None:
+            place, rest = module_and_rest
             self._enter(place)
             if rest:
                 self._use(place, rest[0], far - 1)
@@ -368,7 +369,7 @@ class _Walk:
 
 
 def names_in(function: Any) -> Iterator[str]:
-    """The names that an adapter's function uses, in the functions that it makes too."""
+    """Give the names that an adapter's function uses, in the functions that it makes too."""
     codes: list[Any] = [getattr(function, "__code__", None)]
     for cell in getattr(function, "__closure__", None) or ():
         codes.append(getattr(cell.cell_contents, "__code__", None))
@@ -407,13 +408,13 @@ def _read(content: bytes) -> Module:
 
 
 def _statements(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """Every statement, and none of the expressions, of which there are ten times as many."""
-    left = list(body)
-    while left:
-        node = left.pop()
+    """Give every statement, and none of the expressions, of which there are ten times as many."""
+    queue = list(body)
+    while queue:
+        node = queue.pop()
         yield node
         for part in ("body", "orelse", "finalbody", "handlers", "cases"):
-            left += getattr(node, part, ())
+            queue += getattr(node, part, ())
 
 
 def _collect(
@@ -456,7 +457,7 @@ def _collect(
 
 
 def _is_text(node: ast.stmt) -> bool:
-    """Whether a statement is a docstring, or stands for nothing."""
+    """Say whether a statement is a docstring, or stands for nothing."""
     return isinstance(node, ast.Pass) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
 
 
@@ -469,7 +470,7 @@ _REGISTRIES = ("dict", "defaultdict", "OrderedDict", "Registry")
 
 
 def _put(units: dict[str, Unit], unit: Unit) -> None:
-    """Of two under one name each may be the one that holds."""
+    """Add a definition; of two under one name each may be the one that holds."""
     before = units.get(unit.name)
     if before is not None:
         unit = Unit(
@@ -526,3 +527,78 @@ def _unit(
     if text is None:
         text = "\n".join(ast.unparse(ast.fix_missing_locations(node)) for node in nodes)
     return Unit(name, kind, span, text, frozenset(names), frozenset(attributes), frozenset(chains), decorators)
+
+
+# -- what was parsed, kept by blob for the next run --
+
+#: Modules that a file keeps, some 20 kB each: the last ones.
+_KEPT = 800
+
+
+class Modules(dict[str, Module]):
+    """Those that were seen of a target, below ``SENTINEL_HOME``; what reads them otherwise has a file of its own."""
+
+    def __init__(self, target: str) -> None:
+        super().__init__()
+        sources = (Path(str(module.__file__)).read_bytes() for module in (sys.modules[__name__], bindings))
+        digest = hashlib.sha256(b"".join([sys.version.encode(), *sources])).hexdigest()[:12]
+        self._file = Home.default().path / "history" / file_name(target) / "modules" / f"{digest}.lines"
+        self._read: dict[str, str] = {}
+        with suppress(OSError, ValueError):  # a line is read where it is asked for
+            self._read.update(line.partition(" ")[::2] for line in self._file.read_text("utf-8").split("\n"))
+        self._on_disk = set(self._read)
+
+    def __contains__(self, blob: object) -> bool:
+        if not super().__contains__(blob) and blob in self._read:
+            with suppress(
+                LookupError, TypeError, ValueError, AttributeError, RecursionError
+            ):  # it is not what we write
+                self[str(blob)] = _module_of(json.loads(self._read.pop(str(blob))))
+        return super().__contains__(blob)
+
+    def save(self) -> None:
+        """Write what is new; what cannot be written is parsed again."""
+        if self.keys() <= self._on_disk:
+            return
+        with suppress(OSError):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            entries = {**self._read, **{blob: json.dumps(_listed_module(module)) for blob, module in self.items()}}
+            replace_file(self._file, "\n".join(f"{blob} {plain}" for blob, plain in list(entries.items())[-_KEPT:]))
+        self._on_disk |= self.keys()
+
+
+def _listed_module(module: Module) -> list[Any]:
+    units = [_listed(vars(unit).values()) for unit in module.units.values()]
+    imports = {key: sorted(paths) for key, paths in module.imports.items()}
+    return [units, _plain_names(module.names), imports, sorted(module.stars)]
+
+
+def _plain_names(names: Mapping[str, Name]) -> dict[str, Any]:
+    return {
+        name: [each.kind, each.span, each.leads, _plain_names(each.names), sorted(each.parameters)]
+        for name, each in names.items()
+    }
+
+
+def _listed(values: Iterable[Any]) -> list[Any]:
+    return [sorted(value) if isinstance(value, frozenset) else value for value in values]
+
+
+def _module_of(plain: Any) -> Module:
+    units, names, imports, stars = plain
+    units_ = {
+        name: Unit(name, kind, tuple(span), text, frozenset(used), frozenset(attributes), _pairs(chains), frozenset(by))
+        for name, kind, span, text, used, attributes, chains, by in units
+    }
+    return Module(units_, _names(names), {key: frozenset(paths) for key, paths in imports.items()}, frozenset(stars))
+
+
+def _names(plain: Mapping[str, Any]) -> dict[str, Name]:
+    return {
+        name: Name(kind, tuple(span), tuple(leads), _names(names), frozenset(parameters))
+        for name, (kind, span, leads, names, parameters) in plain.items()
+    }
+
+
+def _pairs(plain: Iterable[Any]) -> frozenset[tuple[str, str]]:
+    return frozenset((first, attribute) for first, attribute in plain)

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from sentinel.diff.comparing import Broken, Compared, Comparison, Difference
+from sentinel.diff.comparing import BoundaryDiff, Broken, Comparison, Difference
 from sentinel.diff.pairs import AFTER, BEFORE, SIDES
 from sentinel.errors import SentinelError
 from sentinel.history.chronicle import plain_commit
 from sentinel.laws.agreement import numbers
 from sentinel.reports.escaping import message
-from sentinel.reports.explain import scenario_lines, told_apart
+from sentinel.reports.explain import distinct, scenario_lines
 from sentinel.reports.markdown import escaped
 from sentinel.reports.store import write_atomically
 from sentinel.sources.home import read_json
@@ -24,13 +24,13 @@ from sentinel.targets.checkout import Checkout
 from sentinel.values.literals import Tensor, typed
 
 
-def sentence(compared: Compared) -> str:
-    """What has changed, in one sentence."""
+def sentence(compared: BoundaryDiff) -> str:
+    """Give what has changed, in one sentence."""
     parts = [f"mends {', '.join(bugs)}" for bugs in [compared.bugs.get(BEFORE)] if bugs]
     parts += [f"brings {', '.join(bugs)}" for bugs in [compared.bugs.get(AFTER)] if bugs]
-    lost = "it is new, and not so that" if compared.state == "new" else "it is no longer so that"
+    lead = "it is new, and not so that" if compared.state == "new" else "it is no longer so that"
     for item in _first(compared.broken.get(AFTER, ())):
-        parts.append(f"{'of an option or choice that came it is not so that' if item.came else lost} {item.statement}")
+        parts.append(f"{'of an option or choice that came it is not so that' if item.came else lead} {item.statement}")
     parts += [f"now {item.statement}" for item in _first(compared.broken.get(BEFORE, ()))]
     parts += [of_difference(item) for item in compared.differences[:1]]
     parts += [message(compared.reason)] if compared.state == "differs" and compared.reason else []
@@ -42,14 +42,14 @@ def _first(broken: Sequence[Broken]) -> list[Broken]:
 
 
 def of_difference(difference: Difference) -> str:
-    """How the answers of a scenario differ, in words."""
+    """Say how the answers of a scenario differ, in words."""
     before, after = (difference.answers[side] for side in SIDES)
     if isinstance(after, str) or isinstance(before, str):
         return f"it now raises: {message(after)}" if isinstance(after, str) else f"it raised: {message(str(before))}"
     for key in difference.details:
         one, other = numbers(before.get(key)), numbers(after.get(key))
         if one is None or other is None:
-            was, is_ = told_apart(before.get(key), after.get(key))
+            was, is_ = distinct(before.get(key), after.get(key))
             return f"{message(key)} is {is_}, and was {was}"
         if difference.symptom == "dtype":
             return f"{message(key)} has the same numbers in {other[1]}, and had them in {one[1]}"
@@ -61,7 +61,7 @@ def of_difference(difference: Difference) -> str:
 
 
 def _moved(one: Any, other: Any) -> str:
-    """The simplest words for how numbers have moved."""
+    """Give the simplest words for how numbers have moved."""
     finite = np.isfinite(one) & np.isfinite(other)
     if (np.isfinite(one) != np.isfinite(other)).any():
         return "is now finite" if np.isfinite(other).all() else "is no longer finite"
@@ -84,48 +84,48 @@ def _moved(one: Any, other: Any) -> str:
 
 
 def revision(checkout: Checkout) -> str:
-    """A ref, with what it resolved to."""
+    """Give a ref, with what it resolved to."""
     what = checkout.commit[:12] if checkout.commit else checkout.version or checkout.tree[:12]
     dirty = ", with uncommitted changes" if checkout.dirty else ""
     return f"{checkout.ref.short} ({what}{dirty})"
 
 
-def headline(comparison: Comparison, found: Sequence[Compared], interrupted: bool = False) -> str:
-    """One sentence that a maintainer can quote."""
-    states = Counter(item.state for item in found)
-    judged = Counter(item.judgement for item in found if item.state == "differs")
-    scenarios = sum(item.scenarios for item in found)
+def headline(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> str:
+    """Give one sentence that a maintainer can quote."""
+    states = Counter(item.state for item in results)
+    judged = Counter(item.judgement for item in results if item.state == "differs")
+    scenarios = sum(item.scenarios for item in results)
     where = f"{comparison.target.name} from {revision(comparison.checkouts[BEFORE])} to "
     where += revision(comparison.checkouts[AFTER])
-    asked = states["differs"] + states["same numbers"]
-    if not asked:
-        said = "none of its boundaries reaches code that has changed" if states["same code"] else "nothing is compared"
+    count = states["differs"] + states["same numbers"]
+    if not count:
+        text = "none of its boundaries reaches code that has changed" if states["same code"] else "nothing is compared"
         if interrupted:
-            said = "none of the boundaries that reach changed code was asked"
+            text = "none of the boundaries that reach changed code was asked"
         elif states["not compared"]:
-            said = "none of the boundaries that reach changed code could be compared"
+            text = "none of the boundaries that reach changed code could be compared"
     else:
-        told = ", ".join(f"{count} {word}" for word, count in judged.items())
-        differ = f"{states['differs']} of {asked} boundaries that reach changed code differ ({told})"
-        same = f"no difference at the {asked} boundaries that reach changed code"
-        same = "no difference at the one boundary that reaches changed code" if asked == 1 else same
-        said = f"{differ if states['differs'] else same}, in {scenarios} scenarios"
-    same = f"; {states['same code']} reach none" if states["same code"] and asked else ""
-    bad = sum(item.state == "new" and bool(item.judgement) for item in found)
-    said_of = {"new": f" ({bad} worse)" if bad else ""}
+        judgements = ", ".join(f"{times} {word}" for word, times in judged.items())
+        differ = f"{states['differs']} of {count} boundaries that reach changed code differ ({judgements})"
+        same = f"no difference at the {count} boundaries that reach changed code"
+        same = "no difference at the one boundary that reaches changed code" if count == 1 else same
+        text = f"{differ if states['differs'] else same}, in {scenarios} scenarios"
+    same = f"; {states['same code']} reach none" if states["same code"] and count else ""
+    bad = sum(item.state == "new" and bool(item.judgement) for item in results)
+    suffixes = {"new": f" ({bad} worse)" if bad else ""}
     kinds = ("new", "gone", "not compared")
-    others = "".join(f"; {states[name]} {name}{said_of.get(name, '')}" for name in kinds if states[name])
-    return f"{where}: {said}{same}{others}{'; interrupted' if interrupted else ''}"
+    others = "".join(f"; {states[name]} {name}{suffixes.get(name, '')}" for name in kinds if states[name])
+    return f"{where}: {text}{same}{others}{'; interrupted' if interrupted else ''}"
 
 
-def lines(comparison: Comparison, found: Sequence[Compared], interrupted: bool = False) -> Iterator[str]:
-    """For a terminal."""
+def lines(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> Iterator[str]:
+    """Write lines for a terminal."""
     number = 0
-    for item in found:
+    for item in results:
         if item.state == "differs":
             number += 1
             yield from described(comparison, item, number)
-    for item in found:
+    for item in results:
         if item.state in ("new", "gone", "not compared"):
             place = next(iter(item.places.values()), item.name)
             yield f"{item.state}: {place}{f': {message(item.reason)}' if item.reason else ''}"
@@ -137,11 +137,11 @@ def lines(comparison: Comparison, found: Sequence[Compared], interrupted: bool =
             yield from (f"  not reached: {message(name)}" for name in item.unreached)
     yield from (f"not compared: {name}: {message(why)}" for name, why in comparison.left_out.items())
     yield ""
-    yield headline(comparison, found, interrupted)
+    yield headline(comparison, results, interrupted)
 
 
-def described(comparison: Comparison, item: Compared, number: int = 1) -> Iterator[str]:
-    """All that is known of a boundary that differs."""
+def described(comparison: Comparison, item: BoundaryDiff, number: int = 1) -> Iterator[str]:
+    """Give all that is known of a boundary that differs."""
     contract = comparison.catalog.contracts[item.contract]
     unsaid = {each.name for each in contract.inputs if each.dialect}  # they are for the oracle alone
     yield f"{number}. {item.name}: {item.judgement}"
@@ -149,8 +149,8 @@ def described(comparison: Comparison, item: Compared, number: int = 1) -> Iterat
     for side in SIDES:
         yield f"   {side:<7}{item.places.get(side, '')}"
     if item.parameters:
-        gone, new = (sorted({*item.parameters[a]} - {*item.parameters[b]}) for a, b in (SIDES, SIDES[::-1]))
-        yield f"   parameters: {', '.join([*(f'-{name}' for name in gone), *(f'+{name}' for name in new)])}"
+        removed, new = (sorted({*item.parameters[a]} - {*item.parameters[b]}) for a, b in (SIDES, SIDES[::-1]))
+        yield f"   parameters: {', '.join([*(f'-{name}' for name in removed), *(f'+{name}' for name in new)])}"
     if item.commit is not None:
         yield f"   since  {item.commit.sha[:12]} {item.commit.date[:10]} {message(item.commit.subject)}"
     elif item.no_commit:
@@ -175,7 +175,7 @@ def _difference(difference: Difference, unsaid: Collection[str]) -> Iterator[str
             yield f"{side}: {message(f'raises {answer}') if isinstance(answer, str) else 'answers'}"
         return
     for key, detail in difference.details.items():
-        cells = told_apart(before.get(key), after.get(key))
+        cells = distinct(before.get(key), after.get(key))
         yield f"{key}: {cells[0]} before, {cells[1]} after" if detail == "" else f"{key}: {message(detail)}"
         if cells[0] != cells[1] and isinstance(before.get(key), Tensor):
             yield from (f"  {side:<7}{cell}" for side, cell in zip(SIDES, cells))
@@ -184,7 +184,7 @@ def _difference(difference: Difference, unsaid: Collection[str]) -> Iterator[str
 
 
 def _stated(inputs: Mapping[str, Any], unsaid: Collection[str]) -> dict[str, Any]:
-    """A scenario as a recipe would state it; what is left out is left out."""
+    """Give a scenario as a recipe would state it; what is left out is left out."""
     return {
         name: {"tensor": value.nested(), "dtype": value.dtype} if isinstance(value, Tensor) else typed(value)
         for name, value in inputs.items()
@@ -192,22 +192,22 @@ def _stated(inputs: Mapping[str, Any], unsaid: Collection[str]) -> dict[str, Any
     }
 
 
-def document(comparison: Comparison, found: Sequence[Compared], interrupted: bool = False) -> dict[str, Any]:
-    """For programs."""
+def document(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> dict[str, Any]:
+    """Make data for programs."""
     sides = {}
     for side, checkout in comparison.checkouts.items():
         sides[side] = {"ref": str(checkout.ref), "commit": checkout.commit, "version": checkout.version}
     return {
         "target": comparison.target.name,
         **sides,
-        "headline": headline(comparison, found, interrupted),
+        "headline": headline(comparison, results, interrupted),
         "interrupted": interrupted,
-        "boundaries": [_plain(item) for item in found],
+        "boundaries": [_plain(item) for item in results],
         "left_out": {name: message(why) for name, why in comparison.left_out.items()},
     }
 
 
-def _plain(item: Compared) -> dict[str, Any]:
+def _plain(item: BoundaryDiff) -> dict[str, Any]:
     return {
         "boundary": item.name,
         "contract": item.contract,
@@ -251,56 +251,56 @@ def _plain(item: Compared) -> dict[str, Any]:
     }
 
 
-def brief(comparison: Comparison, found: Sequence[Compared], interrupted: bool = False) -> dict[str, Any]:
-    """What a page or release notes say: one sentence for all, and a row for each boundary that differs, or is new and
-    breaks a law."""
+def brief(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> dict[str, Any]:
+    """Give what a page or release notes say: one sentence for all, and a row for each boundary that differs, or is
+    new and breaks a law."""
     rows = []
-    for item in (each for each in found if each.judgement):
+    for item in (each for each in results if each.judgement):
         details = [pair for each in item.differences for pair in each.details.items() if pair[1]]
-        shown = [f"{key}: {detail}" if key else detail for key, detail in details]
-        shown += [each.detail for side in (AFTER, BEFORE) for each in item.broken.get(side, ())]
+        texts = [f"{key}: {detail}" if key else detail for key, detail in details]
+        texts += [each.detail for side in (AFTER, BEFORE) for each in item.broken.get(side, ())]
         rows.append(
             {
                 "boundary": item.places.get(AFTER, item.name),
                 "is": item.judgement,
                 "changes": message(sentence(item)),
-                "numbers": message("; ".join(shown[:2])),
+                "numbers": message("; ".join(texts[:2])),
                 "commit": message(f"{item.commit.sha[:9]} {item.commit.subject}" if item.commit else item.no_commit),
             }
         )
     stopped = {"interrupted": True} if interrupted else {}
-    return {"headline": headline(comparison, found, interrupted), "rows": rows, **stopped}
+    return {"headline": headline(comparison, results, interrupted), "rows": rows, **stopped}
 
 
-def markdown(comparison: Comparison, found: Sequence[Compared], interrupted: bool = False) -> str:
-    """For a page, a pull request or release notes: a row for each boundary that differs, the rest in one sentence."""
-    said = brief(comparison, found, interrupted)
-    parts = [f"## What changes in {escaped(comparison.target.name)}", "", f"{escaped(said['headline'])}."]
-    if said["rows"]:
+def markdown(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> str:
+    """Write a row for each boundary that differs, and the rest in one sentence, for a page or a pull request."""
+    page = brief(comparison, results, interrupted)
+    parts = [f"## What changes in {escaped(comparison.target.name)}", "", f"{escaped(page['headline'])}."]
+    if page["rows"]:
         parts += ["", "| boundary | is | what changes | before and after | commit |", "|" + " --- |" * 5]
-    parts += [f"| {' | '.join(map(escaped, row.values()))} |" for row in said["rows"]]
+    parts += [f"| {' | '.join(map(escaped, row.values()))} |" for row in page["rows"]]
     return "\n".join(parts) + "\n"
 
 
-def save(file: Path, kind: str, target: str, said: Mapping[str, Any]) -> None:
+def save(file: Path, kind: str, target: str, entries: Mapping[str, Any]) -> None:
     """Put what was found into a file that holds more of it, for pages: by kind, target and name.
 
     :raises SentinelError: where the file is another one, or cannot be written.
     """
-    held: dict[str, Any] = {}
+    content: dict[str, Any] = {}
     if file.exists():
-        known = read_json(file)
-        if known is None or not known.keys() <= set(KINDS):
+        there_ = read_json(file)
+        if there_ is None or not there_.keys() <= set(KINDS):
             raise SentinelError(f"{file} holds something else; name another file")
-        held = known
-    there = held.setdefault(kind, {}).setdefault(target, {})
+        content = there_
+    there = content.setdefault(kind, {}).setdefault(target, {})
     # What was stopped says less than what stands there of the same pair and came to its end.
-    there.update({name: each for name, each in said.items() if name not in there or not _stopped(each)})
-    write_atomically(file, json.dumps(held, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    there.update({name: each for name, each in entries.items() if name not in there or not _stopped(each)})
+    write_atomically(file, json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
 
 
-def _stopped(said: Any) -> bool:
-    return isinstance(said, Mapping) and bool(said.get("interrupted"))
+def _stopped(entry: Any) -> bool:
+    return isinstance(entry, Mapping) and bool(entry.get("interrupted"))
 
 
 #: What a file of :func:`save` holds.

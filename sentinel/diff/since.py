@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 
 from sentinel.deciding.law_session import SETTINGS, LawSession, Subject, Undecidable
 from sentinel.deciding.runner import Runner
-from sentinel.diff.comparing import Compared, Comparison
+from sentinel.diff.comparing import BoundaryDiff, Comparison
 from sentinel.diff.pairs import AFTER, BEFORE, BESIDE, SIDES, same_answers
 from sentinel.diff.reached import Code, Reached
 from sentinel.errors import SentinelError, Unavailable
@@ -38,7 +38,7 @@ class Since:
         self.ends = {side: self._end(comparison.checkouts[side]) for side in SIDES}
         self._trees = GitTrees(self._mirror)
         self._code = Code(self._target, self._trees)
-        self._found: list[Commit] = []
+        self._commits: list[Commit] = []
         self._kept: dict[tuple[str, str], ClosureVerdict] = {}
 
     def close(self) -> None:
@@ -53,28 +53,25 @@ class Since:
             raise Unavailable(f"{checkout.ref} is no commit of the mirror")
         return commits.commit(self._mirror, sha)
 
-    def commit(self, subject: Subject, compared: Compared) -> tuple[Commit | None, str]:
-        """The commit with which a boundary came to differ; or None and why it is not known.
-
-        :raises WorkerError: where the worker itself does not run.
-        """
+    def commit(self, subject: Subject, compared: BoundaryDiff) -> tuple[Commit | None, str]:
+        """Give the commit with which a boundary came to differ; or None and why it is not known."""
         decide = self._decider(subject, compared)
         if decide is None:
             return None, "nothing that differs can be asked of the commits between"
         try:
-            for known in self._found:  # one commit has changed several boundaries more often than not
-                parents = [commits.commit(self._mirror, sha) for sha in known.parents[:1]]
-                if [decide(each).verdict for each in (known, *parents)] == [_VERDICTS[AFTER], _VERDICTS[BEFORE]]:
-                    return known, ""
-            found = bisect(self._mirror, self.ends[BEFORE], self.ends[AFTER], decide)
+            for earlier in self._commits:  # one commit has changed several boundaries more often than not
+                parents = [commits.commit(self._mirror, sha) for sha in earlier.parents[:1]]
+                if [decide(each).verdict for each in (earlier, *parents)] == [_VERDICTS[AFTER], _VERDICTS[BEFORE]]:
+                    return earlier, ""
+            bisection = bisect(self._mirror, self.ends[BEFORE], self.ends[AFTER], decide)
         except SentinelError as error:
             return None, str(error)
-        if found.found is None:
-            return None, f"one of {len(found.suspects)} commits; those beside the change could not be decided"
-        self._found.append(found.found)
-        return found.found, ""
+        if bisection.first is None:
+            return None, f"one of {len(bisection.suspects)} commits; those beside the change could not be decided"
+        self._commits.append(bisection.first)
+        return bisection.first, ""
 
-    def _decider(self, subject: Subject, compared: Compared) -> Callable[[Commit], ClosureVerdict] | None:
+    def _decider(self, subject: Subject, compared: BoundaryDiff) -> Callable[[Commit], ClosureVerdict] | None:
         reached = {side: self._comparison.reached(side, subject) for side in SIDES}
         state = self._state(subject, compared)
         if state is None:
@@ -83,7 +80,7 @@ class Since:
         def decide(commit: Commit) -> ClosureVerdict:
             key = commit.sha, subject.name
             if key not in self._kept:
-                side = self._by_code(commit, subject, reached) or self._asked(commit, subject, state)
+                side = self._by_code(commit, subject, reached) or self._by_asking(commit, subject, state)
                 verdict, why = (_VERDICTS[side], "") if side in SIDES else ("inconclusive", side)
                 self._kept[key] = ClosureVerdict("", "", verdict, "law" if why else "", why, commit.sha)
             return self._kept[key]
@@ -95,23 +92,20 @@ class Since:
         like = (side for side, each in reached.items() if here is not None and each and not here.changed(each))
         return next(like, "")
 
-    def _asked(self, commit: Commit, subject: Subject, state: Callable[[LawSession], str]) -> str:
-        """Which side a commit is like; or why that cannot be told."""
+    def _by_asking(self, commit: Commit, subject: Subject, state: Callable[[LawSession], str]) -> str:
+        """Say which side a commit is like; or why that cannot be told."""
         ref = Ref("git", commit.sha)
         try:
             place = self._runner.open_target(self._target.name, ref, [subject.binding])
-            session = place.law_session.fresh()
-            try:
+            with closing(place.law_session.fresh()) as session:
                 return state(session)
-            finally:
-                session.close()
         except (Undecidable, Unavailable) as error:
             return str(error)
         finally:
             with suppress(SentinelError):
                 self._runner.discard(self._target.name, ref)
 
-    def _state(self, subject: Subject, compared: Compared) -> Callable[[LawSession], str] | None:
+    def _state(self, subject: Subject, compared: BoundaryDiff) -> Callable[[LawSession], str] | None:
         if compared.differences:
             first = compared.differences[0]
 
@@ -119,8 +113,12 @@ class Since:
                 whole = first.symptom == BESIDE or SETTINGS in first.inputs
                 beside = self._comparison.beside(subject) if whole else False
                 called = session.answers(subject, {"": first.inputs}, beside).answers[""]
-                said = {key: called.beside.get(key) for key in first.details} if first.symptom == BESIDE else {}
-                answer = called.refused.reason if called.refused is not None else said or called.observation or {}
+                beside_answers = (
+                    {key: called.beside.get(key) for key in first.details} if first.symptom == BESIDE else {}
+                )
+                answer = (
+                    called.refused.reason if called.refused is not None else beside_answers or called.observation or {}
+                )
                 like = [s for s in SIDES if same_answers(subject.contract, first.inputs, first.answers[s], answer)]
                 return like[0] if len(like) == 1 else "it answers as neither does"
 
@@ -141,25 +139,22 @@ class Since:
 
 
 def with_commits(
-    comparison: Comparison, found: list[Compared], runner: Runner, store: MirrorStore, tell: Callable[[str], None]
-) -> list[Compared]:
-    """What differs, with the commit with which that came, where it can be had."""
-    named = {subject.name: subject for subject in comparison.subjects}
-    differing = [compared for compared in found if compared.state == "differs"]
-    if not differing:
-        return found
+    comparison: Comparison, results: list[BoundaryDiff], runner: Runner, store: MirrorStore, tell: Callable[[str], None]
+) -> list[BoundaryDiff]:
+    """Give what differs, with the commit with which that came, where it can be had."""
+    subjects = {subject.name: subject for subject in comparison.subjects}
+    if not any(each.state == "differs" for each in results):
+        return results
     try:
         since = Since(comparison, runner, store)
     except SentinelError as error:
-        return [replace(each, no_commit=str(error)) if each.state == "differs" else each for each in found]
-    try:
-        told = []
-        for each in found:
+        return [replace(each, no_commit=str(error)) if each.state == "differs" else each for each in results]
+    with closing(since):
+        dated = []
+        for each in results:
             if each.state == "differs":
                 tell(f"looking for the commit that changed {each.name}")
-                commit, why = since.commit(named[each.name], each)
+                commit, why = since.commit(subjects[each.name], each)
                 each = replace(each, commit=commit, no_commit=why)
-            told.append(each)
-        return told
-    finally:
-        since.close()
+            dated.append(each)
+        return dated

@@ -24,8 +24,8 @@ _ROUNDING = 2.0**-5
 _NAME = re.compile(r"[\w+.-]+")
 
 
-def document(compared: Frameworks, found: Sequence[tuple[Meaning, Row]], interrupted: bool = False) -> dict[str, Any]:
-    """All that is shown to anybody."""
+def document(compared: Frameworks, rows: Sequence[tuple[Meaning, Row]], interrupted: bool = False) -> dict[str, Any]:
+    """Give all that is shown to anybody."""
     targets = sorted(compared.opened.items())
     return {
         "targets": {
@@ -34,7 +34,7 @@ def document(compared: Frameworks, found: Sequence[tuple[Meaning, Row]], interru
         },
         "unavailable": {name: message(why) for name, why in sorted(compared.unavailable.items())},
         "interrupted": interrupted,
-        "rows": [_row(meaning, row) for meaning, row in found],
+        "rows": [_row(meaning, row) for meaning, row in rows],
     }
 
 
@@ -49,7 +49,7 @@ def _row(meaning: Meaning, row: Row) -> dict[str, Any]:
         "classes": row.classes,
         "scenarios": row.scenarios,
         "places": row.places,
-        "batch": _given(batch, frozenset(row.where)),
+        "batch": _scenario_text(batch, frozenset(row.where)),
         "alike": {name: f"{_brief(each.value)}{_settings(each)}" for name, each in row.alike.items()},
         "usual": {name: f"{_brief(each.value)}{_settings(each)}" for name, each in row.usual.items()},
         "coarse": {
@@ -62,7 +62,7 @@ def _row(meaning: Meaning, row: Row) -> dict[str, Any]:
 
 
 def _headline(row: Row) -> str:
-    """Who agrees, in numbers."""
+    """Say who agrees, in numbers."""
     members = list(row.scenarios)
     count = len({name.split()[0] for name in members})
     as_defined = sum(len(group) - 1 for group in row.classes if group[0] == DEFINITION)
@@ -85,20 +85,20 @@ def _separation(item: Separation) -> dict[str, Any]:
         "members": list(item.members),
         "why": why,
         "names": names,
-        "scenario": _given(item.inputs, item.unsaid),
+        "scenario": _scenario_text(item.inputs, item.unsaid),
         "key": item.keys[0],
         "answers": [_brief(item.answers[name].get(item.keys[0])) for name in item.members],
     }
 
 
-def _given(inputs: Inputs, unsaid: frozenset[str]) -> str:
-    given = {name: value for name, value in inputs.items() if value is not None and name not in unsaid}
-    plain = {name: value.nested() if isinstance(value, Tensor) else value for name, value in given.items()}
+def _scenario_text(inputs: Inputs, unsaid: frozenset[str]) -> str:
+    stated = {name: value for name, value in inputs.items() if value is not None and name not in unsaid}
+    plain = {name: value.nested() if isinstance(value, Tensor) else value for name, value in stated.items()}
     return "; ".join(scenario_lines({"scenario": plain}))
 
 
 def _brief(value: Any) -> str:
-    """Numbers to four digits."""
+    """Give numbers to four digits."""
     if isinstance(value, Tensor):
         return _brief(value.nested())
     if isinstance(value, list):
@@ -120,25 +120,25 @@ def _nested(value: Any) -> Any:
 
 
 def _settings(number: Number) -> str:
-    """The settings of an answer that are not those of the batch, or by which option they are a run's default."""
-    said = [
+    """Give the settings of an answer that are not those of the batch, or by which option they are a run's default."""
+    texts = [
         f"{name} = {value[0]} ({value[1]})" if isinstance(value, tuple) else f"{name} = {value}"
         for name, value in number.settings.items()
         if not isinstance(value, Tensor)
     ]
-    return f", with {', '.join(said)}" if said else ""
+    return f", with {', '.join(texts)}" if texts else ""
 
 
-def status(told: Document) -> int:
-    """0 where all that differs is explained, 1 where something is not, 2 where nothing could be compared."""
-    if any(row["unexplained"] for row in told["rows"]):
+def status(table: Document) -> int:
+    """Give 0 where all that differs is explained, 1 where something is not, 2 where nothing could be compared."""
+    if any(row["unexplained"] for row in table["rows"]):
         return 1
-    return 0 if any(row["scenarios"] for row in told["rows"]) else 2
+    return 0 if any(row["scenarios"] for row in table["rows"]) else 2
 
 
-def lines(told: Document) -> Iterator[str]:
-    """For a terminal."""
-    for row in told["rows"]:
+def lines(table: Document) -> Iterator[str]:
+    """Write lines for a terminal."""
+    for row in table["rows"]:
         yield f"{row['title']}: {row['headline']}"
         for group, label in _labelled(row):
             yield f"  {label}:"
@@ -156,12 +156,12 @@ def lines(told: Document) -> Iterator[str]:
         yield from (f"    {name}, in bfloat16: {value}" for name, value in row["coarse"].items())
         yield from (f"  not compared: {name}: {why}" for name, why in row["not_compared"].items())
         yield ""
-    count = sum(row["unexplained"] for row in told["rows"])
-    yield f"{f'{count} unexplained' if count else 'nothing is unexplained'}{'; interrupted' * told['interrupted']}"
+    count = sum(row["unexplained"] for row in table["rows"])
+    yield f"{f'{count} unexplained' if count else 'nothing is unexplained'}{'; interrupted' * table['interrupted']}"
 
 
 def _labelled(row: Document) -> Iterator[tuple[list[str], str]]:
-    """The classes without the definition, each with what it is called."""
+    """Give the classes without the definition, each with what it is called."""
     letters = iter("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
     for group in row["classes"]:
         if group[0] != DEFINITION:
@@ -170,8 +170,8 @@ def _labelled(row: Document) -> Iterator[tuple[list[str], str]]:
             yield group[1:], "as defined"
 
 
-def markdown(told: Document) -> Iterator[str]:
-    """The page."""
+def markdown(table: Document) -> Iterator[str]:
+    """Give the page."""
     yield (
         "# What frameworks mean by one name\n\n"
         "`sentinel compare --all` writes this page. The same scenarios go to every function that is bound to a\n"
@@ -181,16 +181,17 @@ def markdown(told: Document) -> Iterator[str]:
         "finite is not looked at here: that is a law of its own.\n"
     )
     refs = [
-        f"{name} {each['version'] or str(each['commit'])[:9]} ({each['ref']})" for name, each in told["targets"].items()
+        f"{name} {each['version'] or str(each['commit'])[:9]} ({each['ref']})"
+        for name, each in table["targets"].items()
     ]
     yield f"Compared: {', '.join(refs)}.\n"
-    yield from (f"Not compared: {name}: {escaped(reason)}\n" for name, reason in told["unavailable"].items())
+    yield from (f"Not compared: {name}: {escaped(reason)}\n" for name, reason in table["unavailable"].items())
     yield "| | mean the same? | what explains the rest | unexplained |\n| --- | --- | --- | --- |"
-    for row in told["rows"]:
+    for row in table["rows"]:
         names = sorted({name for item in row["apart"] for name in item["names"]})
-        said = ", ".join(f"`{name}`" if _NAME.fullmatch(name) else escaped(name) for name in names)
-        yield f"| {escaped(row['title'])} | {row['headline']} | {said} | {row['unexplained'] or ''} |"
-    for row in told["rows"]:
+        explanations = ", ".join(f"`{name}`" if _NAME.fullmatch(name) else escaped(name) for name in names)
+        yield f"| {escaped(row['title'])} | {row['headline']} | {explanations} | {row['unexplained'] or ''} |"
+    for row in table["rows"]:
         yield f"\n## {escaped(row['title'])}\n"
         yield f"One batch: `{row['batch']}`\n\n" if row["batch"] else ""
         yield "| | means | with the same settings | with its default settings | in bfloat16 |"

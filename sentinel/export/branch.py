@@ -18,9 +18,7 @@ from sentinel.sources.gitbinary import GitError, git_dir_of, run, run_checked
 
 @dataclass(frozen=True)
 class Branch:
-    """:ivar base: the commit that it stands on.
-    :ivar ahead: whether that is the clone's own main, or the older commit that the fix was tried at.
-    """
+    """:ivar ahead: whether that is the clone's own main, or the older commit that the fix was tried at."""
 
     name: str
     commit: str
@@ -34,13 +32,12 @@ def contribute(clone: Path, fix: Fix, main: str) -> Branch:
     It stands on the clone's newest main where the edited files are there what they were when the fix was tried; else on
     the commit at which it was.
 
-    :param main: the name of upstream's branch.
     :raises SentinelError: where this is no clone, has not the commit, or has a branch of that name already.
     """
     if not (clone / ".git").exists():
         raise SentinelError(f"{clone} is no clone; `git clone` upstream's repository there first")
     git_dir = git_dir_of(clone).absolute()
-    name = f"fix/{_slug(fix.bugs[0])}"
+    name = "fix/" + re.sub(r"[^a-z0-9]+", "-", fix.bugs[0].lower()).strip("-")
     if run(git_dir, "rev-parse", "--verify", "--quiet", f"refs/heads/{name}").status == 0:
         raise SentinelError(f"{clone} has a branch {name} already; delete it with `git branch -D {name}`, or keep it")
     if git_objects.commit_of(git_dir, fix.commit) is None:
@@ -50,9 +47,9 @@ def contribute(clone: Path, fix: Fix, main: str) -> Branch:
             return _of_upstream(git_dir, fix, name)
         base = fix.commit
         for ref in (f"refs/remotes/upstream/{main}", f"refs/remotes/origin/{main}", f"refs/heads/{main}"):
-            found = run(git_dir, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
-            if found.status == 0:
-                newest = found.out.decode().strip()
+            tip = run(git_dir, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
+            if tip.status == 0:
+                newest = tip.out.decode().strip()
                 base = newest if _blobs(git_dir, newest, fix) == _blobs(git_dir, fix.commit, fix) else base
                 break
         there = _blobs(git_dir, base, fix)
@@ -67,7 +64,7 @@ def contribute(clone: Path, fix: Fix, main: str) -> Branch:
 
 
 def message(fix: Fix) -> str:
-    """The message of the commit: the subject in the repository's form, what is wrong, why this mends it."""
+    """Write the commit's message: the subject in the repository's form, what is wrong, why this mends it."""
     paragraphs = [textwrap.fill(text.replace("`", ""), 72, break_long_words=False, break_on_hyphens=False)
                   for text in (fix.wrong, fix.fix)]  # fmt: skip
     return "\n\n".join([fix.subject, *paragraphs]) + "\n"
@@ -86,7 +83,7 @@ def _blobs(git_dir: Path, commit: str, fix: Fix) -> dict[str, str]:
 
 
 def _committed(git_dir: Path, base: str, files: Mapping[str, bytes], text: str) -> str:
-    """A commit that is another one but for these files, made beside the work tree and its index."""
+    """Commit these files on top of another commit, beside the work tree and its index."""
     with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
         own = {"GIT_INDEX_FILE": str(Path(folder, "index"))}
 
@@ -106,14 +103,10 @@ def _committed(git_dir: Path, base: str, files: Mapping[str, bytes], text: str) 
 
 def _who(git_dir: Path) -> dict[str, str]:
     """Who commits, as the user's own git says: Sentinel's git does not read the user's configuration."""
-    found: dict[str, str] = {}
+    identity: dict[str, str] = {}
     for name, setting in (("NAME", "user.name"), ("EMAIL", "user.email")):
-        said = run(git_dir, "config", setting, environment={"GIT_CONFIG_GLOBAL": os.path.expanduser("~/.gitconfig")})
-        if said.status:
+        value = run(git_dir, "config", setting, environment={"GIT_CONFIG_GLOBAL": os.path.expanduser("~/.gitconfig")})
+        if value.status:
             raise SentinelError(f"git does not know who commits; say so with `git config --global {setting} ...`")
-        found |= dict.fromkeys((f"GIT_AUTHOR_{name}", f"GIT_COMMITTER_{name}"), said.out.decode().strip())
-    return found
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+        identity |= dict.fromkeys((f"GIT_AUTHOR_{name}", f"GIT_COMMITTER_{name}"), value.out.decode().strip())
+    return identity

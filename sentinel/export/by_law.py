@@ -14,9 +14,9 @@ from sentinel.worker.tensors import build, observe
 
 
 def judged_by_law(
-    law: Law, contract: Contract, case: Mapping[str, Any], found: Mapping[str, Any]
+    law: Law, contract: Contract, case: Mapping[str, Any], observation: Mapping[str, Any]
 ) -> tuple[str, dict[str, Any]]:
-    """(status, value of each address): where the law is broken, that is the bug.
+    """Give (status, value of each address): where the law is broken, that is the bug.
 
     :raises CouldNotRun: where it does not apply.
     """
@@ -24,16 +24,16 @@ def judged_by_law(
     if law.needs_oracle and contract.oracle is not None:
         oracle = {name: _reference(contract, inputs) for name, inputs in variants.items()}
     recipe: Any = SimpleNamespace(variants=variants)
-    measured: Any = SimpleNamespace(observation=found, oracle=oracle)
+    measured: Any = SimpleNamespace(observation=observation, oracle=oracle)
     verdict, broken = by_law(law, recipe, measured, contract)
     if verdict.name == "inconclusive":
         raise CouldNotRun(verdict.reason)
-    values = {f"{name}.{key}" if name else key: item for name, row in found.items() for key, item in row.items()}
+    values = {f"{name}.{key}" if name else key: item for name, row in observation.items() for key, item in row.items()}
     return verdict.name, {**values, **({"broken": [item.detail for item in broken]} if broken else {})}
 
 
 def _reference(contract: Contract, inputs: Mapping[str, Any]) -> Any:
-    """What the contract's measure observes of its float64 reference."""
+    """Measure the contract's float64 reference."""
     import torch
 
     def double(value: Any) -> Any:
@@ -41,9 +41,9 @@ def _reference(contract: Contract, inputs: Mapping[str, Any]) -> Any:
             return value.detach().double().requires_grad_(value.requires_grad)
         return [double(item) for item in value] if isinstance(value, list) else value
 
-    def reference(**given: Any) -> Any:
+    def reference(**inputs: Any) -> Any:
         assert contract.oracle is not None
-        return contract.oracle(given)
+        return contract.oracle(inputs)
 
     live = {key: double(build(item, str)) for key, item in inputs.items()}
     return {key: observe(item) for key, item in contract.measure(reference, live).items()}

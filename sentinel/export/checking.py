@@ -57,7 +57,7 @@ _FLAGS = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLIN
 _PASSED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ")
 
 
-def said_by(
+def output_of(
     command: list[str],
     folder: Path,
     readable: Sequence[Path],
@@ -65,16 +65,15 @@ def said_by(
     timeout: float,
     contained: bool = True,
 ) -> str | None:
-    """What a Python command prints, run in a folder of its own; None where it does not end in time.
+    """Run a Python command in a folder of its own, and give what it prints; None where it does not end in time.
 
     :param command: begins with an interpreter; where that is another than ours it sees its own packages too.
     :param environment: beside the little of the user's own that is passed on.
-    :param contained: whether strictly contained, with these readable.
     """
     if contained:
         own = command[0] == sys.executable
         command = contained_command(command, folder, *readable, memory=Options.memory)
-        command = command if own else bubblewrap.wrapped(command, [str(folder), *map(str, readable)])
+        command = command if own else bubblewrap.wrap(command, [str(folder), *map(str, readable)])
     passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
     try:
         return subprocess.run(
@@ -99,7 +98,6 @@ class Tried:
 
     :ivar status: what a runner prints as its status, ``passed`` or ``failed`` of a test; empty where it broke down or
         could not run.
-    :ivar output: standard output.
     :ivar needs: the packages that it says it needs.
     """
 
@@ -148,16 +146,16 @@ class Environment:
             for name, text in {**files, "trial.py": _TRIAL}.items():
                 Path(folder, name).write_text(text, encoding="utf-8")
             command = [*prefix, f"{folder}/trial.py", json.dumps(job)]
-            said = said_by(command, Path(folder), readable, environment, limit, contained)
-        if said is None:
+            output = output_of(command, Path(folder), readable, environment, limit, contained)
+        if output is None:
             return [(Tried("", "", f"no answer within {limit:g} s"), None)] * len(checkouts)
-        parts = said.split(mark)
+        parts = output.split(mark)
         if len(parts) != 2 * len(checkouts) + 1:
-            return [(_broken(said), None)] * len(checkouts)
+            return [(_broken(output), None)] * len(checkouts)
         return [(_of_runner(parts[n]), _of_test(parts[n + 1]) if test else None) for n in range(0, len(parts) - 1, 2)]
 
     def _linked(self, names: tuple[str, ...]) -> Path:
-        """A folder of links to what these distributions, and those that they require, have installed."""
+        """Link what these distributions, and those that they require, have installed into a folder."""
         folder = Path(self._folder.name, "-".join(names))
         if not folder.exists():
             made = Path(tempfile.mkdtemp(dir=self._folder.name))
@@ -171,7 +169,7 @@ class Environment:
 
 
 def distribution_of(package: str) -> str | None:
-    """The installed distribution that an import of this name finds; None where there is none."""
+    """Give the installed distribution that an import of this name finds; None where there is none."""
     return next(iter(_distributions().get(package, ())), None)
 
 
@@ -185,41 +183,41 @@ def _installed_by(names: tuple[str, ...]) -> dict[str, Path]:
     """Top-level name -> where it lies, of these distributions and of all that they require."""
     from packaging.requirements import Requirement
 
-    queue, seen, found = list(names), set[str](), dict[str, Path]()
+    queue, distributions, places = list(names), set[str](), dict[str, Path]()
     while queue:
         try:
             distribution = metadata.distribution(queue.pop())
         except metadata.PackageNotFoundError:  # required, and done without
             continue
-        if distribution.name in seen:
+        if distribution.name in distributions:
             continue
-        seen.add(distribution.name)
+        distributions.add(distribution.name)
         for top in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
-            found[top] = Path(str(distribution.locate_file(top)))
+            places[top] = Path(str(distribution.locate_file(top)))
         for line in distribution.requires or ():
             required = Requirement(line)
             if required.marker is None or required.marker.evaluate({"extra": ""}):
                 queue.append(required.name)
-    return {top: place for top, place in found.items() if not top.endswith(".pth")}
+    return {top: place for top, place in places.items() if not top.endswith(".pth")}
 
 
-def _of_runner(said: str) -> Tried:
-    """What a runner printed last; the target may have printed before."""
+def _of_runner(output: str) -> Tried:
+    """Parse a runner's answer, the last thing printed; the target may have printed before."""
     try:
-        start = said.rindex('{\n "bug_id"')
-        answer, end = json.JSONDecoder().raw_decode(said, start)
+        start = output.rindex('{\n "bug_id"')
+        answer, end = json.JSONDecoder().raw_decode(output, start)
         status, reason, needs = (answer.get(key, "") for key in ("status", "reason", "needs"))
         if status == "could not run":
-            return Tried("", said, str(reason), tuple(map(str, needs)))
-        return Tried(str(status), said[start:end])
+            return Tried("", output, str(reason), tuple(map(str, needs)))
+        return Tried(str(status), output[start:end])
     except (ValueError, TypeError, AttributeError, RecursionError):
-        return _broken(said)
+        return _broken(output)
 
 
-def _of_test(said: str) -> Tried:
-    status = {"0": "passed", "1": "failed"}.get(said.rstrip().rpartition("\n")[2])
-    return Tried(status, said) if status else _broken(said)
+def _of_test(output: str) -> Tried:
+    status = {"0": "passed", "1": "failed"}.get(output.rstrip().rpartition("\n")[2])
+    return Tried(status, output) if status else _broken(output)
 
 
-def _broken(said: str) -> Tried:
-    return Tried("", said, said.strip().splitlines()[-1] if said.strip() else "it said nothing")
+def _broken(output: str) -> Tried:
+    return Tried("", output, output.strip().splitlines()[-1] if output.strip() else "it said nothing")

@@ -34,7 +34,6 @@ class Contribution:
     """What the pages are made of.
 
     :ivar recipes: those of the root; the first gives the page its name.
-    :ivar fix: None where no patch of ours was tried.
     :ivar document: what ``evidence.json`` holds.
     :ivar diff: the patch but for its tests, with as many lines around it as the page shows.
     :ivar guilty: the lines with the bug: file, first line, last line, text.
@@ -55,7 +54,7 @@ class Contribution:
 def documented(
     bundles: Sequence[Bundle], fix: Fix | None, tried: FixTrial | None, others: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """What ``evidence.json`` holds: each decision's whole evidence, and what was tried beside it."""
+    """Make the document of ``evidence.json``: each decision's whole evidence, and what was tried beside it."""
     first = bundles[0]
     runner = {side.name: side.tried.status or side.tried.problem for side in first.sides if side.tried is not None}
     return {
@@ -73,7 +72,7 @@ def documented(
 
 
 def contribution(document: Mapping[str, Any], catalog: Catalog, store: MirrorStore) -> Contribution:
-    """The contribution that a document describes, as the recipes and fixes of today have its prose.
+    """Give the contribution that a document describes, as the recipes and fixes of today have its prose.
 
     :raises SentinelError: where its recipe or its fix is another one here, or is not here.
     """
@@ -101,20 +100,17 @@ def _guilty(fix: Fix, store: MirrorStore) -> tuple[tuple[str, int, int, str], ..
     mirror = store.path(fix.target)
     listed, _ = git_objects.listing(mirror, fix.commit, [file for file, _, _ in fix.guilty])
     blobs = {entry.path: entry.blob for entry in listed}
-    found = []
+    passages = []
     for file, first, last in fix.guilty:
         if file not in blobs:
             raise SentinelError(f"{fix.path}: {file} is not there at {fix.commit[:12]}")
         text = next(git_objects.contents(mirror, [blobs[file]]))[1].decode("utf-8", "replace")
-        found.append((file, first, last, "\n".join(text.splitlines()[first - 1 : last])))
-    return tuple(found)
+        passages.append((file, first, last, "\n".join(text.splitlines()[first - 1 : last])))
+    return tuple(passages)
 
 
 def load_contribution(file: Path) -> dict[str, Any] | None:
-    """The document of a contribution; None where the file is something else.
-
-    :raises SentinelError: where it is one that cannot be read.
-    """
+    """Give the document of a contribution; None where the file is something else."""
     try:
         document = parse(file)
     except SentinelError:
@@ -133,13 +129,13 @@ def load_contribution(file: Path) -> dict[str, Any] | None:
 
 
 def related(ledger: Ledger, recipe: Recipe, fix: Fix) -> list[dict[str, Any]]:
-    """What a recipe says at the newest heads of others' pull requests that change lines of its boundary's function.
+    """Run a recipe at the newest heads of others' pull requests that change lines of its boundary's function.
 
     A head at which it is ``fixed`` is a report of the bug, whatever its words are, if the bug was where it began.
     """
-    said = {"mends": "fixed", "absent": ABSENT}
+    verdicts = {"mends": "fixed", "absent": ABSENT}
     return [
-        {"pull": head.pull, "commit": head.commit, "verdict": said.get(head.verdict, head.verdict)}
+        {"pull": head.pull, "commit": head.commit, "verdict": verdicts.get(head.verdict, head.verdict)}
         for head in heads(ledger, [recipe], MOST_HEADS)
         if head.commit not in ("", fix.head)
     ]

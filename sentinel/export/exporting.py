@@ -39,12 +39,7 @@ def test_{name}():
 
 @dataclass(frozen=True)
 class Side:
-    """One revision.
-
-    :ivar name: ``base`` or ``head``.
-    :ivar tried: what the runner did there, where it was tried.
-    :ivar tested: what the regression test did there.
-    """
+    """``base`` or ``head``: its decision, and what the runner and the test did there, where they were tried."""
 
     name: str
     decision: Decision
@@ -57,8 +52,6 @@ class Bundle:
     """What is exported of a bug.
 
     :ivar runner: None where there is none: then :attr:`reason` says why.
-    :ivar test: the regression test, or empty.
-    :ivar reason: what is missing or wrong.
     """
 
     recipe: Recipe
@@ -90,7 +83,7 @@ def _snake(text: str) -> str:
 
 
 def _problem(side: Side) -> str:
-    """What an exported file says other than the evidence."""
+    """Say where an exported file disagrees with the evidence."""
     verdict = side.decision.verdict.name
     if side.tried is not None and side.tried.status != verdict:
         return f"the runner says {side.tried.status or side.tried.problem} at {side.name}, the evidence {verdict}"
@@ -118,10 +111,7 @@ class Exporter:
         self._environment.close()
 
     def export(self, recipe: Recipe, base: Ref, head: Ref | None, check: bool = True) -> Bundle:
-        """Decide at both revisions, and write down how.
-
-        :param check: try the runner and the test at both.
-        """
+        """Decide at both revisions, and write down how."""
         sides = []
         for name, ref in (("base", base), *([("head", head)] if head is not None else [])):
             self._tell(f"{recipe.bug_id} at {ref.short}")
@@ -166,7 +156,8 @@ class Exporter:
         """With what the runner and the test do; where the runner names packages that it needs, with these."""
         sides = [side for side in bundle.sides if side.decision.checkout is not None]
         checkouts = [side.decision.checkout.path for side in sides if side.decision.checkout is not None]
-        contained = all(_is_contained(side) for side in sides if side.decision.measurement)
+        measured = [side.decision.environment for side in sides if side.decision.measurement]
+        contained = all(there is not None and there.sandbox == "strict" for there in measured)
         for _ in range(_MOST_NEEDED):
             assert bundle.runner is not None
             self._tell(f"trying the runner and the test of {bundle.recipe.bug_id}")
@@ -176,10 +167,10 @@ class Exporter:
             made = [replace(side, tried=one, tested=two) for side, (one, two) in zip(sides, answers)]
             bundle = replace(bundle, sides=tuple(made))
             missing = [name for tried, _ in answers for name in tried.needs]
-            had = {name: place for name in missing if (place := distribution_of(name)) is not None}
-            if not had.keys() - question.needs.keys():
+            distributions = {name: place for name in missing if (place := distribution_of(name)) is not None}
+            if not distributions.keys() - question.needs.keys():
                 break
-            question = replace(question, needs={**question.needs, **had})
+            question = replace(question, needs={**question.needs, **distributions})
             bundle = replace(bundle, runner=runner(question))
         self._needs[(question.recipe.target, question.recipe.boundary)] = dict(question.needs)
         return bundle
@@ -193,14 +184,8 @@ def _test_of(recipe: Recipe) -> str:
 
 
 def _revision(decision: Decision) -> str:
-    """What everybody can call it: where it is a working tree, nothing of this machine."""
+    """Name the revision as everybody can; of a working tree, nothing of this machine."""
     if decision.checkout is not None and decision.checkout.patched:
         return f"git:{decision.checkout.commit} with its fix"
     commit = decision.checkout.commit if decision.checkout is not None and not decision.checkout.dirty else None
     return f"git:{commit}" if commit else str(decision.ref) if decision.ref.kind == "pypi" else decision.ref.kind
-
-
-def _is_contained(side: Side) -> bool:
-    """Whether to contain what is tried, as what was measured was."""
-    environment = side.decision.environment
-    return environment is not None and environment.sandbox == "strict"

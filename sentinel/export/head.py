@@ -62,21 +62,21 @@ def variants_of(case: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def find(path: str, roots: tuple[str, ...]) -> tuple[Any, Any, type | None]:
-    """(module, object, class that holds it) of a dotted path.
+    """Find a dotted path in the checkout: (module, object, class that holds it).
 
     :raises DriftError: where the checkout has nothing there.
     """
     name = module_of(path, roots)
     if name is None:
         raise DriftError(f"{path} is not in this checkout")
-    module = found = import_whole(name)
+    module = value = import_whole(name)
     owner = None
     for attribute in path.split(".")[len(name.split(".")) :]:
-        owner = found if isinstance(found, type) else None
-        if not hasattr(found, attribute):
+        owner = value if isinstance(value, type) else None
+        if not hasattr(value, attribute):
             raise DriftError(f"{path} is not in this checkout")
-        found = getattr(found, attribute)
-    return module, found, owner
+        value = getattr(value, attribute)
+    return module, value, owner
 
 
 def has(path: str, roots: tuple[str, ...]) -> bool:
@@ -107,7 +107,7 @@ def packages(names: Iterable[str]) -> list[str]:
 
 
 def boundary_of(case: Mapping[str, Any], roots: tuple[str, ...], call: Callable[..., Any] | None) -> Boundary:
-    """The real function, found in the checkout under the first of its paths that is there."""
+    """Find the real function in the checkout, under the first of its paths that is there."""
     paths = case["boundary"]
     for path in paths:
         try:
@@ -123,7 +123,7 @@ def boundary_of(case: Mapping[str, Any], roots: tuple[str, ...], call: Callable[
 def measured(
     case: Mapping[str, Any], measure: Callable[..., Any], call: Callable[..., Any] | None
 ) -> tuple[Boundary, dict[str, Any], list[str]]:
-    """The boundary, what it answers to each variant of the scenario, and the packages that were missing all the same.
+    """Call the boundary on each variant: (boundary, observation of each, packages that were stubbed).
 
     :raises CouldNotRun: where that cannot be said here.
     """
@@ -151,13 +151,13 @@ def measured(
         boundary = boundary_of(case, roots, call)
         settle("cpu")
         state().probing = True
-        found = {}
+        observation = {}
         for name, inputs in variants_of(case).items():
             live = {key: build(item, lambda path: find(path, roots)[1]) for key, item in inputs.items()}
-            found[name] = {key: observe(item) for key, item in measure(boundary, live).items()}
+            observation[name] = {key: observe(item) for key, item in measure(boundary, live).items()}
         if state().used:  # the checkout may have caught the refusal: what it computed then is not its answer
             raise CouldNotRun(f"{', '.join(state().used)}: used, and not installed", packages(state().used))
-        return boundary, found, sorted({name for given in stubs.given.values() for name in given})
+        return boundary, observation, sorted({name for names in stubs.missing.values() for name in names})
     except CouldNotRun:
         raise
     except AbsentError as error:
@@ -170,7 +170,7 @@ def measured(
         raise CouldNotRun(f"it is not for Python {sys.version.split()[0]}: {error}") from error
     except (Exception, SystemExit) as error:
         # A stub that was asked something while modules were imported said no: what follows from that may show here.
-        stubbed = state().used or [name for given in stubs.given.values() for name in given]
+        stubbed = state().used or [name for names in stubs.missing.values() for name in names]
         reason = f"{type(error).__name__}: {error}" + ", perhaps for want of a package" * bool(stubbed)
         raise CouldNotRun(reason, packages(stubbed)) from error
     finally:
@@ -178,8 +178,8 @@ def measured(
         builtins.__import__ = stubs._import
 
 
-def judged(case: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """(status, value of each address): all right is ``fixed``, all those of the bug ``reproduced``.
+def judged(case: Mapping[str, Any], observation: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Judge by expected values: (status, value of each address).
 
     :raises CouldNotRun: where the boundary does not give what is expected of it, or gives what is both.
     """
@@ -188,7 +188,7 @@ def judged(case: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, dict
     for side in ("expected_unpatched", "expected_fixed"):
         values = {key: Expected(row["value"], Tolerance(**row.get("tolerance", {}))) for key, row in case[side].items()}
         setattr(expected, side, values)
-    verdict, comparisons = by_expectation(expected, found)
+    verdict, comparisons = by_expectation(expected, observation)
     if verdict.name == "inconclusive":
         raise CouldNotRun(verdict.reason)
     return verdict.name, {item.key: item.observed for item in comparisons}
@@ -200,11 +200,11 @@ def validated(
     call: Callable[..., Any] | None,
     judge: Callable[..., Any] = judged,
 ) -> dict[str, Any]:
-    """The answer as it is printed: which code was measured, what it answered, and which values these are."""
+    """Give the answer that is printed: which code was measured, its values, and whose these are."""
     answer: dict[str, Any] = {"bug_id": case["bug_id"]}
     try:
-        boundary, found, stubbed = measured(case, measure, call)
-        status, values = judge(case, found)
+        boundary, observation, stubbed = measured(case, measure, call)
+        status, values = judge(case, observation)
     except CouldNotRun as error:
         reason = str(error)
         if error.needs:

@@ -9,16 +9,21 @@ from __future__ import annotations
 import math
 import re
 import urllib.parse
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from textwrap import dedent
 from typing import Any
 
-from sentinel.errors import REPOSITORY
+from sentinel.errors import REPOSITORY, SentinelError
 from sentinel.export.contribution import ABSENT, MOST_HEADS, Contribution
+from sentinel.export.exporting import Bundle
 from sentinel.export.trying import elsewhere
 from sentinel.reports.escaping import message, visible
+from sentinel.reports.evidence import dumps
 from sentinel.reports.explain import scenario_lines
 from sentinel.reports.markdown import escaped, unlinked
 from sentinel.reports.numbers import Row, apart, flat, in_digits, plain, wrong
+from sentinel.reports.store import own, write_below
 
 #: Lines of the page, and of the comment.
 LONGEST, LONGEST_COMMENT = 150, 40
@@ -28,8 +33,8 @@ ROWS = 12
 
 
 def page(made: Contribution) -> str:
-    """The page. Where it would be too long the patch's tests are left to the branch, then the inputs are one line, then
-    they are left to the runner."""
+    """Write the page. Where it would be too long, the patch's tests are left to the branch, then the inputs are one
+    line, then they are left to the runner."""
     for tests, inputs in ((True, "\n"), (False, "\n"), (False, "; "), (False, "")):
         text = "\n".join(_sections(made, tests, inputs))
         if text.count("\n") <= LONGEST:
@@ -42,7 +47,7 @@ def title(made: Contribution) -> str:
 
 
 def _heading(made: Contribution) -> str:
-    return re.sub(r"&#(91|93);", lambda found: "\\" + chr(int(found[1])), prose(title(made)))
+    return re.sub(r"&#(91|93);", lambda match: "\\" + chr(int(match[1])), prose(title(made)))
 
 
 def _sections(made: Contribution, tests: bool, inputs: str) -> Iterator[str]:
@@ -74,16 +79,16 @@ def _wrong(made: Contribution) -> Iterable[str]:
 def _cause(made: Contribution) -> Iterable[str]:
     yield "## Root cause\n"
     if made.fix is None:
-        told = made.recipe.document.get("root_cause")
-        yield f"{sentence(str(told))}\n" if told else ""
-        found = _first(made)["boundary"]
-        if found["file"] and found["line"]:
-            yield f"{code(found['found'])}: {_permalink(made, found['file'], found['line'], found['end_line'])}\n"
+        cause = made.recipe.document.get("root_cause")
+        yield f"{sentence(str(cause))}\n" if cause else ""
+        place = _first(made)["boundary"]
+        if place["file"] and place["line"]:
+            yield f"{code(place['found'])}: {_permalink(made, place['file'], place['line'], place['end_line'])}\n"
         return
     yield sentence(made.fix.cause) + "\n"
     for file, first, last, text in made.guilty:
         yield f"{_permalink(made, file, first, last)}:\n"
-        yield fenced(_dedented(text), "python")
+        yield fenced(dedent(text), "python")
 
 
 #: Lines of a patch that a page shows whole.
@@ -92,8 +97,8 @@ _LONGEST_DIFF = 60
 
 def _fix(made: Contribution, tests: bool) -> Iterable[str]:
     yield "## Fix\n"
-    told = made.fix.fix if made.fix else made.recipe.document.get("fix")
-    yield f"{sentence(str(told))}\n" if told else ""
+    text = made.fix.fix if made.fix else made.recipe.document.get("fix")
+    yield f"{sentence(str(text))}\n" if text else ""
     if made.fix and made.fix.head:
         yield fenced(_of_guilty(made).rstrip("\n"), "diff")
         commit = f"{made.target.repository.removesuffix('.git')}/commit/{made.fix.head}"
@@ -105,24 +110,24 @@ def _fix(made: Contribution, tests: bool) -> Iterable[str]:
             yield "These are the hunks at the lines above; the branch has the others.\n"
         for edit in made.fix.tests:
             if "def test" in edit.new and tests:
-                yield f"Tested in {code(edit.file)}:\n\n" + fenced(_dedented(edit.new.strip("\n")), "python")
+                yield f"Tested in {code(edit.file)}:\n\n" + fenced(dedent(edit.new.strip("\n")), "python")
             elif "def test" in edit.new:
                 yield f"The regression test is in the branch, in {code(edit.file)}.\n"
 
 
 def _of_guilty(made: Contribution) -> str:
-    """The hunks of a fix that touch lines with the bug: of upstream's own the rest may be anything."""
-    found, file = [], ""
+    """Give the hunks of a fix that touch lines with the bug: of upstream's own the rest may be anything."""
+    hunks, file = [], ""
     for part in re.split(r"(?m)^(?=diff --git |@@ )", made.diff):
         header = re.search(r"(?m)^--- a/(.*)$", part)
         if header:
-            file, told = header[1], part[header.start() :]
+            file, preamble = header[1], part[header.start() :]
         elif hunk := re.match(r"@@ -(\d+)(?:,(\d+))?", part):
             first, last = int(hunk[1]), int(hunk[1]) + int(hunk[2] or 1) - 1
             if any(name == file and start <= last and first <= end for name, start, end, _ in made.guilty):
-                found += [told, part]
-                told = ""
-    return "".join(found)
+                hunks += [preamble, part]
+                preamble = ""
+    return "".join(hunks)
 
 
 def _reach(made: Contribution) -> Iterable[str]:
@@ -135,24 +140,24 @@ def _reach(made: Contribution) -> Iterable[str]:
 
 
 def _numbers(made: Contribution, most: int) -> Iterable[str]:
-    """One table: of each bug of the root the first few numbers, below the function that has it."""
+    """Write one table: the first few numbers of each bug of the root, below the function that has it."""
     yield "## Numbers\n"
-    bugs = {bug: (sides, *found) for bug, sides in made.document["bugs"].items() if (found := _rows(sides))[0]}
+    bugs = {bug: (sides, *numbers) for bug, sides in made.document["bugs"].items() if (numbers := _rows(sides))[0]}
     after = "with the fix" if made.fix and made.fix.edits else "at the fix"
-    functions = [_short(_one(sides)["boundary"]["written"]) for sides, *_ in bugs.values()]
+    functions = [_short(sides["base"]["boundary"]["written"]) for sides, *_ in bugs.values()]
     for place, (bug, (sides, rows, count)) in enumerate(bugs.items()):
         other = [name for name in sides if name != "base"]
         if not place:
             columns = ["function", "number", "with the bug", "right", *([after] if other else [])]
             yield f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}"
         which = f" ({code(bug)})" if functions.count(functions[place]) > 1 else ""
-        told = f"{functions[place]}{which}: {len(rows)} of {count} differ"
+        label = f"{functions[place]}{which}: {len(rows)} of {count} differ"
         for key, *values in rows[: max(1, most // len(bugs))]:
             texts = apart(*values[:2]) + ([in_digits(values[2])] if other else [])
             if other and values[2] == values[1]:
                 texts[2] = texts[1]
-            yield f"| {' | '.join([told, *map(code, (key, *texts))])} |"
-            told = ""
+            yield f"| {' | '.join([label, *map(code, (key, *texts))])} |"
+            label = ""
     yield ""
 
 
@@ -190,25 +195,28 @@ def _checked(made: Contribution) -> Iterable[str]:
 
 
 def checks(made: Contribution) -> Iterator[str]:
-    """What was tried, a line of Markdown each."""
-    told: dict[str, list[str]] = {}
+    """Write each check as a line of Markdown."""
+    by_verdict: dict[str, list[str]] = {}
     for bug, sides in made.document["bugs"].items():
-        told.setdefault(", ".join(f"{side['verdict']} at {_revision(side)}" for side in sides.values()), []).append(bug)
-    for said, bugs in told.items():
-        yield f"{_and(map(code, bugs))}: {said}."
+        by_verdict.setdefault(
+            ", ".join(f"{side['verdict']} at {_revision(side)}" for side in sides.values()), []
+        ).append(bug)
+    for verdicts, bugs in by_verdict.items():
+        yield f"{_and(map(code, bugs))}: {verdicts}."
     runner = made.document["runner"]
     if runner and runner["sides"]:
         names = {"base": "without the fix", "head": "with it"} if made.fix else {}
-        said = ", ".join(f"{code(status)} {names.get(name, f'at {name}')}" for name, status in runner["sides"].items())
-        yield f"`run_validation.py`, tried in an environment of {_and(runner['packages'])}: {said}."
+        sides = runner["sides"].items()
+        statuses = ", ".join(f"{code(status)} {names.get(name, f'at {name}')}" for name, status in sides)
+        yield f"`run_validation.py`, tried in an environment of {_and(runner['packages'])}: {statuses}."
     if made.document["tried"]:
         yield from _tried(made, made.document["tried"])
     related = made.document["related"]
     if related:
         pulls: dict[str, list[str]] = {}
         for item in related:
-            known = item["verdict"] in ("fixed", "reproduced", ABSENT)
-            pulls.setdefault(item["verdict"] if known else "undecided", []).append(f"#{item['pull']}")
+            is_verdict = item["verdict"] in ("fixed", "reproduced", ABSENT)
+            pulls.setdefault(item["verdict"] if is_verdict else "undecided", []).append(f"#{item['pull']}")
         newest = "newest " if len(related) == MOST_HEADS else ""
         several = f"The {len(related)} {newest}pull requests that change lines of this function were run at their heads"
         one = "The one pull request that changes lines of this function was run at its head"
@@ -231,51 +239,53 @@ def checks(made: Contribution) -> Iterator[str]:
 
 
 def _tried(made: Contribution, tried: Mapping[str, Any]) -> Iterator[str]:
-    tried = {name: dict(sorted(said.items())) if isinstance(said, Mapping) else said for name, said in tried.items()}
+    tried = {
+        name: dict(sorted(result.items())) if isinstance(result, Mapping) else result for name, result in tried.items()
+    }
     others = tried["others"]  # sorted as evidence.json is: a page made from that has to be the same
     also = ""
-    for before, after, told in (
+    for before, after, words in (
         ("reproduced", "fixed", "fixed too"),
         ("unavailable", "fixed", "its new code does not have"),
     ):
         if bugs := [bug for bug, names in others.items() if tuple(names) == (before, after)]:
-            also += f"; {told}: {', '.join(map(code, bugs))}"
+            also += f"; {words}: {', '.join(map(code, bugs))}"
     yield f"{len(others)} other known bugs of {made.target.name}: each is there, or is not, as before{also}."
-    for boundary, said in tried["boundaries"].items():
+    for boundary, result in tried["boundaries"].items():
         name = _short(boundary)
-        parts = [f"on {said['mended'] or 'none'} the bug shows without the fix"]
-        if said["unjudged"]:
-            parts.append(f"on {said['unjudged']} more nothing differs but outputs that the bug makes wrong")
-        if said["refused"]:
-            parts.append(f"{said['refused']} are refused, with the fix as without")
-        rest = "all of them" if said["outside"] == said["scenarios"] else f"the other {said['outside']}"
-        parts.append(f"on {rest} {_same(float(said['largest_difference']))}")
-        yield f"{said['scenarios']} drawn inputs of {name}: {'; '.join(parts)}."
-        for bug in sorted(set(said.get("uncovered", {}).values())):
+        parts = [f"on {result['mended'] or 'none'} the bug shows without the fix"]
+        if result["unjudged"]:
+            parts.append(f"on {result['unjudged']} more nothing differs but outputs that the bug makes wrong")
+        if result["refused"]:
+            parts.append(f"{result['refused']} are refused, with the fix as without")
+        rest = "all of them" if result["outside"] == result["scenarios"] else f"the other {result['outside']}"
+        parts.append(f"on {rest} {_same(float(result['largest_difference']))}")
+        yield f"{result['scenarios']} drawn inputs of {name}: {'; '.join(parts)}."
+        for bug in sorted(set(result.get("uncovered", {}).values())):
             yield f"{name}: on some the fix lets {code(bug)} show, another bug that is there without it too."
     yield from (f"Against it: {prose(problem)}." for problem in tried["problems"])
     drawn, functions, most = elsewhere(tried)
     yield f"{drawn} drawn inputs of {functions} other functions: {_same(most)}."
-    for test, said in tried["regression"].items():
+    for test, result in tried["regression"].items():
         name = code(test.rpartition("::")[2])
-        if said["without"] == "did not run":
-            yield f"The regression test {name} was not run here: {code(said['reason'])}."
+        if result["without"] == "did not run":
+            yield f"The regression test {name} was not run here: {code(result['reason'])}."
         else:
-            how = f", run with {code(said['option'])}" if "option" in said else ""
-            yield f"The regression test {name} {said['without']} without the fix and {said['with']} with it{how}."
-    for file, said in tried["tests"].items():
-        if "outcomes" in said:
+            how = f", run with {code(result['option'])}" if "option" in result else ""
+            yield f"The regression test {name} {result['without']} without the fix and {result['with']} with it{how}."
+    for file, result in tried["tests"].items():
+        if "outcomes" in result:
             counts = [
                 f"{b} {name}" if a == b else f"{b} {name}, {a} with the fix{' and its tests' if a > b else ''}"
-                for name, (b, a) in sorted(said["outcomes"].items())
+                for name, (b, a) in sorted(result["outcomes"].items())
             ]
-            same = all(b == a for b, a in said["outcomes"].values())
-            how = f", run with {code(said['option'])}" if "option" in said else ""
+            same = all(b == a for b, a in result["outcomes"].values())
+            how = f", run with {code(result['option'])}" if "option" in result else ""
             yield f"{code(file)}: {', '.join(counts)}{', the same with the fix' if same else ''}{how}."
     idle: dict[str, list[str]] = {}
-    for file, said in tried["tests"].items():
-        if "not_runnable" in said:
-            idle.setdefault(said["not_runnable"], []).append(code(file))
+    for file, result in tried["tests"].items():
+        if "not_runnable" in result:
+            idle.setdefault(result["not_runnable"], []).append(code(file))
     for why, files in idle.items():
         yield f"{_and(files)} could not run where this was tried: {code(why)}."
 
@@ -304,17 +314,12 @@ def _and(names: Iterable[str]) -> str:
 
 
 def _short(boundary: str) -> str:
-    """A function by its own name, a method with its class."""
+    """Give a function by its own name, a method with its class."""
     return code(re.sub(r"^.*?((?:[A-Z]\w*\.)?\w+)(?=$|\()", r"\1", boundary))
 
 
-def _one(sides: Mapping[str, Any]) -> Mapping[str, Any]:
-    side: Mapping[str, Any] = sides["base"]
-    return side
-
-
 def _first(made: Contribution) -> Mapping[str, Any]:
-    """The first measured side of the first bug."""
+    """Give the first measured side of the first bug."""
     sides = made.document["bugs"][made.recipe.bug_id]
     return next((side for side in sides.values() if side["observation"]), sides["base"])
 
@@ -340,17 +345,11 @@ def _permalink(made: Contribution, file: str, first: int, last: int | None) -> s
     return f"[{code(place)}]({repository}/blob/{commit}/{urllib.parse.quote(file)}#{anchor})"
 
 
-def _dedented(text: str) -> str:
-    import textwrap
-
-    return textwrap.dedent(text)
-
-
 # -- a comment ---------------------------------------------------------------------------------------------------------
 
 
 def comment(made: Contribution) -> str:
-    """What fits into a thread: what is wrong, where, the numbers, the fix in a sentence, how to see it."""
+    """Write what fits into a thread: what is wrong, where, the numbers, the fix in a sentence, how to see it."""
     for rows in (6, 3, 1):
         text = "\n".join(_comment(made, rows))
         if text.count("\n") <= LONGEST_COMMENT:
@@ -368,9 +367,9 @@ def _comment(made: Contribution, rows: int) -> Iterator[str]:
         made.recipes[:1], made.target, made.fix, {**made.document, "bugs": {bug: made.document["bugs"][bug]}}
     )
     yield from list(_numbers(one, rows))[1:]
-    told = made.fix.fix if made.fix else made.recipe.document.get("fix")
-    if told:
-        yield f"Fix: {sentence(str(told))}\n"
+    fix = made.fix.fix if made.fix else made.recipe.document.get("fix")
+    if fix:
+        yield f"Fix: {sentence(str(fix))}\n"
     if made.document["runner"]:
         yield "The attached script calls the function in a checkout (exit status 1 with the bug, 0 without):\n"
     yield fenced("TARGET_REPO=/path/to/checkout python run_validation.py", "sh")
@@ -386,7 +385,7 @@ def prose(text: str) -> str:
 
 
 def linked(text: str) -> str:
-    """A sentence of a fix's own, in which numbers of pull requests are links."""
+    """Escape a sentence of a fix; numbers of pull requests stay links."""
     return re.sub(r"&#35;(?=\d+\b)", "#", sentence(text))
 
 
@@ -404,7 +403,7 @@ def code(text: str) -> str:
 
 
 def fenced(text: str, language: str) -> str:
-    """Text in a fence that it cannot close."""
+    """Put text in a fence that it cannot close."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{visible(text, lines=True)}\n{fence}\n"
@@ -412,3 +411,30 @@ def fenced(text: str, language: str) -> str:
 
 def details(summary: str, block: str) -> str:
     return f"<details><summary>{prose(summary)}</summary>\n\n{block}\n</details>\n"
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+#: Files of an earlier one that this one may not have.
+_OWN = ("PULL_REQUEST.md", "COMMENT.md", "recipe.json", "run_validation.py", "evidence.json")
+
+
+def write(out: Path, made: Contribution, bundles: Sequence[Bundle]) -> Path:
+    """Write the files into the bug's folder; those of an earlier contribution that are not among them go."""
+    bundle, otherwise = bundles[0], "choose another with --out"
+    folder = own(out, PurePosixPath(bundle.recipe.bug_id))
+    files = {"PULL_REQUEST.md": page(made), "COMMENT.md": comment(made), "evidence.json": dumps(made.document)}
+    if bundle.runner is not None:
+        files["run_validation.py"] = bundle.runner.text
+        if bundle.test and not (made.fix and made.fix.regression):
+            files[bundle.test_name] = bundle.test
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in {*_OWN, bundle.test_name} - files.keys():
+            (folder / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise SentinelError(f"cannot write {folder}: {error.strerror}; {otherwise}") from error
+    for name, text in files.items():
+        write_below(folder, name, text, otherwise)
+    return folder

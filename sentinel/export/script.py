@@ -30,9 +30,7 @@ WIDTH = 120
 class Question:
     """What a runner asks: a recipe, and how its boundary is called.
 
-    :ivar import_roots: folders of the checkout that are importable, at any of the revisions.
     :ivar binding: None where the generic contract calls the boundary as the recipe says.
-    :ivar law: what decides, where the recipe has no values.
     :ivar verdicts: ``base`` and ``head`` -> what the evidence says, and of which revision.
     :ivar needs: package that is used -> the distribution that has it.
     """
@@ -49,10 +47,8 @@ class Question:
 
 @dataclass(frozen=True)
 class Script:
-    """:ivar text: the file.
-    :ivar own: what is not the head: the functions and the case, which a reader has to read.
+    """:ivar own: what is not the head: the functions and the case, which a reader has to read.
     :ivar first, last: the lines of that.
-    :ivar packages: the distributions that it needs.
     """
 
     text: str
@@ -69,11 +65,11 @@ def runner(question: Question) -> Script:
     """
     pieces, measure, call, judge = functions(question)
     case = literal(case_of(question, pieces))
-    asked = ", ".join(["CASE", measure, call, *([judge] if judge else [])])
+    arguments = ", ".join(["CASE", measure, call, *([judge] if judge else [])])
     own = _banner("the functions through which the boundary is called and looked at, and the case: to be read")
     own += "".join([f"{line}\n" for line in _merged(pieces.imports)]) + ("\n" if pieces.imports else "")
     own += "".join(f"\n# -- {place}\n\n\n{text}\n\n" for place, text in pieces.sections())
-    own += f"\n# -- the case\n\nCASE = {case}\n\n#: What :func:`main` is asked.\nQUESTION = ({asked})\n\n"
+    own += f"\n# -- the case\n\nCASE = {case}\n\n#: What :func:`main` is asked.\nQUESTION = ({arguments})\n\n"
     own += 'if __name__ == "__main__":\n    main(*QUESTION)\n'
     fixed = head_text()
     before = _docstring(question, 0, 0).count("\n") + fixed.count("\n")
@@ -83,40 +79,37 @@ def runner(question: Question) -> Script:
 
 
 def functions(question: Question) -> tuple[Verbatim, str, str, str]:
-    """(what stands behind the head, and the expressions that name measure, call and judge there).
-
-    :raises NotSelfContained: where that cannot be written down.
-    """
-    found = Verbatim()
-    measure = found.add(question.contract.measure)
+    """Gather what stands behind the head, and the expressions that name measure, call and judge there."""
+    pieces = Verbatim()
+    measure = pieces.add(question.contract.measure)
     call = "None"
     if question.binding is None:
-        call = found.name("sentinel.worker.probe", "_plain_call")
+        call = pieces.name("sentinel.worker.probe", "_plain_call")
     elif question.binding.call is not None:
-        call = found.add(question.binding.call)
+        call = pieces.add(question.binding.call)
     judge = ""
     if question.law is not None:
         law, contract = question.law, question.contract
         if law.watches or law.twin:
             raise NotSelfContained(f"the law {law.name} looks at more than what one boundary answers")
-        told = [
-            found.name("sentinel.export.by_law", "judged_by_law"),
-            *(_constant(found, item) for item in (law, contract)),
+        parts = [
+            pieces.name("sentinel.export.by_law", "judged_by_law"),
+            *(_constant(pieces, item) for item in (law, contract)),
         ]
-        judge = f"functools.partial({', '.join(told)})"
-        found.imports.add("import functools")
+        judge = f"functools.partial({', '.join(parts)})"
+        pieces.imports.add("import functools")
     taken = _head()
-    names = {name for names in found.modules.values() for name in names} | found.renamed.keys()
+    names = {name for names in pieces.modules.values() for name in names} | pieces.renamed.keys()
     if clash := names & {node.name for node in _head_body() if hasattr(node, "name")}:
         raise NotSelfContained(f"{', '.join(sorted(clash))} is also in the head of a runner; rename it")
-    return found.without(taken), measure, call, judge
+    return pieces.without(taken), measure, call, judge
 
 
-def _constant(found: Verbatim, value: Law | Contract) -> str:
+def _constant(pieces: Verbatim, value: Law | Contract) -> str:
     """Gather a law or a contract; its name."""
     function = value.check if isinstance(value, Law) else value.of_its_module
     module = function.__module__
-    return found.name(module, next(name for name, item in vars(sys.modules[module]).items() if item is value))
+    return pieces.name(module, next(name for name, item in vars(sys.modules[module]).items() if item is value))
 
 
 # -- the head ----------------------------------------------------------------------------------------------------------
@@ -147,18 +140,18 @@ def _head_body() -> list[Any]:
 
 @cache
 def _head() -> Verbatim:
-    """What the head has of Sentinel's own modules."""
-    found = Verbatim()
+    """Gather what the head imports from Sentinel's own modules."""
+    pieces = Verbatim()
     for node in _head_body():
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("sentinel."):
             for item in node.names:
-                found.name(str(node.module), item.name)
-    return found
+                pieces.name(str(node.module), item.name)
+    return pieces
 
 
 @cache
 def head_text() -> str:
-    """The lines that are the same in every runner, whatever the bug, the target and the machine."""
+    """Give the lines that are the same in every runner, whatever the bug, the target and the machine."""
     taken, imports = _head(), [node for node in _head_body() if isinstance(node, (ast.Import, ast.ImportFrom))]
     foreign = [node for node in imports if not str(getattr(node, "module", "")).startswith(("sentinel", "__future__"))]
     text = _NEEDED + "\n".join(_merged({ast.unparse(node) for node in foreign} | taken.imports)) + "\n"
@@ -166,8 +159,8 @@ def head_text() -> str:
     body = _head_source().split("\n")[imports[-1].end_lineno or 0 :]
     text += "\n\n# -- sentinel/export/head.py\n" + "\n".join(body).rstrip("\n") + "\n"
     digest = hashlib.sha256(text.encode()).hexdigest()
-    told = f"The head, the same in every runner; sha256 of its lines: {digest}"
-    return f"from __future__ import annotations\n{_banner(told)}{text}{_banner('End of the head')}"
+    title = f"The head, the same in every runner; sha256 of its lines: {digest}"
+    return f"from __future__ import annotations\n{_banner(title)}{text}{_banner('End of the head')}"
 
 
 def _banner(text: str) -> str:
@@ -175,7 +168,7 @@ def _banner(text: str) -> str:
 
 
 def _merged(lines: Iterable[str]) -> list[str]:
-    """Import statements, those from one module as one."""
+    """Merge import statements of one module."""
     plain, names = [], dict[str, set[str]]()
     for line in lines:
         if line.startswith("from "):
@@ -213,7 +206,7 @@ What is to be read are lines {first:4} to {last:4}. What stands before is the sa
 
 
 def case_of(question: Question, pieces: Verbatim) -> dict[str, Any]:
-    """The case as data."""
+    """Give the case as data."""
     recipe, target = question.recipe, question.target
     binding = question.binding or Binding(recipe.boundary, recipe.contract)
     case: dict[str, Any] = {
@@ -231,7 +224,7 @@ def case_of(question: Question, pieces: Verbatim) -> dict[str, Any]:
             "outputs": list(binding.outputs),
             "like": binding.like,
         },
-        "given": sorted(recipe.given(question.contract, binding.fixed)),
+        "given": sorted(recipe.scenario_inputs(question.contract, binding.fixed)),
         "requires": list(recipe.requires),
         "packages": list(target.packages),
         "import_roots": list(question.import_roots),
@@ -250,7 +243,7 @@ def case_of(question: Question, pieces: Verbatim) -> dict[str, Any]:
 
 
 def _scenario(variants: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What all variants share is written once."""
+    """Write what all variants share once."""
     first, *others = variants.values()
     shared = {key: value for key, value in first.items() if all(key in o and o[key] == value for o in others)}
     own = {name: {k: v for k, v in inputs.items() if k not in shared} for name, inputs in variants.items()}
@@ -267,7 +260,7 @@ def _tolerance(tolerance: Tolerance) -> dict[str, Any]:
 
 
 def literal(value: Any, indent: int = 0, used: int = 0) -> str:
-    """Python for plain data and literals of recipes, broken where it is long.
+    """Write plain data and literals of recipes as Python, broken where it is long.
 
     :param used: columns of the line that are taken by what stands before and behind it.
     """
@@ -319,13 +312,13 @@ def _parts(value: Any) -> tuple[str, list[tuple[str, Any]], str] | None:
         flags = flags if not value.contiguous else flags[: value.requires_grad]
         return "tensor(", [("", _numbers(value)), ("", value.dtype), *flags], ")"
     if type(value) in (*get_args(Literal), Alias):  # the head has these classes
-        told = [("", getattr(value, item.name)) for item in fields(value)]
-        return f"{type(value).__name__}(", told, ")"
+        items = [("", getattr(value, item.name)) for item in fields(value)]
+        return f"{type(value).__name__}(", items, ")"
     return None
 
 
 def _numbers(value: Tensor) -> Any:
-    """Nested lists, with no more digits than tell a single-precision number from its neighbours."""
+    """Nest lists, with no more digits than tell a single-precision number from its neighbours."""
     if value.dtype not in FLOATS[1:]:
         return value.nested()
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, Undecidable
 from sentinel.deciding.outcomes import Decision
-from sentinel.deciding.runner import Job, OpenCheckout, Runner
+from sentinel.deciding.runner import Job, OpenCheckout, Runner, opener, options_of
 from sentinel.errors import SentinelError
 from sentinel.export.upstream_tests import UpstreamTests
 from sentinel.laws.agreement import gap_between
@@ -21,12 +21,12 @@ from sentinel.recipes.fixes import Fix, diff, edited
 from sentinel.reports.numbers import flat
 from sentinel.search.boundary_search import Drawn, drawn_scenarios
 from sentinel.search.checks import subjects
+from sentinel.settings import Settings
 from sentinel.sources import MirrorStore, checkouts, git_objects
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 from sentinel.values.literals import Tensor, plain
-from sentinel.worker.client import Options
 
 #: Scenarios that are drawn for a bug's own boundary, and for any other that the edit may touch.
 OWN, OTHERS = 100, 6
@@ -38,10 +38,7 @@ Pair = tuple[Decision, Decision]
 
 
 def files_of(fix: Fix, store: MirrorStore) -> Files:
-    """Each file that a fix changes, before and after, from the target's mirror; of upstream's own fix none.
-
-    :raises SentinelError: where the mirror does not have one, or has another.
-    """
+    """Give each file that a fix changes, before and after, from the target's mirror; of upstream's own fix none."""
     if not fix.edits:
         return {}
     mirror = store.path(fix.target)
@@ -55,10 +52,9 @@ def files_of(fix: Fix, store: MirrorStore) -> Files:
 
 
 def diff_of(fix: Fix, store: MirrorStore, context: int = 3, files: Iterable[str] = ()) -> str:
-    """The fix as an ordinary diff.
+    """Give the fix as an ordinary diff.
 
     :param files: these alone: a mirror may have no others.
-    :raises SentinelError: as :func:`files_of`.
     """
     chosen = set(files)
     if fix.edits:
@@ -81,12 +77,12 @@ def opening(fixes: Iterable[Fix], opened: OpenCheckout, store: MirrorStore) -> O
         base = opened(target, fix.base, pull)
         # Of the package roots alone: a mirror that has no tests has a fix's code all the same.
         inside = replace(fix, edits=tuple(e for e in fix.edits if any(e.file.startswith(f"{r}/") for r in base.roots)))
-        known = checkouts.files(base)
+        blobs = checkouts.files(base)
 
         def content(blob: str) -> bytes:
-            return next((base.path / path).read_bytes() for path, there in known.items() if there == blob)
+            return next((base.path / path).read_bytes() for path, there in blobs.items() if there == blob)
 
-        made = edited(inside, lambda file: known.get(file, ""), content)
+        made = edited(inside, lambda file: blobs.get(file, ""), content)
         changed = {file: after for file, (_, after) in made.items()}
         return replace(checkouts.edited(store.home, target, ref, base, changed), patched=fix.digest)
 
@@ -103,35 +99,29 @@ FixTrial = dict[str, Any]
 
 
 def elsewhere(tried: Mapping[str, Any]) -> tuple[int, int, float]:
-    """(scenarios, functions, largest difference) of all functions but the bugs' own, of a trial."""
-    said = tried["elsewhere"].values()
-    largest = max((float(one["largest_difference"]) for one in said), default=0.0)
-    return sum(one["scenarios"] for one in said), len(said), largest
+    """Give (scenarios, functions, largest difference) of all functions but the bugs' own, of a trial."""
+    results = tried["elsewhere"].values()
+    largest = max((float(one["largest_difference"]) for one in results), default=0.0)
+    return sum(one["scenarios"] for one in results), len(results), largest
 
 
 def try_fix(
     catalog: Catalog,
+    settings: Settings,
     fix: Fix,
-    opened: OpenCheckout,
-    options: Options,
     store: MirrorStore,
     tell: Callable[[str], None],
     tests: bool = True,
     tests_python: str | None = None,
 ) -> FixTrial:
-    """Try a fix.
-
-    :param opened: how upstream's own revisions are had.
-    :param tests: whether to run upstream's own.
-    :param tests_python: the interpreter that has what these need.
-    :raises SentinelError: where the edits do not apply, or a revision cannot be had.
-    """
+    """Try a fix: recipes, laws, drawn scenarios, upstream's own tests."""
     tried: FixTrial = {name: {} for name in ("bugs", "others", "boundaries", "elsewhere", "tests", "regression")}
     tried["problems"] = []
     recipes = find_recipes(catalog, [fix.target])
     if absent := set(fix.bugs) - {recipe.bug_id for recipe in recipes}:
         raise SentinelError(f"{fix.path}: there is no recipe of {', '.join(sorted(absent))}")
-    with closing(Runner(catalog, opening([fix], opened, store), options)) as runner:
+    opened = opening([fix], opener(settings, tell, store), store)
+    with closing(Runner(catalog, opened, options_of(settings, fix.target))) as runner:
         tell(f"{fix.bugs[0]}: {len(recipes)} recipes without the fix and with it")
         decided = _decide(fix, recipes, runner, tried)
         chosen, _ = subjects(catalog, fix.target)
@@ -144,13 +134,13 @@ def try_fix(
     return tried
 
 
-def _finite(said: Mapping[str, Any]) -> dict[str, Any]:
+def _finite(result: Mapping[str, Any]) -> dict[str, Any]:
     """JSON has no infinity, which is how far apart two answers of unlike form are."""
-    return {name: "inf" if value == np.inf else value for name, value in said.items()}
+    return {name: "inf" if value == np.inf else value for name, value in result.items()}
 
 
 def _decide(fix: Fix, recipes: Sequence[Recipe], runner: Runner, tried: FixTrial) -> list[Pair]:
-    """Every recipe of the target on both sides.
+    """Decide every recipe of the target on both sides.
 
     :returns: what was decided of the fix's own bugs.
     """
@@ -165,8 +155,8 @@ def _decide(fix: Fix, recipes: Sequence[Recipe], runner: Runner, tried: FixTrial
             tried["bugs"][bug] = list(names)
             for side, wanted, decision in zip(("without", "with"), ("reproduced", "fixed"), (before, after)):
                 if decision.verdict.name != wanted:
-                    told = f": {decision.verdict.reason}" if decision.verdict.reason else ""
-                    tried["problems"].append(f"{bug} is {decision.verdict.name} {side} the fix{told}")
+                    reason = f": {decision.verdict.reason}" if decision.verdict.reason else ""
+                    tried["problems"].append(f"{bug} is {decision.verdict.name} {side} the fix{reason}")
             continue
         tried["others"][bug] = list(names)
         if names == ("unavailable", "reproduced"):
@@ -184,30 +174,34 @@ def _draw(
     runner: Runner,
     tried: FixTrial,
 ) -> None:
-    """Scenarios of every boundary on both sides."""
+    """Draw scenarios of every boundary, and measure both sides."""
     bindings = [subject.binding for subject in chosen]
     opened = [runner.open_target(fix.target, ref, bindings) for ref in (fix.base, fix.patched)]
     for subject in chosen:
         about = [pair for pair in decided if pair[0].recipe.boundary in subject.binding.paths]
         sessions = [place.law_session.fresh() for place in opened]
         try:
-            told = _compared(subject, sessions, about, OWN if about else OTHERS, _own(subject, recipes, tried))
+            comparison = _compared(subject, sessions, about, OWN if about else OTHERS, _own(subject, recipes, tried))
         except Undecidable:
             continue  # the boundary is not in this version
         finally:
             for session in sessions:
                 session.close()
         if about:
-            tried["boundaries"][subject.name] = _finite({name: value for name, value in told.items() if name != "keys"})
+            tried["boundaries"][subject.name] = _finite(
+                {name: value for name, value in comparison.items() if name != "keys"}
+            )
         else:
-            tried["elsewhere"][subject.name] = _finite({key: told[key] for key in ("scenarios", "largest_difference")})
-        if told["worse"]:
-            tried["problems"].append(f"{subject.name}: with the fix {'; '.join(told['worse'])}")
-        if told["changed"]:
-            by = told["otherwise"] or f"by up to {told['largest_difference']:g}"
+            tried["elsewhere"][subject.name] = _finite(
+                {key: comparison[key] for key in ("scenarios", "largest_difference")}
+            )
+        if comparison["worse"]:
+            tried["problems"].append(f"{subject.name}: with the fix {'; '.join(comparison['worse'])}")
+        if comparison["changed"]:
+            by = comparison["otherwise"] or f"by up to {comparison['largest_difference']:g}"
             tried["problems"].append(
-                f"{subject.name}: other values of {', '.join(told['keys'])} on {told['changed']} drawn "
-                f"{'scenario' if told['changed'] == 1 else 'scenarios'} outside of the bug, {by}"
+                f"{subject.name}: other values of {', '.join(comparison['keys'])} on {comparison['changed']} drawn "
+                f"{'scenario' if comparison['changed'] == 1 else 'scenarios'} outside of the bug, {by}"
             )
 
 
@@ -225,12 +219,12 @@ def _own(subject: Subject, recipes: Sequence[Recipe], tried: FixTrial) -> dict[s
 def _test(fix: Fix, upstream: UpstreamTests, tried: FixTrial) -> None:
     """Upstream's own tests on both sides, and those that come with the fix."""
     tried["tests"] = upstream.compared()
-    for told in tried["tests"].values():
-        tried["problems"] += [f"{name} passed, and fails with the fix" for name in told.get("worse", ())]
+    for result in tried["tests"].values():
+        tried["problems"] += [f"{name} passed, and fails with the fix" for name in result.get("worse", ())]
     if fix.regression:
         tried["regression"] = upstream.regression()
-        for test, told in tried["regression"].items():
-            sides = told["without"], told["with"]
+        for test, result in tried["regression"].items():
+            sides = result["without"], result["with"]
             if sides not in (("failed", "passed"), ("did not run", "did not run")):
                 tried["problems"].append(f"the test {test} {sides[0]} without the fix and {sides[1]} with it")
 
@@ -242,7 +236,7 @@ def _compared(
     count: int,
     own: Mapping[str, str],
 ) -> dict[str, Any]:
-    """What drawn scenarios say without a fix and with it.
+    """Compare a boundary without a fix and with it on drawn scenarios.
 
     Outside of the bug every answer has to be the same. A scenario shows the bug where a law that was broken is kept
     with the fix, or is broken by other numbers. Where no law has a say the values that it spoils may differ (on the
@@ -253,7 +247,7 @@ def _compared(
     """
     measured = [(one.measurement, two.measurement) for one, two in about]
     spoiled = set(_differences((one.observation, two.observation) for one, two in measured if one and two))
-    told = dict.fromkeys(("scenarios", "outside", "mended", "unjudged", "changed", "refused"), 0)
+    counts = dict.fromkeys(("scenarios", "outside", "mended", "unjudged", "changed", "refused"), 0)
     worse: dict[str, str] = {}
     uncovered: dict[str, str] = {}
     mended: dict[str, None] = {}
@@ -266,9 +260,9 @@ def _compared(
         if not plans:
             continue
         before, after = (session.try_(subject, plans) for session in sessions)
-        told["scenarios"] += 1
+        counts["scenarios"] += 1
         if all(trial.refused for trial in (*before, *after)):
-            told["refused"] += 1
+            counts["refused"] += 1
             continue
         broken, still = _broken(plans, before), _broken(plans, after)
         new = {each[:2] for each in still} - {each[:2] for each in broken}
@@ -285,21 +279,21 @@ def _compared(
         apart = _differences(pairs)
         otherwise = otherwise or next(filter(None, (_otherwise(*pair) for pair in pairs)), "")
         if broken != still:
-            told["mended"] += 1
+            counts["mended"] += 1
             mended |= dict.fromkeys(sorted({name for name, _, _ in broken - still}))
             spoiled |= apart.keys()
         else:
             quiet.append((bool(broken), apart))
     for already_broken, apart in quiet:
         if apart and (already_broken or apart.keys() <= spoiled):
-            told["unjudged"] += 1
+            counts["unjudged"] += 1
             continue
-        told["outside"] += 1
-        told["changed"] += bool(apart)
+        counts["outside"] += 1
+        counts["changed"] += bool(apart)
         changed |= apart.keys()
         largest = max(largest, *apart.values(), 0.0)
     return {
-        **told,
+        **counts,
         "largest_difference": largest,
         "mended_laws": list(mended),
         "uncovered": uncovered,
@@ -311,18 +305,18 @@ def _compared(
 
 def _differences(pairs: Iterable[tuple[Any, Any]]) -> dict[str, float]:
     """Observation key -> the largest difference there, of those that differ."""
-    found: dict[str, float] = {}
+    largest: dict[str, float] = {}
     for one, two in pairs:
         for variant in one:
             for key in {*one[variant], *two.get(variant, {})}:
                 difference = _difference(one[variant].get(key), two.get(variant, {}).get(key))
-                if difference > found.get(key, 0.0):
-                    found[key] = difference
-    return found
+                if difference > largest.get(key, 0.0):
+                    largest[key] = difference
+    return largest
 
 
 def _otherwise(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """The first words of two observations that are not the same."""
+    """Give the first words of two observations that are not the same."""
     before, after = (dict(flat(observation, "")) for observation in (one, other))
     for place, value in before.items():
         now = after.get(place)
@@ -334,10 +328,10 @@ def _otherwise(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
 def _drawn(subject: Subject, count: int) -> Iterator[Drawn]:
     rounds = 0
     while count > 0 and rounds < 10:
-        found = drawn_scenarios(subject, 0, rounds, min(count, 100))
-        yield from found
-        count, rounds = count - len(found), rounds + 1
-        if not found:
+        batch = drawn_scenarios(subject, 0, rounds, min(count, 100))
+        yield from batch
+        count, rounds = count - len(batch), rounds + 1
+        if not batch:
             return
 
 
@@ -351,17 +345,17 @@ def _plans(drawn: Drawn) -> list[Plan]:
 
 
 def _broken(plans: Sequence[Plan], trials: Sequence[Trial]) -> set[tuple[str, str, str]]:
-    """(law, symptom, detail) of what is broken; what a call raised is a symptom, too."""
-    found = set()
+    """Give (law, symptom, detail) of what is broken; what a call raised is a symptom, too."""
+    violations = set()
     for (law, _), trial in zip(plans, trials):
         if trial.refused and not law.twin:  # a twin that raises says so where it is asked itself
-            found.add((law.name, "refused", trial.refused))
-        found |= {(law.name, item.symptom, f"{item.key}: {item.detail}") for item in trial.violations}
-    return found
+            violations.add((law.name, "refused", trial.refused))
+        violations |= {(law.name, item.symptom, f"{item.key}: {item.detail}") for item in trial.violations}
+    return violations
 
 
 def _difference(one: Any, two: Any) -> float:
-    """The largest difference between two observations; infinite where they have not the same form."""
+    """Give the largest difference between two observations; infinite where they have not the same form."""
     if isinstance(one, Tensor) and isinstance(two, Tensor):
         if (one.shape, one.dtype) != (two.shape, two.dtype):
             return np.inf

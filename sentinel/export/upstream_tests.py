@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sentinel.export.checking import said_by
+from sentinel.export.checking import output_of
 from sentinel.recipes.fixes import Fix
 from sentinel.reports.escaping import portable
 from sentinel.sources import git_objects
@@ -35,7 +35,6 @@ class UpstreamTests:
     """Two scratch trees, removed at the end. Tests are strangers' code: they run strictly contained.
 
     :param changes: path -> (before, after) of what the fix edits.
-    :param python: the interpreter whose packages the tests may use.
     """
 
     def __init__(self, git_dir: Path, fix: Fix, changes: Mapping[str, tuple[bytes, bytes]], python: str | None) -> None:
@@ -59,16 +58,16 @@ class UpstreamTests:
         tests = {entry.path: entry.blob for entry in listed if _TEST.search(entry.path) and entry.mode != LINK}
         here = git_objects.sizes(self._git_dir, tests.values())
         modules = [_import_of(file) for file in self._changed if not _TEST.search(file) and file.endswith(".py")]
-        found = []
+        matches = []
         texts = dict(git_objects.contents(self._git_dir, {blob for blob in tests.values() if here[blob] is not None}))
         for file, blob in tests.items():
             text = texts.get(blob, b"").decode("utf-8", "replace")
             about_it = file in self._changed or any(pattern.search(text) for pattern in modules)
             if about_it and re.search(r"(?m)^\s*(async )?def test", text):
-                found.append(file)
+                matches.append(file)
         about = {word for path in self._changed for word in _words(path)}
-        found.sort(key=lambda file: ("gpu" in _words(file), -len(about & _words(file)) / len(_words(file)), file))
-        return found[:MOST]
+        matches.sort(key=lambda file: ("gpu" in _words(file), -len(about & _words(file)) / len(_words(file)), file))
+        return matches[:MOST]
 
     @cached_property
     def _changed(self) -> list[str]:
@@ -84,8 +83,8 @@ class UpstreamTests:
         without = self._run("without", self.files)
         # What fails without the fix tells nothing of it.
         ran = [file for file, (outcomes, _, _) in without.items() if "passed" in outcomes.values()]
-        told: dict[str, dict[str, Any]] = {
-            file: {"not_runnable": said} for file, (_, said, _) in without.items() if file not in ran
+        results: dict[str, dict[str, Any]] = {
+            file: {"not_runnable": reason} for file, (_, reason, _) in without.items() if file not in ran
         }
         for file, (after, _, option) in self._run("with", ran).items():
             before, counts = without[file][0], dict[str, list[int]]()
@@ -93,22 +92,24 @@ class UpstreamTests:
                 for outcome in outcomes.values():
                     counts.setdefault(outcome, [0, 0])[side] += 1
             worse = sorted(name for name, outcome in before.items() if outcome == "passed" != after.get(name, "error"))
-            told[file] = {"outcomes": counts, "worse": worse} | ({"option": option} if option else {})
-        return told
+            results[file] = {"outcomes": counts, "worse": worse} | ({"option": option} if option else {})
+        return results
 
     def regression(self) -> dict[str, dict[str, Any]]:
-        """What the fix's own tests give in both trees; without the fix, with these tests laid into the tree."""
-        told: dict[str, dict[str, Any]] = {test: {} for test in self._fix.regression}
+        """Run the fix's own tests in both trees; without the fix, with these tests laid into the tree."""
+        results: dict[str, dict[str, Any]] = {test: {} for test in self._fix.regression}
         for side in ("without", "with"):
-            for test, (outcomes, said, option) in self._run(side, self._fix.regression, own_tests=True).items():
-                found = set(outcomes.values())
-                sides = told[test]
-                sides[side] = "passed" if found == {"passed"} else "failed" if "failed" in found else "did not run"
+            for test, (outcomes, reason, option) in self._run(side, self._fix.regression, own_tests=True).items():
+                distinct = set(outcomes.values())
+                sides = results[test]
+                sides[side] = (
+                    "passed" if distinct == {"passed"} else "failed" if "failed" in distinct else "did not run"
+                )
                 if option:
                     sides["option"] = option
                 if sides[side] == "did not run":
-                    sides["reason"] = said
-        return told
+                    sides["reason"] = reason
+        return results
 
     def _run(
         self, side: str, tests: Sequence[str], own_tests: bool = False, option: str = ""
@@ -126,7 +127,7 @@ class UpstreamTests:
         command = [self._python, "-m", "pytest", *quiet.split(), f"--rootdir={tree}", *(f"{tree}/{t}" for t in tests)]
         flags = {"TORCHDYNAMO_DISABLE": "1", "COLUMNS": "400", "PYTHONPATH": os.pathsep.join(map(str, roots))}
         with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
-            out = said_by(command, Path(folder), [tree], flags, TIMEOUT)
+            out = output_of(command, Path(folder), [tree], flags, TIMEOUT)
         if out is None and not option:  # what a conftest.py starts does not start, or a test waits for what is not here
             alone = self._run(side, tests, own_tests, "--noconftest")
             if any(map(_ran, alone.values())):
@@ -138,26 +139,26 @@ class UpstreamTests:
         out = re.sub(r"\x1b\[[\d;]*m", "", out)  # some ask for colours whatever is said here
         out = re.sub(rf"[\w./-]*{re.escape(Path(self._folder.name).name)}/{tree.name}/", "", out)
         lines = _OUTCOME.findall(out)
-        found = {}
+        results = {}
         for test in tests:
             own = [
-                (outcome.lower(), name, said)
-                for outcome, name, said in lines
+                (outcome.lower(), name, reason)
+                for outcome, name, reason in lines
                 if re.match(rf"{re.escape(test)}\b", name)
             ]
             whole = sorted(
                 own, key=lambda line: "::" in line[1]
             )  # that a file does not import, before that a test fails
-            said = next((said for _, _, said in whole if said), "") or _why(out)
+            reason = next((reason for _, _, reason in whole if reason), "") or _why(out)
             ran = {name: outcome for outcome, name, _ in own if outcome != "skipped"}
-            found[test] = ran, portable(said)[:200], option
-        if not option and not any(map(_ran, found.values())):
+            results[test] = ran, portable(reason)[:200], option
+        if not option and not any(map(_ran, results.values())):
             alone = self._run(side, tests, own_tests, "--noconftest")
-            return {test: alone[test] if _ran(alone[test]) else found[test] for test in tests}
-        return found
+            return {test: alone[test] if _ran(alone[test]) else results[test] for test in tests}
+        return results
 
     def _tree(self, side: str, own_tests: bool) -> Path:
-        """A scratch tree, made when it is first asked for."""
+        """Make a scratch tree, once."""
         tree = Path(self._folder.name, side + ("-tested" if own_tests and side == "without" else ""))
         if tree.exists():
             return tree
@@ -188,8 +189,8 @@ class UpstreamTests:
         return tree
 
 
-def _ran(said: tuple[Mapping[str, str], str, str]) -> bool:
-    return not {"passed", "failed"}.isdisjoint(said[0].values())
+def _ran(result: tuple[Mapping[str, str], str, str]) -> bool:
+    return not {"passed", "failed"}.isdisjoint(result[0].values())
 
 
 def _words(path: str) -> set[str]:
@@ -197,14 +198,14 @@ def _words(path: str) -> set[str]:
 
 
 def _import_of(file: str) -> re.Pattern[str]:
-    """How a module is imported: by its dotted path, or from its package."""
+    """Say how a module is imported: by its dotted path, or from its package."""
     parts = file.removesuffix(".py").removesuffix("/__init__").split("/")
     package, name = r"\.".join(map(re.escape, parts[-3:-1])), re.escape(parts[-1])
     return re.compile(rf"{package}\.{name}\b|from [\w.]*{package} import [^\n]*\b{name}\b")
 
 
 def _why(out: str) -> str:
-    """The line of pytest's output that says why nothing ran."""
+    """Give the line of pytest's output that says why nothing ran."""
     lines = [re.sub(r"^E? +", "", line) for line in out.splitlines() if re.search(r"Error\b|not available", line)]
     last = re.sub(r"^=* *| in [\d.]+s.*$", "", (out.strip().splitlines() or [""])[-1])
     return (lines or [last or "it said nothing"])[-1][:200]

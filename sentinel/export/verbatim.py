@@ -41,19 +41,16 @@ class Verbatim:
     imports: set[str] = field(default_factory=set)
     renamed: dict[str, tuple[str, str]] = field(default_factory=dict)
     stands_for: set[str] = field(default_factory=set)
-    _seen: set[tuple[str, str]] = field(default_factory=set)
+    _names: set[tuple[str, str]] = field(default_factory=set)
     _homes: dict[str, str] = field(default_factory=dict)
 
     def add(self, function: Callable[..., Any]) -> str:
-        """Gather a function, or a ``partial`` of one with plain values; the expression that names it then.
-
-        :raises NotSelfContained: where that is no function at the top of a module of ours.
-        """
+        """Gather a function, or a ``partial`` of one with plain values; the expression that names it then."""
         if isinstance(function, partial):
-            given = [self._value(item) for item in function.args]
-            given += [f"{name}={self._value(item)}" for name, item in function.keywords.items()]
+            arguments = [self._value(item) for item in function.args]
+            arguments += [f"{name}={self._value(item)}" for name, item in function.keywords.items()]
             self.imports.add("import functools")
-            return f"functools.partial({', '.join([self.add(function.func), *given])})"
+            return f"functools.partial({', '.join([self.add(function.func), *arguments])})"
         if not isinstance(function, FunctionType) or function.__qualname__ not in _bindings(function.__module__):
             name = getattr(function, "__qualname__", repr(function))
             raise NotSelfContained(f"{name} is made while the adapter is loaded; it must be a function of its own")
@@ -70,21 +67,21 @@ class Verbatim:
         """Gather what a name of a module of ours means, and whatever that names; the name."""
         if module == "sentinel":
             module = sentinel.home_of(name)
-        if (module, name) in self._seen or module == HEAD:
+        if (module, name) in self._names or module == HEAD:
             return name
-        self._seen.add((module, name))
-        known = _bindings(module)
+        self._names.add((module, name))
+        bindings = _bindings(module)
         if _is_run(module):
-            for other in known:
+            for other in bindings:
                 self.name(module, other)
-        statement = known[name]
+        statement = bindings[name]
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
             self._import(module, statement, name)
             return name
-        for other in sorted(_named(statement) & known.keys()):
+        for other in sorted(_named(statement) & bindings.keys()):
             self.name(module, other)
-        for other in sorted(_annotations(statement) & known.keys()):
-            if _is_foreign(known[other]):
+        for other in sorted(_annotations(statement) & bindings.keys()):
+            if _is_foreign(bindings[other]):
                 self.name(module, other)
         for inside in ast.walk(statement):
             if isinstance(inside, ast.ImportFrom) and not _is_foreign(inside):
@@ -120,10 +117,7 @@ class Verbatim:
             raise NotSelfContained(f"{name} is in {_label(module)} and in {_label(other)}; rename one")
 
     def without(self, other: Verbatim) -> Verbatim:
-        """What is not in another one already.
-
-        :raises NotSelfContained: where both give a name another meaning.
-        """
+        """Leave out what another one has."""
         for name, home in self._homes.items():
             if ast.dump(_bindings(home)[name]) != ast.dump(_bindings(other._homes.get(name, home))[name]):
                 raise NotSelfContained(f"{name} is in {_label(home)} and in {_label(other._homes[name])}; rename one")
@@ -136,7 +130,7 @@ class Verbatim:
         return Verbatim(kept, self.imports - other.imports, renamed, self.stands_for)
 
     def sections(self) -> Iterator[tuple[str, str]]:
-        """(where it is from, text) of each module's definitions, in the order in which they stand there."""
+        """Give (where it is from, text) of each module's definitions, in the order in which they stand there."""
         for module in self._in_order(self.modules, set()):
             statements = self.modules[module]
             lines = _file(module).read_text(encoding="utf-8").split("\n")
@@ -146,18 +140,18 @@ class Verbatim:
             renamed = [f"{name} = {meant}" for name, (home, meant) in sorted(self.renamed.items()) if home == module]
             yield _label(module), "\n\n\n".join([*renamed, *(text for _, text in sorted(texts.items()))])
 
-    def _in_order(self, modules: Iterable[str], seen: set[str]) -> Iterator[str]:
-        """These modules, each behind those that it imports from."""
+    def _in_order(self, modules: Iterable[str], before: set[str]) -> Iterator[str]:
+        """Give these modules, each behind those that it imports from."""
         for module in modules:
-            if module in self.modules and module not in seen:
-                seen.add(module)
+            if module in self.modules and module not in before:
+                before.add(module)
                 own = [node for node in _bindings(module).values() if isinstance(node, ast.ImportFrom)]
-                yield from self._in_order([_origin(module, node) for node in own if not _is_foreign(node)], seen)
+                yield from self._in_order([_origin(module, node) for node in own if not _is_foreign(node)], before)
                 yield module
 
 
 def _origin(module: str, statement: ast.Import | ast.ImportFrom) -> str:
-    """The module of ours that a statement of another one imports from."""
+    """Give the module of ours that a statement of another one imports from."""
     if isinstance(statement, ast.Import):
         return "sentinel"
     package = module if _file(module).name == "__init__.py" else module.rpartition(".")[0]
@@ -171,13 +165,13 @@ def _first(statement: ast.stmt) -> int:
 
 @cache
 def _file(module: str) -> Path:
-    """A module's file; what is not loaded is not loaded for that, as some of it needs torch."""
+    """Give a module's file; what is not loaded is not loaded for that, as some of it needs torch."""
     if module in sys.modules:
         return Path(str(sys.modules[module].__file__))
-    found = importlib.util.find_spec(module)
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
         raise NotSelfContained(f"there is no module {module}")
-    return Path(found.origin)
+    return Path(spec.origin)
 
 
 @cache
@@ -186,7 +180,7 @@ def _tree(module: str) -> ast.Module:
 
 
 def _is_run(module: str) -> bool:
-    """Whether a module has statements that do something beside definitions; then it is taken as a whole."""
+    """Say whether a module has statements that do something beside definitions; then it is taken as a whole."""
     return any(isinstance(node, (ast.For, ast.While, ast.With, ast.Try)) for node in _tree(module).body)
 
 
@@ -199,16 +193,16 @@ def _says_nothing(node: ast.stmt) -> bool:
 @cache
 def _bindings(module: str) -> dict[str, ast.stmt]:
     """Name -> the last statement at the top of a module that gives it a meaning."""
-    found: dict[str, ast.stmt] = {}
+    bindings: dict[str, ast.stmt] = {}
     for node in _tree(module).body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            found[node.name] = node
+            bindings[node.name] = node
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            found |= {item.asname or item.name.partition(".")[0]: node for item in node.names}
+            bindings |= {item.asname or item.name.partition(".")[0]: node for item in node.names}
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found |= {name.id: node for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
-    return {name: node for name, node in found.items() if getattr(node, "module", None) != "__future__"}
+            bindings |= {name.id: node for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+    return {name: node for name, node in bindings.items() if getattr(node, "module", None) != "__future__"}
 
 
 class _Bare(ast.NodeTransformer):
@@ -229,31 +223,31 @@ class _Bare(ast.NodeTransformer):
 
 
 def _named(statement: ast.stmt) -> set[str]:
-    """The names outside of it that a statement means, local variables left out."""
+    """Give the names outside of it that a statement means, local variables left out."""
     bare = ast.unparse(_Bare().visit(ast.parse(ast.unparse(statement))))
-    tables, found = [symtable.symtable(bare, "statement", "exec")], set[str]()
+    tables, names = [symtable.symtable(bare, "statement", "exec")], set[str]()
     while tables:
         table = tables.pop()
         tables += table.get_children()
         top = table.get_type() == "module"
-        found |= {s.get_name() for s in table.get_symbols() if s.is_referenced() and (top or s.is_global())}
-    return found
+        names |= {s.get_name() for s in table.get_symbols() if s.is_referenced() and (top or s.is_global())}
+    return names
 
 
 def _annotations(statement: ast.stmt) -> set[str]:
-    """The names in annotations alone: a reader wants them, and a checker."""
+    """Give the names in annotations alone, for readers and type checkers."""
     return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)} - _named(statement)
 
 
 def _is_foreign(statement: ast.stmt) -> bool:
-    """Whether it imports, and nothing of ours."""
+    """Say whether it imports, and nothing of ours."""
     if isinstance(statement, ast.ImportFrom):
         return not statement.level and str(statement.module).partition(".")[0] != "sentinel"
     return isinstance(statement, ast.Import) and statement.names[0].name.partition(".")[0] != "sentinel"
 
 
 def _label(module: str) -> str:
-    """Where a module's file lies, as it is called in the repository."""
+    """Say where a module's file lies, as it is called in the repository."""
     parts = _file(module).parts
     starts = [place for place, part in enumerate(parts[:-1]) if part in ("sentinel", "adapters")]
     return "/".join(parts[starts[-1] :] if starts else parts[-1:])

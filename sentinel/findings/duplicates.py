@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.errors import SentinelError, Unavailable
-from sentinel.findings.history import Touch, files_of, named, names_of, touching
+from sentinel.findings.history import files_of, named, names_of, touching
 from sentinel.recipes import Recipe
 from sentinel.reports.escaping import message
 from sentinel.sources.gitbinary import git_dir_of
@@ -30,7 +30,7 @@ _SAID = {"number", "state", "title"}
 
 
 @dataclass(frozen=True)
-class Found:
+class Match:
     """:ivar what: a bug id, ``#N`` of a pull request, a commit.
     :ivar why: what it has in common with the bug.
     """
@@ -48,7 +48,7 @@ class Source:
     name: str
     searched: bool
     note: str
-    found: tuple[Found, ...] = ()
+    found: tuple[Match, ...] = ()
     more: int = 0
 
 
@@ -60,7 +60,7 @@ def duplicates(
     fork: Path | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> list[Source]:
-    """Every source with what it has; one that cannot be searched says why."""
+    """Search every source; one that cannot be searched says why."""
     environ = os.environ if environ is None else environ
     return [
         _recipes(recipe, others),
@@ -82,17 +82,17 @@ def _guarded(name: str, search: Callable[[], Source]) -> Source:
 
 
 def _recipes(recipe: Recipe, others: Sequence[Recipe]) -> Source:
-    found = []
+    matches = []
     for other in others:
         if other.target == recipe.target and other.bug_id != recipe.bug_id and (why := likeness(recipe, other)):
             pull = f" (#{other.upstream['pull']})" if other.upstream.get("pull") else ""
-            found.append((-len(why), Found(other.bug_id + pull, ", ".join(why))))
-    found.sort(key=lambda pair: (pair[0], pair[1].what))
-    return _listed("recipes", f"{len(others)} recipes", [item for _, item in found])
+            matches.append((-len(why), Match(other.bug_id + pull, ", ".join(why))))
+    matches.sort(key=lambda pair: (pair[0], pair[1].what))
+    return _listed("recipes", f"{len(others)} recipes", [item for _, item in matches])
 
 
 def likeness(recipe: Recipe, other: Recipe) -> list[str]:
-    """What two recipes of a target have in common; empty where that is too little to be one bug."""
+    """Say what two recipes of a target have in common; empty where that is too little to be one bug."""
     pull = recipe.upstream.get("pull")
     same = {
         "same pull request": bool(pull) and pull == other.upstream.get("pull"),
@@ -101,9 +101,9 @@ def likeness(recipe: Recipe, other: Recipe) -> list[str]:
         "same law": bool(set(recipe.laws[:1]) & set(other.laws)) or bool(set(other.laws[:1]) & set(recipe.laws)),
         "same scenario": scenario(recipe) == scenario(other),
     }
-    told = [name for name, there in same.items() if there]
+    reasons = [name for name, there in same.items() if there]
     law, place = same["same law"], same["same boundary"] or same["same kind of boundary"]
-    return told if same["same pull request"] or same["same scenario"] or (law and place) else []
+    return reasons if same["same pull request"] or same["same scenario"] or (law and place) else []
 
 
 def scenario(recipe: Recipe) -> str:
@@ -140,11 +140,11 @@ def _history(recipe: Recipe, target: Target, store: MirrorStore) -> Source:
     since = f"since {base[:12]}" if base else "all of it"
     since += _shallow(git_dir)
     note = f"commits of {target.branch} ({since}) that change lines of {names_of(recipe)[0]}"
-    return _listed("upstream history", note, [Found(item.commit[:12], message(item.subject)) for item in touches])
+    return _listed("upstream history", note, [Match(item.commit[:12], message(item.subject)) for item in touches])
 
 
 def _pulls(recipe: Recipe, others: Sequence[Recipe], target: Target, store: MirrorStore) -> Source:
-    """By lines, and by words: the function's name, and the numbers of pull requests about the same bug."""
+    """Search by lines, by the function's name, and by numbers of pull requests about the same bug."""
     git_dir = store.path(target.name)
     outside = ["--glob=refs/pull/*/head", "--not", f"refs/heads/{target.branch}"]
     like = [other for other in others if other.target == recipe.target and likeness(recipe, other)]
@@ -154,23 +154,20 @@ def _pulls(recipe: Recipe, others: Sequence[Recipe], target: Target, store: Mirr
         *touching(git_dir, names_of(recipe), files_of(target, recipe.boundary), outside),
         *named(git_dir, words, outside),
     ]
-    found: dict[int, Found] = {}
+    matches: dict[int, Match] = {}
     for number in sorted(numbers, reverse=True):
-        found[number] = Found(f"#{number}", "a recipe of the same bug names it")
+        matches[number] = Match(f"#{number}", "a recipe of the same bug names it")
     for item in touches:
         if item.pull is not None:
-            found.setdefault(item.pull, Found(f"#{item.pull}", f"{_why(item)}: {message(item.subject)}"))
-    found.pop(int(recipe.upstream.get("pull") or 0), None)
+            why = "changes its lines" if item.why == "lines" else "its message names it"
+            matches.setdefault(item.pull, Match(f"#{item.pull}", f"{why}: {message(item.subject)}"))
+    matches.pop(int(recipe.upstream.get("pull") or 0), None)
     note = f"every pull/N/head that changes lines of {names_of(recipe)[0]} or names it{_shallow(git_dir)}"
-    return _listed("pull requests of the mirror", note, list(found.values()))
+    return _listed("pull requests of the mirror", note, list(matches.values()))
 
 
 def _shallow(git_dir: Path) -> str:
     return "; the mirror has not the whole history" if (git_dir / "shallow").exists() else ""
-
-
-def _why(item: Touch) -> str:
-    return "changes its lines" if item.why == "lines" else "its message names it"
 
 
 def _fork(recipe: Recipe, target: Target, fork: Path | None) -> Source:
@@ -181,7 +178,7 @@ def _fork(recipe: Recipe, target: Target, fork: Path | None) -> Source:
     revisions = ["--branches", *(["--not", base] if base else [])]
     touches = touching(git_dir, names_of(recipe), files_of(target, recipe.boundary), revisions)
     note = f"local branches that change lines of {names_of(recipe)[0]}"
-    return _listed("branches of the fork", note, [Found(item.ref, message(item.subject)) for item in touches])
+    return _listed("branches of the fork", note, [Match(item.ref, message(item.subject)) for item in touches])
 
 
 # -- GitHub ------------------------------------------------------------------------------------------------------------
@@ -196,31 +193,28 @@ def _github(recipe: Recipe, target: Target, environ: Mapping[str, str]) -> Sourc
         raise Unavailable(f"{target.repository} is not on GitHub")
     api = environ.get("GITHUB_API_URL") or "https://api.github.com"
     name = names_of(recipe)[0]
-    found = []
+    matches = []
     for kind in ("pull-request", "issue"):  # the search wants to know which of the two
         query = urllib.parse.quote(f"repo:{repository} is:{kind} {name}")
         url = f"{api}/search/issues?per_page={MOST}&q={query}"
-        found += [
-            Found(f"#{item['number']}", message(f"{item['state']}: {item['title']}")) for item in _items(url, token)
+        matches += [
+            Match(f"#{item['number']}", message(f"{item['state']}: {item['title']}")) for item in _items(url, token)
         ]
-    return _listed("GitHub's search", f"issues and pull requests of {repository} with {name}", found)
+    return _listed("GitHub's search", f"issues and pull requests of {repository} with {name}", matches)
 
 
 def _items(url: str, token: str) -> list[Any]:
-    """What a search has found, each with ``number``, ``state`` and ``title``.
-
-    :raises Unavailable: where GitHub says something else, or nothing.
-    """
+    """Ask GitHub's search for items, each with ``number``, ``state`` and ``title``."""
     headers = {"Authorization": f"Bearer {token}", "Accept": "application/vnd.github+json"}
     try:
         with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20) as answer:
-            found = json.loads(answer.read(_MOST_BYTES))["items"]
+            items = json.loads(answer.read(_MOST_BYTES))["items"]
     except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError, RecursionError) as error:
         raise Unavailable(f"GitHub did not answer: {message(str(error))}") from None
-    if not isinstance(found, list) or not all(isinstance(item, dict) and item.keys() >= _SAID for item in found):
+    if not isinstance(items, list) or not all(isinstance(item, dict) and item.keys() >= _SAID for item in items):
         raise Unavailable("GitHub did not answer: this is no list of issues")
-    return found
+    return items
 
 
-def _listed(name: str, note: str, found: Sequence[Found]) -> Source:
-    return Source(name, True, note, tuple(found[:MOST]), max(0, len(found) - MOST))
+def _listed(name: str, note: str, matches: Sequence[Match]) -> Source:
+    return Source(name, True, note, tuple(matches[:MOST]), max(0, len(matches) - MOST))

@@ -49,37 +49,32 @@ def pulls(mirror: Path, target: Target, recipe: Recipe) -> list[int]:
 
 
 def heads(ledger: Ledger, recipes: Sequence[Recipe], most: int | None = None) -> Iterator[Head]:
-    """Run recipes of one target at the head of each pull request that changes a function of one of them.
-
-    :param most: of the newest so many.
-    """
+    """Run recipes of one target at the head of each pull request that changes a function of one of them."""
     numbers = {number for recipe in recipes for number in pulls(ledger.mirror, ledger.target, recipe)}
     with ledger.deciding(recipes, lambda: ledger.local(1)) as decide:
         for number in sorted(numbers, reverse=True)[:most]:
             try:
                 head = ledger.commit(f"pull/{number}/head")
-                found = decide(head)
+                verdicts = decide(head)
                 before: Mapping[str, ClosureVerdict] = {}
-                if any(entry.verdict != "reproduced" for entry in found.values()):
+                if any(entry.verdict != "reproduced" for entry in verdicts.values()):
                     began = merge_base(ledger.mirror, head.sha, f"refs/heads/{ledger.target.branch}")
                     if began is None:
                         raise Unavailable(f"the head has nothing in common with {ledger.target.branch}")
                     before = decide(ledger.commit(began))
             except (Unavailable, gitbinary.GitError) as error:  # the mirror has not all of it
-                told = message(str(error))
-                yield from (Head(recipe.bug_id, number, "", "", "unavailable", False, told) for recipe in recipes)
+                problem = message(str(error))
+                yield from (Head(recipe.bug_id, number, "", "", "unavailable", False, problem) for recipe in recipes)
                 continue
-            ready = _open(ledger, number)
-            for bug, entry in found.items():
-                verdict, reason = told_at(entry, before.get(bug))
+            merge = f"refs/pull/{number}/merge"
+            ready = not gitbinary.run(ledger.mirror, "rev-parse", "--quiet", "--verify", merge).status
+            for bug, entry in verdicts.items():
+                verdict, reason = verdict_at(entry, before.get(bug))
                 yield Head(bug, number, head.sha, message(head.subject), verdict, ready, reason)
 
 
-def told_at(entry: ClosureVerdict, before: ClosureVerdict | None) -> tuple[str, str]:
-    """What a head says of a bug, and why it says nothing where it does not.
-
-    :param before: the commit where the pull request began.
-    """
+def verdict_at(entry: ClosureVerdict, before: ClosureVerdict | None) -> tuple[str, str]:
+    """Give a head's verdict on a bug, and the reason where there is none."""
     if before is None or entry.verdict == "reproduced":
         return entry.verdict, entry.reason
     if before.verdict == "reproduced":
@@ -88,8 +83,3 @@ def told_at(entry: ClosureVerdict, before: ClosureVerdict | None) -> tuple[str, 
     if before.verdict == "fixed" or absent:
         return "absent", ""
     return before.verdict, f"where it began: {message(before.reason)}"
-
-
-def _open(ledger: Ledger, number: int) -> bool:
-    ref = f"refs/pull/{number}/merge"
-    return not gitbinary.run(ledger.mirror, "rev-parse", "--quiet", "--verify", ref).status

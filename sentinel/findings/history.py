@@ -30,12 +30,12 @@ class Touch:
 
     @property
     def pull(self) -> int | None:
-        found = _PULL.fullmatch(self.ref)
-        return int(found.group(1)) if found else None
+        match = _PULL.fullmatch(self.ref)
+        return int(match.group(1)) if match else None
 
 
 def files_of(target: Target, boundary: str) -> list[str]:
-    """Where the module of a dotted path may lie in the repository, by its present and former names."""
+    """Say where the module of a dotted path may lie in the repository, by its present and former names."""
     binding = target.binding(boundary)
     files: dict[str, None] = {}
     for path in binding.paths if binding else (boundary,):
@@ -49,27 +49,22 @@ def files_of(target: Target, boundary: str) -> list[str]:
 
 
 def names_of(recipe: Recipe) -> list[str]:
-    """What the boundary's definition is called; ``__call__`` says nothing without its class."""
+    """Say what the boundary's definition is called; ``__call__`` says nothing without its class."""
     parts = recipe.boundary.split(".")
     return [parts[-1]] if not parts[-1].startswith("__") else [parts[-2]]
 
 
 def touching(git_dir: Path, names: Sequence[str], files: Sequence[str], revisions: Sequence[str]) -> list[Touch]:
-    """The commits among some revisions that change lines of one of these functions, newest first.
+    """Give the commits among some revisions that change lines of one of these functions, newest first.
 
-    :param names: names of functions.
     :param revisions: as ``git log`` takes them: ``base..branch``, ``--glob=...``, ``--not``.
-    :raises Unavailable: where the mirror does not have the revisions.
     """
     log = _log(git_dir, ["-p", "-U0", "--no-renames", *revisions, "--", *files])
     return list(_touched(log.split("\n"), re.compile(rf"\b({'|'.join(map(re.escape, names))})\b")))
 
 
 def named(git_dir: Path, words: Sequence[str], revisions: Sequence[str]) -> list[Touch]:
-    """The commits whose message has one of these words.
-
-    :raises Unavailable: as :func:`touching`.
-    """
+    """Give the commits whose message has one of these words."""
     greps = [f"--grep={word}" for word in words]
     log = _log(git_dir, ["--fixed-strings", "--regexp-ignore-case", *greps, *revisions])
     return [_commit(line, "subject") for line in log.split("\n") if line.startswith("\x01")]
@@ -89,7 +84,8 @@ def _commit(line: str, why: str) -> Touch:
 
 
 def _touched(lines: Iterable[str], name: re.Pattern[str]) -> Iterator[Touch]:
-    """Commits of which a hunk changes the function: git says behind a hunk's numbers in which definition it begins.
+    """Give commits of which a hunk changes the function: git says behind a hunk's numbers in which definition it
+    begins.
 
     What is only added, and begins at the left margin, stands behind the function and not in it.
     """

@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -62,11 +62,7 @@ class Finding:
 
 
 def state_of(recipe: Recipe, documents: Iterable[Mapping[str, Any]], branch: str = "main") -> tuple[str, str]:
-    """The state, and the fact behind it.
-
-    :param documents: recorded evidence of the recipe.
-    :param branch: the target's default branch.
-    """
+    """Give the state, and the fact behind it."""
     verdicts = {str(document["ref"]): str(document["verdict"]) for document in documents}
     fixed_there = verdicts.get(f"git:{branch}") == "fixed"
     releases = [ref for ref, verdict in verdicts.items() if ref.startswith("pypi:") and verdict == "fixed"]
@@ -77,9 +73,9 @@ def state_of(recipe: Recipe, documents: Iterable[Mapping[str, Any]], branch: str
         return "fixed upstream", f"fixed at git:{branch}"
     if recipe.upstream.get("status") == _REMOVED:
         return "fixed upstream", "its code was removed"
-    told = [f"{name} #{recipe.upstream[name]}" for name in ("pull", "issue") if recipe.upstream.get(name)]
-    if told or recipe.upstream.get("status") not in _UNREPORTED:
-        return "reported", ", ".join(told) or str(recipe.upstream["status"])
+    reports = [f"{name} #{recipe.upstream[name]}" for name in ("pull", "issue") if recipe.upstream.get(name)]
+    if reports or recipe.upstream.get("status") not in _UNREPORTED:
+        return "reported", ", ".join(reports) or str(recipe.upstream["status"])
     if buggy:
         at = f"git:{branch}" if f"git:{branch}" in buggy else buggy[0]
         return "reproduced", f"reproduced at {_FULL_SHA.sub(_SHORT, at)}"
@@ -87,30 +83,27 @@ def state_of(recipe: Recipe, documents: Iterable[Mapping[str, Any]], branch: str
 
 
 def at_main(documents: Iterable[Mapping[str, Any]], branch: str = "main") -> dict[str, Any]:
-    """What the evidence of the default branch says: the last word of it."""
-    found: dict[str, Any] = {}
+    """Give the newest verdict on the default branch, with its commit and place."""
+    main: dict[str, Any] = {}
     for document in documents:
         checkout, boundary = document["checkout"], document["boundary"]
         if document["ref"] == f"git:{branch}" and checkout and boundary["file"]:
-            found = {"verdict": document["verdict"], "commit": checkout["commit"]}
-            found |= {"file": boundary["file"], "line": boundary["line"]}
-    return found
+            main = {"verdict": document["verdict"], "commit": checkout["commit"]}
+            main |= {"file": boundary["file"], "line": boundary["line"]}
+    return main
 
 
-def first_seen(recipe: Recipe, record: Mapping[str, Any] | None) -> str:
-    """The day of the first commit with the bug: of its history, else of the commit that the recipe says brought it.
-
-    :param record: a record of its history, see :mod:`sentinel.history.record`.
-    """
+def first_day(recipe: Recipe, record: Mapping[str, Any] | None) -> str:
+    """The day of the first commit with the bug: of its history, else of the commit that the recipe says brought it."""
     for run in record["runs"] if record else ():
         if run["verdict"] == "reproduced":
             return str(run["first"]["date"])[:10]
-    told = _DAY.search(str(recipe.document.get("introduced_by") or ""))
-    return told[0] if told else ""
+    match = _DAY.search(str(recipe.document.get("introduced_by") or ""))
+    return match[0] if match else ""
 
 
 def mended_with(state: str, record: Mapping[str, Any] | None) -> str:
-    """The commit that mended a bug, where its history says so: ``, since 7e02052ee #2238``."""
+    """Give the commit that mended a bug, where its history says so: ``, since 7e02052ee #2238``."""
     last = record["changes"][-1] if record and record["changes"] else None
     if last is None or last["what"] != "fixed" or state not in ("fixed upstream", "released"):
         return ""
@@ -119,15 +112,12 @@ def mended_with(state: str, record: Mapping[str, Any] | None) -> str:
     return f", since {commit['sha'][:9]}{pull}"
 
 
-def advanced(finding: Finding | None, recipe: Recipe, state: str, because: str, day: str, **seen: Any) -> Finding:
-    """The finding with a step more where its state is another than before.
-
-    :param seen: ``since`` and ``main`` of it, as they are now.
-    """
+def advanced(finding: Finding | None, recipe: Recipe, state: str, because: str, day: str, **facts: Any) -> Finding:
+    """Give the finding with a step more where its state is another than before."""
     steps = finding.steps if finding else ()
     if not steps or steps[-1].state != state:
         steps = (*steps, Step(state, day, message(because)))
-    return Finding(recipe.bug_id, recipe.target, message(recipe.title), dict(recipe.upstream), steps, **seen)
+    return Finding(recipe.bug_id, recipe.target, message(recipe.title), dict(recipe.upstream), steps, **facts)
 
 
 def place(folder: Path, recipe: Recipe) -> Path:
@@ -135,10 +125,7 @@ def place(folder: Path, recipe: Recipe) -> Path:
 
 
 def load(file: Path) -> Finding | None:
-    """A finding's file; None where there is none.
-
-    :raises SentinelError: where it is not one.
-    """
+    """Give a finding's file; None where there is none."""
     try:
         if not os.path.lexists(file):
             return None
@@ -146,14 +133,13 @@ def load(file: Path) -> Finding | None:
         steps = tuple(Step(str(s["state"]), str(s["on"]), str(s["because"])) for s in data["steps"])
         if any(step.state not in STATES for step in steps):
             raise ValueError(f"a state is one of {', '.join(STATES)}")
+        texts = {name: str(data[name]) for name in ("bug_id", "target", "title")}
         return Finding(
-            str(data["bug_id"]),
-            str(data["target"]),
-            str(data["title"]),
-            data["upstream"],
-            steps,
-            str(data.get("since", "")),
-            dict(data.get("main", {})),
+            **texts,
+            upstream=data["upstream"],
+            steps=steps,
+            since=str(data.get("since", "")),
+            main=dict(data.get("main", {})),
         )
     except (SentinelError, ValueError, KeyError, TypeError) as error:
         raise SentinelError(f"{file} is no finding: {error}; remove it to begin anew") from None
@@ -161,16 +147,7 @@ def load(file: Path) -> Finding | None:
 
 def save(file: Path, finding: Finding) -> bool:
     """Write a finding; whether anything was changed."""
-    document = {
-        "bug_id": finding.bug_id,
-        "target": finding.target,
-        "title": finding.title,
-        "upstream": dict(finding.upstream),
-        "steps": [vars(step) for step in finding.steps],
-        "since": finding.since,
-        "main": dict(finding.main),
-    }
-    text = json.dumps(document, indent=1, sort_keys=True) + "\n"
+    text = json.dumps(asdict(finding), indent=1, sort_keys=True) + "\n"
     if file.is_file() and file.read_text(encoding="utf-8") == text:
         return False
     write_atomically(file, text, "name another folder with --to")

@@ -62,7 +62,7 @@ class Entry:
 
 
 def page(entries: Sequence[Entry]) -> str:
-    """The whole page; the same entries give the same text."""
+    """Write the whole page; the same entries give the same text."""
     entries = sorted(entries, key=lambda entry: entry.order)
     targets = sorted({entry.recipe.target for entry in entries})
     text = f"{_HEAD}{_counted(entries)}.\n\n## What to look at first\n\n"
@@ -84,7 +84,7 @@ def _counted(entries: Sequence[Entry]) -> str:
 
 
 def _roots(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """Entries of one root together, its first one first."""
+    """Group entries by root, in order."""
     groups: dict[str, list[Entry]] = {}
     for entry in entries:
         groups.setdefault(entry.root, []).append(entry)
@@ -100,7 +100,7 @@ def _table(title: str, groups: Sequence[Sequence[Entry]]) -> str:
     for group in groups:
         first = group[0]
         since = min((entry.finding.since for entry in group if entry.finding.since), default="")
-        about = _ABOUT[_COLUMNS[title]](first)
+        about = _about(_COLUMNS[title], first)
         cells = [_name(group), _text(first), first.severity, first.realism or "not said", about, since]
         text += f"| {' | '.join(cells)} |\n"
     return text
@@ -126,25 +126,17 @@ def _text(entry: Entry) -> str:
     return f"{text} ([{_cell(str(place['verdict']))} at {str(place['commit'])[:7]}]({_url(code)}))"
 
 
-def _takes(entry: Entry) -> str:
-    told = "; ".join(map(str, entry.recipe.affects))
+def _about(column: str, entry: Entry) -> str:
     upstream = _upstream(entry)
-    return _cell(told) + (f" ({upstream})" if upstream else "")
-
-
-def _because(entry: Entry) -> str:
-    return " ".join(filter(None, [_cell(entry.finding.steps[-1].because), _upstream(entry)]))
-
-
-def _why_not(entry: Entry) -> str:
+    if column == "it takes":
+        return _cell("; ".join(map(str, entry.recipe.affects))) + (f" ({upstream})" if upstream else "")
+    if column == "because":
+        return " ".join(filter(None, [_cell(entry.finding.steps[-1].because), upstream]))
     return _cell(" ".join(str(entry.recipe.document["reach"]["how"]).split()))
 
 
-_ABOUT = {"it takes": _takes, "because": _because, "why not": _why_not}
-
-
 def _upstream(entry: Entry) -> str:
-    """The pull request and issue as links, with where they stand."""
+    """Give the pull request and issue as links, with where they stand."""
     upstream, links = entry.recipe.upstream, []
     for name, folder in (("pull", "pull"), ("issue", "issues")):
         if upstream.get(name):

@@ -37,10 +37,10 @@ class Reach:
 
 
 def reach(affects: Sequence[Affected], run: Training) -> Reach:
-    """What the settings of a run say. Any of the entries may reach."""
-    found = [_entry(entry, run) for entry in affects]
+    """Say whether a run's settings reach a bug; one entry of ``affects`` is enough."""
+    answers = [_entry(entry, run) for entry in affects]
     nothing = Reach("not known", "the recipe names no setting")
-    return min(found, key=attrgetter("order"), default=nothing)
+    return min(answers, key=attrgetter("order"), default=nothing)
 
 
 def _entry(entry: Affected, run: Training) -> Reach:
@@ -48,28 +48,28 @@ def _entry(entry: Affected, run: Training) -> Reach:
         return Reach("not known", "no setting decides it", entry.where, settings=False)
     met, unknown = [], []
     for name, condition in entry.when.items():
-        found = run.setting(name)
-        other = run.elsewhere(name) if found is None else None
+        setting = run.setting(name)
+        other = run.elsewhere(name) if setting is None else None
         if other is not None:
             return Reach("not reached", f"{name} is an option of {other}")
-        if found is None and condition == "unset" and run.absent(name):
+        if setting is None and condition == "unset" and run.absent(name):
             met.append(f"there is no {name}")
             continue
-        if found is None or found.value is None:
+        if setting is None or setting.value is None:
             unknown.append(condition_in_words(name, condition))
             continue
-        told = f"{found.name}={found.value}" + (" (the default)" if found.default else "")
+        text = f"{setting.name}={setting.value}" + (" (the default)" if setting.default else "")
         bound = bounding(condition)
         if bound:
             limit = run.setting(bound)
             if limit is None or limit.value is None:
                 unknown.append(condition_in_words(name, condition))
                 continue
-            told += f", {bound}={limit.value}"
+            text += f", {bound}={limit.value}"
             condition = str(condition).replace(bound, limit.value)
-        if not holds(condition, found.value):
-            return Reach("not reached", told)
-        met.append(told)
+        if not holds(condition, setting.value):
+            return Reach("not reached", text)
+        met.append(text)
     if unknown:
         return Reach("not known", f"it takes {', '.join(unknown)}", entry.where)
     return Reach("reached", ", ".join(met), entry.where)

@@ -6,18 +6,21 @@ Established without starting a worker: a sweep that finds nothing new must not h
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import platform
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 
-from sentinel.history.surroundings import surroundings
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
 from sentinel.settings import Settings
 from sentinel.values.literals import typed
+from sentinel.worker import bubblewrap
 from sentinel.worker.client import flags
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -74,7 +77,7 @@ def deciding(catalog: Catalog, target: str, recipes: Sequence[Recipe]) -> str:
 
 
 def _meaning(recipe: Recipe) -> str:
-    """A digest of what decides: a recipe's story and pins may be mended without probing history anew."""
+    """Give a digest of what decides: a recipe's story and pins may be mended without probing history anew."""
     parts = (
         recipe.target,
         recipe.contract,
@@ -108,3 +111,56 @@ def _digest(files: tuple[Path, ...]) -> str:
 @cache
 def _file_digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+# -- which third-party packages there are: one that is installed may change a verdict too --
+
+#: Top-level module -> the distribution that has it and its version; ``-`` where it cannot be imported.
+Surroundings = Callable[[str], str]
+
+_LISTED = """
+import json, platform
+from importlib import metadata
+owners = {name: several[0] for name, several in metadata.packages_distributions().items()}
+found = {name: [owner, metadata.version(owner)] for name, owner in owners.items()}
+print(json.dumps({**found, "python": ["python", platform.python_version()]}))
+"""
+
+
+def surroundings(python: str | None) -> Surroundings:
+    """Say what an interpreter has; None: this one."""
+    if python is None:
+        return _here
+    distributions = _listed(python)
+    return lambda name: " ".join(distributions.get(name, ("-",)))
+
+
+def third_party(name: str) -> bool:
+    """Say whether a top-level module is nobody's own: neither Python's nor a built-in one."""
+    return name not in sys.stdlib_module_names and name not in sys.builtin_module_names
+
+
+@cache
+def _here(name: str) -> str:
+    if name == "python":
+        return f"python {platform.python_version()}"
+    try:
+        if importlib.util.find_spec(name) is None:
+            return "-"
+    except (ImportError, ValueError):
+        return "-"
+    try:
+        return f"{name} {metadata.version(name)}"
+    except metadata.PackageNotFoundError:
+        owners = _owners().get(name, [])
+        return f"{owners[0]} {metadata.version(owners[0])}" if owners else name
+
+
+@cache
+def _owners() -> Mapping[str, list[str]]:
+    return metadata.packages_distributions()
+
+
+@cache
+def _listed(python: str) -> Mapping[str, tuple[str, ...]]:
+    return {name: tuple(distribution) for name, distribution in bubblewrap.ask(python, "-c", _LISTED).items()}

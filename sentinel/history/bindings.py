@@ -21,8 +21,6 @@ class Name:
     :ivar kind: ``function``, ``class``, ``import`` or ``value``.
     :ivar span: the first line, with decorators, and the last one.
     :ivar leads: dotted paths, as written: what is imported or assigned, or a class's bases.
-    :ivar names: of a class.
-    :ivar parameters: of a function.
     """
 
     kind: str
@@ -45,37 +43,37 @@ def syntax_of(content: str | bytes) -> ast.Module:
 
 def names_of(body: Sequence[ast.stmt]) -> dict[str, Name]:
     """Say what a body defines, whatever the condition; of two the last, but a definition before a value."""
-    found: dict[str, Name] = {}
+    names: dict[str, Name] = {}
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             arguments = node.args
             every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-            found[node.name] = Name("function", span_of(node), parameters=frozenset(item.arg for item in every))
+            names[node.name] = Name("function", span_of(node), parameters=frozenset(item.arg for item in every))
         elif isinstance(node, ast.ClassDef):
             bases = tuple(ast.unparse(base).partition("[")[0] for base in node.bases)
-            found[node.name] = Name("class", span_of(node), bases, names_of(node.body))
+            names[node.name] = Name("class", span_of(node), bases, names_of(node.body))
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             for alias in node.names:
                 key = alias.asname or (alias.name if isinstance(node, ast.ImportFrom) else alias.name.partition(".")[0])
                 if isinstance(node, ast.Import):
-                    found[key] = Name("import", leads=(alias.name if alias.asname else key,))
+                    names[key] = Name("import", leads=(alias.name if alias.asname else key,))
                 elif alias.name == "*":
-                    found[f"*{len(found)}"] = Name("import", leads=("." * node.level + (node.module or ""),))
+                    names[f"*{len(names)}"] = Name("import", leads=("." * node.level + (node.module or ""),))
                 else:
                     start = "." * node.level + (f"{node.module}." if node.module else "")
-                    found[key] = Name("import", leads=(f"{start}{alias.name}",))
+                    names[key] = Name("import", leads=(f"{start}{alias.name}",))
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             plain = isinstance(node.value, (ast.Name, ast.Attribute))
             leads = (ast.unparse(node.value),) if plain and node.value else ()
             for item in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 if isinstance(item, ast.Name):
-                    found[item.id] = Name("value", span_of(node), leads)
+                    names[item.id] = Name("value", span_of(node), leads)
         else:
             blocks = (getattr(node, part, ()) for part in ("body", "orelse", "finalbody"))
             handlers = (handler.body for handler in getattr(node, "handlers", ()))
             for block in (*handlers, *blocks):
-                found |= names_of(block)
-    return found
+                names |= names_of(block)
+    return names
 
 
 def span_of(node: ast.stmt) -> tuple[int, int]:
@@ -93,7 +91,6 @@ _FAR = 8
 class Definition:
     """:ivar path: the dotted path under which it was looked for.
     :ivar file: its path in the repository.
-    :ivar blob: the file's object name.
     """
 
     path: str
@@ -111,18 +108,18 @@ class Definition:
 class Sighting:
     """Where a binding is at one commit.
 
-    :ivar found: its boundary, under one of its names.
+    :ivar definition: its boundary, under one of its names.
     :ivar lacks: the first thing of ``requires`` that this version has not.
     :ivar needs: the first module of ``imports`` that is not there.
     """
 
-    found: Definition | None = None
+    definition: Definition | None = None
     lacks: str = ""
     needs: str = ""
 
     @property
     def bound(self) -> bool:
-        return self.found is not None and not self.lacks and not self.needs
+        return self.definition is not None and not self.lacks and not self.needs
 
 
 class Trees(Protocol):
@@ -136,7 +133,6 @@ class Trees(Protocol):
 class Definitions:
     """Finds dotted paths in the trees of one mirror. A file is read once, whichever trees have it.
 
-    :param roots: the target's package roots.
     :param module: what a blob defines, for a caller that has read it already.
     """
 
@@ -155,17 +151,17 @@ class Definitions:
         path, _, parameter = required.removesuffix(")").partition("(")
         if self.file(tree, path) is not None:
             return True
-        found = self.find(tree, path)
-        return found is not None and (not parameter or parameter in found.name.parameters)
+        definition = self.find(tree, path)
+        return definition is not None and (not parameter or parameter in definition.name.parameters)
 
     def find(self, tree: str, path: str, far: int = _FAR) -> Definition | None:
-        """What a dotted path leads to, through imports and base classes; None where it leads nowhere."""
+        """Give what a dotted path leads to, through imports and base classes; None where it leads nowhere."""
         module, place = self.module_of(tree, path)
         if place is None:
             return None
         rest = path[len(module) + 1 :].split(".")
-        found = self._in(tree, place, module, self.module(place[1]), rest, far)
-        return found and Definition(path, found.file, found.blob, found.name)
+        definition = self._in(tree, place, module, self.module(place[1]), rest, far)
+        return definition and Definition(path, definition.file, definition.blob, definition.name)
 
     def module_of(self, tree: str, path: str) -> tuple[str, tuple[str, str] | None]:
         """Give the longest beginning of a dotted path that is a module, and its file; nothing where none is."""
@@ -211,23 +207,23 @@ class Definitions:
         return next(filter(None, bases), None)
 
     def file(self, tree: str, module: str) -> tuple[str, str] | None:
-        """Path and blob of a module's source."""
+        """Give path and blob of a module's source."""
         package, *rest = module.split(".")
         if package not in self._roots:
             return None
         bases = ["/".join((root, *rest)) for root in self._roots[package]]
         for file in (file for base in bases for file in (f"{base}.py", f"{base}/__init__.py")):
-            found = self._trees.at(tree, file)
-            if found is not None and found[0] == FILE:
-                return file, found[1]
+            entry = self._trees.at(tree, file)
+            if entry is not None and entry[0] == FILE:
+                return file, entry[1]
         return None
 
     def sources(self, tree: str) -> Iterator[tuple[str, str]]:
-        """Path and blob of every Python file of the package roots."""
+        """Give path and blob of every Python file of the package roots."""
         for root in (root for several in self._roots.values() for root in several):
-            found = self._trees.at(tree, root)
-            if found is not None and found[0] == TREE:
-                yield from ((f"{root}/{path}", blob) for path, blob in self._below(found[1]))
+            entry = self._trees.at(tree, root)
+            if entry is not None and entry[0] == TREE:
+                yield from ((f"{root}/{path}", blob) for path, blob in self._below(entry[1]))
 
     def _module(self, blob: str) -> Mapping[str, Name]:
         try:
@@ -236,33 +232,33 @@ class Definitions:
             return {}
 
     def _files_below(self, tree: str) -> frozenset[tuple[str, str]]:
-        found: set[tuple[str, str]] = set()
+        files: set[tuple[str, str]] = set()
         for name, (mode, child) in self._trees.folder(tree).items():
             if mode == TREE:
-                found |= {(f"{name}/{path}", blob) for path, blob in self._below(child)}
+                files |= {(f"{name}/{path}", blob) for path, blob in self._below(child)}
             elif mode == FILE and name.endswith(".py"):
-                found.add((name, child))
-        return frozenset(found)
+                files.add((name, child))
+        return frozenset(files)
 
 
 def sighting(definitions: Definitions, tree: str, binding: Binding) -> Sighting:
-    """Where a binding is in one tree, under its own names."""
-    found = next(filter(None, (definitions.find(tree, path) for path in binding.paths)), None)
-    return Sighting(found, *_lacking(definitions, tree, binding))
+    """Say where a binding is in one tree, under its own names."""
+    definition = next(filter(None, (definitions.find(tree, path) for path in binding.paths)), None)
+    return Sighting(definition, *_lacking(definitions, tree, binding))
 
 
 def _lacking(definitions: Definitions, tree: str, binding: Binding) -> tuple[str, str]:
-    """What a tree has not: of what the adapter says that only some versions have, and of what a call imports."""
+    """Give what a tree has not: of what the adapter says that only some versions have, and of what a call imports."""
     own = binding.paths
     lacks = (item for item in binding.requires if not any(f"{path}.".startswith(f"{item}.") for path in own))
     needs = (name for name in binding.imports if not any(definitions.has(tree, then) for then in binding.names(name)))
     return next((item for item in lacks if not definitions.has(tree, item)), ""), next(needs, "")
 
 
-def absolute(written: str, module: str, file: str) -> str:
+def absolute(path: str, module: str, file: str) -> str:
     """Give the dotted path that an import means, written in a module."""
-    dots = len(written) - len(written.lstrip("."))
+    dots = len(path) - len(path.lstrip("."))
     if not dots:
-        return written
+        return path
     package = module.split(".") if file.endswith("/__init__.py") else module.split(".")[:-1]
-    return ".".join((*package[: len(package) - dots + 1], *filter(None, written[dots:].split("."))))
+    return ".".join((*package[: len(package) - dots + 1], *filter(None, path[dots:].split("."))))

@@ -22,13 +22,13 @@ Told = Callable[[Commit, ClosureVerdict, int], None]
 class Bisection:
     """:ivar seeks: ``bad`` for the commit that brought the bug, ``fixed`` for the one that took it away.
     :ivar steps: the commits that were tried, each with its verdict.
-    :ivar found: the first commit that is like the later end; None where it cannot be told apart from ``suspects``.
+    :ivar first: the first commit that is like the later end; None where it cannot be told apart from ``suspects``.
     :ivar suspects: where commits next to the change could not be decided: those among which it is.
     """
 
     seeks: str
     steps: list[tuple[Commit, ClosureVerdict]] = field(default_factory=list)
-    found: Commit | None = None
+    first: Commit | None = None
     suspects: list[Commit] = field(default_factory=list)
 
     @property
@@ -36,7 +36,7 @@ class Bisection:
         return sum(_state(entry) is None for _, entry in self.steps)
 
 
-def bisect(mirror: Path, good: Commit, bad: Commit, decide: Decide, told: Told | None = None) -> Bisection:
+def bisect(mirror: Path, good: Commit, bad: Commit, decide: Decide, on_step: Told | None = None) -> Bisection:
     """Find the first commit between two, along first parents, whose verdict is the later one's.
 
     Where ``bad`` is the older of the two, that is the commit with which the bug went.
@@ -46,13 +46,13 @@ def bisect(mirror: Path, good: Commit, bad: Commit, decide: Decide, told: Told |
     old, new, seeks, state = _ends(mirror, good, bad, decide)
     line = history(mirror, new.sha, since=old.sha)
     low, high, skipped = 0, len(line) - 1, set[int]()
-    found = Bisection(seeks)
+    bisection = Bisection(seeks)
     while untried := [place for place in range(low + 1, high) if place not in skipped]:
         middle = min(untried, key=lambda place: abs(2 * place - low - high))
         entry = decide(line[middle])
-        found.steps.append((line[middle], entry))
-        if told:
-            told(line[middle], entry, len(untried) - 1)
+        bisection.steps.append((line[middle], entry))
+        if on_step:
+            on_step(line[middle], entry, len(untried) - 1)
         if _state(entry) == state:
             low = middle
         elif _state(entry) is None:
@@ -60,14 +60,14 @@ def bisect(mirror: Path, good: Commit, bad: Commit, decide: Decide, told: Told |
         else:
             high = middle
     if high - low > 1:
-        found.suspects = line[low + 1 : high + 1]
+        bisection.suspects = line[low + 1 : high + 1]
     else:
-        found.found = line[high]
-    return found
+        bisection.first = line[high]
+    return bisection
 
 
 def _ends(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> tuple[Commit, Commit, str, str | None]:
-    """The older end, the later one, what is sought, and the state of the older one."""
+    """Give the older end, the later one, what is sought, and the state of the older one."""
     if good.sha == bad.sha:
         raise SentinelError(f"--good and --bad are the same commit, {good.sha[:9]}")
     entries = {"good": decide(good), "bad": decide(bad)}

@@ -53,7 +53,6 @@ class Change:
     :ivar commit: the first revision of which that is true.
     :ivar after: the last revision that was decided otherwise; None where there is none.
     :ivar undecided: how many revisions between the two could not be decided: the change is in one of them, or here.
-    :ivar why: the kind of reason of those.
     :ivar begins: whether nothing before it could be judged: no revision was decided, or the code was absent.
     :ivar origin: where the code came from that a history begins with.
     """
@@ -72,7 +71,6 @@ class Lifetime:
     """A time for which the bug was there.
 
     :ivar ended: None where it is still there.
-    :ivar last: the last commit that has it.
     :ivar days: between the author dates; 0 where the clock went backwards in between.
     """
 
@@ -90,7 +88,7 @@ def state_of(verdict: str, kind: str) -> State:
 
 
 def runs_of(commits: Sequence[Commit], entries: Mapping[str, ClosureVerdict]) -> list[Run]:
-    """Neighbours of one verdict, and where they could not be decided of one reason, in the order of the commits."""
+    """Join neighbours of one verdict, and of one reason where they could not be decided."""
     runs: list[Run] = []
     for commit in commits:
         entry = entries[commit.sha]
@@ -104,7 +102,7 @@ def runs_of(commits: Sequence[Commit], entries: Mapping[str, ClosureVerdict]) ->
 
 
 def _gist(undecided: Run | ClosureVerdict) -> str:
-    """The part of a reason that stays while signatures and the nearest names go on changing around it."""
+    """Give the part of a reason that stays while signatures and the nearest names go on changing around it."""
     return re.split(r"[;(\[]", undecided.reason, maxsplit=1)[0]
 
 
@@ -117,21 +115,15 @@ def changes_of(runs: Sequence[Run]) -> list[Change]:
         if run.state is None:
             gap.append(run)
             continue
-        if before is None or before.state != run.state:
-            what = _what(before.state if before else "", run.state)
-            if what:
-                why = ", ".join(dict.fromkeys(undecided.kind for undecided in gap))
-                after = before.last if before else None
-                begins = before is None or before.state == "absent"
-                changes.append(Change(what, run.first, after, sum(item.commits for item in gap), why, begins))
+        was = before.state or "" if before else ""
+        # A history has to begin somewhere: only with the bug in it is that a change.
+        if was != run.state and (before is not None or run.state == "reproduced"):
+            what = _CHANGES.get((was, run.state)) or _BY_STATE[run.state]
+            why = ", ".join(dict.fromkeys(undecided.kind for undecided in gap))
+            after, begins = before.last if before else None, was in ("", "absent")
+            changes.append(Change(what, run.first, after, sum(item.commits for item in gap), why, begins))
         before, gap = run, []
     return changes
-
-
-def _what(before: str | None, now: str) -> str:
-    if before == "" and now != "reproduced":
-        return ""  # a history has to begin somewhere
-    return _CHANGES.get((before or "", now)) or _BY_STATE[now]
 
 
 def lifetimes_of(changes: Sequence[Change], runs: Sequence[Run]) -> list[Lifetime]:
@@ -170,7 +162,7 @@ def plain_commit(commit: Commit) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """What a record holds of a run, a change, a lifetime, or a list of them."""
+    """Give what a record holds of a run, a change, a lifetime, or a list of them."""
     if isinstance(value, Commit):
         return plain_commit(value)
     if isinstance(value, list):

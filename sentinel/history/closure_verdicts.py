@@ -35,7 +35,6 @@ class ClosureVerdict:
     :ivar closure, answers: by which it is recognised.
     :ivar verdict, kind, reason: as in :class:`~sentinel.deciding.outcomes.Verdict`; a reason may name lines of
         ``commit``.
-    :ivar commit: where it was probed.
     :ivar boundary: the dotted path that was found there; empty where none was.
     :ivar file, line, blob: where it is defined.
     """
@@ -64,15 +63,15 @@ class ClosureVerdicts:
         self._target = target
         self._file = store.folder / file_name(target) / file_name(bug_id) / f"{basis.id}.jsonl"
         self.basis = basis
-        self._known: dict[tuple[str, str], ClosureVerdict] = {}
+        self._by_answers: dict[tuple[str, str], ClosureVerdict] = {}
         self._recent: dict[str, Closure] = {}
         self.read()
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._by_answers)
 
     def __iter__(self) -> Iterator[ClosureVerdict]:
-        return iter(list(self._known.values()))
+        return iter(list(self._by_answers.values()))
 
     def read(self) -> None:
         """Take over what is on disk."""
@@ -86,7 +85,7 @@ class ClosureVerdicts:
     def find(self, revision: Revision) -> ClosureVerdict | None:
         """Give the entry that a revision belongs to, where one is known."""
         for closure in reversed(list(self._recent.values())):
-            entry = self._known.get((closure.id, revision.answers(closure)))
+            entry = self._by_answers.get((closure.id, revision.answers(closure)))
             if entry is not None:
                 # What held last holds next, nearly always.
                 self._recent[closure.id] = self._recent.pop(closure.id)
@@ -98,7 +97,7 @@ class ClosureVerdicts:
 
         :raises SentinelError: where the disk is full or cannot be written.
         """
-        if (entry.closure, entry.answers) in self._known:
+        if (entry.closure, entry.answers) in self._by_answers:
             return
         self._remember(entry, closure)
         if entry.kind not in PASSING:
@@ -106,7 +105,7 @@ class ClosureVerdicts:
             self._store.append(self._file, {"basis": asdict(self.basis)}, asdict(entry))
 
     def _remember(self, entry: ClosureVerdict, closure: Closure) -> None:
-        self._known[entry.closure, entry.answers] = entry
+        self._by_answers[entry.closure, entry.answers] = entry
         self._recent[closure.id] = closure
 
 
@@ -121,10 +120,10 @@ class ClosureVerdictStore:
     def closure(self, target: str, name: str) -> Closure | None:
         key = (target, name)
         if key not in self._closures:
-            known = read_json(self._closure_file(target, name))
-            questions = known.get("questions") if known else None
-            found = Closure(tuple(map(str, questions))) if isinstance(questions, list) else None
-            self._closures[key] = found if found is not None and found.id == name else None
+            document = read_json(self._closure_file(target, name))
+            questions = document.get("questions") if document else None
+            closure = Closure(tuple(map(str, questions))) if isinstance(questions, list) else None
+            self._closures[key] = closure if closure is not None and closure.id == name else None
         return self._closures[key]
 
     def keep_closure(self, target: str, closure: Closure) -> None:
@@ -142,17 +141,17 @@ class ClosureVerdictStore:
                 text = json.dumps(line, sort_keys=True) + "\n"
                 if not _mended(stream):
                     text = json.dumps(head, sort_keys=True) + "\n" + text
-                left = text.encode()
-                while left:  # a disk that becomes full takes a part without an error, and says so at the rest
-                    left = left[os.write(stream.fileno(), left) :]
+                rest = text.encode()
+                while rest:  # a disk that becomes full takes a part without an error, and says so at the rest
+                    rest = rest[os.write(stream.fileno(), rest) :]
 
     def _closure_file(self, target: str, name: str) -> Path:
         return self.folder / file_name(target) / "closures" / f"{file_name(name)}.json"
 
 
 def _mended(stream: Any) -> int:
-    """Where the last whole line ends. What stands behind it is part of a line that a run did not get to the end of, and
-    is taken away."""
+    """Say where the last whole line ends. What stands behind it is part of a line that a run did not get to the end
+    of, and is taken away."""
     end = at = stream.seek(0, os.SEEK_END)
     while at:
         begin = max(0, at - 4096)

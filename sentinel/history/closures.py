@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.machinery import all_suffixes
 
+from sentinel.history.basis import Surroundings, third_party
 from sentinel.history.gittrees import TREE, GitTrees
-from sentinel.history.surroundings import Surroundings, third_party
 from sentinel.sources.trees import LINK
 from sentinel.targets import PackageRoot
 from sentinel.worker.trace import EVERYTHING
@@ -56,48 +56,49 @@ class Closure:
                 names[path] = None
                 continue
             parent, _, name = path.rpartition("/")
-            looked = [(parent, name)]
+            places = [(parent, name)]
             if kind == "m":
-                looked += [(parent, name + suffix) for suffix in all_suffixes()]
-                looked += [(path, f"__init__{suffix}") for suffix in all_suffixes()]
-            for folder, item in looked:
-                known = names.setdefault(folder, set())
-                if known is not None:
-                    known.add(item)
-        return tuple((folder, None if known is None else frozenset(known)) for folder, known in sorted(names.items()))
+                places += [(parent, name + suffix) for suffix in all_suffixes()]
+                places += [(path, f"__init__{suffix}") for suffix in all_suffixes()]
+            for folder, item in places:
+                names_here = names.setdefault(folder, set())
+                if names_here is not None:
+                    names_here.add(item)
+        return tuple(
+            (folder, None if names_here is None else frozenset(names_here))
+            for folder, names_here in sorted(names.items())
+        )
 
 
-def closure_of(asked: Iterable[str] | None, roots: Sequence[PackageRoot]) -> Closure:
+def closure_of(questions: Iterable[str] | None, roots: Sequence[PackageRoot]) -> Closure:
     """Give the closure of a probe: those questions that have more than one answer, in order.
 
     A checkout has nothing beside the package roots. What the import system looks for there is a third-party module,
     which each revision lacks; the question is whether the environment has it: ``p:ray``.
 
-    :param asked: what the worker recorded; None where it could not tell.
+    :param questions: what the worker recorded; None where it could not tell.
     """
-    if asked is None:
+    if questions is None:
         return Closure((EVERYTHING,))
     places = [root.path for root in roots]
-    kept = {
+    several = {
         question
-        for question in asked
+        for question in questions
         if question == EVERYTHING or any(f"{question[2:]}/".startswith(f"{place}/") for place in places)
     }
     beside = {root.import_root for root in roots}
-    for question in asked:
+    for question in questions:
         parent, _, name = question[2:].rpartition("/")
-        if question[0] == "m" and question not in kept and parent in beside and third_party(name):
-            kept.add(f"p:{name}")
-    return Closure((EVERYTHING,) if EVERYTHING in kept else tuple(sorted(kept)))
+        if question[0] == "m" and question not in several and parent in beside and third_party(name):
+            several.add(f"p:{name}")
+    return Closure((EVERYTHING,) if EVERYTHING in several else tuple(sorted(several)))
 
 
 class Revision:
     """One revision, to be asked.
 
     :ivar roots: the package roots that it has: path and tree object.
-    :param tree: the object name of its tree.
     :param memo: answers of folders, shared by all revisions of one mirror.
-    :param beside: which third-party packages there are.
     """
 
     def __init__(
@@ -114,26 +115,26 @@ class Revision:
         self._tree = tree
         self._folders: dict[str, str | None] = {"": tree}
         self._answers: dict[str, str] = {}
-        found = [(root.path, trees.at(tree, root.path)) for root in roots]
-        self.roots = tuple((path, entry[1]) for path, entry in found if entry is not None and entry[0] == TREE)
+        entries = [(root.path, trees.at(tree, root.path)) for root in roots]
+        self.roots = tuple((path, entry[1]) for path, entry in entries if entry is not None and entry[0] == TREE)
 
     def answers(self, closure: Closure) -> str:
-        """A digest of this revision's answers to a closure's questions, and of which package roots it has.
+        """Give a digest of this revision's answers to a closure's questions, and of which package roots it has.
 
         :raises MissingObjectError: where the mirror does not have a tree that is asked for.
         """
-        known = self._answers.get(closure.id)
-        if known is None:
+        digest = self._answers.get(closure.id)
+        if digest is None:
             lines = self._lines(closure)
             if lines is None:
                 lines = [f"{path} {tree}" for path, tree in self.roots]
             packages = [f"{name} {self._beside(name)}" for name in closure.packages]
             text = json.dumps([[path for path, _ in self.roots], lines, packages])
-            known = self._answers[closure.id] = hashlib.sha256(text.encode()).hexdigest()[:40]
-        return known
+            digest = self._answers[closure.id] = hashlib.sha256(text.encode()).hexdigest()[:40]
+        return digest
 
     def _lines(self, closure: Closure) -> list[str] | None:
-        """None where only the whole tree is an answer: a symbolic link is on the way, which may lead anywhere."""
+        """Give the answers; None where only the whole tree is one: a symbolic link on the way may lead anywhere."""
         if closure.opaque:
             return None
         lines: list[str] = []
@@ -147,29 +148,29 @@ class Revision:
             if key not in self._memo:
                 if len(self._memo) >= _REMEMBERED:
                     self._memo.clear()  # it only saves time, and would grow with commits times closures
-                self._memo[key] = self._said(path, names, tree)
-            said = self._memo[key]
-            if said is None:
+                self._memo[key] = self._entries_of(path, names, tree)
+            line = self._memo[key]
+            if line is None:
                 return None
-            lines.append(said)
+            lines.append(line)
         return lines
 
-    def _said(self, path: str, names: frozenset[str] | None, tree: str) -> str | None:
+    def _entries_of(self, path: str, names: frozenset[str] | None, tree: str) -> str | None:
         folder = self._trees.folder(tree)
-        found = [
+        entries = [
             (name, TREE if folder[name][0] == TREE else " ".join(folder[name]))
             for name in sorted(folder if names is None else names & folder.keys())
         ]
-        return None if any(entry.startswith(LINK) for _, entry in found) else json.dumps([path, found])
+        return None if any(entry.startswith(LINK) for _, entry in entries) else json.dumps([path, entries])
 
     def _folder(self, path: str) -> str | None:
-        """The tree object of a folder, None where there is none, ``LINK`` where it lies behind one."""
+        """Give the tree object of a folder, None where there is none, ``LINK`` where it lies behind one."""
         if path not in self._folders:
             parent, _, name = path.rpartition("/")
             above = self._folder(parent)
-            found = self._trees.folder(above).get(name) if above not in (None, LINK) else None
-            if above == LINK or (found is not None and found[0] == LINK):
+            entry = self._trees.folder(above).get(name) if above not in (None, LINK) else None
+            if above == LINK or (entry is not None and entry[0] == LINK):
                 self._folders[path] = LINK
             else:
-                self._folders[path] = found[1] if found is not None and found[0] == TREE else None
+                self._folders[path] = entry[1] if entry is not None and entry[0] == TREE else None
         return self._folders[path]

@@ -34,8 +34,8 @@ class Commit:
 
     @property
     def pull(self) -> int | None:
-        found = _PULL.search(self.subject)
-        return int(found.group(1) or found.group(2)) if found else None
+        match = _PULL.search(self.subject)
+        return int(match.group(1) or match.group(2)) if match else None
 
 
 @dataclass(frozen=True)
@@ -53,17 +53,16 @@ def history(mirror: Path, head: str, since: str | None = None, until: str | None
     :param since: a full sha, which is then the first commit, or a day: the commits before the first one that is not
         older are left out, whatever the clocks of the later ones said.
     :param until: a day: the commits after the last one that is not younger are left out.
-    :raises GitError: where the mirror's history is torn.
     """
     span = [head, f"^{since}"] if since and not _DAY.fullmatch(since) else [head]
-    found = _read(mirror, "--topo-order", "--reverse", "--first-parent", *span)
+    commits = _read(mirror, "--topo-order", "--reverse", "--first-parent", *span)
     if len(span) == 2:
-        found = [*_read(mirror, "--no-walk", span[1][1:]), *found]
+        commits = [*_read(mirror, "--no-walk", span[1][1:]), *commits]
     elif since:
-        found = found[next((n for n, commit in enumerate(found) if commit.date[:10] >= since), len(found)) :]
+        commits = commits[next((n for n, commit in enumerate(commits) if commit.date[:10] >= since), len(commits)) :]
     if until:
-        found = found[: max((n + 1 for n, commit in enumerate(found) if commit.date[:10] <= until), default=0)]
-    return found
+        commits = commits[: max((n + 1 for n, commit in enumerate(commits) if commit.date[:10] <= until), default=0)]
+    return commits
 
 
 def is_day(text: str) -> bool:
@@ -81,7 +80,7 @@ def is_day(text: str) -> bool:
 
 
 def commit(mirror: Path, sha: str) -> Commit:
-    """One commit by its full sha."""
+    """Give one commit by its full sha."""
     return _read(mirror, "--no-walk", sha)[0]
 
 
@@ -89,7 +88,7 @@ def releases(mirror: Path) -> list[Tag]:
     """Give the tags that read as versions, by the date of their commits; development builds are no releases."""
     shape = "%(refname)%00%(objecttype) %(objectname)%00%(*objecttype) %(*objectname)"
     out = run_checked(mirror, "for-each-ref", f"--format={shape}", "refs/tags")
-    named: dict[str, str] = {}
+    sha_of: dict[str, str] = {}
     for line in out.decode("utf-8", "replace").split("\n"):
         if line.count("\0") != 2:
             continue
@@ -97,11 +96,11 @@ def releases(mirror: Path) -> list[Tag]:
         name = name.removeprefix("refs/tags/")
         kind, _, sha = (peeled.strip() or tag).partition(" ")
         if _RELEASE.fullmatch(name) and kind == "commit":
-            named[name] = sha
-    if not named:
+            sha_of[name] = sha
+    if not sha_of:
         return []
-    known = {commit.sha: commit for commit in _read(mirror, "--no-walk=unsorted", *sorted(set(named.values())))}
-    tags = [Tag(name, known[sha]) for name, sha in named.items() if sha in known]
+    by_sha = {commit.sha: commit for commit in _read(mirror, "--no-walk=unsorted", *sorted(set(sha_of.values())))}
+    tags = [Tag(name, by_sha[sha]) for name, sha in sha_of.items() if sha in by_sha]
     return sorted(tags, key=lambda tag: (tag.commit.date, tag.name))
 
 
@@ -118,8 +117,8 @@ def _read(mirror: Path, *arguments: str) -> list[Commit]:
 
 
 def _commit(fields: Sequence[str]) -> Commit:
-    sha, tree, parents, written, subject = fields
-    return Commit(sha.strip(), tree, tuple(parents.split()), _utc(written), subject)
+    sha, tree, parents, seconds, subject = fields
+    return Commit(sha.strip(), tree, tuple(parents.split()), _utc(seconds), subject)
 
 
 def _utc(seconds: str) -> str:

@@ -6,54 +6,25 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Literal
 
 from sentinel.deciding.law_session import LawSession, LineSession, Subject, Undecidable
 from sentinel.errors import INSTALL, SentinelError
 from sentinel.history.bindings import Definitions, Trees, sighting
 from sentinel.history.gittrees import TREE, Folder
-from sentinel.history.inventory import Source, read
+from sentinel.history.inventory import STATES, Function, Source, State, read
 from sentinel.laws.law import Law
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Adapter
-from sentinel.search.signatures import Signature
 from sentinel.sources.checkouts import files
 from sentinel.sources.trees import FILE
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.worker.codes import LARGEST_SOURCE, read_source
 
-State = Literal["by contract", "automatic", "within a call", "left out", "never looked at"]
-STATES: tuple[State, ...] = ("by contract", "automatic", "within a call", "left out", "never looked at")
-
-
 #: How an adapter's reason begins where there is none but that nobody has bound it: that is not to be left out.
 NOT_YET = "not yet bound"
-
-
-@dataclass(frozen=True)
-class Looked:
-    """One function that carries training signal.
-
-    :ivar module: its dotted name.
-    :ivar by: the contracts that it is bound to; what ran it; or the reason why it is left out, or not called.
-    """
-
-    module: str
-    name: str
-    file: str
-    line: int
-    end_line: int
-    subjects: tuple[str, ...]
-    state: State
-    by: tuple[str, ...] = ()
-    signature: Signature = field(default=Signature(()), compare=False)
-
-    @property
-    def path(self) -> str:
-        return f"{self.module}.{self.name}"
 
 
 @dataclass(frozen=True)
@@ -63,7 +34,7 @@ class Coverage:
     :ivar unread: file -> why it could not be read: what it defines is not counted.
     """
 
-    functions: tuple[Looked, ...]
+    functions: tuple[Function, ...]
     outside: tuple[str, ...]
     unread: Mapping[str, str]
 
@@ -73,13 +44,13 @@ class Coverage:
 
     @property
     def modules(self) -> dict[str, dict[State, int]]:
-        found: dict[str, list[Looked]] = defaultdict(list)
+        by_module: dict[str, list[Function]] = defaultdict(list)
         for function in self.functions:
-            found[function.module].append(function)
-        return {module: counted(found[module]) for module in sorted(found)}
+            by_module[function.module].append(function)
+        return {module: counted(by_module[module]) for module in sorted(by_module)}
 
 
-def counted(functions: Sequence[Looked]) -> dict[State, int]:
+def counted(functions: Sequence[Function]) -> dict[State, int]:
     counts = Counter(function.state for function in functions)
     return {state: counts[state] for state in STATES}
 
@@ -87,7 +58,7 @@ def counted(functions: Sequence[Looked]) -> dict[State, int]:
 def coverage(
     target: Target, trees: Trees, tree: str = "", parsed: dict[tuple[str, str], Source] | None = None
 ) -> Coverage:
-    """The coverage of a target at one tree.
+    """Give the coverage of a target at one tree.
 
     :param parsed: file and blob -> what was read of them; kept from tree to tree, as most files stay the same.
     :raises SentinelError: where a file takes too long, or too much memory, to parse.
@@ -97,53 +68,50 @@ def coverage(
     parsed = {} if parsed is None else parsed
     blobs = dict(sorted(definitions.sources(tree)))
     new = {file: blob for file, blob in blobs.items() if (file, blob) not in parsed}
-    found = read({file: (target.module_of(file), trees.blob(blob)) for file, blob in new.items()})
-    parsed.update(((file, new[file]), source) for file, source in found.items())
+    sources_read = read({file: (target.module_of(file), trees.blob(blob)) for file, blob in new.items()})
+    parsed.update(((file, new[file]), source) for file, source in sources_read.items())
     sources = {file: parsed[file, blob] for file, blob in blobs.items()}
     names.update((blobs[file], source) for file, source in sources.items())
     return coverage_of(target, definitions, tree, sources)
 
 
 def coverage_of(target: Target, definitions: Definitions, tree: str, sources: Mapping[str, Source]) -> Coverage:
-    """The coverage of some files of a tree."""
+    """Give the coverage of some files of a tree."""
     bound: dict[tuple[str, tuple[int, int]], list[str]] = defaultdict(list)
     paths = {}
     for binding in target.bindings:
-        seen = sighting(definitions, tree, binding)
-        if seen.found is not None and seen.bound:
-            place = seen.found.file, seen.found.name.span
-            paths[place] = seen.found.path
+        where = sighting(definitions, tree, binding)
+        if where.definition is not None and where.bound:
+            place = where.definition.file, where.definition.name.span
+            paths[place] = where.definition.path
             bound[place].append(binding.contract)
-    left = {
-        (found.file, found.name.span): reason
+    reasons = {
+        (definition.file, definition.name.span): reason
         for path, reason in target.unbound.items()
-        if (found := definitions.find(tree, path)) is not None
+        if (definition := definitions.find(tree, path)) is not None
     }
     functions = []
     for file, source in sources.items():
         module = target.module_of(file)
         for function in source.functions:
             place = file, function.span
-            reason = left.get(place) or target.reason_against(f"{module}.{function.name}")
+            reason = reasons.get(place) or target.reason_against(f"{module}.{function.name}")
             left_out = bool(reason) and not reason.startswith(NOT_YET)
             state: State = "by contract" if place in bound else "left out" if left_out else "never looked at"
             by = tuple(dict.fromkeys(bound[place])) if place in bound else (reason,) if reason else ()
-            looked = Looked(
-                module, function.name, file, *function.span, function.subjects, state, by, function.signature
-            )
-            functions.append(looked)
-    inside = {(function.file, (function.line, function.end_line)) for function in functions}
+            functions.append(replace(function, file=file, state=state, by=by))
+    inside = {(function.file, function.span) for function in functions}
     outside = tuple(sorted(path for place, path in paths.items() if place not in inside))
     unread = {file: source.unread for file, source in sources.items() if source.unread}
     return Coverage(tuple(functions), outside, unread)
 
 
-def unbound(adapter: Adapter, found: Coverage, laws: Mapping[str, Law]) -> Iterator[tuple[Looked, Subject | None]]:
-    """The functions that nobody has looked at, each as what the lexicon makes of it; where nobody can call it, why not
-    stands in ``by``."""
+def unbound(adapter: Adapter, whole: Coverage, laws: Mapping[str, Law]) -> Iterator[tuple[Function, Subject | None]]:
+    """Give the functions that nobody has looked at, each as what the lexicon makes of it; where nobody can call it,
+    why not stands in ``by``."""
     from sentinel.search.automatic import subject_of, understood  # with its lexicon, of which nobody else here has need
 
-    for function in found.functions:
+    for function in whole.functions:
         if function.state == "never looked at":
             read = understood(adapter.target, function.path, function.signature, "." in function.name)
             lacks = (read.odd,) if read.odd else ()
@@ -152,12 +120,10 @@ def unbound(adapter: Adapter, found: Coverage, laws: Mapping[str, Law]) -> Itera
 
 
 def called(
-    adapter: Adapter, found: Coverage, laws: Mapping[str, Law], session: LawSession, bound: Iterable[Subject]
+    adapter: Adapter, whole: Coverage, laws: Mapping[str, Law], session: LawSession, bound: Iterable[Subject]
 ) -> Coverage:
-    """The coverage in which what answers with no line of an adapter is automatic, and what runs when a boundary or one
-    of these is called is within a call.
-
-    :param bound: the boundaries.
+    """Give the coverage in which what answers with no line of an adapter is automatic, and what runs when a boundary or
+    one of these is called is within a call.
     """
     from sentinel.search.inferred import answers, ran_by, ready  # Hypothesis takes its time
 
@@ -167,23 +133,23 @@ def called(
             trials, _ = answers(session, boundary, count=_FEW)
             ran |= dict.fromkeys(ran_by(trials), boundary.boundary)
     now = {}
-    for function, subject in unbound(adapter, found, laws):
+    for function, subject in unbound(adapter, whole, laws):
         if subject is not None:
-            made, why = None, ""
+            answering, why = None, ""
             try:
-                made, why, through = ready(session, subject)
+                answering, why, through = ready(session, subject)
                 ran = dict.fromkeys(through, function.path) | ran
             except Undecidable as error:
                 why = str(error)
             # A stub answers nothing of what a package would that is not here; an adapter would say the same of it.
             absent = "which is not installed" in why
-            state: State = "automatic" if made is not None else "left out" if absent else "never looked at"
+            state: State = "automatic" if answering is not None else "left out" if absent else "never looked at"
             function = replace(function, state=state, by=(why,) if why else ())
         now[function.file, function.line] = function
     for place, function in now.items():
         if function.state in ("never looked at", "left out") and function.path in ran:
             now[place] = replace(function, state="within a call", by=(ran[function.path],))
-    return replace(found, functions=tuple(now.get((one.file, one.line), one) for one in found.functions))
+    return replace(whole, functions=tuple(now.get((one.file, one.line), one) for one in whole.functions))
 
 
 @dataclass(frozen=True)
@@ -195,7 +161,7 @@ class Lines:
     :ivar branches: ways that lead on from its lines that have several, where it ran; ``taken`` of them were gone.
     """
 
-    function: Looked
+    function: Function
     ran: tuple[int, ...]
     idle: tuple[int, ...]
     branches: int = 0
@@ -203,18 +169,16 @@ class Lines:
 
 
 def lines(
-    found: Coverage,
+    whole: Coverage,
     folder: Path,
     level: str,
     recipes: Sequence[Recipe],
     session: LawSession,
     bound: Iterable[Subject],
 ) -> list[Lines]:
-    """The lines and branches of each function that a contract looks at, or that ran beside one, which ran in a search;
-    as coverage.py counts them, without those that raise.
+    """Give the lines and branches of each function that a contract looks at, or that ran beside one, which ran in a
+    search; as coverage.py counts them, without those that raise.
 
-    :param folder: where the files are.
-    :param level: ``quick`` or ``deep``.
     :param recipes: the target's; a search looks at their scenarios first.
     """
     from sentinel.search.boundary_search import BoundarySearch  # Hypothesis takes its time
@@ -234,11 +198,11 @@ def lines(
                 search.run(examples)
     finally:
         watched.close()
-    known = {each.file for each in found.functions}
+    files_ = {each.file for each in whole.functions}
     jumps = {  # the worker may know the checkout by another name
         str(folder / file): several
         for path, several in watched.jumps.items()
-        for file in known
+        for file in files_
         if path.endswith(f"/{file}")
     }
     measured = library.Coverage(data_file=None, branch=True, config_file=False)
@@ -249,18 +213,18 @@ def lines(
         with suppress(library.CoverageException, ValueError, MemoryError, RecursionError):  # it does not parse
             _, statements, _, idle, _ = measured.analysis2(path)
             there[path] = set(statements).difference(idle), set(idle), measured.branch_stats(path)
-    told = []
-    for each in found.functions:
+    per_function = []
+    for each in whole.functions:
         inside = range(each.line + 1, each.end_line + 1)  # to define a function is not to run it
-        gone, never, ways = there.get(str(folder / each.file), (set(), set(), {}))
-        ran = tuple(sorted(gone.intersection(inside)))
+        lines_run, never, ways = there.get(str(folder / each.file), (set(), set(), {}))
+        ran = tuple(sorted(lines_run.intersection(inside)))
         if ran:
             exits = [ways[line] for line in inside if line in ways]
-            of, taken = (sum(numbers) for numbers in zip(*exits)) if exits else (0, 0)
-            told.append(Lines(each, ran, tuple(sorted(never.intersection(inside))), of, taken))
+            of, gone_ways = (sum(numbers) for numbers in zip(*exits)) if exits else (0, 0)
+            per_function.append(Lines(each, ran, tuple(sorted(never.intersection(inside))), of, gone_ways))
         elif each.state == "by contract":
-            told.append(Lines(each, (), ()))
-    return told
+            per_function.append(Lines(each, (), ()))
+    return per_function
 
 
 #: Scenarios of a boundary, to see what runs when it is called.

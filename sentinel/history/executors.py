@@ -46,15 +46,15 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Found:
+class ProbeResult:
     """What a probe of one recipe came to.
 
-    :ivar asked: what was asked of the checkout; None where that cannot be told.
+    :ivar questions: what was asked of the checkout; None where that cannot be told.
     :ivar verdict: of the closure that follows from that, and is not in it yet.
     """
 
     bug_id: str
-    asked: tuple[str, ...] | None
+    questions: tuple[str, ...] | None
     verdict: ClosureVerdict
 
 
@@ -63,7 +63,7 @@ class Executor(Protocol):
 
     lanes: int
 
-    def submit(self, lane: int, work: Work) -> Future[tuple[Found, ...]]:
+    def submit(self, lane: int, work: Work) -> Future[tuple[ProbeResult, ...]]:
         """Do a piece of work in a lane."""
 
     def close(self) -> None:
@@ -71,11 +71,7 @@ class Executor(Protocol):
 
 
 class Local:
-    """Processes on this machine's cores: one worker, a lane a core, each with a working copy that moves along.
-
-    :param folder: where the copies are kept while this lives.
-    :param mirror: the git directory of a target's mirror.
-    """
+    """Processes on this machine's cores: one worker, a lane a core, each with a working copy that moves along."""
 
     def __init__(
         self,
@@ -100,7 +96,7 @@ class Local:
             self._hold = hold(folder / f"{os.getpid()}-{id(self):x}.lock")
         self._own = folder / f"{os.getpid()}-{id(self):x}"
 
-    def submit(self, lane: int, work: Work) -> Future[tuple[Found, ...]]:
+    def submit(self, lane: int, work: Work) -> Future[tuple[ProbeResult, ...]]:
         return self._pools[lane].submit(self._perform, lane, work)
 
     def close(self) -> None:
@@ -114,22 +110,22 @@ class Local:
         with suppress(OSError):
             os.close(self._hold)
 
-    def _perform(self, lane: int, work: Work) -> tuple[Found, ...]:
+    def _perform(self, lane: int, work: Work) -> tuple[ProbeResult, ...]:
         target = self._catalog.targets[work.target]
         try:
             with writing(self._folder):
                 checkout = self._copy(lane, target).move(work.commit, work.roots)
         except Unavailable as error:
             verdict = ClosureVerdict("", "", "unavailable", error.kind, error.reason)
-            return tuple(Found(recipe.bug_id, None, verdict) for recipe in work.recipes)
+            return tuple(ProbeResult(recipe.bug_id, None, verdict) for recipe in work.recipes)
         ref = checkout.ref
         self._checkouts[ref] = checkout
         try:
-            found: list[Found] = []
+            results: list[ProbeResult] = []
             for group in grouped(target, work.recipes):
                 self._runner.discard(target.name, ref)  # a process that has imported nothing for another group
-                found += [_found(self._runner.decide(Job(recipe, ref))) for recipe in group]
-            return tuple(found)
+                results += [_result(self._runner.decide(Job(recipe, ref))) for recipe in group]
+            return tuple(results)
         finally:
             self._runner.discard(target.name, ref)  # before the copy moves on
             del self._checkouts[ref]
@@ -148,7 +144,7 @@ class Local:
 
 
 def grouped(target: Target, recipes: Sequence[Recipe]) -> list[list[Recipe]]:
-    """Recipes that import the same modules share a process: what it asked of the checkout is each one's own closure."""
+    """Group recipes that import the same modules: what their process asked is each one's own closure."""
     groups: dict[tuple[str, ...], list[Recipe]] = {}
     for recipe in recipes:
         binding = target.binding(recipe.boundary, recipe.contract)
@@ -169,9 +165,9 @@ def sweep_leftovers(folder: Path) -> None:
         os.close(handle)
 
 
-def _found(decision: Decision) -> Found:
+def _result(decision: Decision) -> ProbeResult:
     source = decision.measurement or decision.failure
     place: Provenance | None = source.provenance if source else None
     where = {name: getattr(place, name) for name in ("boundary", "file", "line", "blob")} if place else {}
     verdict = ClosureVerdict("", "", decision.verdict.name, decision.verdict.kind, reason(decision), **where)
-    return Found(decision.recipe.bug_id, source.asked if source else None, verdict)
+    return ProbeResult(decision.recipe.bug_id, source.questions if source else None, verdict)

@@ -30,10 +30,7 @@ class MissingObjectError(GitError):
 
 
 class LargeObjectError(MissingObjectError):
-    """A file too large to be looked into: as good as absent.
-
-    :ivar size: its bytes.
-    """
+    """A file too large to be looked into: as good as absent."""
 
     def __init__(self, name: str, size: int) -> None:
         super().__init__(f"object {name} is larger than {SOURCE_LIMIT} bytes")
@@ -41,10 +38,7 @@ class LargeObjectError(MissingObjectError):
 
 
 class GitTrees:
-    """Reads trees and blobs of one mirror; close it at the end. Safe to use from several threads.
-
-    :param mirror: the git directory.
-    """
+    """Reads trees and blobs of one mirror; close it at the end. Safe to use from several threads."""
 
     def __init__(self, mirror: Path) -> None:
         self._mirror = mirror
@@ -59,40 +53,37 @@ class GitTrees:
             self._files = None
 
     def folder(self, tree: str) -> Folder:
-        """What a tree object holds, files that tools leave behind not counted.
+        """Give what a tree object holds, files that tools leave behind not counted.
 
         :raises MissingObjectError: where the mirror does not have it.
         """
         with self._lock:
-            known = self._folders.get(tree)
-            if known is None:
+            entries = self._folders.get(tree)
+            if entries is None:
                 try:
-                    known = dict(_parsed(self._read(tree, b"tree")))
+                    entries = dict(_parsed(self._read(tree, b"tree")))
                 except ValueError as error:
                     raise MissingObjectError(f"object {tree} in {self._mirror.name} is no tree") from error
-                self._folders[tree] = known
+                self._folders[tree] = entries
                 if len(self._folders) > _REMEMBERED:
                     self._folders.popitem(last=False)
             else:
                 self._folders.move_to_end(tree)
-        return known
+        return entries
 
     def blob(self, name: str) -> bytes:
-        """Give the content of a file.
-
-        :raises MissingObjectError: where the mirror does not have it.
-        """
+        """Give the content of a file."""
         with self._lock:
             return self._read(name, b"blob")
 
     def at(self, tree: str, path: str) -> tuple[str, str] | None:
-        """Mode and object name of what lies at a path below a tree, or None."""
+        """Give mode and object name of what lies at a path below a tree, or None."""
         mode, name = TREE, tree
         for part in path.split("/") if path else ():
-            found = self.folder(name).get(part) if mode == TREE else None
-            if found is None:
+            entry = self.folder(name).get(part) if mode == TREE else None
+            if entry is None:
                 return None
-            mode, name = found
+            mode, name = entry
         return mode, name
 
     def _read(self, name: str, kind: bytes) -> bytes:
@@ -120,13 +111,13 @@ class GitTrees:
         return content
 
 
-def _mode(written: bytes) -> str:
-    """As git reads it: what is no file, link or folder is another repository's commit."""
-    return _MODES.get(written) or (FILE if stat.S_IFMT(int(written, 8) & 0o177777) == stat.S_IFREG else SUBMODULE)
+def _mode(digits: bytes) -> str:
+    """Give as git reads it: what is no file, link or folder is another repository's commit."""
+    return _MODES.get(digits) or (FILE if stat.S_IFMT(int(digits, 8) & 0o177777) == stat.S_IFREG else SUBMODULE)
 
 
 def _parsed(content: bytes) -> Iterator[tuple[str, tuple[str, str]]]:
-    """The entries of a tree object: ``<mode> <name>\\0<20 bytes>`` each."""
+    """Give the entries of a tree object: ``<mode> <name>\\0<20 bytes>`` each."""
     at = 0
     while at < len(content):
         space = content.index(b" ", at)

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from sentinel.deciding.law_session import Subject, Undecidable
 from sentinel.deciding.runner import Runner
-from sentinel.history.coverage import CheckoutTrees, Looked, coverage, unbound
+from sentinel.history.coverage import CheckoutTrees, coverage, unbound
+from sentinel.history.inventory import Function
 from sentinel.recipes.catalog import Catalog
 from sentinel.search.automatic import merged
 from sentinel.search.checks import any_of
 from sentinel.search.inferred import Outcome, compared
 from sentinel.targets.refs import Ref
 
-
-@dataclass(frozen=True)
-class Held:
-    """A function that both revisions have.
-
-    :ivar outcome: None where it could not be compared; :ivar why: then the reason.
-    """
-
-    function: Looked
-    outcome: Outcome | None = None
-    why: str = ""
+#: Functions by their dotted paths, each with what the lexicon makes of it.
+Functions = Mapping[str, tuple[Function, Subject | None]]
 
 
 def held_to(
@@ -35,24 +26,20 @@ def held_to(
     globs: Sequence[str],
     count: int,
     seed: int = 0,
-) -> Iterator[Held]:
-    """Compare every function that is understood at both revisions, and takes the same there.
-
-    :param refs: the earlier one and the later one.
-    :param count: scenarios of each.
-    """
-    then, now = (_understood(runner, catalog, target, ref) for ref in refs)
-    chosen = {path: one for path, one in now.items() if any_of(path, globs) or any_of(path.rpartition(".")[2], globs)}
-    yield from compared_at(runner, target, refs, (then, chosen), count, seed)
-
-
-#: Functions by their dotted paths, each with what the lexicon makes of it.
-Sides = Sequence[Mapping[str, tuple[Looked, Subject | None]]]
+) -> Iterator[Outcome]:
+    """Compare every function that is understood at both revisions, and takes the same there."""
+    adapter, sides = catalog.adapters[target], list[Functions]()
+    for ref in refs:
+        covered = coverage(adapter.target, CheckoutTrees(runner.checkout(target, ref)))
+        sides.append({one.path: (one, subject) for one, subject in unbound(adapter, covered, catalog.laws)})
+    then, now = sides
+    some = {path: one for path, one in now.items() if any_of(path, globs) or any_of(path.rpartition(".")[2], globs)}
+    yield from compared_at(runner, target, refs, (then, some), count, seed)
 
 
 def compared_at(
-    runner: Runner, target: str, refs: tuple[Ref, Ref], sides: Sides, count: int, seed: int = 0
-) -> Iterator[Held]:
+    runner: Runner, target: str, refs: tuple[Ref, Ref], sides: Sequence[Functions], count: int, seed: int = 0
+) -> Iterator[Outcome]:
     """Compare the functions that both revisions have."""
     then, now = sides
     sessions = [runner.open_target(target, ref, []).law_session for ref in refs]
@@ -61,20 +48,14 @@ def compared_at(
             continue
         before, earlier = then[path]
         if subject is None or earlier is None:
-            yield Held(function, why=(function.by or before.by)[0])
+            yield Outcome(path, (function.by or before.by)[0])
             continue
         if (earlier.contract.inputs, earlier.contract.mask) != (subject.contract.inputs, subject.contract.mask):
             subject = merged(earlier, subject)
         if subject is None:
-            yield Held(function, why="it takes other things now")
-        else:
-            try:
-                yield Held(function, compared(sessions[0], sessions[1], subject, count, seed))
-            except Undecidable as error:
-                yield Held(function, why=str(error))
-
-
-def _understood(runner: Runner, catalog: Catalog, target: str, ref: Ref) -> dict[str, tuple[Looked, Subject | None]]:
-    adapter = catalog.adapters[target]
-    found = coverage(adapter.target, CheckoutTrees(runner.checkout(target, ref)))
-    return {function.path: (function, subject) for function, subject in unbound(adapter, found, catalog.laws)}
+            yield Outcome(path, "it takes other things now")
+            continue
+        try:
+            yield compared(sessions[0], sessions[1], subject, count, seed)
+        except Undecidable as error:
+            yield Outcome(path, str(error))

@@ -20,6 +20,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import lru_cache
 from multiprocessing import get_context
+from typing import Literal, get_args
 
 from sentinel.errors import SentinelError
 from sentinel.history.bindings import Name, names_of, span_of, syntax_of
@@ -106,30 +107,41 @@ _PYTHON = ".".join(map(str, sys.version_info[:2]))
 _SECONDS, _MEMORY = 60, 2 << 30
 
 
+State = Literal["by contract", "automatic", "within a call", "left out", "never looked at"]
+STATES: tuple[State, ...] = get_args(State)
+
+
 @dataclass(frozen=True)
 class Function:
     """A function or method that carries training signal.
 
-    :ivar name: in its module, with its classes.
-    :ivar span: its first line, with decorators, and its last.
+    :ivar name: in its module, with its classes; :ivar file: once it is known in which tree it is.
     :ivar subjects: what its words speak of.
-    :ivar signature: what it takes.
+    :ivar by: the contracts that it is bound to; what ran it; or the reason why it is left out, or not called.
     """
 
+    module: str
     name: str
-    span: tuple[int, int]
+    file: str
+    line: int
+    end_line: int
     subjects: tuple[str, ...]
+    state: State = "never looked at"
+    by: tuple[str, ...] = ()
     signature: Signature = field(default=Signature(()), compare=False)
+
+    @property
+    def path(self) -> str:
+        return f"{self.module}.{self.name}"
+
+    @property
+    def span(self) -> tuple[int, int]:
+        return self.line, self.end_line
 
 
 @dataclass(frozen=True)
 class Source:
-    """What a file defines.
-
-    :ivar names: as :func:`~sentinel.history.bindings.names_of` gives them.
-    :ivar functions: those that carry training signal, in the order of the file.
-    :ivar unread: why the file could not be read.
-    """
+    """What a file defines."""
 
     names: Mapping[str, Name] = field(default_factory=dict)
     functions: tuple[Function, ...] = ()
@@ -139,17 +151,17 @@ class Source:
 def read(sources: Mapping[str, tuple[str, bytes]]) -> dict[str, Source]:
     """Read source files.
 
-    :param sources: key -> (dotted name of the module, content).
+    :param sources: file -> (dotted name of the module, content).
     :raises SentinelError: where one takes longer, or more memory, than any file of a framework should.
     """
     spawn = get_context("spawn")  # a fork would have what the caller's threads hold
-    work = [(module, content) for module, content in sources.values()]
+    work = list(sources.values())
     try:
         with ProcessPoolExecutor(min(os.cpu_count() or 1, 1 + len(work) // 64), spawn, _bound) as pool:
-            found = list(pool.map(_read, work, chunksize=max(1, min(32, len(work) // 16))))
+            results = list(pool.map(_read, work, chunksize=max(1, min(32, len(work) // 16))))
     except BrokenProcessPool:
         raise SentinelError(f"a file takes more than {_SECONDS} seconds or {_MEMORY >> 30} GiB to parse") from None
-    return dict(zip(sources, found))
+    return dict(zip(sources, results))
 
 
 def _bound() -> None:
@@ -171,21 +183,21 @@ def _read(work: tuple[str, bytes]) -> Source:
 
 
 def signal_functions(body: Sequence[ast.stmt], module: str) -> list[Function]:
-    """The functions and methods of a module's body that carry training signal. Of two of one name, the last."""
+    """Give the functions and methods of a module's body that carry training signal. Of two of one name, the last."""
     parts = module.split(".")[1:]
     if any(part in ("test", "tests") or part.startswith("test_") for part in parts):
         return []
     functions = dict(_functions(body))
     judged = ((name, node, *_judged(node, parts, name.split("."))) for name, node in functions.items())
     return [
-        Function(name, span_of(node), said, signature(node, _beside(name, functions)))
-        for name, node, score, said in judged
+        Function(module, name, "", *span_of(node), subjects, signature=signature(node, _beside(name, functions)))
+        for name, node, score, subjects in judged
         if score >= ENOUGH and not is_kernel(node)
     ]
 
 
 def _beside(name: str, functions: Mapping[str, _Def]) -> dict[str, _Def] | None:
-    """The methods of a method's class, by their last names."""
+    """Give the methods of a method's class, by their last names."""
     owner, dot, _ = name.rpartition(".")
     of_class = {other.rpartition("."): node for other, node in functions.items()}
     return {last: node for (first, _, last), node in of_class.items() if first == owner} if dot else None
@@ -205,7 +217,7 @@ def _functions(body: Sequence[ast.stmt], owner: str = "") -> Iterator[tuple[str,
 
 
 def _judged(node: _Def, module: Sequence[str], names: Sequence[str]) -> tuple[int, tuple[str, ...]]:
-    """The score of a function and the subjects of its words; 0 where its body does nothing."""
+    """Give the score of a function and the subjects of its words; 0 where its body does nothing."""
     below = [each for statement in node.body for each in ast.walk(statement)]
     acts = [any(isinstance(each, kinds) for each in below) for kinds in (_ARITHMETIC, _ITEMS)]
     acts.append(any(isinstance(each, ast.Call) and _OPERATION.fullmatch(_called(each)) for each in below))
@@ -225,16 +237,16 @@ def _judged(node: _Def, module: Sequence[str], names: Sequence[str]) -> tuple[in
         "module": module[-1:],
         "body": list(_identifiers(below)),
     }
-    score, said = sum(acts), defaultdict[str, int](int)
+    score, weight_of = sum(acts), defaultdict[str, int](int)
     for site, weights in SITES.items():
         levels: dict[str, int] = {}
-        for level, subject in (found for word in words[site] for found in _spoken(word)):
+        for level, subject in (spoken for word in words[site] for spoken in _spoken(word)):
             levels[subject] = min(level, levels.get(subject, level))
         for subject, level in levels.items():
-            said[subject] += weights[level]
+            weight_of[subject] += weights[level]
     against = sum(bool(_AGAINST.search(_spelled(name))) for name in (*module, *names))
     against += any(parameter.arg == "hidden_states" for parameter in parameters)
-    return score + sum(said.values()) - AGAINST * against, tuple(sorted(filter(said.__getitem__, said)))
+    return score + sum(weight_of.values()) - AGAINST * against, tuple(sorted(filter(weight_of.__getitem__, weight_of)))
 
 
 def _called(call: ast.Call) -> str:
@@ -242,7 +254,7 @@ def _called(call: ast.Call) -> str:
 
 
 def _identifiers(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """Names, attributes, keywords and keys that are plain text."""
+    """Give names, attributes, keywords and keys that are plain text."""
     for node in nodes:
         if isinstance(node, ast.Attribute):
             yield node.attr
@@ -256,7 +268,7 @@ def _identifiers(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 @lru_cache(maxsize=1 << 16)
 def _spoken(name: str) -> tuple[tuple[int, str], ...]:
-    """The subjects that an identifier speaks of, and how: of itself (0) or beside others (1)."""
+    """Give the subjects that an identifier speaks of, and how: of itself (0) or beside others (1)."""
     spelled = _spelled(name)
     return tuple((level, subject) for level, subject, pattern in _PATTERNS if pattern.search(spelled))
 

@@ -12,14 +12,13 @@ from sentinel.deciding.runner import options_of
 from sentinel.errors import SentinelError
 from sentinel.history import commits as git
 from sentinel.history import record as records
-from sentinel.history.basis import basis
+from sentinel.history.basis import basis, surroundings
 from sentinel.history.closure_verdicts import ClosureVerdict, ClosureVerdicts, ClosureVerdictStore
 from sentinel.history.commits import Commit, Tag
-from sentinel.history.executors import Executor, Found, Local, Work
+from sentinel.history.executors import Executor, Local, ProbeResult, Work
 from sentinel.history.gittrees import GitTrees
 from sentinel.history.origins import Origin, origin
 from sentinel.history.record import Selection
-from sentinel.history.surroundings import surroundings
 from sentinel.history.sweep import Sweep, Told
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
@@ -38,7 +37,6 @@ Decide = Callable[[Commit], dict[str, ClosureVerdict]]
 class Account:
     """What a sweep gave.
 
-    :ivar records: one for each recipe, in order.
     :ivar probed: how many verdicts were measured for it in this run.
     """
 
@@ -73,7 +71,7 @@ class Ledger:
         :raises Unavailable: where a ref is not there.
         :raises SentinelError: where nothing is selected.
         """
-        chosen = git.releases(self.mirror)
+        tags = git.releases(self.mirror)
         head = self.commit(selection.until if selection.until and not git.is_day(selection.until) else selection.ref)
         since = selection.since
         if since and not git.is_day(since):
@@ -82,20 +80,20 @@ class Ledger:
         line = git.history(self.mirror, head.sha, since or None, until)
         torn = tuple(git.torn_at(self.mirror, line))
         if selection.walk == "tags":
-            line, torn = list({tag.commit.sha: tag.commit for tag in chosen}.values()), ()
+            line, torn = list({tag.commit.sha: tag.commit for tag in tags}.values()), ()
         if not line:
             span = " ".join(f"--{n} {v}" for n, v in (("since", selection.since), ("until", selection.until)) if v)
             raise SentinelError(
                 f"{self.target.name}: no commit of {selection.ref} is selected by {span or selection.walk}"
             )
-        return replace(selection, head=head.sha, begins=torn), line, chosen
+        return replace(selection, head=head.sha, begins=torn), line, tags
 
     def sweep(
         self,
         recipes: Sequence[Recipe],
         selection: Selection,
         executor: Callable[[], Executor] | None = None,
-        told: Told | None = None,
+        on_commit: Told | None = None,
     ) -> Account:
         """Decide each recipe at each commit, and write the records.
 
@@ -106,33 +104,33 @@ class Ledger:
         every = list({commit.sha: commit for commit in (*line, *(tag.commit for tag in tags))}.values())
         with self.trees() as trees:
             sweep = Sweep(self.target, recipes, entries, trees, self.beside)
-            decided = sweep.run(every, executor or self.local, told)
-            looked, origin_of = (source, line, tags), self._origins(trees)
+            decided = sweep.run(every, executor or self.local, on_commit)
+            selected, origin_of = (source, line, tags), self._origins(trees)
             documents = (
-                records.record(recipe, entries[recipe.bug_id].basis, *looked, decided[recipe.bug_id], origin_of)
+                records.record(recipe, entries[recipe.bug_id].basis, *selected, decided[recipe.bug_id], origin_of)
                 for recipe in recipes
             )
-            written = records.kept(self.entries.folder, documents)
-        return Account(written, sweep.probed)
+            documents_ = records.kept(self.entries.folder, documents)
+        return Account(documents_, sweep.probed)
 
     @contextmanager
     def deciding(self, recipes: Sequence[Recipe], executor: Callable[[], Executor]) -> Iterator[Decide]:
-        """For commits one by one: a function that gives each recipe's entry at a commit. Workers start when needed."""
+        """Give a function that decides each recipe at one commit. Workers start when needed."""
         entries = self._entries(recipes)
         with self.trees() as trees, ExitStack() as stack:
-            made: list[Executor] = []
+            running: list[Executor] = []
 
-            def submit(lane: int, work: Work) -> Future[tuple[Found, ...]]:
-                if not made:
-                    made.append(executor())
-                    stack.callback(made[0].close)
-                return made[0].submit(lane, work)
+            def submit(lane: int, work: Work) -> Future[tuple[ProbeResult, ...]]:
+                if not running:
+                    running.append(executor())
+                    stack.callback(running[0].close)
+                return running[0].submit(lane, work)
 
             sweep = Sweep(self.target, recipes, entries, trees, self.beside)
             yield lambda commit: sweep.decide(commit, submit)
 
     def _entries(self, recipes: Sequence[Recipe]) -> dict[str, ClosureVerdicts]:
-        """What is known of each recipe, by bug id, on what its verdicts rest on here and now."""
+        """Give what is known of each recipe, by bug id, on what its verdicts rest on here and now."""
         on = {recipe.bug_id: basis(self.catalog, recipe, self.settings) for recipe in recipes}
         return {bug: ClosureVerdicts(self.entries, self.target.name, bug, of) for bug, of in on.items()}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.errors import SentinelError
-from sentinel.history.bisection import Bisection, bisect
+from sentinel.history.bisection import bisect
 from sentinel.history.chronicle import plain_commit
 from sentinel.history.ledger import Ledger
 from sentinel.recipes import Recipe
@@ -62,7 +62,7 @@ class Change:
         return {**asdict(self), "commits": [dict(commit) for commit in self.commits]}
 
     def order(self) -> tuple[bool, int, int, str, str]:
-        """What is worse comes first, by severity."""
+        """Give what is worse comes first, by severity."""
         return not self.worse, self.about.rank, KINDS.index(self.what), self.target, self.subject
 
     @property
@@ -74,7 +74,7 @@ class Change:
 
 
 def changes(run: Path, baseline: Path, across_refs: bool = False) -> list[Change]:
-    """What a run found that its baseline does not say.
+    """Give what a run found that its baseline does not say.
 
     :param across_refs: compare what the two say of each bug or law, at whatever revision: a branch with its base. Each
         then holds one revision, of which the branch's must have decided something.
@@ -93,11 +93,11 @@ def changes(run: Path, baseline: Path, across_refs: bool = False) -> list[Change
         raise SentinelError(
             f"{run}: nothing was decided, so nothing can be compared; see `sentinel report --from {run}`"
         )
-    found = [_change(before(file, now), now, across_refs) for file, now in documents.items()]
-    gone = recorded.keys() - {_subject(now) for now in documents.values()}
-    found += [_missing(recorded[subject]) for subject in gone]
-    told = [change for change in found if change is not None]
-    return sorted(told, key=Change.order)
+    every = [_change(before(file, now), now, across_refs) for file, now in documents.items()]
+    missing = recorded.keys() - {_subject(now) for now in documents.values()}
+    every += [_missing(recorded[subject]) for subject in missing]
+    different = [change for change in every if change is not None]
+    return sorted(different, key=Change.order)
 
 
 def _subject(document: Document) -> tuple[str, str, str, str]:
@@ -106,13 +106,13 @@ def _subject(document: Document) -> tuple[str, str, str, str]:
 
 
 def _missing(recorded: Document) -> Change:
-    """Of what a base decided, and its branch left no evidence: whatever the branch runs may have seen to that."""
+    """Report what a base decided, and its branch left no evidence of; the branch itself may have seen to that."""
     detail = "the run left no evidence of it"
     return Change("missing", *_about(recorded), named(recorded), "", detail, _commit(recorded))
 
 
 def _about(document: Document) -> tuple[str, str, str, str, Brief]:
-    """Target, subject, bug, ref and what there is to say of it, as a change names them."""
+    """Give target, subject, bug, ref and what there is to say of it, as a change names them."""
     bug = document["bug_id"]
     subject = bug or f"{document['boundary']['written']}: {document['law']}"
     return document["target"], subject, bug, document["ref"], brief(document)
@@ -153,14 +153,10 @@ def _commit(document: Document | None) -> str:
 
 
 def with_commits(
-    found: list[Change], recipes: Mapping[str, Recipe], ledger_of: Callable[[str], Ledger]
+    changes_: list[Change], recipes: Mapping[str, Recipe], ledger_of: Callable[[str], Ledger]
 ) -> Iterator[Change]:
-    """The changes, those of a bug that came or went with the commit that brought or took it.
-
-    :param recipes: by bug id.
-    :param ledger_of: the ledger of a target.
-    """
-    for change in found:
+    """Give the changes, those of a bug that came or went with the commit that brought or took it."""
+    for change in changes_:
         if change.what not in ("newly broken", "newly fixed"):
             yield change
             continue
@@ -169,11 +165,15 @@ def with_commits(
             yield replace(change, why_not=why)
             continue
         try:
-            told = _bisected(change, recipes[change.bug_id], ledger_of(change.target))
+            recipe, ledger = recipes[change.bug_id], ledger_of(change.target)
+            ends = ledger.commit(change.old), ledger.commit(change.new)
+            good, bad = ends if change.what == "newly broken" else ends[::-1]
+            with ledger.deciding([recipe], lambda: ledger.local(1)) as decide:  # noqa: B023 (called in this turn alone)
+                bisection = bisect(ledger.mirror, good, bad, lambda commit: decide(commit)[recipe.bug_id])  # noqa: B023
         except SentinelError as error:
             yield replace(change, why_not=str(error))
             continue
-        commits = [told.found] if told.found else told.suspects
+        commits = [bisection.first] if bisection.first else bisection.suspects
         yield replace(change, commits=tuple(plain_commit(commit) for commit in commits))
 
 
@@ -185,10 +185,3 @@ def _why_not(change: Change, recipes: Mapping[str, Recipe]) -> str:
     if change.old == change.new:
         return "both are the same commit: the recipe, the adapter or the environment has changed"
     return ""
-
-
-def _bisected(change: Change, recipe: Recipe, ledger: Ledger) -> Bisection:
-    ends = (ledger.commit(change.old), ledger.commit(change.new))
-    good, bad = ends if change.what == "newly broken" else (ends[1], ends[0])
-    with ledger.deciding([recipe], lambda: ledger.local(1)) as decide:
-        return bisect(ledger.mirror, good, bad, lambda commit: decide(commit)[recipe.bug_id])

@@ -45,8 +45,8 @@ def origin(trees: GitTrees, entry: ClosureVerdict, tree: str, before: str) -> Or
     :returns: None where it is not known which definition it is.
     :raises MissingObjectError: where the mirror lacks a source file.
     """
-    found = trees.at(tree, entry.file) if entry.file and entry.line else None
-    source = trees.blob(found[1]) if found is not None else b""
+    entry_there = trees.at(tree, entry.file) if entry.file and entry.line else None
+    source = trees.blob(entry_there[1]) if entry_there is not None else b""
     end = _end(source, entry.line)
     if end is None:
         return None
@@ -62,11 +62,11 @@ def origin(trees: GitTrees, entry: ClosureVerdict, tree: str, before: str) -> Or
 
 
 def _sources(trees: GitTrees, tree: str) -> Iterator[str]:
-    for name, (mode, found) in trees.folder(tree).items():
+    for name, (mode, blob) in trees.folder(tree).items():
         if mode == TREE:
-            yield from _sources(trees, found)
+            yield from _sources(trees, blob)
         elif mode == FILE and name.endswith(".py"):
-            yield found
+            yield blob
 
 
 def code_lines(source: bytes) -> list[bytes]:
@@ -83,7 +83,7 @@ def rows(lines: Sequence[bytes]) -> Iterator[tuple[int, tuple[bytes, ...]]]:
 
 
 def _end(source: bytes, line: int) -> int | None:
-    """The last line of the definition that begins, with its decorators, on a line."""
+    """Give the last line of the definition that begins, with its decorators, on a line."""
     try:
         tree = syntax_of(source)
     except SyntaxError:

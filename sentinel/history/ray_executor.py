@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.errors import INSTALL, SentinelError
-from sentinel.history.executors import Found, Local, Work
+from sentinel.history.executors import Local, ProbeResult, Work
 from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.sources.locks import locked
 from sentinel.worker.client import Options
@@ -30,7 +30,6 @@ _TRIES = 5
 
 class RayExecutor:
     """:param address: ``ray`` for a cluster of one's own (or the one that ``ray.init`` has joined), or ``ray://…``.
-    :param mirrors: the git directory of each target that will be worked on.
     :param lanes: how many actors; None: one for each core of the cluster.
 
     :raises SentinelError: where Ray is not installed, or the cluster cannot be joined.
@@ -62,7 +61,7 @@ class RayExecutor:
         self._closed = threading.Event()
         self._pools = [ThreadPoolExecutor(1, f"sentinel-ray-{lane}") for lane in range(self.lanes)]
 
-    def submit(self, lane: int, work: Work) -> Future[tuple[Found, ...]]:
+    def submit(self, lane: int, work: Work) -> Future[tuple[ProbeResult, ...]]:
         return self._pools[lane].submit(self._perform, lane, work)
 
     def close(self) -> None:
@@ -75,19 +74,19 @@ class RayExecutor:
         if self._own:
             self._ray.shutdown()
 
-    def _perform(self, lane: int, work: Work) -> tuple[Found, ...]:
-        lost: Exception | None = None
+    def _perform(self, lane: int, work: Work) -> tuple[ProbeResult, ...]:
+        last: Exception | None = None
         for _ in range(_TRIES):
             if self._closed.is_set():
                 break
             try:
-                found: tuple[Found, ...] = self._ray.get(self._actor(lane).perform.remote(work))
-                return found
+                results: tuple[ProbeResult, ...] = self._ray.get(self._actor(lane).perform.remote(work))
+                return results
             except self._ray.exceptions.RayActorError as error:  # with its node, or out of memory
-                lost = error
+                last = error
                 self._lost.add(lane)
                 self._actors.pop(lane, None)
-        raise SentinelError(f"the work at {work.commit[:9]} was lost {_TRIES} times with its worker: {lost}")
+        raise SentinelError(f"the work at {work.commit[:9]} was lost {_TRIES} times with its worker: {last}")
 
     def _actor(self, lane: int) -> Any:
         if lane not in self._actors:
@@ -108,12 +107,12 @@ class _Lane:
         places = {name: _unpacked(folder, name, ray.get(packed)) for name, packed in mirrors.items()}
         self._local = Local(catalog, folder / "copies", lambda name: places[name], options, 1)
 
-    def perform(self, work: Work) -> tuple[Found, ...]:
+    def perform(self, work: Work) -> tuple[ProbeResult, ...]:
         return self._local.submit(0, work).result()
 
 
 def _catalog(adapters: Mapping[str, tuple[str, str]]) -> Catalog:
-    """The catalog of this node, which has to be the controller's own.
+    """Give the catalog of this node, which has to be the controller's own.
 
     :raises SentinelError: where this node has another Sentinel.
     """
@@ -127,7 +126,7 @@ def _catalog(adapters: Mapping[str, tuple[str, str]]) -> Catalog:
 
 
 def _packed(mirror: Path) -> bytes:
-    """A git directory as a tar."""
+    """Give a git directory as a tar."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         tar.add(mirror, arcname=".")
@@ -135,7 +134,7 @@ def _packed(mirror: Path) -> bytes:
 
 
 def _unpacked(folder: Path, name: str, content: bytes) -> Path:
-    """A mirror on this node, unpacked by whichever actor comes first."""
+    """Give a mirror on this node, unpacked by whichever actor comes first."""
     place = folder / f"{name}-{hashlib.sha256(content).hexdigest()[:16]}.git"
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / f".{place.name}.lock"):

@@ -75,8 +75,6 @@ class Selection:
 
     :ivar ref: the branch or commit that was asked for.
     :ivar since, until: days or refs, as they were asked for; empty: the whole history.
-    :ivar walk: ``first-parent``, ``tags`` or ``releases``.
-    :ivar kind: ``git`` or ``pypi``.
     :ivar head: the full sha that the ref was.
     :ivar begins: the commits at which the history begins because the mirror is shallow.
     """
@@ -142,7 +140,7 @@ def _release(tag: Tag, entry: ClosureVerdict) -> dict[str, Any]:
 
 
 def _clean(value: Any) -> Any:
-    """Foreign text (subjects, reasons, tag names) without what a terminal would obey or what names this machine."""
+    """Clean foreign text (subjects, reasons, tag names) of what a terminal would obey or what names this machine."""
     if isinstance(value, Mapping):
         return {key: _clean(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -151,15 +149,12 @@ def _clean(value: Any) -> Any:
 
 
 def dumps(document: Record) -> str:
-    """Its text: sorted keys, and a line for each commit that is named, so that a diff shows what changed."""
+    """Give its text: sorted keys, and a line for each commit that is named, so that a diff shows what changed."""
     return laid_out(document, step=" ", flat=True) + "\n"
 
 
 def write(file: Path, document: Record) -> bool:
-    """Write a record where it is not there already; whether anything changed.
-
-    :raises SentinelError: where it cannot be written.
-    """
+    """Write a record where it is not there already; whether anything changed."""
     text = dumps(document)
     try:
         if file.read_text(encoding="utf-8") == text:
@@ -172,10 +167,10 @@ def write(file: Path, document: Record) -> bool:
 
 def kept(folder: Path, documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Write records at their places below a folder, and give them."""
-    written = list(documents)
-    for document in written:
+    records = list(documents)
+    for document in records:
         write(place(folder, document), document)
-    return written
+    return records
 
 
 def place(folder: Path, document: Record) -> Path:
@@ -186,7 +181,10 @@ def place(folder: Path, document: Record) -> Path:
 
 
 def load(file: Path) -> dict[str, Any]:
-    """:raises SentinelError: where the file is no record."""
+    """Read a record.
+
+    :raises SentinelError: where the file is none.
+    """
     document: dict[str, Any] = parse(file)
     version = document.get("schema_version") if isinstance(document, dict) else None
     if version is not None and version != SCHEMA_VERSION:
@@ -200,7 +198,7 @@ def load(file: Path) -> dict[str, Any]:
 
 
 def _sound(document: Record) -> bool:
-    """Whether numbers count something and come to the whole, and dates are days; releases on PyPI have none."""
+    """Say whether numbers count something and come to the whole, and dates are days; releases on PyPI have none."""
     values = list(_leaves(document, ""))
     dates = [value for name, value in values if name == "date"]
     undated = document["source"]["kind"] != "git" and not any(dates)
@@ -233,16 +231,13 @@ def files(folder: Path) -> Iterator[Path]:
 
 
 def of_bug(folder: Path, bug: str) -> list[dict[str, Any]]:
-    """Give the records of a bug, whole: the one over most commits first.
-
-    :raises SentinelError: where there is none; names the nearest.
-    """
-    kept = every(folder)
-    found = [record for record in kept if record["bug_id"].lower() == bug.lower()]
-    if not found:
-        known = [record["bug_id"] for record in kept]
-        raise SentinelError(f"no history of {bug!r} in {folder}{nearest(bug, known)}; `sentinel sweep TARGET` makes it")
-    return sorted(found, key=lambda record: -record["commits"])
+    """Give the records of a bug, whole: the one over most commits first."""
+    records_here = every(folder)
+    records = [record for record in records_here if record["bug_id"].lower() == bug.lower()]
+    if not records:
+        bugs = [record["bug_id"] for record in records_here]
+        raise SentinelError(f"no history of {bug!r} in {folder}{nearest(bug, bugs)}; `sentinel sweep TARGET` makes it")
+    return sorted(records, key=lambda record: -record["commits"])
 
 
 def every(folder: Path) -> list[dict[str, Any]]:
@@ -250,10 +245,10 @@ def every(folder: Path) -> list[dict[str, Any]]:
 
     :raises SentinelError: where there is none, or a file that is none.
     """
-    found = [load(file) for file in files(folder)]
-    if not found:
+    records = [load(file) for file in files(folder)]
+    if not records:
         raise SentinelError(
             f"no histories in {folder}; `sentinel sweep TARGET` makes them; in a clone of Sentinel, "
             "--from reports/history has them"
         )
-    return found
+    return records

@@ -12,7 +12,7 @@ from contextlib import closing
 
 from packaging.version import InvalidVersion, Version
 
-from sentinel.deciding.runner import Job, Runner, runner_of
+from sentinel.deciding.runner import Job, runner_of
 from sentinel.errors import Unavailable
 from sentinel.history import record as records
 from sentinel.history.basis import basis
@@ -37,7 +37,7 @@ def versions(target: Target) -> list[str]:
     if target.pypi is None:
         raise Unavailable(f"{target.name} has no releases on PyPI; sweep its tags instead: --tags")
     with tempfile.TemporaryDirectory() as empty:  # ``-m`` looks in the current folder first
-        said = subprocess.run(
+        listing = subprocess.run(
             [sys.executable, "-m", "pip", "index", "versions", "--ignore-requires-python", "--pre", target.pypi],
             capture_output=True,
             stdin=subprocess.DEVNULL,
@@ -45,11 +45,11 @@ def versions(target: Target) -> list[str]:
             cwd=empty,
             check=False,
         )
-    listed = re.search(r"^Available versions: (.+)$", said.stdout, re.MULTILINE)
-    if said.returncode or listed is None:
-        lines = [line for line in said.stderr.splitlines() if line.startswith("ERROR")] or ["pip gave no list"]
+    match = re.search(r"^Available versions: (.+)$", listing.stdout, re.MULTILINE)
+    if listing.returncode or match is None:
+        lines = [line for line in listing.stderr.splitlines() if line.startswith("ERROR")] or ["pip gave no list"]
         raise Unavailable(f"the releases of {target.pypi} cannot be listed: {lines[-1].removeprefix('ERROR: ')}")
-    return sorted((text.strip() for text in listed[1].split(",")), key=_order)
+    return sorted((text.strip() for text in match[1].split(",")), key=_order)
 
 
 def _order(text: str) -> Version:
@@ -62,49 +62,33 @@ def _order(text: str) -> Version:
 def sweep_releases(
     catalog: Catalog, settings: Settings, target: Target, recipes: Sequence[Recipe], tell: Progress | None = None
 ) -> Account:
-    """Give the verdict of each recipe in each release.
-
-    :raises Unavailable: as :func:`versions`.
-    """
-    store = ClosureVerdictStore()
-    listed = versions(target)
+    """Give the verdict of each recipe in each release."""
+    store, whole = ClosureVerdictStore(), closure_of(None, target.roots)
+    releases = versions(target)
     entries = {
         recipe.bug_id: ClosureVerdicts(store, target.name, recipe.bug_id, basis(catalog, recipe, settings))
         for recipe in recipes
     }
     probed = 0
-    found: dict[str, dict[str, ClosureVerdict]] = {recipe.bug_id: {} for recipe in recipes}
+    decided: dict[str, dict[str, ClosureVerdict]] = {recipe.bug_id: {} for recipe in recipes}
     with closing(runner_of(catalog, settings, tell)) as runner:
-        for number, version in enumerate(listed):
+        for number, version in enumerate(releases):
             if tell:
-                tell(f"{target.name}: release {version}, {number + 1} of {len(listed)}")
+                tell(f"{target.name}: release {version}, {number + 1} of {len(releases)}")
+            ref = Ref("pypi", version)
+            answers = hashlib.sha256(str(ref).encode()).hexdigest()[:40]
             for recipe in recipes:
-                entry = _known(entries[recipe.bug_id], version)
+                entry = next((entry for entry in entries[recipe.bug_id] if entry.answers == answers), None)
                 if entry is None:
-                    entry = _probe(runner, recipe, version)
-                    entries[recipe.bug_id].add(entry, closure_of(None, target.roots))
+                    decision = runner.decide(Job(recipe, ref))
+                    why = decision.verdict.kind, reason(decision)
+                    entry = ClosureVerdict(whole.id, answers, decision.verdict.name, *why, str(ref))
+                    entries[recipe.bug_id].add(entry, whole)
                     probed += 1
-                found[recipe.bug_id][f"pypi:{version}"] = entry
-            runner.discard(target.name, Ref("pypi", version))
-    commits = [Commit(f"pypi:{version}", "", (), "", f"{target.pypi} {version}") for version in listed]
-    tags = [Tag(version, commit) for version, commit in zip(listed, commits)]
-    looked = records.Selection(target.pypi or "", walk="releases", kind="pypi"), commits, tags
-    documents = (records.record(r, entries[r.bug_id].basis, *looked, found[r.bug_id]) for r in recipes)
+                decided[recipe.bug_id][str(ref)] = entry
+            runner.discard(target.name, ref)
+    commits = [Commit(f"pypi:{version}", "", (), "", f"{target.pypi} {version}") for version in releases]
+    tags = [Tag(version, commit) for version, commit in zip(releases, commits)]
+    selected = records.Selection(target.pypi or "", walk="releases", kind="pypi"), commits, tags
+    documents = (records.record(r, entries[r.bug_id].basis, *selected, decided[r.bug_id]) for r in recipes)
     return Account(records.kept(store.folder, documents), probed)
-
-
-def _answers(version: str) -> str:
-    return hashlib.sha256(f"pypi:{version}".encode()).hexdigest()[:40]
-
-
-def _known(entries: ClosureVerdicts, version: str) -> ClosureVerdict | None:
-    return next((entry for entry in entries if entry.answers == _answers(version)), None)
-
-
-def _probe(runner: Runner, recipe: Recipe, version: str) -> ClosureVerdict:
-    decision = runner.decide(Job(recipe, Ref("pypi", version)))
-    verdict = decision.verdict
-    closure = closure_of(None, ())
-    return ClosureVerdict(
-        closure.id, _answers(version), verdict.name, verdict.kind, reason(decision), f"pypi:{version}"
-    )

@@ -8,17 +8,17 @@ from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 
+from sentinel.history.basis import Surroundings
 from sentinel.history.closure_verdicts import ClosureVerdict, ClosureVerdicts
 from sentinel.history.closures import Revision, closure_of
 from sentinel.history.commits import Commit
-from sentinel.history.executors import Executor, Found, Work
+from sentinel.history.executors import Executor, ProbeResult, Work
 from sentinel.history.gittrees import GitTrees, MissingObjectError
-from sentinel.history.surroundings import Surroundings
 from sentinel.recipes import Recipe
 from sentinel.targets import Target
 
 #: As :meth:`Executor.submit`.
-Submit = Callable[[int, Work], "Future[tuple[Found, ...]]"]
+Submit = Callable[[int, Work], "Future[tuple[ProbeResult, ...]]"]
 
 #: Bug id -> commit -> its entry.
 Decided = Mapping[str, Mapping[str, ClosureVerdict]]
@@ -28,10 +28,7 @@ Told = Callable[[int, int, int], None]
 
 
 class Sweep:
-    """:ivar probed: how many verdicts were measured.
-    :param entries: by bug id, of the same recipes.
-    :param beside: which third-party packages there are where probes run.
-    """
+    """:ivar probed: how many verdicts were measured."""
 
     def __init__(
         self,
@@ -51,19 +48,20 @@ class Sweep:
         self._done: dict[str, dict[str, ClosureVerdict]] = {recipe.bug_id: {} for recipe in recipes}
         self.probed = 0
 
-    def run(self, commits: Sequence[Commit], executor: Callable[[], Executor], told: Told | None = None) -> Decided:
+    def run(
+        self, commits: Sequence[Commit], executor: Callable[[], Executor], on_commit: Told | None = None
+    ) -> Decided:
         """Decide all commits; what is known is looked up, and the executor is made only where something is not.
 
         Stopped by an exception (Ctrl-C among them), all that was decided until then is kept.
 
         :raises GitError: where the mirror cannot be read.
-        :raises WorkerError: where the worker itself does not run.
         :raises SentinelError: where the disk is full.
         """
         missing = [commit for commit in commits if self._missing(commit)[1]]
         if missing:
             with closing(executor()) as running:
-                self._probe(missing, running, len(commits), told)
+                self._probe(missing, running, len(commits), on_commit)
         return self._done
 
     def decide(self, commit: Commit, submit: Submit) -> dict[str, ClosureVerdict]:
@@ -71,22 +69,22 @@ class Sweep:
         revision, missing = self._missing(commit)
         if missing and revision is not None:
             work = Work(self._target.name, commit.sha, revision.roots, tuple(missing))
-            for found in submit(0, work).result():
-                self._take(found, commit, revision)
+            for result in submit(0, work).result():
+                self._take(result, commit, revision)
         return {bug: entries[commit.sha] for bug, entries in self._done.items()}
 
     def _missing(self, commit: Commit) -> tuple[Revision | None, list[Recipe]]:
-        """A commit's tree, and the recipes whose verdict there is not known yet; takes over the others."""
+        """Give a commit's tree, and the recipes whose verdict there is not known yet; takes over the others."""
         try:
             revision = Revision(self._trees, commit.tree, self._target.roots, self._memo, self._beside)
-            known = self._by_roots.setdefault(revision.roots, {})
+            by_bug = self._by_roots.setdefault(revision.roots, {})
             missing = []
             for recipe in self._recipes:
-                entry = known.get(recipe.bug_id) or self._entries[recipe.bug_id].find(revision)
+                entry = by_bug.get(recipe.bug_id) or self._entries[recipe.bug_id].find(revision)
                 if entry is None:
                     missing.append(recipe)
                 else:
-                    known[recipe.bug_id] = self._done[recipe.bug_id][commit.sha] = entry
+                    by_bug[recipe.bug_id] = self._done[recipe.bug_id][commit.sha] = entry
         except MissingObjectError as error:
             for recipe in self._recipes:
                 self._done[recipe.bug_id][commit.sha] = ClosureVerdict(
@@ -95,9 +93,9 @@ class Sweep:
             return None, []
         return revision, missing
 
-    def _probe(self, commits: Sequence[Commit], executor: Executor, total: int, told: Told | None) -> None:
+    def _probe(self, commits: Sequence[Commit], executor: Executor, total: int, on_commit: Told | None) -> None:
         lanes = _Lanes(commits, executor.lanes)
-        running: dict[Future[tuple[Found, ...]], tuple[int, Commit, Revision]] = {}
+        running: dict[Future[tuple[ProbeResult, ...]], tuple[int, Commit, Revision]] = {}
         left = len(commits)
         try:
             for lane in range(executor.lanes):
@@ -105,11 +103,11 @@ class Sweep:
             while running:
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     lane, commit, revision = running.pop(future)
-                    for found in future.result():
-                        self._take(found, commit, revision)
+                    for result in future.result():
+                        self._take(result, commit, revision)
                     left -= 1 + self._next(lane, lanes, executor, running)
-                    if told:
-                        told(total - left, total, self.probed)
+                    if on_commit:
+                        on_commit(total - left, total, self.probed)
         finally:
             for future in running:
                 future.cancel()
@@ -119,7 +117,7 @@ class Sweep:
         lane: int,
         lanes: _Lanes,
         executor: Executor,
-        running: dict[Future[tuple[Found, ...]], tuple[int, Commit, Revision]],
+        running: dict[Future[tuple[ProbeResult, ...]], tuple[int, Commit, Revision]],
     ) -> int:
         """Give a lane its next piece of work; how many commits needed none."""
         passed = 0
@@ -132,12 +130,12 @@ class Sweep:
             passed += 1
         return passed
 
-    def _take(self, found: Found, commit: Commit, revision: Revision) -> None:
-        closure = closure_of(found.asked, self._target.roots)
-        entry = replace(found.verdict, closure=closure.id, answers=revision.answers(closure), commit=commit.sha)
-        self._entries[found.bug_id].add(entry, closure)
-        self._done[found.bug_id][commit.sha] = entry
-        self._by_roots.setdefault(revision.roots, {})[found.bug_id] = entry
+    def _take(self, result: ProbeResult, commit: Commit, revision: Revision) -> None:
+        closure = closure_of(result.questions, self._target.roots)
+        entry = replace(result.verdict, closure=closure.id, answers=revision.answers(closure), commit=commit.sha)
+        self._entries[result.bug_id].add(entry, closure)
+        self._done[result.bug_id][commit.sha] = entry
+        self._by_roots.setdefault(revision.roots, {})[result.bug_id] = entry
         self.probed += 1
 
 

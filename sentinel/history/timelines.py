@@ -27,7 +27,7 @@ MARKS = (
 
 
 def timeline(record: Record, width: int = 72) -> str:
-    """One line for the whole history, evenly by commits; what is rare keeps a place of its own."""
+    """Give one line for the whole history, evenly by commits; what is rare keeps a place of its own."""
     total = record["commits"]
     width = min(width, total)
     cells: list[set[str]] = [set() for _ in range(width)]
@@ -87,7 +87,7 @@ def _kind(item: Record) -> str:
 
 
 def change_text(change: Record) -> str:
-    """``introduced 2025-03-01 0123456 "subject" (#12)``, with how sure that is."""
+    """Write ``introduced 2025-03-01 0123456 "subject" (#12)``, with how sure that is."""
     text = f"{_SAID[change['what']]}: {named(change['commit'])}"
     origin = change["origin"]
     if origin:
@@ -120,10 +120,11 @@ def row(record: Record) -> tuple[str, ...]:
     ended = "; ".join(_date(lifetime["ended"]) if lifetime["ended"] else "still there" for lifetime in lifetimes)
     dated = record["source"]["kind"] == "git"  # the package index does not say when
     days = "; ".join(str(lifetime["days"]) for lifetime in lifetimes) if dated else ""
+    seen_fixed = {"fixed", "changed"} & {run["verdict"] for run in record["runs"]}
     return (
         record["target"],
         record["bug_id"],
-        started or _never(record),
+        started or ("never seen" if seen_fixed else "not decided"),
         ended,
         days,
         span(carried_by(record)),
@@ -131,10 +132,7 @@ def row(record: Record) -> tuple[str, ...]:
 
 
 def overview(records: Sequence[Record]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Give a line for each bug: what its longest record of commits says, and which tags and releases on PyPI have it.
-
-    :returns: headings and rows, by target and bug.
-    """
+    """Give a line a bug: what its longest record of commits says, and which tags and releases on PyPI have it."""
     bugs: dict[tuple[str, str], dict[str, Record]] = {}
     for record in sorted(records, key=lambda record: int(record["commits"])):
         bugs.setdefault((record["target"], record["bug_id"]), {})[_kind_of(record)] = record
@@ -155,16 +153,16 @@ def _kind_of(record: Record) -> str:
 def counts(records: Sequence[Record]) -> list[str]:
     """Say what the records of commits come to, as sentences."""
     of_git = [record for record in records if _kind_of(record) == "commits"]
-    seen = [record for record in of_git if record["spells"]]
-    lifetimes = [lifetime for record in seen for lifetime in record["spells"]]
+    with_bug = [record for record in of_git if record["spells"]]
+    lifetimes = [lifetime for record in with_bug for lifetime in record["spells"]]
     with_code = sum(came_with_its_code(lifetime["introduced"]) for lifetime in lifetimes)
     later = sum(not lifetime["introduced"]["begins"] for lifetime in lifetimes)
     ended = sorted(lifetime["days"] for lifetime in lifetimes if lifetime["ended"])
     lasting = sorted(lifetime["days"] for lifetime in lifetimes if not lifetime["ended"])
-    released = sum(bool(carried_by(record)) for record in seen)
+    released = sum(bool(carried_by(record)) for record in with_bug)
     commits = sum({record["target"]: record["commits"] for record in of_git}.values())
     return [
-        f"bugs: {len(of_git)}, at {commits:,} commits; seen: {len(seen)}; in a tagged release: {released}",
+        f"bugs: {len(of_git)}, at {commits:,} commits; seen: {len(with_bug)}; in a tagged release: {released}",
         f"came with their code: {with_code}; into code that was otherwise before: {later}",
         f"ended: {len(ended)}, after {_middle(ended)} days (median); still there: {len(lasting)}, "
         f"for {_middle(lasting)} days",
@@ -183,11 +181,6 @@ def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def _never(record: Record) -> str:
-    verdicts = {run["verdict"] for run in record["runs"]}
-    return "never seen" if verdicts & {"fixed", "changed"} else "not decided"
-
-
 def _date(change: Record) -> str:
     commit = change["commit"]
     unsure = "~" if change["undecided"] else "≤" if change["what"] == "present" else ""
@@ -198,7 +191,8 @@ def _date(change: Record) -> str:
 
 
 def came_with_its_code(change: Record) -> bool:
-    """Whether a history begins with code that was written in that commit: most of it is in no file of the one before.
+    """Say whether a history begins with code that was written in that commit: most of it is in no file of the one
+    before.
 
     A commit that moved the code, or gave it another name, says nothing of what was there before.
     """

@@ -62,11 +62,10 @@ class WorkCopy:
 
         :param roots: the package roots there: path and tree object.
         :raises Unavailable: where the commit has none, or the mirror lacks a source file of it.
-        :raises OSError: where it cannot be written.
         """
         if not roots:
-            looked = ", ".join(root.path for root in self._target.roots)
-            raise Unavailable(f"{self._target.name}: git:{commit} has none of its package roots; looked for {looked}")
+            paths = ", ".join(root.path for root in self._target.roots)
+            raise Unavailable(f"{self._target.name}: git:{commit} has none of its package roots; looked for {paths}")
         try:
             if not self._untouched():
                 self._empty()
@@ -80,13 +79,14 @@ class WorkCopy:
         return self._checkout(commit)
 
     def _write(self, roots: Sequence[tuple[str, str]]) -> None:
-        self._unlink()
+        for path in self._links:
+            (self._top / path).unlink(missing_ok=True)
         self._visited = self._written = 0
-        wanted = dict(roots)
-        before, after = _outermost(self._roots), _outermost(wanted)
+        roots_now = dict(roots)
+        before, after = _outermost(self._roots), _outermost(roots_now)
         for path in sorted({*before, *after}, key=lambda path: path in after):  # what goes may lie where another comes
             self._sync(path, before.get(path), after.get(path))
-        self._roots = wanted
+        self._roots = roots_now
         self._relink()
         self._stamp = stamp(self._top)
 
@@ -128,19 +128,16 @@ class WorkCopy:
             tree_was = was[1] if was and was[0] == TREE else None
             tree_now = now[1] if now and now[0] == TREE else None
             if was and not tree_was:
-                self._drop(inner)
+                self._left_out.pop(inner, None)
+                self._links.pop(inner, None)
+                if self._entries.pop(inner, None) is not None:
+                    (self._top / inner).unlink(missing_ok=True)
             if tree_was or tree_now:
                 self._sync(inner, tree_was, tree_now)
             if now and not tree_now:
                 self._put(inner, *now)
         if old and not new:
             remove_tree(place)
-
-    def _drop(self, path: str) -> None:
-        self._left_out.pop(path, None)
-        self._links.pop(path, None)
-        if self._entries.pop(path, None) is not None:
-            (self._top / path).unlink(missing_ok=True)
 
     def _put(self, path: str, mode: str, blob: str) -> None:
         if mode == SUBMODULE:
@@ -179,19 +176,15 @@ class WorkCopy:
             # exact, also where a copy moves back and forth within a second.
             os.utime(place, (_time(blob), _time(blob)))
 
-    def _unlink(self) -> None:
-        for path in self._links:
-            (self._top / path).unlink(missing_ok=True)
-
     def _relink(self) -> None:
-        """Links are made last, all of them: one may lead to another."""
-        for path in [path for path, gone in self._left_out.items() if gone.reason == _LEADS_OUT]:
+        """Make all links last: one may lead to another."""
+        for path in [path for path, omission in self._left_out.items() if omission.reason == _LEADS_OUT]:
             del self._left_out[path]
         for path in make_links(self._top, self._links):
             self._left_out[path] = LeftOut(path, None, _LEADS_OUT)
 
     def _untouched(self) -> bool:
-        """Whether the copy is as it was made: code that was measured may have written into it, or removed it."""
+        """Say whether the copy is as it was made: code that was measured may have written into it, or removed it."""
         with suppress(OSError):
             return stamp(self._top) == self._stamp
         return False
@@ -201,7 +194,7 @@ _LEADS_OUT = "a symbolic link that leads out of the checkout"
 
 
 def _outermost(roots: Mapping[str, str]) -> dict[str, str]:
-    """Those roots that lie inside no other: a package was once in a folder of its own name."""
+    """Give those roots that lie inside no other: a package was once in a folder of its own name."""
     return {path: tree for path, tree in roots.items() if not any(path.startswith(f"{other}/") for other in roots)}
 
 

@@ -22,7 +22,7 @@ from sentinel.laws.layout import address
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
 from sentinel.reports.summary import aligned
-from sentinel.search.examples import example
+from sentinel.search.boundary_search import example
 from sentinel.targets.refs import Ref
 from sentinel.values.closeness import BARE, bounds
 from sentinel.values.literals import Tensor, plain, tensor
@@ -41,10 +41,7 @@ class Side:
     """Hold base, or head.
 
     :ivar ref: as the user writes it; :data:`REFERENCE` for the contract's own, which has no revision and no verdict.
-    :ivar short: as it is shown.
     :ivar revision: the commit, version or digest of the tree.
-    :ivar verdict: of the recipe there.
-    :ivar observation: on the recipe's scenario.
     """
 
     ref: str
@@ -59,7 +56,6 @@ class Row:
     """Hold one numeric output at base beside the same at head. A pair is (base, head).
 
     :ivar address: as recipes write it, and below that the path to the number or tensor.
-    :ivar forms: dtype and shape.
     :ivar sizes: how many numbers it has, ``not_finite`` how many of them are NaN or infinite.
     :ivar same: whether they agree within the tolerance of their dtype.
     :ivar angle: in degrees between the two as vectors, ``ratio`` of their norms, base by head; None where the shapes

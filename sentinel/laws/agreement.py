@@ -99,17 +99,17 @@ def scale_of(case: Case, inputs: Iterable[Inputs], observations: Iterable[Mappin
     """Give the scale of a comparison of these observations of a case, which come from these inputs."""
     contract = case.contract
     count, condition, magnitude, dtype = 1, 1.0, 0.0, case.coarsest
-    seen: set[int] = set()  # variants share most of their inputs
-    for given in inputs:
-        valid, mask = valid_tokens(contract, given), mask_name(contract, given)
-        for name, value in given.items():
-            if not isinstance(value, Tensor) or id(value) in seen:
+    ids: set[int] = set()  # variants share most of their inputs
+    for scenario in inputs:
+        valid, mask = valid_tokens(contract, scenario), mask_name(contract, scenario)
+        for name, value in scenario.items():
+            if not isinstance(value, Tensor) or id(value) in ids:
                 continue
-            seen.add(id(value))
+            ids.add(id(value))
             if name == mask:  # a count of tokens is as exact as the mask that it sums
                 dtype = _coarser(dtype, value.dtype)
                 continue
-            size = _largest(value, valid if axes(contract, given, name) == TOKENS else None)
+            size = _largest(value, valid if axes(contract, scenario, name) == TOKENS else None)
             declared = contract.input(name) if contract is not None else None
             count = max(count, math.prod(value.shape))
             # What is a logarithm of a probability on the way has a size, where logits are 0 and what comes out is, too.
@@ -220,9 +220,9 @@ def difference(
         return Difference((), "shape", (list(demanded.shape), list(observed.shape)))
     bound, limit = scale.bound(dtype), scale.limit(dtype)
     with np.errstate(invalid="ignore", over="ignore"):
-        asked = np.isfinite(demanded) if counts is None else np.isfinite(demanded) & counts
-        broken = asked & ~np.isfinite(observed) & (np.abs(demanded) <= limit)
-        gap = np.where(asked & np.isfinite(observed), np.abs(observed - demanded), 0.0)
+        demands = np.isfinite(demanded) if counts is None else np.isfinite(demanded) & counts
+        broken = demands & ~np.isfinite(observed) & (np.abs(demanded) <= limit)
+        gap = np.where(demands & np.isfinite(observed), np.abs(observed - demanded), 0.0)
         wrong = gap > bound + slack
     if broken.any():
         place, symptom, limit_text = tuple(int(n) for n in np.argwhere(broken)[0]), "non-finite", ""
@@ -239,18 +239,18 @@ def same(
     first: str,
     second: str,
     match: Match = WHOLE,
-    said: str = "",
+    prefix: str = "",
     roles: Roles = COMPARED,
 ) -> list[Violation]:
-    """What the second variant answers otherwise than the first, at the rows and tokens that are the same thing.
+    """Compare two variants at the rows and tokens that are the same thing.
 
     Where the case has an oracle, a key whose own definition moves by more than rounding is left out, and any other may
     move as far as its definition does.
 
-    :param said: the beginning of a violation's detail.
+    :param prefix: the beginning of a violation's detail.
     :raises DoesNotApply: where nothing in the observation can be compared.
     """
-    contract, looked, violations = case.contract, False, []
+    contract, applies, violations = case.contract, False, []
     inputs = [case.inputs[first], case.inputs[second]]
     scale = scale_of(case, inputs, [case.observation[first], case.observation[second]])
     for item in observed_keys(case, first):
@@ -264,12 +264,12 @@ def same(
         slack = _movement(case, first, second, item, match, counts, scale.bound(dtype))
         if slack is None:
             continue
-        looked = True
-        found = difference(right, left, dtype, scale, counts, slack)
-        if found is not None:
-            text = said + found.between(repr(first), repr(second))
-            violations.append(Violation(address(second, item.key), literal(right, dtype), None, text, found.symptom))
-    if not looked:
+        applies = True
+        worst = difference(right, left, dtype, scale, counts, slack)
+        if worst is not None:
+            text = prefix + worst.between(repr(first), repr(second))
+            violations.append(Violation(address(second, item.key), literal(right, dtype), None, text, worst.symptom))
+    if not applies:
         raise DoesNotApply("nothing in the observation can be compared")
     return violations
 
@@ -281,7 +281,7 @@ def literal(values: Numbers, dtype: str) -> Tensor | float:
 def aligned(
     observation: Mapping[str, Mapping[str, Any]], first: str, second: str, item: Observed, match: Match = WHOLE
 ) -> tuple[Numbers, Numbers, str] | None:
-    """Both values of a key where they are the same thing, with the coarser dtype; None where one is missing."""
+    """Give both values of a key where they are the same thing, with the coarser dtype; None where one is missing."""
     values = [numbers(observation[variant].get(item.key)) for variant in (first, second)]
     if values[0] is None or values[1] is None:
         return None
@@ -341,10 +341,10 @@ def each_number(
 ) -> Iterator[tuple[Observed, Numbers, str, Flags | None]]:
     """Give every observed number of these roles: its key, its values, its dtype, and which positions mean anything."""
     for item in observed_keys(case, variant):
-        found = numbers(case.observation[variant].get(item.key)) if item.role in roles else None
-        values = None if found is None else _part(found[0], item.shape, WHOLE, 0)
-        if found is not None and values is not None:
-            yield item, values, found[1], counted(case.contract, case.inputs[variant], item)
+        pair = numbers(case.observation[variant].get(item.key)) if item.role in roles else None
+        values = None if pair is None else _part(pair[0], item.shape, WHOLE, 0)
+        if pair is not None and values is not None:
+            yield item, values, pair[1], counted(case.contract, case.inputs[variant], item)
 
 
 def against_oracle(case: Case, roles: Roles) -> Iterator[tuple[str, Observed, Answer]]:
@@ -358,8 +358,8 @@ def against_oracle(case: Case, roles: Roles) -> Iterator[tuple[str, Observed, An
     for variant, reference in case.oracle.items():
         scale = scale_of(case, [case.inputs[variant]], [case.observation[variant], reference])
         for item, values, dtype, counts in each_number(case, variant, roles):
-            found = numbers(reference.get(item.key))
-            demanded = None if found is None else _part(found[0], item.shape, WHOLE, 0)
+            pair = numbers(reference.get(item.key))
+            demanded = None if pair is None else _part(pair[0], item.shape, WHOLE, 0)
             if demanded is not None:
                 yield variant, item, Answer(values, demanded, dtype, scale, counts)
 
@@ -388,16 +388,16 @@ def disagreements(case: Case, roles: Roles) -> list[Violation]:
 
     :raises DoesNotApply: where there are none.
     """
-    violations, looked = [], False
+    violations, applies = [], False
     for variant, item, answer in against_oracle(case, roles):
-        looked = True
-        found = answer.difference
-        if found is not None:
+        applies = True
+        worst = answer.difference
+        if worst is not None:
             values = (literal(answer.observed, answer.dtype), literal(answer.demanded, "float64"))
             option = case.contract.input(item.key) if case.contract is not None else None
-            symptom = item.key if option is not None and option.knob else found.symptom  # each option by itself
-            violations.append(Violation(address(variant, item.key), *values, found.text, symptom))
-    if not looked:
+            symptom = item.key if option is not None and option.knob else worst.symptom  # each option by itself
+            violations.append(Violation(address(variant, item.key), *values, worst.text, symptom))
+    if not applies:
         raise DoesNotApply("the observation has nothing that the oracle has too")
     return violations
 

@@ -18,19 +18,19 @@ def nothing_else_is_touched(case: Case) -> list[Violation]:
     Catches rewards that are added to an input in place (slime #2114), a dictionary that is rewritten for its caller
     (slime #1371, SkyRL #1189), and a metric that reseeds the process-wide generator (verl #7260).
     """
-    violations, looked = [], False
+    violations, applies = [], False
     for variant, effects in case.effects.items():
         mutated, changed, again = effects.get("mutated"), effects.get("globals"), effects.get("again")
-        looked = looked or bool(effects)
+        applies = applies or bool(effects)
         if mutated:
-            said = f"the call changes its arguments: {', '.join(mutated)}"
-            violations.append(Violation(address(variant, "mutated"), list(mutated), [], said, "mutated"))
+            detail = f"the call changes its arguments: {', '.join(mutated)}"
+            violations.append(Violation(address(variant, "mutated"), list(mutated), [], detail, "mutated"))
         if changed:
-            said = f"the call leaves global state changed: {', '.join(changed)}"
-            violations.append(Violation(address(variant, "globals"), list(changed), [], said, "global-state"))
+            detail = f"the call leaves global state changed: {', '.join(changed)}"
+            violations.append(Violation(address(variant, "globals"), list(changed), [], detail, "global-state"))
         if again is not None:
             violations += _repeated(variant, case.observation[variant], again)
-    if not looked:
+    if not applies:
         raise DoesNotApply("nobody watched what the call did besides answering")
     return violations
 
@@ -38,8 +38,8 @@ def nothing_else_is_touched(case: Case) -> list[Violation]:
 def _repeated(variant: str, observed: Mapping[str, Any], again: Mapping[str, Any]) -> Iterator[Violation]:
     for key, value in observed.items():
         if value != again.get(key) and typed(value) != typed(again.get(key)):  # typed: NaN is NaN
-            said = "a second call with the same inputs answers otherwise"
-            yield Violation(address(variant, key), again.get(key), None, said, "not-repeatable")
+            detail = "a second call with the same inputs answers otherwise"
+            yield Violation(address(variant, key), again.get(key), None, detail, "not-repeatable")
 
 
 NOTHING_ELSE_IS_TOUCHED = Law(

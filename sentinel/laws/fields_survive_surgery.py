@@ -19,17 +19,17 @@ def fields_survive_surgery(case: Case) -> list[Violation]:
     Catches a padding microbatch that lacks a field which the loss reads (SkyRL #1811).
     """
     violations: list[Violation] = []
-    looked = False
+    applies = False
     for variant, observed in case.observation.items():
         for key, meaning in _LOSSES.items():
             if key not in observed:
                 continue
-            looked = True
+            applies = True
             if observed[key]:
                 address = f"{variant}.{key}" if variant else key
                 detail = f"{meaning}: {', '.join(observed[key])}"
                 violations.append(Violation(address, observed[key], [], detail, key.partition("_")[0]))
-    if not looked:
+    if not applies:
         raise DoesNotApply("the observation does not compare fields")
     return violations
 

@@ -22,7 +22,7 @@ def finite_in_finite_out(case: Case) -> list[Violation]:
     #2197), a coefficient of 0 times an infinity (slime #2258), and 0 / 0 for a prompt whose responses are all rejected
     (verl #6452, OPO).
     """
-    violations, looked = [], False
+    violations, applies = [], False
     for variant, inputs in case.inputs.items():
         tensors = [value for value in inputs.values() if isinstance(value, Tensor) and value.dtype in FLOATS]
         if not all(np.isfinite(value.array()).all() for value in tensors):
@@ -30,22 +30,22 @@ def finite_in_finite_out(case: Case) -> list[Violation]:
         reference = (case.oracle or {}).get(variant, {})
         scale = scale_of(case, [inputs], [case.observation[variant]])
         for item, values, dtype, counts in each_number(case, variant):
-            looked = True
+            applies = True
             finite = np.isfinite(values)
             wrong = ~finite if counts is None else ~finite & counts
-            found = numbers(reference.get(item.key))
-            if found is not None and found[0].shape == values.shape:
-                wrong = wrong & np.isfinite(found[0]) & (np.abs(found[0]) <= scale.limit(dtype))
-            key, seen = address(variant, item.key), literal(values, dtype)
+            right = numbers(reference.get(item.key))
+            if right is not None and right[0].shape == values.shape:
+                wrong = wrong & np.isfinite(right[0]) & (np.abs(right[0]) <= scale.limit(dtype))
+            key, observed = address(variant, item.key), literal(values, dtype)
             if wrong.any():
-                place, demanded = _first(wrong), None if found is None else literal(found[0], "float64")
-                said = f"{_named(values, place)} although every input is finite{_said(found, place)}"
-                violations.append(Violation(key, seen, demanded, said, "non-finite"))
+                place, demanded = _first(wrong), None if right is None else literal(right[0], "float64")
+                detail = f"{_named(values, place)} although every input is finite{_of_oracle(right, place)}"
+                violations.append(Violation(key, observed, demanded, detail, "non-finite"))
             if counts is not None and item.role == "output" and (hidden := np.isnan(values) & ~counts).any():
-                said = f"{_named(values, _first(hidden))}, on a masked token: times the mask it is NaN still"
+                detail = f"{_named(values, _first(hidden))}, on a masked token: times the mask it is NaN still"
                 demanded = literal(np.where(hidden, 0.0, values), dtype)
-                violations.append(Violation(key, seen, demanded, said, "masked-nan"))
-    if not looked:
+                violations.append(Violation(key, observed, demanded, detail, "masked-nan"))
+    if not applies:
         raise DoesNotApply("the observation has no numbers")
     return violations
 
@@ -58,10 +58,10 @@ def _named(values: Numbers, place: tuple[int, ...]) -> str:
     return f"{f'element {list(place)}' if place else 'it'} is {values[place].item()!r}"
 
 
-def _said(found: tuple[Numbers, str] | None, place: tuple[int, ...]) -> str:
-    if found is None or found[0].ndim != len(place):
+def _of_oracle(right: tuple[Numbers, str] | None, place: tuple[int, ...]) -> str:
+    if right is None or right[0].ndim != len(place):
         return ""
-    return f"; the oracle has {found[0][place].item()!r}"
+    return f"; the oracle has {right[0][place].item()!r}"
 
 
 FINITE_IN_FINITE_OUT = Law(

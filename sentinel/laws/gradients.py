@@ -23,9 +23,9 @@ def gradients_stay_where_they_belong(case: Case) -> list[Violation]:
     Catches an importance weight that is not detached (AReaL #1405), a reward that is not (AReaL #964), and a token
     whose gradient a stray ``no_grad`` or mask takes away.
     """
-    violations, looked = [], False
+    violations, applies = [], False
     for variant, item, answer in against_oracle(case, ("gradient",)):
-        looked = True
+        applies = True
         got, right, bound = answer.observed, answer.demanded, answer.scale.bound(answer.dtype)
         if got.shape != right.shape:
             raise DoesNotApply("the gradient has another shape than the oracle's")
@@ -41,7 +41,7 @@ def gradients_stay_where_they_belong(case: Case) -> list[Violation]:
             if places.any():
                 key = address(variant, item.key)
                 violations.append(_violation(key, what, got, demanded, places, answer.dtype))
-    if not looked:
+    if not applies:
         raise DoesNotApply("the observation has no gradient that the oracle has too")
     return violations
 

@@ -24,13 +24,13 @@ def groups_are_isolated(case: Case) -> list[Violation]:
         left = np.flatnonzero(~_touched(case, first, other))
         if not left.size:
             raise DoesNotApply("no group is left as it was")
-        said = f"in a row of a group that is as in {first!r}, "
-        violations += same(case, first, other, Match(rows=(left, left), scalars=False), said)
+        prefix = f"in a row of a group that is as in {first!r}, "
+        violations += same(case, first, other, Match(rows=(left, left), scalars=False), prefix)
     return violations
 
 
 def _touched(case: Case, first: str, other: str) -> Flags:
-    """Which rows are of a group that has other values in the two variants."""
+    """Say which rows are of a group that has other values in the two variants."""
     contract, one, two = case.contract, case.inputs[first], case.inputs[other]
     rows = row_count(contract, one)
     if set(one) != set(two) or row_count(contract, two) != rows:
@@ -56,7 +56,7 @@ def _touched(case: Case, first: str, other: str) -> Flags:
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Other numbers in all rows of one group: multiples, which are legal wherever the numbers are."""
+    """Multiply the numbers in all rows of one group: multiples are legal wherever the numbers are."""
     labels = inputs.get(contract.group) if contract.group else None
     keys = labels if isinstance(labels, list) else list(range(row_count(contract, inputs)))
     groups = list(dict.fromkeys(keys))

@@ -22,7 +22,7 @@ def every_knob_counts(case: Case) -> list[Violation]:
     first, others = first_two(case)
     if not case.oracle:
         raise DoesNotApply("the contract has no oracle")
-    violations, looked = [], False
+    violations, applies = [], False
     for other in others:
         knobs = _turned(case.inputs[first], case.inputs[other])
         scale = scale_of(case, [case.inputs[first]], [case.observation[first], case.observation[other]])
@@ -46,19 +46,19 @@ def every_knob_counts(case: Case) -> list[Violation]:
                 place = tuple(int(n) for n in np.unravel_index(np.argmax(moved), moved.shape))
                 off = [abs(left[place] - numbers[place]) for numbers in reference[:2]]
                 moves[item.key] = other if off[1] > off[0] else first
-        looked = looked or bool(moves)
+        applies = applies or bool(moves)
         if moves and still:
             key, variant = next(iter(moves.items()))
             values = (case.observation[variant][key], case.oracle[variant][key])
-            said = f"{knobs} changes nothing, where the definition changes {', '.join(moves)}"
-            violations.append(Violation(address(variant, key), *values, said, "no-effect"))
-    if not looked:
+            detail = f"{knobs} changes nothing, where the definition changes {', '.join(moves)}"
+            violations.append(Violation(address(variant, key), *values, detail, "no-effect"))
+    if not applies:
         raise DoesNotApply("the definition does not move either")
     return violations
 
 
 def _turned(one: Inputs, other: Inputs) -> str:
-    """The configuration inputs in which two variants differ, with both values."""
+    """Name the configuration inputs in which two variants differ, with both values."""
     names = [name for name, value in one.items() if not equal(value, other.get(name))]
     if not names or set(one) != set(other) or any(isinstance(one[name], (Tensor, list)) for name in names):
         raise DoesNotApply("the variants differ in more than a configuration value, or in nothing")
@@ -66,7 +66,7 @@ def _turned(one: Inputs, other: Inputs) -> str:
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Another choice of one knob."""
+    """Turn one knob to another of its choices."""
     if any(isinstance(value, Tensor) and value.dtype in HALVES for value in inputs.values()):
         raise DoesNotApply("rounding to 16 bits may hide what a knob does")
     knobs = [item for item in contract.inputs if item.knob and item.name in inputs]

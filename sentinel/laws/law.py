@@ -83,7 +83,7 @@ class Law:
         return 1 if self.needs_oracle and not self.oracle_optional else 2
 
     def violations(self, case: Case) -> list[Violation]:
-        """What ``check`` says of observations of which nobody knows that they have the contract's form.
+        """Check observations, which may not have the contract's form.
 
         :raises DoesNotApply: where they do not have it, too.
         """

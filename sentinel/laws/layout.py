@@ -120,7 +120,7 @@ def permutation(contract: Contract | None, one: Inputs, other: Inputs) -> Indice
 
 
 def _row_keys(contract: Contract | None, inputs: Inputs) -> list[tuple[Any, ...]]:
-    """Each row as something that can be looked up: its part of every input that has rows."""
+    """Give a hashable key for each row: its part of every input that has rows."""
     columns: list[list[Any]] = []
     for name, value in inputs.items():
         if axes(contract, inputs, name)[:1] == ("batch",):

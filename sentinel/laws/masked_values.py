@@ -35,10 +35,10 @@ def masked_values_have_no_influence(case: Case) -> list[Violation]:
     Catches a reduction that divides by the number of valid tokens but sums all of them (ROLL #444), a NaN that is
     multiplied by a zero mask (SkyRL #1635, verl #6349), and a recursion that runs through masked tokens (AReaL #392).
     """
-    violations, looked = [], False
+    violations, applies = [], False
     for variant in case.observation:
         for key, gradient, mask in _gradients(case, variant):
-            looked = True
+            applies = True
             values = gradient.array().astype(np.float64)
             allowed = np.where(mask, values, 0)
             wrong = (values != allowed) & ~(np.isnan(values) & np.isnan(allowed))
@@ -48,9 +48,9 @@ def masked_values_have_no_influence(case: Case) -> list[Violation]:
         first, others = first_two(case)
         for other in others:
             if _differ_only_where_masked(case, first, other):
-                looked = True
-                violations += same(case, first, other, said="with other values on masked tokens, ")
-    if not looked:
+                applies = True
+                violations += same(case, first, other, prefix="with other values on masked tokens, ")
+    if not applies:
         raise DoesNotApply("the observation has no gradient beside a mask")
     return violations
 
@@ -75,7 +75,7 @@ def _leak(key: str, gradient: Tensor, values: Numbers, allowed: Numbers, wrong: 
 
 
 def _differ_only_where_masked(case: Case, first: str, other: str) -> bool:
-    """Whether two variants have one mask and the same inputs but for floats on masked tokens."""
+    """Say whether two variants have one mask and the same inputs but for floats on masked tokens."""
     one, two = case.inputs[first], case.inputs[other]
     valid = valid_tokens(case.contract, one)
     if valid is None or set(one) != set(two):
@@ -94,7 +94,7 @@ def _differ_only_where_masked(case: Case, first: str, other: str) -> bool:
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Other values on all masked tokens, of one input or of all; of all, each its own, lest they cancel.
+    """Put other values on all masked tokens, of one input or of all; of all, each its own, lest they cancel.
 
     A number goes only where the row has a valid token too: *a rejected row is an absent row* is about numbers on rows
     without one, and what breaks that law alone would be found twice. A NaN or an infinity goes everywhere.

@@ -45,9 +45,9 @@ def _all_keys(case: Case) -> list[Violation]:
         for key, demanded in reference.items():
             observed = case.observation[variant].get(key)
             value = demanded.nested() if isinstance(demanded, Tensor) else demanded
-            found = agree(observed, value)
-            if not found.agrees:
-                violations.append(Violation(address(variant, key), observed, demanded, found.detail))
+            comparison = agree(observed, value)
+            if not comparison.agrees:
+                violations.append(Violation(address(variant, key), observed, demanded, comparison.detail))
     return violations
 
 

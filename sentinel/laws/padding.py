@@ -32,7 +32,7 @@ def padding_is_invisible(case: Case) -> list[Violation]:
 
 
 def _match(case: Case, first: str, other: str) -> Match:
-    """Where the first variant's columns are in the other one."""
+    """Say where the first variant's columns are in the other one."""
     one, two = (case.inputs[name] for name in (first, other))
     width, wider = (mask_of(case.contract, inputs).shape[-1] for inputs in (one, two))
     if width >= wider or set(one) != set(two):
@@ -50,7 +50,7 @@ def _match(case: Case, first: str, other: str) -> Match:
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """One to three columns of zeros more, on a side where the boundary takes padding."""
+    """Add one to three columns of zeros, on a side where the boundary takes padding."""
     valid = mask_of(contract, inputs)
     declared = contract.input(contract.mask)
     styles = declared.choices if declared is not None and declared.choices else ("right",)
@@ -68,13 +68,13 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
 
 
 def _widened(array: Any, axis: int, left: int, right: int) -> Any:
-    """The array with zeros on both sides; :func:`numpy.pad` takes several times as long."""
+    """Give the array with zeros on both sides; :func:`numpy.pad` takes several times as long."""
     sizes = [(*array.shape[:axis], count, *array.shape[axis + 1 :]) for count in (left, right)]
     return np.concatenate([np.zeros(sizes[0], array.dtype), array, np.zeros(sizes[1], array.dtype)], axis=axis)
 
 
 def _fits(valid: Flags, styles: Collection[str]) -> bool:
-    """Whether a mask is of a style that the boundary takes."""
+    """Say whether a mask is of a style that the boundary takes."""
     steps = np.diff(valid.astype(int), axis=-1)
     return (
         "gaps" in styles

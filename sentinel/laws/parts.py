@@ -26,23 +26,23 @@ def parts_add_up(case: Case) -> list[Violation]:
     observations = [case.observation[name] for name in (first, *parts)]
     scale = scale_of(case, [case.inputs[first]], observations)
     pieces = [{item.key: values for item, values, _, _ in each_number(case, part)} for part in parts]
-    violations, looked = [], False
+    violations, applies = [], False
     for item, whole, dtype, counts in each_number(case, first, ("output", "gradient", "decision")):
         if item.shape[:1] not in ((), ("batch",)) or not all(item.key in piece for piece in pieces):
             continue
-        looked = True
+        applies = True
         total = _total([piece[item.key] for piece in pieces], item, order)
-        found = difference(total, whole, dtype, scale, counts)
-        if found is not None:
-            said = found.between("the whole", f"{len(parts)} parts together")
-            violations.append(Violation(f"{parts[-1]}.{item.key}", literal(total, dtype), None, said, found.symptom))
-    if not looked:
+        worst = difference(total, whole, dtype, scale, counts)
+        if worst is not None:
+            detail = worst.between("the whole", f"{len(parts)} parts together")
+            violations.append(Violation(f"{parts[-1]}.{item.key}", literal(total, dtype), None, detail, worst.symptom))
+    if not applies:
         raise DoesNotApply("nothing in the observation adds up")
     return violations
 
 
 def _total(pieces: list[Numbers], item: Observed, order: Indices) -> Numbers:
-    """The sum of scalars; rows joined, in the order of the whole."""
+    """Sum scalars; join rows, in the order of the whole."""
     if not item.shape:
         return np.asarray(np.sum(pieces, axis=0))
     joined = np.concatenate(pieces)
@@ -52,7 +52,7 @@ def _total(pieces: list[Numbers], item: Observed, order: Indices) -> Numbers:
 
 
 def _joined(case: Case, parts: tuple[str, ...]) -> dict[str, Any]:
-    """The parts as one scenario, row by row."""
+    """Join the parts to one scenario, row by row."""
     contract, inputs = case.contract, [case.inputs[name] for name in parts]
     whole = dict(inputs[0])
     for name, value in inputs[0].items():
@@ -70,7 +70,7 @@ def _joined(case: Case, parts: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """The parts that the contract cuts the scenario into."""
+    """Cut the scenario into the contract's parts."""
     if contract.parts is None:
         raise DoesNotApply("the contract does not say how a batch is cut")
     parts = contract.parts(inputs, choose)

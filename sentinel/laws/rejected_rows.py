@@ -43,7 +43,7 @@ def a_rejected_row_is_an_absent_row(case: Case) -> list[Violation]:
     for other in others:
         _require_same_accepted(case, first, other, accepted)
         match = Match(rows=(accepted[first], accepted[other]))
-        violations += same(case, first, other, match, said="accepted rows differ: ")
+        violations += same(case, first, other, match, prefix="accepted rows differ: ")
     return violations
 
 
@@ -58,7 +58,7 @@ def _require_same_accepted(case: Case, first: str, name: str, accepted: Mapping[
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """The rejected rows left out; and with other numbers on them (*masked values have no influence* puts NaN there).
+    """Leave the rejected rows out; put other numbers on them (*masked values have no influence* puts NaN there).
 
     Global token and sequence counts that the scenario gives are counts of what is valid, and stay.
     """

@@ -31,8 +31,8 @@ def representation_is_invisible(case: Case) -> list[Violation]:
         changed = [name for name, value in one.items() if not _identical(value, two.get(name))]
         if set(one) != set(two) or not all(_restates(case.contract, one, two, name) for name in changed):
             raise DoesNotApply(f"variant {other!r} has other values than {first!r}")
-        said = f"with {', '.join(changed)} in another representation, "
-        violations += same(case, first, other, said=said)
+        prefix = f"with {', '.join(changed)} in another representation, "
+        violations += same(case, first, other, prefix=prefix)
     return violations
 
 
@@ -42,7 +42,7 @@ def _identical(left: Any, right: Any) -> bool:
 
 
 def _restates(contract: Contract | None, one: Inputs, two: Inputs, name: str) -> bool:
-    """Whether two values of an input mean the same."""
+    """Say whether two values of an input mean the same."""
     left, right = one[name], two[name]
     if isinstance(left, Tensor) and isinstance(right, Tensor):
         return np.array_equal(left.array().astype(np.float64), right.array().astype(np.float64), equal_nan=True)
@@ -52,12 +52,12 @@ def _restates(contract: Contract | None, one: Inputs, two: Inputs, name: str) ->
 
 
 def _numbered(labels: list[Any]) -> list[int]:
-    seen: dict[Any, int] = {}
-    return [seen.setdefault(label, len(seen)) for label in labels]
+    numbers: dict[Any, int] = {}
+    return [numbers.setdefault(label, len(numbers)) for label in labels]
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """One input in another dtype it may come in, numbered labels, or one that is not contiguous."""
+    """Give one input in another dtype, as numbered labels, or not contiguous."""
     options = [
         (item.name, other)
         for item in contract.inputs
@@ -83,7 +83,7 @@ def _others(item: Input, value: Any) -> Iterator[Any]:
 
 
 def _holds(dtype: str, value: Tensor) -> bool:
-    """Whether every value is representable in a dtype: 0 and 1 are in each, other numbers in the integer types."""
+    """Say whether every value is representable in a dtype: 0 and 1 are in each, other numbers in the integer types."""
     array = value.array().astype(np.float64)
     if dtype == "bool" or dtype in FLOATS:
         return bool(((array == 0) | (array == 1)).all())

@@ -32,7 +32,7 @@ def order_does_not_matter(case: Case) -> list[Violation]:
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """The rows in another order.
+    """Permute the rows.
 
     Where the rows of each group stand together they still do afterwards, as some boundaries need: the groups change
     places, and the rows within them.
@@ -54,7 +54,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
 
 
 def _blocks(labels: list[Any]) -> list[list[int]] | None:
-    """The rows of each group, where they stand together; None where they do not."""
+    """Give the rows of each group, where they stand together; None where they do not."""
     rows: dict[Any, list[int]] = {}
     for row, label in enumerate(labels):
         rows.setdefault(label, []).append(row)

@@ -16,14 +16,14 @@ def a_sequence_decision_is_one_decision(case: Case) -> list[Violation]:
     Catches a sequence-level statistic compared with a token-level sign (slime #1917).
     """
     violations: list[Violation] = []
-    looked = False
+    applies = False
     for variant, observed in case.observation.items():
         valid = valid_tokens(case.contract, case.inputs[variant])
         for key in _decisions(case):
             decision = observed.get(key)
             if not isinstance(decision, Tensor) or valid is None or decision.shape != valid.shape:
                 continue
-            looked = True
+            applies = True
             kept = decision.array().copy()
             split = []
             for row, counts in enumerate(valid):
@@ -32,9 +32,9 @@ def a_sequence_decision_is_one_decision(case: Case) -> list[Violation]:
                     split.append(row)
                     kept[row][counts] = values.min()
             if split:
-                said = f"row {split[0]} is rejected for some of its valid tokens and kept for others"
-                violations.append(Violation(address(variant, key), decision, like(decision, kept), said))
-    if not looked:
+                detail = f"row {split[0]} is rejected for some of its valid tokens and kept for others"
+                violations.append(Violation(address(variant, key), decision, like(decision, kept), detail))
+    if not applies:
         raise DoesNotApply("the observation has no decision mask")
     return violations
 

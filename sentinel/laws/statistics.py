@@ -24,38 +24,38 @@ def normalisation_laws(case: Case) -> list[Violation]:
     first, others = first_two(case)
     if not case.oracle:
         raise DoesNotApply("the contract has no oracle")
-    violations, looked = [], False
+    violations, applies = [], False
     for other in others:
         if not _same_tokens(case, first, other):
             continue
         try:
-            violations += same(case, first, other, said="where the definition's answer stays, ", roles=("output",))
-            looked = True
+            violations += same(case, first, other, prefix="where the definition's answer stays, ", roles=("output",))
+            applies = True
         except DoesNotApply:  # the definition moves with this one: an estimator may be shift-free and not scale-free
             continue
-    if not looked:
+    if not applies:
         raise DoesNotApply("the definition moves too, or nothing in the observation can be compared")
     return violations
 
 
 def _same_tokens(case: Case, first: str, other: str) -> bool:
-    """Whether the same tokens of the same rows count: else another law says what may differ."""
+    """Say whether the same tokens of the same rows count: else another law says what may differ."""
     rows = {row_count(case.contract, case.inputs[name]) for name in (first, other)}
     masks = [valid_tokens(case.contract, case.inputs[name]) for name in (first, other)]
     return len(rows) == 1 and np.array_equal(*masks)  # type: ignore[arg-type]
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """The scores of one group, or of all rows, shifted; those of all rows scaled.
+    """Shift the scores of one group, or of all rows; scale those of all rows.
 
     A score that stands on tokens is shifted on the last valid one, so that a response's sum moves once.
     """
     names = [name for shape in (TOKENS, ("batch",)) for name in float_inputs(contract, inputs, shape)]
     domains = {item.name: item.domain for item in contract.inputs}
-    found = [name for domain in _DOMAINS for name in names if domains.get(name) == domain]
-    if not found:
+    scores = [name for domain in _DOMAINS for name in names if domains.get(name) == domain]
+    if not scores:
         raise DoesNotApply("the scenario has nothing to normalise")
-    name = found[0]
+    name = scores[0]
     value, rows = inputs[name].array().astype(np.float64), _rows(contract, inputs, choose)
     where = rows if value.ndim == 1 else _tokens(contract, inputs, name, rows)
     shifted = value + choose.one_of((1.0, -3.0, 10.0)) * where
@@ -77,7 +77,7 @@ def _rows(contract: Contract, inputs: Inputs, choose: Choose) -> Flags:
 
 
 def _tokens(contract: Contract, inputs: Inputs, name: str, rows: Flags) -> Numbers:
-    """Where a shift goes: an outcome reward stands on one token of a response, other values on each."""
+    """Say where a shift goes: an outcome reward stands on one token of a response, other values on each."""
     valid = valid_tokens(contract, inputs)
     counts = np.ones(inputs[name].shape, dtype=bool) if valid is None else valid
     declared = contract.input(name)

@@ -28,23 +28,23 @@ def twins_agree(case: Case) -> list[Violation]:
         if set(one) != set(two) or not all(_alike(value, two[name]) for name, value in one.items()):
             raise DoesNotApply(f"variant {other!r} has other values than {first!r}")
         if all(equal(value, two[name]) for name, value in one.items()):
-            violations += same(case, first, other, said="the twin says otherwise: ")
+            violations += same(case, first, other, prefix="the twin says otherwise: ")
             continue
-        for item in same(case, first, other, said="in another precision, ", roles=("output", "gradient")):
+        for item in same(case, first, other, prefix="in another precision, ", roles=("output", "gradient")):
             # A search asks about a wrong value once more in float64, where this law has nothing to compare.
             violations.append(replace(item, symptom="precision") if item.symptom == "value" else item)
     return violations
 
 
 def _alike(left: object, right: object) -> bool:
-    """Whether two inputs have the same values, perhaps in another precision."""
+    """Say whether two inputs have the same values, perhaps in another precision."""
     if isinstance(left, Tensor) and isinstance(right, Tensor):
         return np.array_equal(left.array().astype(np.float64), right.array().astype(np.float64), equal_nan=True)
     return equal(left, right)
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """The twin's answer; and the boundary's own to the same numbers in float64, where they are in float32."""
+    """Ask the twin; and the boundary itself with the same numbers in float64, where they are in float32."""
     variants: dict[str, Inputs] = {BASELINE: inputs, "twin": inputs}
     floats = [
         name

@@ -57,10 +57,7 @@ def load_recipe(path: Path, catalog: Catalog) -> Recipe:
 
 
 def load_copy(document: Mapping[str, Any], catalog: Catalog) -> Recipe:
-    """Load a recipe that is no file: the copy inside an evidence document.
-
-    :raises RecipeError: where it is no good recipe.
-    """
+    """Load a recipe that is no file: the copy inside an evidence document."""
     with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
         file = Path(folder) / "recipe.json"
         file.write_text(json.dumps(document), encoding="utf-8")
@@ -71,10 +68,7 @@ def load_copy(document: Mapping[str, Any], catalog: Catalog) -> Recipe:
 
 
 def recipe_files(folder: Path) -> list[Path]:
-    """Give the files below a folder that may be recipes, in order; hidden folders and links to folders are not entered.
-
-    :raises SentinelError: where there is no such folder.
-    """
+    """List the files below a folder that may be recipes; hidden folders and links to folders are not entered."""
     if not folder.is_dir():
         raise SentinelError(f"{folder}: no such folder of recipes")
     return sorted(_files_below(folder))
@@ -97,7 +91,6 @@ def load_folder(folder: Path, catalog: Catalog) -> list[Recipe]:
     A JSON file that does not say of itself that it is a recipe (evidence, say) is passed over.
 
     :raises RecipeError: with the errors of all files, two files of one bug id among them.
-    :raises SentinelError: where there is no such folder.
     """
     return _distinct(_load_all(recipe_files(folder), catalog))
 
@@ -106,17 +99,12 @@ def find_recipes(catalog: Catalog, targets: Iterable[str] = (), bug_globs: Itera
     """Give the recipes of the catalog's folders, sorted by target and bug id.
 
     A published recipe takes the place of a bundled one with its bug id, and adopts its pins.
-
-    :param targets: only of these targets; all where empty.
-    :param bug_globs: only bug ids that match one of these; all where empty.
-    :raises RecipeError: with the errors of all files.
-    :raises SentinelError: for a target or bug id that nothing has, with the nearest.
     """
     from sentinel.recipes.catalog import bundled
 
-    wanted, globs, known = set(targets), list(bug_globs), catalog.targets
-    for name in sorted(wanted - known.keys()):
-        raise SentinelError(f"unknown target {name!r}{nearest(name, known, 'the targets are')}")
+    wanted, globs, by_name = set(targets), list(bug_globs), catalog.targets
+    for name in sorted(wanted - by_name.keys()):
+        raise SentinelError(f"unknown target {name!r}{nearest(name, by_name, 'the targets are')}")
     files: dict[Path, Path] = {}
     for folder in dict.fromkeys(catalog.recipe_folders):
         if folder == bundled("recipes") and not folder.is_dir():
@@ -124,20 +112,20 @@ def find_recipes(catalog: Catalog, targets: Iterable[str] = (), bug_globs: Itera
         for path in recipe_files(folder):
             home = path.relative_to(folder).parts[0]
             # <folder>/<target>/<BUG-ID>.yaml: a recipe in another target's folder need not be read
-            if not wanted or home in wanted or home not in known:
+            if not wanted or home in wanted or home not in by_name:
                 files.setdefault(path.resolve(), path)
-    found = _distinct(_load_all(files.values(), catalog))
-    found = sorted(
-        (item for item in found if not wanted or item.target in wanted), key=lambda item: (item.target, item.bug_id)
+    recipes = _distinct(_load_all(files.values(), catalog))
+    recipes = sorted(
+        (item for item in recipes if not wanted or item.target in wanted), key=lambda item: (item.target, item.bug_id)
     )
     for glob in globs:
-        if not any(_matches(item, glob) for item in found):
-            raise SentinelError(_no_such_bug(glob, found, _every(catalog) if wanted else found))
-    return [item for item in found if not globs or any(_matches(item, glob) for glob in globs)]
+        if not any(_matches(item, glob) for item in recipes):
+            raise SentinelError(_no_such_bug(glob, recipes, _every(catalog) if wanted else recipes))
+    return [item for item in recipes if not globs or any(_matches(item, glob) for glob in globs)]
 
 
 def _every(catalog: Catalog) -> list[Recipe]:
-    """The recipes of all targets, for a message: none where one of them is broken."""
+    """Give the recipes of all targets for a message; none where one of them is broken."""
     try:
         return find_recipes(catalog)
     except SentinelError:
@@ -145,17 +133,17 @@ def _every(catalog: Catalog) -> list[Recipe]:
 
 
 def _matches(recipe: Recipe, glob: str) -> bool:
-    """Upper and lower case alike: no two bug ids differ in that alone."""
+    """Match without case: no two bug ids differ in that alone."""
     return fnmatchcase(recipe.bug_id.casefold(), glob.casefold())
 
 
-def _no_such_bug(glob: str, found: Collection[Recipe], every: Collection[Recipe]) -> str:
+def _no_such_bug(glob: str, recipes: Collection[Recipe], every: Collection[Recipe]) -> str:
     """Say which target has the bug, or what is near it, or where all of them are listed."""
     others = sorted({item.target for item in every if _matches(item, glob)})
     if others:
-        wanted = ", ".join(sorted({item.target for item in found})) or "the targets asked for"
+        wanted = ", ".join(sorted({item.target for item in recipes})) or "the targets asked for"
         return f"no recipe of {wanted} matches {glob!r}; {', '.join(others)} has it"
-    close = nearest(glob, [item.bug_id for item in found])
+    close = nearest(glob, [item.bug_id for item in recipes])
     return f"no recipe matches {glob!r}{close or '; `sentinel list recipes` shows those that there are'}"
 
 
@@ -185,7 +173,7 @@ def _claims_to_be_a_recipe(data: Any) -> bool:
 
 
 def _distinct(recipes: list[Recipe]) -> list[Recipe]:
-    """The recipes with a published one in the place of the native one it is about.
+    """Put a published recipe in the place of the native one with its bug id.
 
     :raises RecipeError: where two files have one bug id (upper and lower case alike: it names files).
     """
@@ -220,10 +208,7 @@ def duplicate(first: Path, second: Recipe) -> Problem:
 
 
 def adopt_pins(recipe: Recipe, bundled: Mapping[str, Recipe]) -> Recipe:
-    """The recipe with the pins, watched refs and upstream numbers of the bundled one of its bug id, if it has no pins.
-
-    :param bundled: bug id -> recipe.
-    """
+    """Give a recipe without pins those of the bundled one of its bug id, with its watched refs and upstream numbers."""
     other = bundled.get(recipe.bug_id)
     if other is None or other.target != recipe.target or recipe.pins:
         return recipe

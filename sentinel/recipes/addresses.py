@@ -22,9 +22,7 @@ class AddressError(ValueError):
 
 @dataclass(frozen=True)
 class Address:
-    """:ivar variants: the variant it takes, ``("",)`` where the scenario has none; or the two whose difference it is.
-    :ivar key: the observation key.
-    """
+    """:ivar variants: its variant, ``("",)`` where the scenario has none; or the two whose difference it is."""
 
     variants: tuple[str, ...]
     key: str
@@ -45,7 +43,6 @@ def parse_address(
 
     :param variants: the names that the scenario has; ``""`` alone where it has none.
     :param keys: the observation keys that there are; None where a boundary may add its own.
-    :param aliases: other names of keys.
     :raises AddressError: where it names no variant or no key; says the nearest.
     """
     names = [name for name in variants if name]

@@ -84,8 +84,8 @@ class Catalog:
     @property
     def adapter_files(self) -> dict[str, Path]:
         """Where the adapters are; none is imported for that."""
-        known = self.adapters.files if isinstance(self.adapters, OnDemand) else {}
-        return {name: known.get(name) or self.adapters[name].file for name in self.adapters}
+        files = self.adapters.files if isinstance(self.adapters, OnDemand) else {}
+        return {name: files.get(name) or self.adapters[name].file for name in self.adapters}
 
     def with_(
         self,
@@ -94,10 +94,7 @@ class Catalog:
         laws: Iterable[Law] = (),
         recipe_folders: Iterable[Path] = (),
     ) -> Catalog:
-        """Give the catalog with additions; a later entry of the same name is an error.
-
-        :raises SentinelError: where a name is taken, or an adapter names what is not there.
-        """
+        """Give the catalog with additions; a later entry of the same name is an error."""
         more_contracts = dict(self.contracts)
         for contract in contracts:
             _add(more_contracts, contract.name, contract, "contract")
@@ -113,7 +110,7 @@ class Catalog:
         return replace(
             self,
             adapters=OnDemand(
-                {name: partial(known.__getitem__, name) for known in (self.adapters, more_adapters) for name in known},
+                {name: partial(group.__getitem__, name) for group in (self.adapters, more_adapters) for name in group},
                 {**self.adapter_files, **{name: adapter.file for name, adapter in more_adapters.items()}},
             ),
             contracts=more_contracts,
@@ -151,10 +148,10 @@ def _require_names(adapter: Adapter, contracts: Mapping[str, Contract]) -> None:
             )
 
 
-def _add(known: dict[str, _T], name: str, value: _T, what: str) -> None:
-    if name in known:
+def _add(table: dict[str, _T], name: str, value: _T, what: str) -> None:
+    if name in table:
         raise SentinelError(_TAKEN.format(what, name))
-    known[name] = value
+    table[name] = value
 
 
 def load_adapter(file: Path, contracts: Mapping[str, Contract]) -> Adapter:
@@ -191,8 +188,8 @@ def _bundled_adapters() -> dict[str, Path]:
 
 
 def _members(package: str, kind: type[_T]) -> list[_T]:
-    """Every module-level object of a type in the modules of one of our own packages."""
-    found: dict[int, _T] = {}
+    """Give every module-level object of a type in the modules of one of our own packages."""
+    members: dict[int, _T] = {}
     spec = importlib.util.find_spec(package)
     assert spec is not None
     assert spec.submodule_search_locations is not None
@@ -200,8 +197,8 @@ def _members(package: str, kind: type[_T]) -> list[_T]:
         module = importlib.import_module(f"{package}.{info.name}")
         for value in vars(module).values():
             if isinstance(value, kind):
-                found[id(value)] = value
-    return list(found.values())
+                members[id(value)] = value
+    return list(members.values())
 
 
 @cache

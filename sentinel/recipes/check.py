@@ -16,7 +16,7 @@ from sentinel.recipes.yamldoc import DocumentError, Place, read
 
 
 def _check(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
-    """A file's recipe, and everything that is wrong with it or could be better."""
+    """Give a file's recipe, and everything that is wrong with it or could be better."""
     recipe, problems = examine(path, catalog)
     try:
         findings = Findings(shown(path), read(path))
@@ -26,8 +26,8 @@ def _check(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
         for place in _unfinished(findings.document.data):
             findings.error(place, f"still says {TODO}")
     if recipe is None:
-        said = {problem.line for problem in findings.problems}
-        return None, [*findings.problems, *(problem for problem in problems if problem.line not in said)]
+        lines = {problem.line for problem in findings.problems}
+        return None, [*findings.problems, *(problem for problem in problems if problem.line not in lines)]
     if recipe.published:
         return recipe, problems
     if path.stem != recipe.bug_id:
@@ -42,7 +42,7 @@ def _check(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
 
 
 def _unknown_choices(recipe: Recipe, catalog: Catalog) -> Iterator[tuple[Place, str]]:
-    """Names of modes and estimators that neither contract nor binding knows: one may be new, or mistyped."""
+    """Give names of modes and estimators that neither contract nor binding knows: one may be new, or mistyped."""
     contract = catalog.contracts[recipe.contract]
     binding = catalog.targets[recipe.target].binding(recipe.boundary, recipe.contract)
     accepts = binding.accepts if binding else {}
@@ -61,7 +61,7 @@ def _unknown_choices(recipe: Recipe, catalog: Catalog) -> Iterator[tuple[Place, 
 
 
 def _unfinished(value: Any, place: Place = ()) -> Iterator[Place]:
-    """Where a template was not filled in."""
+    """Find the places where a template was not filled in."""
     if isinstance(value, str) and value.startswith((TODO, f"git:{TODO}")):
         yield place
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -70,12 +70,12 @@ def _unfinished(value: Any, place: Place = ()) -> Iterator[Place]:
 
 
 def check_files(paths: Iterable[Path], catalog: Catalog) -> list[Problem]:
-    """What is wrong with some files, two of one bug id too, or could be better; nothing where all are good."""
+    """Lint files, two of one bug id too."""
     problems: list[Problem] = []
-    seen: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for path in paths:
-        recipe, found = _check(path, catalog)
-        problems += found
-        if recipe is not None and (first := seen.setdefault(recipe.bug_id.casefold(), path)) != path:
+        recipe, more = _check(path, catalog)
+        problems += more
+        if recipe is not None and (first := files.setdefault(recipe.bug_id.casefold(), path)) != path:
             problems.append(duplicate(first, recipe))
     return problems

@@ -34,8 +34,8 @@ def read_tolerance(findings: Findings, written: Any, place: Place) -> Tolerance:
 def read_expectations(
     findings: Findings, contract: Contract, variants: Collection[str], written: Mapping[str, Any], place: Place
 ) -> dict[str, Expected]:
-    """Expected values by their addresses in canonical form."""
-    found: dict[str, Expected] = {}
+    """Read expected values, by their addresses in canonical form."""
+    expected: dict[str, Expected] = {}
     keys = None if contract.open_keys else contract.keys
     observed = set(contract.keys)
     aliases = {alias: name for alias, name in contract.aliases.items() if contract.open_keys or name in observed}
@@ -46,14 +46,14 @@ def read_expectations(
         except AddressError as error:
             findings.error(here, str(error), key=True)
             continue
-        if address in found:
+        if address in expected:
             findings.error(here, f"{text!r} is {address!r}, which is already expected above", key=True)
             continue
         try:
-            found[address] = _expected(findings, value, here)
+            expected[address] = _expected(findings, value, here)
         except LiteralError as error:
             findings.error((*here, *error.place), f"{text}: {error.message}")
-    return found
+    return expected
 
 
 def _expected(findings: Findings, written: Any, place: Place) -> Expected:
@@ -92,14 +92,15 @@ def _value(written: Any) -> Any:
 def indistinguishable(
     unpatched: Mapping[str, Expected], fixed: Mapping[str, Expected], tolerance: Tolerance
 ) -> str | None:
-    """Why no observation could tell the two sets apart, or None where one can.
+    """Say why no observation could tell the two sets apart, or None where one can.
 
     They can be told apart by a key of both whose values differ by more than their tolerance, or where each has a key
     that the other has not. Where one set has all keys of the other, with equal values, what matches the larger matches
     both.
     """
     common = [key for key in unpatched if key in fixed]
-    if any(not _same(unpatched[key], fixed[key], tolerance) for key in common):
+    pairs = [(unpatched[key], fixed[key]) for key in common]
+    if not all(_matches(one.value, two, tolerance) or _matches(two.value, one, tolerance) for one, two in pairs):
         return None
     only_unpatched = [key for key in unpatched if key not in fixed]
     only_fixed = [key for key in fixed if key not in unpatched]
@@ -116,11 +117,6 @@ def indistinguishable(
         return f"{reason}{equal}; where the bug is that small, give a dtype, a tolerance or exact: true"
     missing = "expected_fixed" if only_unpatched else "expected_unpatched"
     return f"{reason}{equal}, and {missing} says nothing of {', '.join(extra)}"
-
-
-def _same(one: Expected, other: Expected, default: Tolerance) -> bool:
-    """Whether an observation that equals one value also matches the other expectation."""
-    return _matches(one.value, other, default) or _matches(other.value, one, default)
 
 
 def _matches(observed: Any, expected: Expected, default: Tolerance) -> bool:

@@ -54,10 +54,8 @@ class Fix:
     :ivar bugs: the bug ids of one root, that of the file's name first.
     :ivar commit: upstream's commit that has the bug, and that the edits are of.
     :ivar head: upstream's own fix; then there are no edits.
-    :ivar subject: of the commit and of the pull request.
     :ivar wrong, cause, fix, reach, limits, related: what the page says, in prose.
     :ivar guilty: file, first and last line at :attr:`commit`.
-    :ivar regression: pytest ids of the tests that come with it.
     :ivar digest: ``sha256:<hex>`` of what is tried: the prose may be mended without trying it anew.
     """
 
@@ -99,10 +97,7 @@ class Fix:
 
 
 def load_fix(path: Path) -> Fix:
-    """Read one file.
-
-    :raises RecipeError: where it is no fix; with file, line and column.
-    """
+    """Load one fix."""
     try:
         document = read(path)
     except (DocumentError, OSError) as error:
@@ -147,16 +142,13 @@ def load_fix(path: Path) -> Fix:
 
 
 def find_fixes(catalog: Catalog, target: str) -> list[Fix]:
-    """Give the fixes beside a target's recipes.
-
-    :raises RecipeError: where one is no fix.
-    """
+    """Give the fixes beside a target's recipes."""
     folders = dict.fromkeys(folder / target for folder in catalog.recipe_folders)
     return [load_fix(path) for folder in folders for path in sorted(folder.glob(f"*{SUFFIX}"))]
 
 
 def fix_of(catalog: Catalog, target: str, bug_id: str) -> Fix | None:
-    """The fix of a bug, under its own name or as one of a root."""
+    """Give the fix of a bug, under its own name or as one of a root."""
     return next((fix for fix in find_fixes(catalog, target) if bug_id in fix.bugs), None)
 
 
@@ -165,9 +157,8 @@ def edited(fix: Fix, blob_of: Callable[[str], str], content: Callable[[str], byt
 
     :param blob_of: path -> its blob id at the commit; empty where there is no such file.
     :param content: blob id -> its content.
-    :raises SentinelError: where an edit is of another file than the commit has.
     """
-    found = {}
+    files = {}
     for file in fix.files:
         edits = sorted((edit for edit in fix.edits if edit.file == file), key=lambda edit: edit.first)
         there = blob_of(file)
@@ -177,8 +168,8 @@ def edited(fix: Fix, blob_of: Callable[[str], str], content: Callable[[str], byt
                 meant = f"the edit is of blob {edit.blob[:12]}" if edit.blob else "the edit makes it anew"
                 raise SentinelError(f"{edit.place}: {file} {was} at {fix.commit[:12]}, and {meant}")
         before = content(there) if there else b""
-        found[file] = before, _with(before, edits)
-    return found
+        files[file] = before, _with(before, edits)
+    return files
 
 
 def _with(before: bytes, edits: Iterable[Edit]) -> bytes:
@@ -187,8 +178,8 @@ def _with(before: bytes, edits: Iterable[Edit]) -> bytes:
     done = 0
     for edit in edits:
         if edit.first <= done or edit.last > len(lines):
-            told = f"has {len(lines)} lines" if edit.last > len(lines) else f"is edited up to line {done} already"
-            raise SentinelError(f"{edit.place}: lines {edit.first} to {edit.last}: {edit.file} {told}")
+            problem = f"has {len(lines)} lines" if edit.last > len(lines) else f"is edited up to line {done} already"
+            raise SentinelError(f"{edit.place}: lines {edit.first} to {edit.last}: {edit.file} {problem}")
         made += [*lines[done : edit.first - 1], edit.new]
         done = max(edit.last, edit.first - 1)
     return "".join([*made, *lines[done:]]).encode()

@@ -11,7 +11,7 @@ SEVERITIES = ("high", "medium", "low")
 
 
 def realism(document: Mapping[str, Any]) -> str:
-    """How real a bug is, as follows from its recipe's ``reach``; empty where the recipe says nothing.
+    """Say how real a bug is, as follows from its recipe's ``reach``; empty where the recipe says nothing.
 
     ``default``: a default or a shipped example sets what it takes. ``configuration``: a user must. ``fault``: something
     else must fail before. ``unreachable``: nothing in the framework produces the value; it is hardening and no bug.
@@ -25,7 +25,7 @@ def realism(document: Mapping[str, Any]) -> str:
 
 
 def order(document: Mapping[str, Any]) -> tuple[int, int]:
-    """What is worst, and then what is met most, comes first; what nobody has said how to reach, before faults."""
+    """Order by severity, then by realism; a bug without a known reach comes before faults."""
     severity, real = str(document.get("severity") or ""), realism(document)
     place = SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
     return place, 2 * REALISMS.index(real) if real else 3
@@ -49,7 +49,7 @@ def reached(document: Mapping[str, Any]) -> str:
 
 
 def root(document: Mapping[str, Any]) -> str:
-    """The name of the root cause: by default the bug's own id."""
+    """Give the name of the root cause: by default the bug's own id."""
     return str(document.get("root") or document.get("bug_id", ""))
 
 

@@ -21,6 +21,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 import numpy as np
@@ -44,10 +46,7 @@ from sentinel.values.literals import (
 
 
 class LiteralError(ValueError):
-    """A value that is not what its input takes.
-
-    :ivar place: where inside the value, from its top.
-    """
+    """A value that is not what its input takes; ``place`` is where inside the value."""
 
     def __init__(self, message: str, place: tuple[Any, ...] = ()) -> None:
         super().__init__(message)
@@ -59,7 +58,7 @@ class LiteralError(ValueError):
 
 
 def untagged(value: Any) -> Any:
-    """Nested lists with JSON's tagged strings as the floats they stand for."""
+    """Replace JSON's tagged strings in nested lists by the floats they stand for."""
     if isinstance(value, list):
         return [untagged(item) for item in value]
     return TAGGED.get(value, value) if isinstance(value, str) else value
@@ -94,10 +93,7 @@ def _extent(shape: tuple[int, ...]) -> str:
 
 
 def make_tensor(value: Any, dtype: Any, requires_grad: Any = False, contiguous: Any = True) -> Tensor:
-    """Give a tensor from nested numbers.
-
-    :raises LiteralError: naming the element that does not fit.
-    """
+    """Give a tensor from nested numbers."""
     if dtype not in STORAGE:
         raise LiteralError(f"unknown dtype {describe(dtype)}{nearest(str(dtype), STORAGE, 'one of')}", ("dtype",))
     if not isinstance(requires_grad, bool):
@@ -113,12 +109,12 @@ def make_tensor(value: Any, dtype: Any, requires_grad: Any = False, contiguous: 
     except (ValueError, OverflowError, TypeError) as error:
         place = _misfit(plain, dtype)
         raise LiteralError(
-            f"{describe(_dig(plain, place))} does not fit dtype {dtype}" if place else str(error), place
+            f"{describe(reduce(getitem, place, plain))} does not fit dtype {dtype}" if place else str(error), place
         ) from None
 
 
 def _misfit(value: Any, dtype: str) -> tuple[Any, ...]:
-    """The first element that does not fit a dtype by itself."""
+    """Give the first element that does not fit a dtype by itself."""
     if isinstance(value, list):
         for index, item in enumerate(value):
             below = _misfit(item, dtype)
@@ -135,17 +131,11 @@ def _fits(value: Any, dtype: str) -> bool:
     return True
 
 
-def _dig(value: Any, place: tuple[Any, ...]) -> Any:
-    for step in place:
-        value = value[step]
-    return value
-
-
 def natural_dtype(value: Any) -> str:
     """Give the dtype that torch gives to nested Python numbers."""
     if isinstance(value, list):
-        found = {natural_dtype(item) for item in value}
-        return next((name for name in ("float32", "int64", "bool") if name in found), "float32")
+        dtypes = {natural_dtype(item) for item in value}
+        return next((name for name in ("float32", "int64", "bool") if name in dtypes), "float32")
     return "bool" if isinstance(value, bool) else "int64" if isinstance(value, int) else "float32"
 
 
@@ -154,16 +144,6 @@ MAX_ELEMENTS = 1_000_000
 
 _OPTIONS = ("dtype", "requires_grad", "contiguous")
 _TENSOR_KEYS = {"tensor": ("tensor", *_OPTIONS), "full": ("full", "shape", *_OPTIONS)}
-_FORMS: dict[str, tuple[str, ...]] = {
-    **_TENSOR_KEYS,
-    "array": ("array", "dtype"),
-    "tuple": ("tuple",),
-    "mapping": ("mapping",),
-    "namespace": ("namespace",),
-    "new": ("new", "arguments"),
-    "attribute": ("attribute",),
-    "device": ("device",),
-}
 _ARRAY_DTYPES = ("object", *(name for name in STORAGE if name != "bfloat16"))
 _DOTTED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 _DEVICE = re.compile(r"[a-z]{1,16}(:[0-9]{1,3})?")
@@ -175,11 +155,26 @@ def read_input(spec: Input, value: Any, packages: Collection[str] = ()) -> Any:
     :param packages: the target's packages, inside which ``new`` and ``attribute`` must lie.
     :raises LiteralError: where the value does not fit; says what was expected and where it differs.
     """
-    return _READERS[spec.kind](spec, value, tuple(packages))
+    if spec.kind == "any":
+        return read_any(value, packages)
+    if spec.kind == "tensor":
+        return _read_tensor(spec, value)
+    if spec.kind == "number":
+        value = untagged(value)
+    if spec.kind in ("number", "integer") and isinstance(value, Mapping):
+        # some code takes a zero-dimensional tensor where a number would do
+        return tensor_literal(value, "float32" if spec.kind == "number" else "int64")
+    kinds, expected = _KINDS[spec.kind]
+    if type(value) not in kinds:
+        raise LiteralError(f"expected {expected}, found {describe(value)}")
+    for index, item in enumerate(value) if spec.kind == "labels" else ():
+        if type(item) not in (str, int, float):
+            raise LiteralError(f"expected a string or a number at [{index}], found {describe(item)}", (index,))
+    return value.copy() if spec.kind in ("labels", "mapping") else value
 
 
 def inside(path: Any, packages: Collection[str]) -> str | None:
-    """Why a dotted path is not one inside these packages, or None where it is."""
+    """Say why a dotted path is not one inside these packages, or None where it is."""
     if not isinstance(path, str) or not _DOTTED.fullmatch(path):
         return f"{describe(path)} is not a dotted path such as {next(iter(packages), 'package')}.module.name"
     if path.partition(".")[0] not in packages:
@@ -188,7 +183,7 @@ def inside(path: Any, packages: Collection[str]) -> str | None:
 
 
 def _form(value: Mapping[str, Any], forms: Mapping[str, tuple[str, ...]], otherwise: str) -> str:
-    """Which literal a mapping writes.
+    """Say which literal a mapping writes.
 
     :raises LiteralError: where it is none of these, or has a key that this one does not take.
     """
@@ -209,13 +204,12 @@ def tensor_literal(value: Mapping[str, Any], dtype: str | None) -> Tensor:
     """Give the tensor that ``{tensor: ...}`` or ``{full: ..., shape: ...}`` writes.
 
     :param dtype: of one that names none; None for what torch would give.
-    :raises LiteralError: where it does not.
     """
     form = _form(value, _TENSOR_KEYS, "a tensor: nested lists, {tensor: [...]} or {full: 0.0, shape: [...]}")
     content = untagged(value[form]) if form == "tensor" else _full(value)
-    given = {"dtype": dtype or natural_dtype(content), **{name: value[name] for name in _OPTIONS if name in value}}
+    options = {"dtype": dtype or natural_dtype(content), **{name: value[name] for name in _OPTIONS if name in value}}
     try:
-        return make_tensor(content, **given)
+        return make_tensor(content, **options)
     except LiteralError as error:
         raise error if error.place[:1] in {(name,) for name in _OPTIONS} else error.below(form) from None
 
@@ -231,7 +225,7 @@ def _full(value: Mapping[str, Any]) -> Any:
     return np.full(shape, fill, dtype=None if isinstance(fill, (bool, float)) else object).tolist()
 
 
-def _read_tensor(spec: Input, value: Any, packages: tuple[str, ...]) -> Any:
+def _read_tensor(spec: Input, value: Any) -> Any:
     if isinstance(value, Mapping):
         return tensor_literal(value, spec.dtype)
     if isinstance(value, (list, bool, int, float)) or value in TAGGED:
@@ -239,41 +233,19 @@ def _read_tensor(spec: Input, value: Any, packages: tuple[str, ...]) -> Any:
     raise LiteralError(f"expected a tensor (nested lists or {{tensor: [...]}}), found {describe(value)}")
 
 
-def _scalar(kinds: tuple[type, ...], expected: str) -> Callable[[Input, Any, tuple[str, ...]], Any]:
-    def read(spec: Input, value: Any, packages: tuple[str, ...]) -> Any:
-        if float in kinds:
-            value = untagged(value)
-        if int in kinds and isinstance(
-            value, Mapping
-        ):  # some code takes a zero-dimensional tensor where a number would do
-            return tensor_literal(value, "float32" if float in kinds else "int64")
-        if type(value) not in kinds:
-            raise LiteralError(f"expected {expected}, found {describe(value)}")
-        return value
-
-    return read
-
-
-def _read_labels(spec: Input, value: Any, packages: tuple[str, ...]) -> list[Any]:
-    if not isinstance(value, list):
-        raise LiteralError(f"expected a list with one string or number a row, found {describe(value)}")
-    for index, item in enumerate(value):
-        if type(item) not in (str, int, float):
-            raise LiteralError(f"expected a string or a number at [{index}], found {describe(item)}", (index,))
-    return list(value)
-
-
-def _read_mapping(spec: Input, value: Any, packages: tuple[str, ...]) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise LiteralError(f"expected a mapping, found {describe(value)}")
-    return dict(value)
+#: Of the other kinds: which Python types are one, and what messages call it.
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "number": ((int, float), "a number"),
+    "integer": ((int,), "an integer"),
+    "boolean": ((bool,), "true or false"),
+    "string": ((str,), "a string"),
+    "labels": ((list,), "a list with one string or number a row"),
+    "mapping": ((dict,), "a mapping"),
+}
 
 
 def read_any(value: Any, packages: Collection[str]) -> Any:
-    """Give a typed literal: lists and mappings are walked, a mapping that has a literal's key is that literal.
-
-    :raises LiteralError: where a literal is not well formed.
-    """
+    """Give a typed literal: lists and mappings are walked, a mapping that has a literal's key is that literal."""
     if isinstance(value, list):
         return [_below(item, packages, index) for index, item in enumerate(value)]
     if not isinstance(value, Mapping):
@@ -281,17 +253,13 @@ def read_any(value: Any, packages: Collection[str]) -> Any:
     if not any(name in value for name in _FORMS):
         return {key: _below(item, packages, key) for key, item in value.items()}
     form = _form(value, _FORMS, "a literal")
-    if isinstance(value[form], Mapping) and form not in ("namespace", "mapping"):
+    content, (kind, make) = value[form], _LITERALS[form]
+    if isinstance(content, Mapping) and kind != "a mapping":
         escape = f"a dictionary or arguments with the key {form!r} are written {{mapping: {{{form}: ...}}}}"
         raise LiteralError(f"{form} takes no mapping; {escape}", (form,))
-    if form in _TENSOR_KEYS:
-        return tensor_literal(value, None)
-    content = value[form]
-    expected = {"array": list, "tuple": list, "namespace": Mapping, "mapping": Mapping}.get(form, str)
-    if not isinstance(content, expected):
-        kind = {list: "a list", str: "a string"}.get(expected, "a mapping")
+    if not isinstance(content, {"a list": list, "a string": str, "a mapping": Mapping}.get(kind, object)):
         raise LiteralError(f"{form} takes {kind}, found {describe(content)}", (form,))
-    return _MAKERS[form](value, packages)
+    return make(value, packages)
 
 
 def _below(value: Any, packages: Collection[str], *outer: Any) -> Any:
@@ -305,12 +273,16 @@ def _members(value: Any, packages: Collection[str], form: str) -> dict[str, Any]
     return {key: _below(item, packages, form, key) for key, item in value.items()}
 
 
+def _items(value: Mapping[str, Any], packages: Collection[str], form: str) -> tuple[Any, ...]:
+    return tuple(_below(item, packages, form, index) for index, item in enumerate(value[form]))
+
+
 def _array(value: Mapping[str, Any], packages: Collection[str]) -> Array:
     dtype = value.get("dtype", "object")
     if dtype not in _ARRAY_DTYPES:
         raise LiteralError(f"unknown dtype {describe(dtype)}{nearest(str(dtype), _ARRAY_DTYPES, 'one of')}", ("dtype",))
     if dtype == "object":
-        return Array(tuple(_below(item, packages, "array", index) for index, item in enumerate(value["array"])))
+        return Array(_items(value, packages, "array"))
     try:
         make_tensor(value["array"], dtype)
     except LiteralError as error:
@@ -332,31 +304,24 @@ def _new(value: Mapping[str, Any], packages: Collection[str]) -> New:
     return New(_path(value, packages, "new"), _members(arguments, packages, "arguments"))
 
 
-def _device(value: Mapping[str, Any], packages: Collection[str]) -> Device:
-    if not _DEVICE.fullmatch(value["device"]):
-        raise LiteralError(f"{value['device']!r} is no device such as cpu or cuda:0", ("device",))
-    return Device(value["device"])
+def _device(name: str) -> Device:
+    if not _DEVICE.fullmatch(name):
+        raise LiteralError(f"{name!r} is no device such as cpu or cuda:0", ("device",))
+    return Device(name)
 
 
-_MAKERS: dict[str, Callable[[Mapping[str, Any], Collection[str]], Any]] = {
-    "array": _array,
-    "tuple": lambda value, packages: Tuple(
-        tuple(_below(item, packages, "tuple", index) for index, item in enumerate(value["tuple"]))
-    ),
-    "mapping": lambda value, packages: _members(value["mapping"], packages, "mapping"),
-    "namespace": lambda value, packages: Namespace(_members(value["namespace"], packages, "namespace")),
-    "new": _new,
-    "attribute": lambda value, packages: Attribute(_path(value, packages, "attribute")),
-    "device": _device,
+Make = Callable[[Mapping[str, Any], Collection[str]], Any]
+
+#: Literal -> what kind of value it takes (a tensor says itself what is wrong with its numbers), and how it is made.
+_LITERALS: dict[str, tuple[str, Make]] = {
+    **dict.fromkeys(_TENSOR_KEYS, ("numbers", lambda value, packages: tensor_literal(value, None))),
+    "array": ("a list", _array),
+    "tuple": ("a list", lambda value, packages: Tuple(_items(value, packages, "tuple"))),
+    "mapping": ("a mapping", lambda value, packages: _members(value["mapping"], packages, "mapping")),
+    "namespace": ("a mapping", lambda value, packages: Namespace(_members(value["namespace"], packages, "namespace"))),
+    "new": ("a string", _new),
+    "attribute": ("a string", lambda value, packages: Attribute(_path(value, packages, "attribute"))),
+    "device": ("a string", lambda value, packages: _device(value["device"])),
 }
-
-_READERS: dict[str, Callable[[Input, Any, tuple[str, ...]], Any]] = {
-    "tensor": _read_tensor,
-    "number": _scalar((int, float), "a number"),
-    "integer": _scalar((int,), "an integer"),
-    "boolean": _scalar((bool,), "true or false"),
-    "string": _scalar((str,), "a string"),
-    "labels": _read_labels,
-    "mapping": _read_mapping,
-    "any": lambda spec, value, packages: read_any(value, packages),
-}
+_FORMS: dict[str, tuple[str, ...]] = {name: (name,) for name in _LITERALS}
+_FORMS |= {**_TENSOR_KEYS, "array": ("array", "dtype"), "new": ("new", "arguments")}

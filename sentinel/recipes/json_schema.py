@@ -43,10 +43,7 @@ class JsonSchema:
             return False
 
     def errors(self, document: Any) -> Iterator[Any]:
-        """Give what is wrong with a document: each with ``instance``, ``instance_path``, ``kind`` and ``schema_path``.
-
-        :raises SentinelError: where it is no document at all.
-        """
+        """Yield what is wrong with a document, with ``instance``, ``instance_path``, ``kind`` and ``schema_path``."""
         try:
             yield from self._validator.iter_errors(document)
         except ValueError as error:
@@ -54,7 +51,7 @@ class JsonSchema:
 
     def part(self, error: Any) -> Mapping[str, Any]:
         """Give the part of the schema whose keyword a document broke."""
-        found: Any = self.schema
+        node: Any = self.schema
         for step in error.schema_path[:-1]:
-            found = found[step]
-        return dict(found)
+            node = node[step]
+        return dict(node)

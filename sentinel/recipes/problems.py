@@ -11,9 +11,7 @@ from sentinel.recipes.yamldoc import Document, Place
 
 @dataclass(frozen=True)
 class Problem:
-    """:ivar severity: an ``error`` keeps the recipe from loading, a ``warning`` does not.
-    :ivar file: as messages show it.
-    """
+    """:ivar severity: an ``error`` keeps the recipe from loading, a ``warning`` does not."""
 
     severity: Literal["error", "warning"]
     file: str
@@ -28,10 +26,7 @@ class Problem:
 
 @dataclass
 class Findings:
-    """The problems of one document.
-
-    :ivar file: as messages show it.
-    """
+    """The problems of one document."""
 
     file: str
     document: Document

@@ -30,9 +30,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Pin:
-    """:ivar ref: an immutable ref.
-    :ivar expect: the verdict it must give.
-    """
+    """An immutable ref with the verdict that it must give."""
 
     ref: Ref
     expect: str
@@ -43,18 +41,14 @@ class Pin:
 class Recipe:
     """A recipe after validation.
 
-    :ivar boundary: the dotted path as the recipe writes it.
-    :ivar variants: variant -> canonical input -> literal (see :mod:`sentinel.values.literals`), defaults filled in;
-        the one name ``""`` where the recipe has no variants.
+    :ivar variants: variant -> canonical input -> literal (see :mod:`sentinel.values.literals`), defaults filled in; the
+        one name ``""`` where the recipe has no variants.
     :ivar defaulted: the input names that were filled in from the contract's defaults.
     :ivar requires: dotted paths that a checkout must have for this recipe to be about it.
-    :ivar also_breaks: further laws that are broken for the same reason.
     :ivar affects: what trains wrongly because of it; each entry alone is enough.
     :ivar until: setting -> value that avoids the bug until it is fixed upstream.
     :ivar digest: ``sha256:<hex>`` of the file's bytes.
-    :ivar published: whether the file is a blob as in a published report.
     :ivar document: the file's content as plain data, for readers and for exports.
-    :ivar notes: warnings found while loading, each with file, line and column.
     """
 
     bug_id: str
@@ -87,12 +81,10 @@ class Recipe:
         """Whether expected values decide; else the law does."""
         return bool(self.expected_unpatched or self.expected_fixed)
 
-    def given(self, contract: Contract, fixed: Collection[str]) -> list[str]:
+    def scenario_inputs(self, contract: Contract, fixed: Collection[str]) -> list[str]:
         """Give the inputs that the scenario states, and that the boundary must be able to take.
 
         What says which boundary it is, or how it differs, is for the oracle: the boundary needs no parameter for it.
-
-        :param fixed: the inputs that the boundary's binding fixes.
         """
         stated = {name for inputs in self.variants.values() for name in inputs} - set(self.defaulted)
         return sorted(stated - {item.name for item in contract.inputs if item.dialect} - set(fixed))
@@ -108,8 +100,6 @@ class Recipe:
         The head is the first pin without the bug, the base the last before it with the bug (or the first with it, where
         none is before): the nearer they are, the more alike they are called. Where no pin has the bug, it is the last
         before the head.
-
-        :raises SentinelError: where nothing says at which ref the bug is.
         """
         expects = [pin.expect for pin in self.pins]
         mended = expects.index("fixed") if "fixed" in expects else 0

@@ -7,36 +7,31 @@ alone is an error: half an expectation could only ever say "changed" of the othe
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sentinel.contracts.contract import Contract
-from sentinel.errors import nearest
+from sentinel.errors import SentinelError, nearest
 from sentinel.recipes.affects import affected, in_text
 from sentinel.recipes.expectations import indistinguishable, read_expectations, read_tolerance
 from sentinel.recipes.inputs import inside
 from sentinel.recipes.problems import Findings, Problem, shown
-from sentinel.recipes.recipe import Recipe
-from sentinel.recipes.scenario import build, published_scenario, written_scenario
+from sentinel.recipes.recipe import Pin, Recipe
+from sentinel.recipes.scenario import ScenarioReader, Variants
 from sentinel.recipes.structure import check_structure, schema
-from sentinel.recipes.yamldoc import Document, DocumentError, read
+from sentinel.recipes.yamldoc import Document, DocumentError, Place, read
 from sentinel.targets import Binding, Target
+from sentinel.targets.refs import Ref
 
 if TYPE_CHECKING:
     from sentinel.recipes.catalog import Catalog
-from collections.abc import Iterable
-
-from sentinel.errors import SentinelError
-from sentinel.recipes.recipe import Pin
-from sentinel.recipes.yamldoc import Place
-from sentinel.targets.refs import Ref
 
 _PARAMETER = re.compile(r"(.*)\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 
 def read_pins(findings: Findings, written: Iterable[Mapping[str, Any]], target: Target | None) -> tuple[Pin, ...]:
-    """Pins with their verdicts. A moving ref is an error: it would mean something else tomorrow."""
+    """Read pins with their verdicts. A moving ref is an error: it would mean something else tomorrow."""
     pins: list[Pin] = []
     for index, item in enumerate(written):
         place = ("pins", index, "ref")
@@ -57,7 +52,7 @@ def read_pins(findings: Findings, written: Iterable[Mapping[str, Any]], target: 
 
 
 def read_watch(findings: Findings, written: Iterable[str]) -> tuple[Ref, ...]:
-    """Refs that are decided only when asked for; moving ones are what this is for."""
+    """Read the refs that a plain run does not decide; moving ones are what this is for."""
     refs: list[Ref] = []
     for index, text in enumerate(written):
         ref = _ref(findings, text, ("watch", index))
@@ -70,7 +65,7 @@ def read_watch(findings: Findings, written: Iterable[str]) -> tuple[Ref, ...]:
 
 
 def read_requires(findings: Findings, written: str | list[str], target: Target) -> tuple[str, ...]:
-    """Dotted paths inside the target's packages, with ``(parameter)`` at the end for a parameter of a function."""
+    """Read dotted paths inside the target's packages, with ``(parameter)`` at the end for a parameter of a function."""
     listed = [written] if isinstance(written, str) else written
     for index, path in enumerate(listed):
         match = _PARAMETER.fullmatch(path)
@@ -101,7 +96,7 @@ def examine(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]
 
 
 def read_or_problem(path: Path) -> tuple[Document | None, Problem | None]:
-    """The document of a file, or why it cannot be read."""
+    """Give the document of a file, or why it cannot be read."""
     try:
         return read(path), None
     except DocumentError as error:
@@ -109,21 +104,13 @@ def read_or_problem(path: Path) -> tuple[Document | None, Problem | None]:
 
 
 def examine_document(document: Document, path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
-    """As :func:`examine`, for a document that was read before.
-
-    :param path: where it came from, for messages and evidence.
-    """
+    """Examine a document that was read before, as :func:`examine` does."""
     findings = Findings(shown(path), document)
     broken = check_structure(findings)
     if not isinstance(document.data, dict):
         return None, findings.problems
     recipe = _Reading(findings, path, catalog, broken).recipe()
     return (None if findings.errors else recipe), findings.problems
-
-
-def is_published(data: Any) -> bool:
-    """Say whether a document is a recipe as published in a pull request."""
-    return isinstance(data, Mapping) and "validation_mode" in data and "recipe_version" not in data
 
 
 class _Reading:
@@ -133,7 +120,7 @@ class _Reading:
         self.findings, self.path, self.catalog, self.broken = findings, path, catalog, broken
         self.whole: dict[str, Any] = findings.document.data
         self.data = {key: value for key, value in self.whole.items() if key not in broken}
-        self.published = is_published(self.whole)
+        self.published = "validation_mode" in self.whole and "recipe_version" not in self.whole
         self.boundary_key = "hooked_boundary" if self.published else "boundary"
 
     def recipe(self) -> Recipe | None:
@@ -148,19 +135,25 @@ class _Reading:
         contract = self._contract(target)
         if contract is None:
             return None
-        if self.published:
-            self._warn_of_unknown_keys()
+        properties = schema()["$defs"]["published"]["properties"]
+        for key in self.whole if self.published else ():
+            if key not in properties:
+                self.findings.warn((key,), f"unknown key {key!r} is left aside{nearest(key, properties)}", key=True)
         variants, defaulted = self._scenario(contract, target)
         tolerance = read_tolerance(self.findings, native.get("tolerance"), ("tolerance",))
-        names = self._variant_names(variants)
+        # The names are known even where the inputs of a variant are not good.
+        names = tuple(variants if self.published else self.data.get("variants") or ("",))
+        readable = names and "variants" not in self.broken
         unpatched, fixed = (
-            self._expectations(contract, names, key) for key in ("expected_unpatched", "expected_fixed")
+            read_expectations(self.findings, contract, names, (readable and self.data.get(key)) or {}, (key,))
+            for key in ("expected_unpatched", "expected_fixed")
         )
         if unpatched and fixed and not self.findings.errors:
             reason = indistinguishable(unpatched, fixed, tolerance)
             if reason:
                 self.findings.error(("expected_fixed",), reason, key=True)
         invariant = self._invariant(contract, bool(unpatched or fixed))
+        upstream = native.get("upstream", {}).items()
         story = self.data.get("expected_invariant" if self.published else "story", "")
         if self.findings.errors:
             return None
@@ -179,7 +172,8 @@ class _Reading:
             invariant=invariant,
             also_breaks=tuple(native.get("also_breaks", ())),
             tolerance=tolerance,
-            upstream=_whole_numbers(native.get("upstream", {})),
+            # 444.0 is an integer to a JSON Schema, and must be one in pull/444/head
+            upstream={key: int(item) if isinstance(item, float) else item for key, item in upstream},
             requires=requires,
             pins=pins,
             watch=watch,
@@ -248,14 +242,17 @@ class _Reading:
         return None
 
     def _bound(self, bindings: list[Binding], place: tuple[str, ...]) -> Contract | None:
-        known = [self.catalog.contracts[item.contract] for item in bindings if item.contract in self.catalog.contracts]
-        if not known:
+        contracts = [
+            self.catalog.contracts[item.contract] for item in bindings if item.contract in self.catalog.contracts
+        ]
+        if not contracts:
             self.findings.error(place, f"the adapter binds it to contract {bindings[0].contract!r}, which is not there")
             return None
         written = {key for name in _PUBLISHED_VALUES for key in (self.data.get(name) or ())}
-        return max(known, key=lambda contract: len(written & {*contract.aliases, *contract.keys, *_inputs(contract)}))
+        names = {item.name: {*item.aliases, *item.keys, *(each.name for each in item.inputs)} for item in contracts}
+        return max(contracts, key=lambda contract: len(written & names[contract.name]))
 
-    def _scenario(self, contract: Contract, target: Target) -> tuple[dict[str, dict[str, Any]], tuple[str, ...]]:
+    def _scenario(self, contract: Contract, target: Target) -> Variants:
         both = [key for key in ("scenario", "constructed_scenario") if key in self.data and not self.published]
         if len(both) > 1:
             self.findings.error(
@@ -265,80 +262,50 @@ class _Reading:
         if self.broken & {"scenario", "constructed_scenario", "variants"}:
             return {}, ()
         written = self.data.get(place[0]) or {}
-        scenario = (
-            published_scenario(self.findings, contract, written, place)
-            if self.published
-            else written_scenario(self.findings, contract, written, place, self.data.get("variants"))
-        )
-        return build(self.findings, contract, scenario, target.packages, place)
-
-    def _variant_names(self, built: Mapping[str, Any]) -> tuple[str, ...]:
-        """The variants' names, known even where their inputs are not good."""
-        if self.published:
-            return tuple(built)
-        return tuple(self.data.get("variants") or ("",))
-
-    def _expectations(self, contract: Contract, variants: tuple[str, ...], key: str) -> dict[str, Any]:
-        if not variants or ("variants" in self.broken):
-            return {}
-        return read_expectations(self.findings, contract, variants, self.data.get(key) or {}, (key,))
+        reader = ScenarioReader(self.findings, contract, target.packages, place)
+        return reader.published(written) if self.published else reader.native(written, self.data.get("variants") or {})
 
     def _invariant(self, contract: Contract, has_values: bool) -> str | None:
-        """The law by name: the one written, else the contract's where no values are expected."""
-        given = [key for key in ("expected_unpatched", "expected_fixed") if key in self.whole]
-        if len(given) == 1:
-            other = "expected_fixed" if given[0] == "expected_unpatched" else "expected_unpatched"
-            message = f"{given[0]} without {other}: give both, or neither and let a law decide (invariant: ...)"
-            self.findings.error((given[0],), message, key=True)
-        known = self.catalog.laws
+        """Give the law by name: the one written, else the contract's where no values are expected."""
+        sides = [key for key in ("expected_unpatched", "expected_fixed") if key in self.whole]
+        if len(sides) == 1:
+            other = "expected_fixed" if sides[0] == "expected_unpatched" else "expected_unpatched"
+            message = f"{sides[0]} without {other}: give both, or neither and let a law decide (invariant: ...)"
+            self.findings.error((sides[0],), message, key=True)
+        laws = self.catalog.laws
         native = {} if self.published else self.data
         written: str | None = native.get("invariant")
         named: dict[tuple[str | int, ...], str] = {("invariant",): written} if written is not None else {}
         named |= {("also_breaks", place): name for place, name in enumerate(native.get("also_breaks", ()))}
         for where, name in named.items():
-            if name not in known:
-                self.findings.error(where, f"unknown invariant {name!r}{nearest(name, known, 'the laws are')}")
+            if name not in laws:
+                self.findings.error(where, f"unknown invariant {name!r}{nearest(name, laws, 'the laws are')}")
         if written is not None:
             return written
-        if given or has_values or "invariant" in self.broken:
+        if sides or has_values or "invariant" in self.broken:
             return None
         if contract.law is None:
             nothing = "no expected values, no invariant"
             message = f"nothing to decide by: {nothing}, and contract {contract.name} has no law of its own"
             self.findings.error((), message)
-        elif contract.law not in known:
+        elif contract.law not in laws:
             self.findings.error((), f"contract {contract.name} names the law {contract.law!r}, which is not there")
         return contract.law
-
-    def _warn_of_unknown_keys(self) -> None:
-        known = schema()["$defs"]["published"]["properties"]
-        for key in self.whole:
-            if key not in known:
-                self.findings.warn((key,), f"unknown key {key!r} is left aside{nearest(key, known)}", key=True)
 
 
 _PUBLISHED_VALUES = ("constructed_scenario", "expected_unpatched", "expected_fixed")
 
 
-def _inputs(contract: Contract) -> list[str]:
-    return [item.name for item in contract.inputs]
-
-
 def _unknown_boundary(boundary: str, target: Target, contract: str | None) -> str:
     """Say the nearest bound name, its last part alone where the module is right."""
-    known = {path for item in target.bindings if contract in (None, item.contract) for path in item.paths}
-    known = known or {path for item in target.bindings for path in item.paths}
+    paths = {path for item in target.bindings if contract in (None, item.contract) for path in item.paths}
+    paths = paths or {path for item in target.bindings for path in item.paths}
     module, _, name = boundary.rpartition(".")
-    siblings = [path.rpartition(".")[2] for path in known if path.rpartition(".")[0] == module]
+    siblings = [path.rpartition(".")[2] for path in paths if path.rpartition(".")[0] == module]
     hint = (
         nearest(name, siblings)
-        or nearest(boundary, known)
-        or nearest(name, {path.rpartition(".")[2] for path in known})
+        or nearest(boundary, paths)
+        or nearest(name, {path.rpartition(".")[2] for path in paths})
     )
     unbound = f"; adapter {target.name} does not bind it (contract: call needs no binding)"
     return f"unknown boundary {boundary!r}{hint or unbound}"
-
-
-def _whole_numbers(upstream: Mapping[str, Any]) -> dict[str, Any]:
-    """``444.0`` is an integer to a JSON Schema, and must be one in ``pull/444/head``."""
-    return {key: int(item) if isinstance(item, float) else item for key, item in upstream.items()}

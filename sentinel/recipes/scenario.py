@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sentinel.contracts.contract import REQUIRED, Contract, Input
@@ -12,153 +12,117 @@ from sentinel.recipes.inputs import LiteralError, read_input
 from sentinel.recipes.problems import Findings
 from sentinel.recipes.yamldoc import Place
 
-#: The two variants that published recipes write as prefixes of their scenario's keys.
-PUBLISHED_VARIANTS = ("baseline", "outlier")
+#: Canonical input -> its value as the document has it, and where.
+Entries = dict[str, tuple[Any, Place]]
+
+#: Variant -> canonical input -> literal; and the inputs that no variant gives, which have their defaults.
+Variants = tuple[dict[str, dict[str, Any]], tuple[str, ...]]
 
 
-@dataclass(frozen=True)
-class Given:
-    """A value as the document has it, and where."""
+@dataclass
+class ScenarioReader:
+    """:ivar packages: the target's, in which literals may name objects.
+    :ivar place: where the document has the scenario, and where to point at when an input is missing.
+    :ivar literals: place -> what was read there, as variants share most of their inputs.
+    """
 
-    value: Any
+    findings: Findings
+    contract: Contract
+    packages: tuple[str, ...]
     place: Place
+    literals: dict[Place, Any] = field(default_factory=dict)
 
+    def native(self, written: Mapping[str, Any], variants: Mapping[str, Any]) -> Variants:
+        """Read the scenario of a native recipe; unknown inputs are errors."""
+        shared = self._named(written, self.place)
+        return self._built(shared, {name: self._named(own or {}, ("variants", name)) for name, own in variants.items()})
 
-@dataclass(frozen=True)
-class Scenario:
-    """:ivar shared: what every variant has.
-    :ivar variants: variant -> what it has besides or instead; ``""`` alone where there are no variants.
-    """
+    def published(self, written: Mapping[str, Any]) -> Variants:
+        """Read that of a published recipe: ``baseline_X`` beside ``outlier_X`` are variants, unknown keys are prose."""
+        shared: Entries = {}
+        variants: dict[str, Entries] = {"baseline": {}, "outlier": {}}
+        for key, value in written.items():
+            prefix, _, rest = key.partition("_")
+            if (name := self._canonical(key)) is not None:
+                self._put(shared, name, key, value, self.place)
+            elif prefix in variants and (name := self._canonical(rest)) is not None:
+                self._put(variants[prefix], name, key, value, self.place)
+            else:
+                near = nearest(key, [item.name for item in self.contract.inputs])
+                message = f"{key!r} is no input of contract {self.contract.name}: taken as prose{near}"
+                self.findings.warn((*self.place, key), message, key=True)
+        return self._built(shared, variants if any(variants.values()) else {})
 
-    shared: Mapping[str, Given]
-    variants: Mapping[str, Mapping[str, Given]]
+    def _named(self, written: Mapping[str, Any], place: Place) -> Entries:
+        entries: Entries = {}
+        for key, value in written.items():
+            name = self._canonical(key)
+            if name is None:
+                inputs = [item.name for item in self.contract.inputs]
+                aliases = [alias for alias, canonical in self.contract.aliases.items() if canonical in inputs]
+                hint = nearest(key, [*inputs, *aliases], "it takes")
+                message = f"unknown input {key!r} of contract {self.contract.name}{hint}"
+                self.findings.error((*place, key), message, key=True)
+            else:
+                self._put(entries, name, key, value, place)
+        return entries
 
+    def _canonical(self, key: str) -> str | None:
+        return next((name for name in (key, self.contract.aliases.get(key, "")) if self.contract.input(name)), None)
 
-def written_scenario(findings: Findings, contract: Contract, written: Any, place: Place, variants: Any) -> Scenario:
-    """Give the scenario of a native recipe; unknown inputs are errors."""
-    own: dict[str, Mapping[str, Given]] = {
-        name: _named(findings, contract, overrides or {}, ("variants", name))
-        for name, overrides in (variants or {}).items()
-    }
-    return Scenario(_named(findings, contract, written or {}, place), own or {"": {}})
-
-
-def published_scenario(findings: Findings, contract: Contract, written: Mapping[str, Any], place: Place) -> Scenario:
-    """The scenario of a published recipe: ``baseline_X`` beside ``outlier_X`` are variants, unknown keys are prose."""
-    shared: dict[str, Any] = {}
-    variants: dict[str, dict[str, Given]] = {name: {} for name in PUBLISHED_VARIANTS}
-    for key, value in written.items():
-        prefix, _, rest = key.partition("_")
-        given = Given(value, (*place, key))
-        if (name := _canonical(contract, key)) is not None:
-            _place_once(findings, shared, name, key, given)
-        elif prefix in variants and (name := _canonical(contract, rest)) is not None:
-            _place_once(findings, variants[prefix], name, key, given)
+    def _put(self, entries: Entries, name: str, key: str, value: Any, place: Place) -> None:
+        if name in entries:
+            message = f"{key!r} is {name!r}, which is already given as {entries[name][1][-1]!r}"
+            self.findings.error((*place, key), message, key=True)
         else:
-            near = nearest(key, [item.name for item in contract.inputs])
-            findings.warn(
-                given.place, f"{key!r} is no input of contract {contract.name}: taken as prose{near}", key=True
-            )
-    return Scenario(shared, variants if any(variants.values()) else {"": {}})
+            entries[name] = value, (*place, key)
 
+    def _built(self, shared: Entries, variants: Mapping[str, Entries]) -> Variants:
+        """Make each variant's literals, in the contract's order; without variants there is one, without a name."""
+        built: dict[str, dict[str, Any]] = {}
+        left = {item.name for item in self.contract.inputs} - shared.keys()
+        somewhere = {name for own in variants.values() for name in own}
+        for variant, own in (variants or {"": {}}).items():
+            entries = {**shared, **own}
+            good = [self._read(name, *entry) for name, entry in entries.items()]
+            missing = [item for item in self.contract.inputs if item.default is REQUIRED and item.name not in entries]
+            for item in missing:
+                whose = f" of variant {variant!r}" if variant and item.name in somewhere else ""
+                needs = f"the scenario{whose} lacks {item.name!r}, which contract {self.contract.name} needs"
+                self.findings.error(self.place, f"{needs}: {item.meaning}")
+            if all(good) and not missing:
+                built[variant] = self._filled({name: self.literals[place] for name, (_, place) in entries.items()})
+        return built, tuple(item.name for item in self.contract.inputs if item.name in left - somewhere)
 
-def _named(findings: Findings, contract: Contract, written: Mapping[str, Any], place: Place) -> dict[str, Given]:
-    named: dict[str, Given] = {}
-    for key, value in written.items():
-        name = _canonical(contract, key)
-        if name is None:
-            inputs = [item.name for item in contract.inputs]
-            aliases = [alias for alias, canonical in contract.aliases.items() if canonical in inputs]
-            hint = nearest(key, [*inputs, *aliases], "it takes")
-            findings.error((*place, key), f"unknown input {key!r} of contract {contract.name}{hint}", key=True)
-        else:
-            _place_once(findings, named, name, key, Given(value, (*place, key)))
-    return named
-
-
-def _canonical(contract: Contract, key: str) -> str | None:
-    if contract.input(key):
-        return key
-    name = contract.aliases.get(key, "")
-    return name if contract.input(name) else None
-
-
-def _place_once(findings: Findings, named: dict[str, Given], name: str, key: str, given: Given) -> None:
-    if name in named:
-        findings.error(
-            given.place, f"{key!r} is {name!r}, which is already given as {named[name].place[-1]!r}", key=True
-        )
-    else:
-        named[name] = given
-
-
-def build(
-    findings: Findings, contract: Contract, scenario: Scenario, packages: tuple[str, ...], place: Place
-) -> tuple[dict[str, dict[str, Any]], tuple[str, ...]]:
-    """Give the inputs of each variant as literals, in the contract's order, and the names that were left to defaults.
-
-    An input counts as left to its default only where no variant gives it.
-
-    :param place: where to point at when an input is missing.
-    """
-    read: dict[Place, Any] = {}
-    built: dict[str, dict[str, Any]] = {}
-    defaulted: set[str] | None = None
-    somewhere = {name for own in scenario.variants.values() for name in own}
-    for variant, own in scenario.variants.items():
-        given = {**scenario.shared, **own}
-        good = [_read(findings, contract, name, item, packages, read) for name, item in given.items()]
-        missing = [item for item in contract.inputs if item.default is REQUIRED and item.name not in given]
-        for item in missing:
-            whose = f" of variant {variant!r}" if variant and item.name in somewhere else ""
-            findings.error(
-                place, f"the scenario{whose} lacks {item.name!r}, which contract {contract.name} needs: {item.meaning}"
-            )
-        left = {item.name for item in contract.inputs if item.name not in given}
-        defaulted = left if defaulted is None else defaulted & left
-        if all(good) and not missing:
-            literals = {name: read[item.place] for name, item in given.items()}
-            built[variant] = _filled(findings, contract, literals, packages, place)
-    return built, tuple(item.name for item in contract.inputs if item.name in (defaulted or ()))
-
-
-def _read(
-    findings: Findings, contract: Contract, name: str, given: Given, packages: tuple[str, ...], read: dict[Place, Any]
-) -> bool:
-    """Read one input once, however many variants share it."""
-    spec = contract.input(name)
-    assert spec is not None
-    if given.place not in read:
-        try:
-            # null is how a recipe says None; only an input that must be there cannot be nothing
-            nothing = given.value is None and spec.default is not REQUIRED
-            read[given.place] = None if nothing else read_input(spec, given.value, packages)
-        except LiteralError as error:
-            findings.error((*given.place, *error.place), f"{given.place[-1]}: {error.message}")
-            read[given.place] = error
-    return not isinstance(read[given.place], LiteralError)
-
-
-def _filled(
-    findings: Findings, contract: Contract, literals: Mapping[str, Any], packages: tuple[str, ...], place: Place
-) -> dict[str, Any]:
-    """The inputs with defaults, in the contract's order. A default sees what is given and the defaults before it."""
-    so_far = dict(literals)
-    for spec in contract.inputs:
-        if spec.name not in so_far:
+    def _read(self, name: str, value: Any, place: Place) -> bool:
+        spec = self.contract.input(name)
+        assert spec is not None
+        if place not in self.literals:
             try:
-                so_far[spec.name] = _default(spec, so_far, packages)
-            except Exception as error:  # a default is a contract's own code, perhaps a plugin's
-                problem = f"{type(error).__name__}: {error}"
-                findings.error(
-                    place, f"the default of {spec.name!r} cannot be made from this scenario ({problem}); give it"
-                )
-                so_far[spec.name] = None
-    return {spec.name: so_far[spec.name] for spec in contract.inputs}
+                # null is how a recipe says None; only an input that must be there cannot be nothing
+                nothing = value is None and spec.default is not REQUIRED
+                self.literals[place] = None if nothing else read_input(spec, value, self.packages)
+            except LiteralError as error:
+                self.findings.error((*place, *error.place), f"{place[-1]}: {error.message}")
+                self.literals[place] = error
+        return not isinstance(self.literals[place], LiteralError)
+
+    def _filled(self, literals: dict[str, Any]) -> dict[str, Any]:
+        """Fill in defaults; each sees what is given and the defaults before it."""
+        for spec in self.contract.inputs:
+            if spec.name not in literals:
+                try:
+                    literals[spec.name] = _default(spec, literals, self.packages)
+                except Exception as error:  # a default is a contract's own code, perhaps a plugin's
+                    problem = f"{type(error).__name__}: {error}"
+                    message = f"the default of {spec.name!r} cannot be made from this scenario ({problem}); give it"
+                    self.findings.error(self.place, message)
+                    literals[spec.name] = None
+        return {spec.name: literals[spec.name] for spec in self.contract.inputs}
 
 
-def _default(spec: Input, so_far: Mapping[str, Any], packages: tuple[str, ...]) -> Any:
-    value = spec.default(so_far) if callable(spec.default) else spec.default
+def _default(spec: Input, literals: Mapping[str, Any], packages: tuple[str, ...]) -> Any:
+    value = spec.default(literals) if callable(spec.default) else spec.default
     plain = isinstance(value, (list, bool, int, float)) and spec.kind == "tensor"
     already = isinstance(value, list) and any(not isinstance(item, (list, bool, int, float)) for item in value)
     return read_input(spec, value, packages) if plain and not already else value

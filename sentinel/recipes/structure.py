@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.errors import nearest
 from sentinel.recipes.json_schema import JsonSchema
 from sentinel.recipes.problems import Findings, describe
+from sentinel.recipes.yamldoc import Place
 
 _TYPES = {
     "object": "a mapping",
@@ -47,80 +47,56 @@ def check_structure(findings: Findings) -> set[str]:
     return broken
 
 
-def _additional(findings: Findings, place: tuple[Any, ...], error: Any) -> None:
-    known = _SCHEMA.part(error).get("properties", {})
+def _additional(findings: Findings, place: Place, error: Any) -> None:
+    properties = _SCHEMA.part(error).get("properties", {})
     for key in error.kind.unexpected:
-        findings.error((*place, key), f"unknown key {key!r}{nearest(key, known, 'known are')}", key=True)
+        findings.error((*place, key), f"unknown key {key!r}{nearest(key, properties, 'known are')}", key=True)
 
 
-def _required(findings: Findings, place: tuple[Any, ...], error: Any) -> None:
+def _required(findings: Findings, place: Place, error: Any) -> None:
     key = error.kind.property
-    meaning = _resolved(_SCHEMA.part(error).get("properties", {}).get(key, {})).get("description", "")
-    findings.error(place, f"missing key {key!r}{f': {meaning}' if meaning else ''}")
+    part = _SCHEMA.part(error).get("properties", {}).get(key, {})
+    if "$ref" in part:
+        part = schema()["$defs"][part["$ref"].rsplit("/", 1)[-1]]
+    findings.error(place, f"missing key {key!r}{f': {meaning}' if (meaning := part.get('description')) else ''}")
 
 
-def _resolved(part: Mapping[str, Any]) -> Mapping[str, Any]:
-    reference = part.get("$ref")
-    return schema()["$defs"][reference.rsplit("/", 1)[-1]] if reference else part
-
-
-def _type(findings: Findings, place: tuple[Any, ...], error: Any) -> None:
+def _type(findings: Findings, place: Place, error: Any) -> None:
     wanted = _SCHEMA.part(error)["type"]
     kinds = [wanted] if isinstance(wanted, str) else wanted
-    if "number" in kinds and isinstance(_found(findings, place), float):
+    value = findings.document.data
+    for step in place:
+        value = value[step]
+    if "number" in kinds and isinstance(value, float):
         return  # not finite, which JSON has no number for; whoever reads the field says so
     expected = " or ".join(_TYPES[kind] for kind in kinds)
     findings.error(place, f"{_name(place)} must be {expected}, found {describe(error.instance)}")
 
 
-def _enum(findings: Findings, place: tuple[Any, ...], error: Any) -> None:
-    known = [str(item) for item in error.kind.options]
-    near = nearest(str(error.instance), known)
-    findings.error(place, f"{_name(place)} must be one of {', '.join(known)}; found {describe(error.instance)}{near}")
-
-
-def _const(findings: Findings, place: tuple[Any, ...], error: Any) -> None:
-    findings.error(place, f"{_name(place)} must be {error.kind.expected_value}, found {describe(error.instance)}")
-
-
-def _property_names(findings: Findings, place: tuple[Any, ...], error: Any) -> None:
-    name = error.kind.error.instance
-    findings.error((*place, name), f"{name!r} is not {_meaning(error)}", key=True)
-
-
-def _other(findings: Findings, place: tuple[Any, ...], error: Any) -> None:
-    meaning = _meaning(error)
-    if error.kind.name == "minProperties":
+def _other(findings: Findings, place: Place, error: Any) -> None:
+    kind, value, part = error.kind, describe(error.instance), _SCHEMA.part(error)
+    meaning = part.get("description") or part.get("title") or error.message[:200]
+    if kind.name == "propertyNames":
+        name = kind.error.instance
+        findings.error((*place, name), f"{name!r} is not {meaning}", key=True)
+    elif kind.name == "enum":
+        options = [str(item) for item in kind.options]
+        near = nearest(str(error.instance), options)
+        findings.error(place, f"{_name(place)} must be one of {', '.join(options)}; found {value}{near}")
+    elif kind.name == "const":
+        findings.error(place, f"{_name(place)} must be {kind.expected_value}, found {value}")
+    elif kind.name == "minProperties":
         findings.error(place, f"{_name(place)} is empty; {meaning}")
     else:
-        findings.error(place, f"{_name(place)}: {describe(error.instance)} will not do; {meaning}")
+        findings.error(place, f"{_name(place)}: {value} will not do; {meaning}")
 
 
-def _meaning(error: Any) -> str:
-    part = _SCHEMA.part(error)
-    return str(part.get("description") or part.get("title") or error.message[:200])
-
-
-def _found(findings: Findings, place: tuple[Any, ...]) -> Any:
-    value = findings.document.data
-    for step in place:
-        value = value[step]
-    return value
-
-
-def _name(place: tuple[Any, ...]) -> str:
-    """A place as a reader would write it: ``pins[0].expect``."""
+def _name(place: Place) -> str:
+    """Write a place as a reader would: ``pins[0].expect``."""
     text = ""
     for step in place:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else str(step)
     return text or "the document"
 
 
-_SENTENCES: dict[str, Callable[[Findings, tuple[Any, ...], Any], None]] = {
-    "additionalProperties": _additional,
-    "propertyNames": _property_names,
-    "required": _required,
-    "type": _type,
-    "enum": _enum,
-    "const": _const,
-}
+_SENTENCES = {"additionalProperties": _additional, "required": _required, "type": _type}

@@ -28,7 +28,6 @@ def template(bug_id: str, target: str, boundary: str = TODO, contract: Contract 
     """Give a recipe with every key explained, and ``TODO`` where something must be said.
 
     :param contract: lists its inputs and its observation keys; without one the template says where to find them.
-    :raises SentinelError: where the bug id is none.
     """
     if not BUG_ID.fullmatch(bug_id):
         raise SentinelError(f"{bug_id!r} is no bug id: letters, digits and . _ -, beginning with a letter or digit")
@@ -85,7 +84,7 @@ watch: [git:main]  # decided only when asked for
 
 
 def _word(text: str) -> str:
-    """A string as a YAML scalar: quoted where it would read as something else, or could end the line."""
+    """Write a string as a YAML scalar: quoted where it would read as something else, or could end the line."""
     plain = text.replace("_", "a").replace(".", "a").replace("-", "a").isalnum() and text[0].isalpha()
     return text if plain and text.lower() not in ("null", "true", "false") else json.dumps(text)
 

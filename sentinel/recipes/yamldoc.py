@@ -45,10 +45,7 @@ _WORDS: dict[str, Any] = {
 
 
 class DocumentError(ValueError):
-    """A document that cannot be read.
-
-    :ivar line, column: where, counted from one.
-    """
+    """A document that cannot be read; line and column count from one."""
 
     def __init__(self, message: str, line: int = 1, column: int = 1) -> None:
         super().__init__(message)
@@ -61,7 +58,6 @@ class Document:
 
     :ivar values: place -> (line, column) of the value.
     :ivar keys: place -> (line, column) of the key that leads to it.
-    :ivar digest: ``sha256:<hex>`` of the file's bytes.
     """
 
     data: Any
@@ -75,9 +71,9 @@ class Document:
         :param key: the key rather than the value.
         """
         while place:
-            found = self.keys.get(place) if key else self.values.get(place)
-            if found:
-                return found
+            position = self.keys.get(place) if key else self.values.get(place)
+            if position:
+                return position
             place, key = place[:-1], False
         return self.values.get((), (1, 1))
 
@@ -151,18 +147,12 @@ _NODES = frozenset((yaml.ScalarEvent, yaml.SequenceStartEvent, yaml.MappingStart
 
 
 def read(path: Path) -> Document:
-    """Read a ``.json`` file as JSON and any other as YAML.
-
-    :raises DocumentError: where it cannot be read, or is more than plain data.
-    """
+    """Read a ``.json`` file as JSON and any other as YAML."""
     return read_text(_bytes(path), json=path.suffix.lower() == ".json")
 
 
 def read_text(raw: bytes, json: bool = False) -> Document:
-    """As :func:`read`, for the bytes of a file.
-
-    :raises DocumentError: where they are no document.
-    """
+    """Read a file's bytes, as :func:`read` does."""
     if len(raw) > MAX_BYTES:
         raise DocumentError(f"larger than {MAX_BYTES >> 20} MiB, which no recipe needs to be")
     try:
@@ -209,10 +199,7 @@ class _Open:
 
 
 def parse_yaml(text: str, loader: Any = _LOADER) -> Document:
-    """Read one YAML document.
-
-    :raises DocumentError: where the text is not YAML, or more than plain data.
-    """
+    """Read one YAML document."""
     try:
         return _build(_events(loader(text)))
     except yaml.MarkedYAMLError as error:
@@ -225,14 +212,14 @@ def parse_yaml(text: str, loader: Any = _LOADER) -> Document:
 
 
 def _position_of_character(text: str, offset: int | None) -> tuple[int, int]:
-    """Where the first character stands that YAML does not allow. The C reader counts bytes, so it is looked for."""
-    found = re.search(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", text)
-    start = found.start() if found else min(offset or 0, len(text))
+    """Find the first character that YAML does not allow; the C reader counts bytes."""
+    match = re.search(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", text)
+    start = match.start() if match else min(offset or 0, len(text))
     return text.count("\n", 0, start) + 1, start - (text.rfind("\n", 0, start) + 1) + 1
 
 
 def _events(loader: Any) -> Iterator[Any]:
-    """The parser's events. ``yaml.parse`` looks ahead before each one, which costs as much as the event."""
+    """Yield the parser's events; ``yaml.parse`` looks ahead before each one, which costs as much as the event."""
     try:
         while True:
             event = loader.get_event()
@@ -336,19 +323,17 @@ def parse_json(text: str) -> Document:
 
     The standard library reads the values and tells no positions; YAML, which nearly all JSON is, has positions and
     takes more. So a text is read as both: what is wrong is JSON's to say, where things stand is YAML's.
-
-    :raises DocumentError: where the text is not JSON, or an object has one key twice.
     """
     document, problem = Document(None), DocumentError("not YAML")
     try:
         document = parse_yaml(_PAIR.sub("x" * 12, text))
     except DocumentError as error:
         problem = error
-    strange = _NOT_FINITE.search(_STRING.sub(lambda found: " " * len(found[0]), text))
+    strange = _NOT_FINITE.search(_STRING.sub(lambda match: " " * len(match[0]), text))
     if strange:
         message = 'JSON has no NaN or infinity; write "NaN", "Infinity" or "-Infinity", in quotes'
         raise _json_error(text, strange.start(), message)
-    half = next((found for found in _STRING.finditer(text) if "\\u" in found[0] and _is_torn(found[0])), None)
+    half = next((match for match in _STRING.finditer(text) if "\\u" in match[0] and _is_torn(match[0])), None)
     if half:
         raise _json_error(text, half.start(), "half of a surrogate pair is no character")
     try:
@@ -356,8 +341,8 @@ def parse_json(text: str) -> Document:
     except standard.JSONDecodeError as error:
         raise DocumentError(f"not JSON: {error.msg}", error.lineno, error.colno) from None
     except (DocumentError, RecursionError) as error:
-        known = problem if not problem.message.startswith("not YAML") else None
-        raise known or DocumentError(f"not JSON: {error}") from None
+        cause = problem if not problem.message.startswith("not YAML") else None
+        raise cause or DocumentError(f"not JSON: {error}") from None
     if document.values or problem.message.startswith("not YAML"):  # what YAML cannot write is read without places
         return document
     raise problem
@@ -376,7 +361,7 @@ def _is_torn(literal: str) -> bool:
 
 
 def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    table = dict(pairs)
+    if len(table) != len(pairs):
         raise DocumentError("an object has one key twice")
-    return found
+    return table

@@ -28,10 +28,7 @@ _TYPED = {"dtype", "shape", "tensor"}
 
 @dataclass(frozen=True)
 class Difference:
-    """One element that is not identical.
-
-    :ivar within: whether it agrees within the tolerance.
-    """
+    """One element that is not identical; ``within`` says whether it agrees within the tolerance."""
 
     where: str
     recorded: str
@@ -122,21 +119,21 @@ def difference(recorded: Recorded, current: Recorded | Decision) -> list[str]:
     now = _document(current)
     if (recorded["target"], recorded["bug_id"]) != (now["target"], now["bug_id"]):
         return [f"another bug: {_of(recorded)} is recorded, and this is {_of(now)}"]
-    found = _verdict_difference(recorded, now)
+    lines = _verdict_difference(recorded, now)
     if recorded["observation"] is None and now["observation"] is None:
-        return found
+        return lines
     if recorded["observation"] is None or now["observation"] is None:
         # The verdicts tell already why there is no measurement on one side.
-        return found or [
+        return lines or [
             f"drifted: {'a measurement' if now['observation'] else 'no measurement'} where there was "
             f"{'one' if recorded['observation'] else 'none'}"
         ]
-    return found + _drift(recorded, now)
+    return lines + _drift(recorded, now)
 
 
 def not_here(recorded: Recorded, now: Recorded) -> bool:
-    """Whether this machine cannot tell: it lacks the revision, or the Python that decided what is recorded. That says
-    nothing about the code; where the Python is the same, the code has come to need another."""
+    """Say whether this machine cannot tell: it lacks the revision, or the Python that decided what is recorded. That
+    says nothing about the code; where the Python is the same, the code has come to need another."""
     then, here = (str((side["environment"] or {}).get("python")).rpartition(".")[0] for side in (recorded, now))
     return now["kind"] == "ref" or (now["kind"] == "python" and then != here)
 
@@ -182,8 +179,8 @@ def _of(document: Recorded) -> str:
 
 def _drift(recorded: Recorded, now: Recorded) -> list[str]:
     lines = []
-    for key, found in _compared(recorded, now):
-        judged = [item for item in found if not item.within]
+    for key, differences in _compared(recorded, now):
+        judged = [item for item in differences if not item.within]
         lines += [f"drifted: {item}" for item in judged[:_SHOWN]]
         if len(judged) > _SHOWN:
             lines.append(f"drifted: {key}: {len(judged) - _SHOWN} more elements differ")
@@ -191,7 +188,7 @@ def _drift(recorded: Recorded, now: Recorded) -> list[str]:
 
 
 def _compared(recorded: Recorded, now: Recorded) -> Iterator[tuple[str, list[Difference]]]:
-    """Each observation key of either document, with every element that is not identical."""
+    """Give each observation key of either document, with every element that is not identical."""
     there, here = _flat(recorded["observation"]), _flat(now["observation"])
     for key in sorted(set(there) | set(here)):
         if key not in here or key not in there:
@@ -208,7 +205,7 @@ def _flat(observation: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]
 
 
 def _tolerance(recorded: Recorded, key: str) -> Tolerance:
-    """The recipe's own word on a key (or on all keys) goes before the default of its dtype."""
+    """Choose the recipe's own tolerance of a key, or of all keys, before the default of its dtype."""
     expectation = recorded["expectation"]
     chosen = expectation["tolerance"]
     for side in ("unpatched", "fixed"):
@@ -220,14 +217,14 @@ def _tolerance(recorded: Recorded, key: str) -> Tolerance:
 
 def _circumstances(document: Recorded) -> dict[str, Any]:
     environment = dict(document["environment"])
-    found = {f"flag {name}": value for name, value in environment.pop("flags").items()}
-    found.update({f"package {name}": value for name, value in environment.pop("packages").items()})
-    found["ghosts"] = ", ".join(environment.pop("ghosts"))
-    found["stand-ins"] = ", ".join(item["name"] for item in environment.pop("stand_ins"))
+    details = {f"flag {name}": value for name, value in environment.pop("flags").items()}
+    details.update({f"package {name}": value for name, value in environment.pop("packages").items()})
+    details["ghosts"] = ", ".join(environment.pop("ghosts"))
+    details["stand-ins"] = ", ".join(item["name"] for item in environment.pop("stand_ins"))
     checkout, boundary = document["checkout"] or {}, document["boundary"]
     return {
         **environment,
-        **found,
+        **details,
         "sentinel": document["sentinel_version"],
         "recipe": document["recipe"]["digest"],
         "adapter": document["adapter"],
@@ -252,7 +249,6 @@ class Agreement:
     """One observation key of a verification.
 
     :ivar outcome: ``identical``, ``within tolerance`` or ``different``.
-    :ivar detail: the first elements that are not identical.
     """
 
     key: str
@@ -262,11 +258,7 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Verification:
-    """What ``sentinel verify`` found.
-
-    :ivar differences: as :func:`difference` tells them.
-    :ivar circumstances: as :func:`circumstances` tells them.
-    """
+    """Evidence beside a fresh decision, key by key."""
 
     agreements: tuple[Agreement, ...]
     differences: tuple[str, ...]
@@ -298,10 +290,16 @@ def verify_report(recorded: Recorded, current: Recorded | Decision) -> Verificat
     """Say whether a fresh decision gives what the recorded evidence says, key by key."""
     now = _document(current)
     agreements = []
-    for key, found in _compared(recorded, now):
-        outcome = "identical" if not found else "within tolerance" if all(i.within for i in found) else "different"
-        detail = "; ".join(item.brief for item in found[:_SHOWN])
-        more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    for key, differences in _compared(recorded, now):
+        outcome = (
+            "identical"
+            if not differences
+            else "within tolerance"
+            if all(i.within for i in differences)
+            else "different"
+        )
+        detail = "; ".join(item.brief for item in differences[:_SHOWN])
+        more = f"; and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
         agreements.append(Agreement(message(key), outcome, detail + more))
     return Verification(tuple(agreements), tuple(difference(recorded, now)), tuple(circumstances(recorded, now)))
 
@@ -350,16 +348,16 @@ def update(report_dir: Path, baseline_dir: Path, prune: bool = False) -> Update:
 
 
 def _says_less(recorded: Recorded, document: Document) -> bool:
-    """Whether the run could not have what is recorded: the revision, or the Python that decided it. (A run that has the
-    revision, and lacks the code, is another matter.)"""
+    """Say whether the run could not have what is recorded: the revision, or the Python that decided it. (A run that has
+    the revision, and lacks the code, is another matter.)"""
     if document["verdict"] != "unavailable" or document["kind"] not in NOT_HERE:
         return False
     return recorded["verdict"] not in _UNDECIDED or (document["kind"] == "ref" != recorded["kind"])
 
 
 def _says_nothing_new(document: Document) -> bool:
-    """Whether it is about a law that holds, or had nothing to say: a baseline records what searches found, and not each
-    of the thousand laws that hold."""
+    """Say whether it is about a law that holds, or had nothing to say: a baseline records what searches found, and not
+    each of the thousand laws that hold."""
     return not document["bug_id"] and document["verdict"] in ("fixed", "unavailable")
 
 

@@ -24,11 +24,16 @@ def behaviour(decision: Decision) -> dict[str, Any]:
     if status != "reproduced":
         return {"status": status}
     bad, safe = _observed(decision), _safe(decision)
+    differences = {key: _minus(bad[key], safe[key]) for key in bad if key in safe}
     return {
         "status": status,
         "observed_bad_behavior": bad,
         "expected_safe_behavior": safe,
-        "attack_effect": {"silent": not _loud(bad), "crashed": decision.failure is not None, **_effect(bad, safe)},
+        "attack_effect": {
+            "silent": not any(value for key, value in bad.items() if key.rsplit(".", 1)[-1] in _LOUD),
+            "crashed": decision.failure is not None,
+            **{f"{key}_difference": plain(value) for key, value in differences.items() if value is not None},
+        },
     }
 
 
@@ -43,18 +48,8 @@ def _observed(decision: Decision) -> dict[str, Any]:
 
 def _safe(decision: Decision) -> dict[str, Any]:
     safe = {key: plain(item.value) for key, item in decision.recipe.expected_fixed.items()}
-    known = (item for item in decision.comparisons if item.matches_fixed is not None or item.fixed is not None)
-    return safe or {item.key: plain(item.fixed) for item in known}
-
-
-def _loud(observed: dict[str, Any]) -> bool:
-    return any(value for key, value in observed.items() if key.rsplit(".", 1)[-1] in _LOUD)
-
-
-def _effect(bad: dict[str, Any], safe: dict[str, Any]) -> dict[str, Any]:
-    """For each numeric key, how far the observed value is from the safe one."""
-    differences = {key: _minus(bad[key], safe[key]) for key in bad if key in safe}
-    return {f"{key}_difference": plain(value) for key, value in differences.items() if value is not None}
+    comparisons = (item for item in decision.comparisons if item.matches_fixed is not None or item.fixed is not None)
+    return safe or {item.key: plain(item.fixed) for item in comparisons}
 
 
 def _minus(left: Any, right: Any) -> Any:

@@ -21,9 +21,7 @@ class Brief:
 
     :ivar rank: 0 for the highest severity; what has none comes behind.
     :ivar grade: severity and realism, as far as the recipe says them: ``high, default``; of a law, its rank.
-    :ivar where: ``<file>:<line>`` of the boundary.
     :ivar number: one number that is wrong beside the right one; empty where none is.
-    :ivar command: what runs it alone.
     """
 
     rank: int
@@ -41,19 +39,15 @@ class Brief:
 def brief(document: Mapping[str, Any]) -> Brief:
     """Give what evidence says, in brief."""
     recipe, boundary = document["recipe"]["document"], document["boundary"]
+    rank = None if document["bug_id"] else _ranks().get(str(document["law"]))
     return Brief(
         order(recipe)[0],
         message(document["title"]),
-        message(grade(recipe) or _rank(document)),
+        message(grade(recipe) or (f"rank {rank}" if rank else "")),
         message(f"{boundary['file']}:{boundary['line']}" if boundary["file"] else boundary["written"]),
         in_short(document) if document["verdict"] == "reproduced" else "",
         message(command(document)),
     )
-
-
-def _rank(document: Mapping[str, Any]) -> str:
-    law = "" if document["bug_id"] else str(document["law"])
-    return f"rank {_ranks()[law]}" if law in _ranks() else ""
 
 
 @cache
@@ -65,11 +59,11 @@ def command(document: Mapping[str, Any]) -> str:
     """Give the command that runs what evidence is about again."""
     kind, _, name = str(document["ref"]).partition(":")
     ref = Ref("git", name).short if kind == "git" else str(document["ref"])
-    asked = "--sentinel-repo=." if kind == "path" else f"--sentinel-ref={shlex.quote(ref)}"
+    option = "--sentinel-repo=." if kind == "path" else f"--sentinel-ref={shlex.quote(ref)}"
     target, bug = str(document["target"]), str(document["bug_id"])
     if not bug:
         law = f"laws/{target}/{document['boundary']['written']}::{document['law']}[{ref}]"
-        return f"pytest {shlex.quote(law)} {asked}"
+        return f"pytest {shlex.quote(law)} {option}"
     if document["expect"] is not None and kind in ("git", "pypi"):
         return f"pytest {shlex.quote(f'recipes/{target}/{bug}.yaml::{ref}')}"
-    return f"pytest --sentinel-target={shlex.quote(target)} --sentinel-bug={shlex.quote(bug)} {asked}"
+    return f"pytest --sentinel-target={shlex.quote(target)} --sentinel-bug={shlex.quote(bug)} {option}"

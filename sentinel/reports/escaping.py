@@ -45,11 +45,11 @@ def visible(text: str, *, lines: bool = False) -> str:
     :param lines: keep line feeds and tabs.
     """
     shown = _HIDDEN.sub(_escape, text.replace("\r\n", "\n")) if lines else _HIDDEN_IN_A_LINE.sub(_escape, text)
-    return _COMMAND.sub(lambda found: f"{found[1]}\\x3a" if found[0].endswith(":") else "\\x23", shown)
+    return _COMMAND.sub(lambda match: f"{match[1]}\\x3a" if match[0].endswith(":") else "\\x23", shown)
 
 
 def shown(value: Any, *, lines: bool = False) -> Any:
-    """Data with every text in it, keys included, made :func:`visible`."""
+    """Make every text in data :func:`visible`, keys included."""
     if isinstance(value, Mapping):
         return {visible(key): shown(item, lines=lines) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -65,6 +65,11 @@ def _escape(match: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
+def paragraphs(text: str) -> list[str]:
+    """Split prose into paragraphs, without the line breaks of the file that it stands in."""
+    return [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
+
+
 def shorten(text: str, limit: int = LONGEST) -> str:
     """Give the text, with its middle left out where it is longer than the limit.
 
@@ -77,15 +82,15 @@ def shorten(text: str, limit: int = LONGEST) -> str:
     return f"{head}\n[... {len(text) - len(head) - len(tail)} characters left out ...]\n{tail}"
 
 
-def portable(text: str, known: Iterable[tuple[str, str]] = ()) -> str:
-    """The text without absolute paths, user names, credentials in URLs or memory addresses.
+def portable(text: str, places: Iterable[tuple[str, str]] = ()) -> str:
+    """Give the text without absolute paths, user names, credentials in URLs or memory addresses.
 
-    :param known: directories and what stands for each, such as ``("/cache/ab12", "<checkout>")``; they and the
+    :param places: directories and what stands for each, such as ``("/cache/ab12", "<checkout>")``; they and the
         machine's own (temporary, home, interpreter) go first, and of any other path only the last part is left.
     """
     text = _CREDENTIALS.sub("", text)
     text = _ADDRESS.sub("0x...", text)
-    text = _replace(text, tuple(known))
+    text = _replace(text, tuple(places))
     if "/" not in text and "\\" not in text:
         return text
     text = _replace(text, _OWN)  # first: an installed Sentinel lies in site-packages
@@ -97,14 +102,14 @@ def portable(text: str, known: Iterable[tuple[str, str]] = ()) -> str:
     return _WINDOWS.sub(r"<path>/\1", text)
 
 
-def message(text: str, known: Iterable[tuple[str, str]] = ()) -> str:
-    """One line for a person, safe and portable."""
-    return visible(portable(shorten(text), known).strip())
+def message(text: str, places: Iterable[tuple[str, str]] = ()) -> str:
+    """Write one line for a person, safe and portable."""
+    return visible(portable(shorten(text), places).strip())
 
 
-def passage(text: str, known: Iterable[tuple[str, str]] = ()) -> str:
+def passage(text: str, places: Iterable[tuple[str, str]] = ()) -> str:
     """Several lines for a person, such as a traceback, safe and portable."""
-    return visible(portable(shorten(text), known).strip("\n"), lines=True)
+    return visible(portable(shorten(text), places).strip("\n"), lines=True)
 
 
 _OWN = ((str(Path(sentinel.__file__).resolve().parent), "<sentinel>"),)

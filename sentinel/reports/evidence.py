@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,11 @@ from sentinel.reports.behaviour import behaviour
 from sentinel.reports.escaping import message, passage
 from sentinel.targets.refs import Ref
 from sentinel.values.literals import tagged, typed
-from sentinel.values.tolerance import Tolerance
 
 SCHEMA_VERSION = 1
 
 Document = dict[str, Any]
-Known = tuple[tuple[str, str], ...]
+Places = tuple[tuple[str, str], ...]
 
 
 def evidence(decision: Decision) -> Document:
@@ -36,7 +36,7 @@ def evidence(decision: Decision) -> Document:
     :raises SentinelError: where a value cannot be written as JSON, naming where it stands.
     """
     recipe, verdict, measured = decision.recipe, decision.verdict, decision.measurement
-    known = known_places(decision)
+    places = places_of(decision)
     document = {
         "schema_version": SCHEMA_VERSION,
         "sentinel_version": sentinel.__version__,
@@ -59,27 +59,27 @@ def evidence(decision: Decision) -> Document:
         "upstream": typed(recipe.upstream),
         "adapter": decision.adapter or None,
         "ref": ref_text(decision.ref),
-        "checkout": _checkout(decision, known),
-        "boundary": _boundary(decision, known),
-        "environment": _environment(decision, known),
+        "checkout": _checkout(decision, places),
+        "boundary": _boundary(decision, places),
+        "environment": _environment(decision, places),
         "scenario": {"variants": typed(recipe.variants), "defaulted": sorted(recipe.defaulted)},
         "observation": _observation(measured.observation if measured else None),
         "oracle": _observation(measured.oracle if measured else None),
         "expectation": {
             "unpatched": _expected(recipe.expected_unpatched),
             "fixed": _expected(recipe.expected_fixed),
-            "tolerance": _tolerance(recipe.tolerance),
+            "tolerance": asdict(recipe.tolerance),
         },
         "checks": _checks(decision),
-        "comparison": [_comparison(item, known) for item in decision.comparisons],
-        "failure": _failure(decision, known),
+        "comparison": [_comparison(item, places) for item in decision.comparisons],
+        "failure": _failure(decision, places),
     }
     return {key: _json(value, key) for key, value in document.items()}
 
 
 def dumps(document: Mapping[str, Any]) -> str:
-    """The document's text: pure ASCII (JSON's own escapes), sorted keys, one line for each row of numbers, a line feed
-    at the end.
+    """Write the document's text: pure ASCII (JSON's own escapes), sorted keys, one line for each row of numbers, a line
+    feed at the end.
 
     :raises ValueError: where a float is not finite; :func:`evidence` writes those as tagged strings.
     """
@@ -119,19 +119,16 @@ def schema() -> Document:
 
 
 def validate(document: Any) -> None:
-    """Check a document against the published schema.
-
-    :raises SentinelError: naming the first place that is wrong.
-    """
+    """Check a document against the published schema."""
     for error in _SCHEMA.errors(document):
         place = ".".join(map(str, ("$", *error.instance_path)))
         raise SentinelError(f"not valid evidence: at {place}: {message(error.message)[:300]}")
 
 
 def reason(decision: Decision) -> str:
-    """Why this verdict, safe to show; the failure's own words where the verdict adds none."""
-    said = decision.verdict.reason or (decision.failure.reason if decision.failure else "")
-    return message(said, known_places(decision))
+    """Give the verdict's reason, safe to show; the failure's own words where it has none."""
+    text = decision.verdict.reason or (decision.failure.reason if decision.failure else "")
+    return message(text, places_of(decision))
 
 
 def ref_text(ref: Ref) -> str:
@@ -139,70 +136,56 @@ def ref_text(ref: Ref) -> str:
     return ref.kind if ref.kind in ("path", "installed") else str(ref)
 
 
-def known_places(decision: Decision) -> Known:
+def places_of(decision: Decision) -> Places:
     """Give the directories of this decision, and what stands for each of them in a report."""
     places = [(str(decision.recipe.path.absolute().parent), "<recipes>")]
     if decision.checkout is not None:
-        places.append((str(decision.checkout.path), "<checkout>"))
-        places += [(str(root), "<checkout>") for root in decision.checkout.import_roots if not _below(root, decision)]
+        top = decision.checkout.path
+        outside = [root for root in decision.checkout.import_roots if top not in (root, *root.parents)]
+        places += [(str(place), "<checkout>") for place in (top, *outside)]
     if decision.ref.kind == "path":
         places += [(str(Path(decision.ref.name).absolute()), "<path>"), (decision.ref.name, "<path>")]
     return tuple(places)
 
 
-def _below(root: Path, decision: Decision) -> bool:
-    return decision.checkout is not None and decision.checkout.path in (root, *root.parents)
-
-
-def _checkout(decision: Decision, known: Known) -> Document | None:
+def _checkout(decision: Decision, places: Places) -> Document | None:
     checkout = decision.checkout
     if checkout is None:
         return None
     return {
-        "commit": checkout.commit,
-        "version": checkout.version,
-        "digest": checkout.digest,
-        "tree": checkout.tree,
-        "dirty": checkout.dirty,
+        **{name: getattr(checkout, name) for name in ("commit", "version", "digest", "tree", "dirty")},
         **({"patched": checkout.patched} if checkout.patched else {}),
         "roots": list(checkout.roots),
         "left_out": [
-            {"path": message(item.path), "size": item.size, "reason": message(item.reason, known)}
+            {"path": message(item.path), "size": item.size, "reason": message(item.reason, places)}
             for item in sorted(checkout.left_out, key=lambda item: item.path)
         ],
     }
 
 
-def _boundary(decision: Decision, known: Known) -> Document:
-    found = decision.measurement.provenance if decision.measurement else None
-    if found is None and decision.failure is not None:
-        found = decision.failure.provenance
+def _boundary(decision: Decision, places: Places) -> Document:
+    provenance = decision.measurement.provenance if decision.measurement else None
+    if provenance is None and decision.failure is not None:
+        provenance = decision.failure.provenance
     return {
         "written": decision.recipe.boundary,
-        "found": found and found.boundary,
-        "module": found and found.module,
-        "file": found and message(found.file, known),
-        "line": found and found.line,
-        "end_line": (found and found.end_line) or None,
-        "blob": found and found.blob,
-        "signature": found and message(found.signature, known),
+        "found": provenance and provenance.boundary,
+        **{name: getattr(provenance, name, None) for name in ("module", "line", "blob")},
+        "end_line": (provenance and provenance.end_line) or None,
+        **{name: provenance and message(getattr(provenance, name), places) for name in ("file", "signature")},
     }
 
 
-def _environment(decision: Decision, known: Known) -> Document:
+def _environment(decision: Decision, places: Places) -> Document:
     there, measured = decision.environment, decision.measurement
     return {
-        "python": there and there.python,
-        "torch": there and there.torch,
-        "numpy": there and there.numpy,
-        "platform": there and message(there.platform, known),
-        "device": there and there.device,
-        "sandbox": there and there.sandbox,
-        "flags": {key: message(value, known) for key, value in there.flags.items()} if there else {},
+        **{name: getattr(there, name, None) for name in ("python", "torch", "numpy", "device", "sandbox")},
+        "platform": there and message(there.platform, places),
+        "flags": {key: message(value, places) for key, value in there.flags.items()} if there else {},
         "packages": dict(there.packages) if there else {},
         "ghosts": sorted(measured.ghosts) if measured else [],
         "stand_ins": [
-            {"name": item.name, "reason": message(item.reason, known)}
+            {"name": item.name, "reason": message(item.reason, places)}
             for item in sorted(measured.stand_ins if measured else (), key=lambda item: (item.name, item.reason))
         ],
     }
@@ -213,29 +196,19 @@ def _observation(observation: Observation | None) -> Document | None:
 
 
 def _expected(expected: Mapping[str, Expected]) -> Document:
+    return {key: {"value": typed(item.value), "tolerance": asdict(item.tolerance)} for key, item in expected.items()}
+
+
+def _comparison(item: Comparison, places: Places) -> Document:
     return {
-        key: {"value": typed(item.value), "tolerance": _tolerance(item.tolerance)} for key, item in expected.items()
-    }
-
-
-def _tolerance(tolerance: Tolerance) -> Document:
-    return {"relative": tolerance.relative, "absolute": tolerance.absolute, "exact": tolerance.exact}
-
-
-def _comparison(item: Comparison, known: Known) -> Document:
-    return {
-        "key": item.key,
-        "observed": typed(item.observed),
-        "unpatched": typed(item.unpatched),
-        "fixed": typed(item.fixed),
-        "matches_unpatched": item.matches_unpatched,
-        "matches_fixed": item.matches_fixed,
-        "detail": message(item.detail, known),
+        **{name: getattr(item, name) for name in ("key", "matches_unpatched", "matches_fixed")},
+        **{name: typed(getattr(item, name)) for name in ("observed", "unpatched", "fixed")},
+        "detail": message(item.detail, places),
     }
 
 
 def _checks(decision: Decision) -> Document | None:
-    """What was checked from outside of the process that measured; a check that was not made is null."""
+    """Say what was checked from outside of the process that measured; a check that was not made is null."""
     measured = decision.measurement
     if measured is None:
         return None
@@ -246,19 +219,19 @@ def _checks(decision: Decision) -> Document | None:
     }
 
 
-def _failure(decision: Decision, known: Known) -> Document | None:
+def _failure(decision: Decision, places: Places) -> Document | None:
     failure = decision.failure
     if failure is None:
         return None
     return {
         "kind": failure.kind,
-        "reason": message(failure.reason, known),
-        "traceback": passage(failure.traceback, known),
+        "reason": message(failure.reason, places),
+        "traceback": passage(failure.traceback, places),
     }
 
 
 def _json(value: Any, where: str) -> Any:
-    """The value in JSON's own types, NaN and infinities as tagged strings."""
+    """Convert to JSON's own types, NaN and infinities to tagged strings."""
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, dict):

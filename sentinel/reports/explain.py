@@ -10,7 +10,7 @@ from typing import Any
 
 from sentinel.deciding.outcomes import Comparison, Decision
 from sentinel.reports.escaping import message, passage, visible
-from sentinel.reports.evidence import Known, known_places, reason
+from sentinel.reports.evidence import Places, places_of, reason
 from sentinel.reports.numbers import differing, flat, in_digits
 from sentinel.reports.rows import MEANING
 from sentinel.reports.summary import aligned
@@ -24,21 +24,18 @@ _LEAD = 12
 
 
 def explain(decision: Decision, command: str = "") -> str:
-    """Give the failure text of a decision, in plain text without control characters (not in rich's markup).
-
-    :param command: the command that repeats this item alone.
-    """
-    known = known_places(decision)
+    """Give the failure text of a decision, in plain text without control characters (not in rich's markup)."""
+    places = places_of(decision)
     parts = [
         _headline(decision),
         _reason(decision),
-        _where(decision, known),
+        _where(decision, places),
         _scenario(decision),
         _table(decision),
-        _details(decision),
+        "\n".join(f"{message(c.key)}: {message(c.detail, places)}" for c in decision.comparisons if c.detail),
     ]
     if decision.failure is not None and decision.failure.traceback:
-        parts.append("upstream's traceback:\n" + textwrap.indent(passage(decision.failure.traceback, known), "  "))
+        parts.append("upstream's traceback:\n" + textwrap.indent(passage(decision.failure.traceback, places), "  "))
     if command:
         parts.append(f"repeat: {visible(command)}")
     return visible("\n\n".join(part for part in parts if part), lines=True)
@@ -53,19 +50,19 @@ def _headline(decision: Decision) -> str:
 
 
 def _reason(decision: Decision) -> str:
-    said = ": ".join(part for part in (decision.verdict.kind, reason(decision)) if part)
+    text = ": ".join(part for part in (decision.verdict.kind, reason(decision)) if part)
     law = f"law: {decision.law}" if decision.law else ""
-    return "\n".join(part for part in (said and f"reason: {said}", law) if part)
+    return "\n".join(part for part in (text and f"reason: {text}", law) if part)
 
 
-def _where(decision: Decision, known: Known) -> str:
-    found = decision.measurement.provenance if decision.measurement else None
-    if found is None and decision.failure is not None:
-        found = decision.failure.provenance
-    if found is None:
+def _where(decision: Decision, places: Places) -> str:
+    code = decision.measurement.provenance if decision.measurement else None
+    if code is None and decision.failure is not None:
+        code = decision.failure.provenance
+    if code is None:
         return f"boundary: {message(decision.recipe.boundary)}"
-    line = f"boundary: {message(found.boundary)} ({message(found.file, known)}:{found.line} at {_revision(decision)})"
-    return line + (f"\n          {message(found.signature, known)}" if found.signature else "")
+    line = f"boundary: {message(code.boundary)} ({message(code.file, places)}:{code.line} at {_revision(decision)})"
+    return line + (f"\n          {message(code.signature, places)}" if code.signature else "")
 
 
 def _revision(decision: Decision) -> str:
@@ -78,7 +75,7 @@ def _revision(decision: Decision) -> str:
 
 
 def _scenario(decision: Decision) -> str:
-    """What a search found; a recipe's scenario stands in its file."""
+    """Write a search's scenario; a recipe's stands in its file."""
     lines = scenario_lines(decision.recipe.document) if decision.law_alone else []
     return "\n".join(["scenario:", *(f"  {line}" for line in lines)]) if lines else ""
 
@@ -92,7 +89,7 @@ def scenario_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def _literal(value: Any) -> str:
-    """A literal of the recipe language, in full: whoever reads it may want to type it."""
+    """Write a literal of the recipe language in full: whoever reads it may want to type it."""
     if isinstance(value, Mapping) and set(value) == {"tensor", "dtype"}:
         return f"{_literal(value['tensor'])} {message(value['dtype'])}"
     return message(json.dumps(plain(value), default=repr))
@@ -107,26 +104,22 @@ def _table(decision: Decision) -> str:
 
 
 def _rows(item: Comparison, alone: bool) -> list[list[str]]:
-    """One row; of values too long for it one for each of the first elements that differ, and how many do."""
+    """Make one row; of long values one for each of the first elements that differ, and how many do."""
     sides = [item.fixed] if alone else [item.unpatched, item.fixed]
     values = [plain(value) for value in (item.observed, *sides)]
     right = values[-1] if item.fixed is not None and not item.matches_fixed else values[1]
     long = any(len(_text(value)) > _LONGEST_VALUE for value in values)
-    found = differing(message(item.key), values[0], right, *values[1:]) if long else []
-    if not found or found[0][0] == item.key:
-        cells = _demanded(item) if alone else [*_values(item), _matches(item)]
-        return [[message(item.key), *cells]]
+    differences = differing(message(item.key), values[0], right, *values[1:]) if long else []
+    if not differences or differences[0][0] == item.key:
+        demanded = distinct(item.observed, item.fixed) if item.fixed is not None else [show(item.observed), ""]
+        return [[message(item.key), *(demanded if alone else [*_values(item), _matches(item)])]]
     last = [] if alone else [_matches(item)]
-    told = [
+    rows = [
         [key, *(in_digits(value, 9) for value in (observed, *others)), *[""] * len(last)]
-        for key, observed, _, *others in found[:_MOST]
+        for key, observed, _, *others in differences[:_MOST]
     ]
     count = len(list(flat(values[0], "")))
-    return [*told, [f"{len(found)} of {count} differ", *[""] * len(values), *last]]
-
-
-def _demanded(item: Comparison) -> list[str]:
-    return told_apart(item.observed, item.fixed) if item.fixed is not None else [show(item.observed), ""]
+    return [*rows, [f"{len(differences)} of {count} differ", *[""] * len(values), *last]]
 
 
 def _values(item: Comparison) -> list[str]:
@@ -142,27 +135,20 @@ def _matches(item: Comparison) -> str:
     return " and ".join(names) or "neither"
 
 
-def _details(decision: Decision) -> str:
-    known = known_places(decision)
-    return "\n".join(
-        f"{message(item.key)}: {message(item.detail, known)}" for item in decision.comparisons if item.detail
-    )
-
-
 def beside(unpatched: Any, fixed: Any, *observed: Any) -> list[str]:
     """Give the cells of a row: what was observed, the value with the bug and the one without it (``...`` where none is
     known). One that is the same with the bug and without it is not shown as a pair of both."""
     either = unpatched is not ... and fixed is not ... and plain(unpatched) == plain(fixed)
     sides = [... if either else unpatched, fixed]
-    told = told_apart(*observed, *(value for value in sides if value is not ...))
-    left = iter(told[len(observed) :])
+    texts = distinct(*observed, *(value for value in sides if value is not ...))
+    left = iter(texts[len(observed) :])
     cells = ["" if value is ... else next(left) for value in sides]
-    return [*told[: len(observed)], "as fixed" if either else cells[0], cells[1]]
+    return [*texts[: len(observed)], "as fixed" if either else cells[0], cells[1]]
 
 
-def told_apart(*values: Any) -> list[str]:
-    """Values beside each other as :func:`show` has them; but what differs later than that reaches is shown from there,
-    so that no two cells say the same of values that are not."""
+def distinct(*values: Any) -> list[str]:
+    """Show values beside each other as :func:`show` does; a later difference is shown from there, so that no two cells
+    say the same of values that are not."""
     texts, cells = [_text(value) for value in values], [show(value) for value in values]
     for one, other in combinations(range(len(values)), 2):
         if cells[one] == cells[other] and texts[one] != texts[other]:

@@ -19,7 +19,7 @@ Results = Iterable[tuple[Mapping[str, Any], str]]
 
 
 def workflow_commands(results: Results, trees: Mapping[str, Path], environ: Mapping[str, str]) -> list[str]:
-    """One workflow command for each item that failed; none outside of GitHub Actions.
+    """Make one workflow command for each item that failed; none outside of GitHub Actions.
 
     :param trees: target -> the working tree that was checked, so that the annotation stands on its line where the tree
         is the workspace's.
@@ -41,10 +41,10 @@ def _command(item: Any, document: Mapping[str, Any], trees: Mapping[str, Path], 
             line = boundary["line"] or 1
             end = boundary.get("end_line") or line
             properties = {"file": file, "line": str(line), "endLine": str(end), **properties}
-    given = ",".join(f"{name}={_escaped(value, True)}" for name, value in properties.items())
-    said = message(document["title"]) or MEANING[document["verdict"]]
-    text = f"{item.target} at {item.ref}: {said}" + (f" ({item.reason})" if item.reason else "")
-    return f"::error {given}::{_escaped(text)}"
+    parameters = ",".join(f"{name}={_escaped(value, True)}" for name, value in properties.items())
+    title = message(document["title"]) or MEANING[document["verdict"]]
+    text = f"{item.target} at {item.ref}: {title}" + (f" ({item.reason})" if item.reason else "")
+    return f"::error {parameters}::{_escaped(text)}"
 
 
 def _escaped(text: str, in_property: bool = False) -> str:

@@ -26,10 +26,7 @@ Document = Mapping[str, Any]
 
 
 def markdown(results: Iterable[tuple[Document, str]], title: str = "Sentinel") -> str:
-    """What failed, the worst first, then the run's table; what does not fit, and laws that hold, are counted.
-
-    :param results: each evidence document with pytest's outcome of its item.
-    """
+    """Write what failed, the worst first, then the run's table; count what does not fit, and laws that hold."""
     pairs = sorted(((row(document, outcome), document) for document, outcome in results), key=lambda p: p[0].ordering)
     rows = [item for item, _ in pairs]
     pairs = [pair for pair in pairs if not pair[0].quiet]
@@ -41,15 +38,12 @@ def markdown(results: Iterable[tuple[Document, str]], title: str = "Sentinel") -
     return text + table + left_out + f"\n<sub>{legend()}</sub>\n"
 
 
-def listed(told: Iterable[tuple[str, Brief]], room: int = LIMIT) -> str:
-    """Bugs as a list: what is said of each, then title, severity, file and line, one number, and the command.
-
-    :param room: characters.
-    """
+def listed(items: Iterable[tuple[str, Brief]], room: int = LIMIT) -> str:
+    """Write bugs as a list: a line of its own, title, severity, file and line, one number, and the command."""
     text, missing = "", 0
-    for said, about in told:
+    for line, about in items:
         grade = f" ({escaped(about.grade)})" if about.grade else ""
-        lines = [f"**{escaped(about.title)}**", escaped(said) + grade, *map(_code, about.lines[1:])]
+        lines = [f"**{escaped(about.title)}**", escaped(line) + grade, *map(_code, about.lines[1:])]
         item = f"* {'<br>'.join(lines)}\n"
         if len(text) + len(item) > room:
             missing += 1
@@ -78,18 +72,18 @@ def _cells(item: Row) -> tuple[str, ...]:
 
 
 def _code(text: str) -> str:
-    """Foreign text in a table cell. GitHub links no mention and no issue number inside ``<code>``."""
+    """Escape foreign text in a table cell. GitHub links no mention and no issue number inside ``<code>``."""
     return f"<code>{escaped(text)}</code>" if text else ""
 
 
 def escaped(text: str) -> str:
-    """Foreign text inside a line: each character that Markdown, HTML or GitHub obeys there, as an entity."""
-    return unlinked(_ACTIVE.sub(lambda found: f"&#{ord(found[0])};", visible(text)))
+    """Escape foreign text inside a line: each character that Markdown, HTML or GitHub obeys there, as an entity."""
+    return unlinked(_ACTIVE.sub(lambda match: f"&#{ord(match[0])};", visible(text)))
 
 
 def unlinked(text: str) -> str:
-    """Text of which GitHub makes no link by itself; a link is as good a place for a lie as any other."""
-    return _LINKED.sub(lambda found: f"{found[0][:-1]}&#{ord(found[0][-1])};", text)
+    """Keep GitHub from making links by itself; a link is as good a place for a lie as any other."""
+    return _LINKED.sub(lambda match: f"{match[0][:-1]}&#{ord(match[0][-1])};", text)
 
 
 _HEAD = """\
@@ -129,5 +123,5 @@ def _line(row: Mapping[str, Any]) -> str:
     bug, title = str(row["bug"]), str(row["title"]).replace("|", "\\|")
     upstream = " ".join(filter(None, [f"#{row['pull']}" if row["pull"] else "", str(row["status"] or "")]))
     title += f" (root: {row['root']})" if row["root"] != bug else ""
-    said = f"{title} | {row['severity'] or ''} | {row['realism']} | {row['signal'] or ''} | {upstream}"
-    return f"| [{bug}]({row['target']}/{bug}.yaml) | {said} |\n"
+    cells = f"{title} | {row['severity'] or ''} | {row['realism']} | {row['signal'] or ''} | {upstream}"
+    return f"| [{bug}]({row['target']}/{bug}.yaml) | {cells} |\n"

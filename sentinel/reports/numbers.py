@@ -41,7 +41,7 @@ def differing(key: str, value: Any, right: Any, *others: Any) -> list[Row]:
 
 
 def in_short(document: Mapping[str, Any]) -> str:
-    """One number that is wrong, and how many are: ``loss[0,1]: 26.0, right 1.0; 3 of 18 differ``."""
+    """Write one number that is wrong, and how many are: ``loss[0,1]: 26.0, right 1.0; 3 of 18 differ``."""
     rows, count = wrong(document)
     if not rows:
         return ""

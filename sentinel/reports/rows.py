@@ -58,34 +58,28 @@ class Row:
 def row(document: Mapping[str, Any], outcome: str = "") -> Row:
     """Give the row of an evidence document."""
     kind, colon, name = str(document["ref"]).partition(":")
+    why = message(document["reason"])
+    if document["title"]:  # the statement of a law is the same in each row about that law
+        why = why.replace(f" ({message(document['title'])})", "", 1)
     return Row(
         message(document["target"]),
         message(document["bug_id"] or f"{document['law']} of {document['boundary']['written']}"),
         message(Ref("git", name).short if kind == "git" else kind + colon + name),
         document["verdict"],
         outcome,
-        _reason(
-            document["verdict"],
-            document["kind"],
-            _without(document["title"], message(document["reason"])),
-            document["expect"],
-            outcome,
-        ),
+        _reason(document["verdict"], document["kind"], why, document["expect"], outcome),
         not document["bug_id"] and bool(document["law"]),
     )
 
 
-def _without(title: str, why: str) -> str:
-    """The reason without the statement of the law, which is the same in each row about that law."""
-    return why.replace(f" ({message(title)})", "", 1) if title else why
-
-
 def _reason(verdict: str, kind: str, why: str, expect: str | None, outcome: str) -> str:
-    """Nothing where all is as it should be: a table that explains every line explains none."""
+    """Write the reason; none where all is as it should be."""
     parts = [f"expected {expect}"] if expect not in (None, verdict) and verdict != "unavailable" else []
     if why and (verdict not in ("reproduced", "fixed") or outcome == "failed"):
-        said = not kind or verdict == "unavailable" or why.startswith(f"{kind}:")  # the reason itself says of what kind
-        parts.append(why if said else f"{message(kind)}: {why}")
+        whole = (
+            not kind or verdict == "unavailable" or why.startswith(f"{kind}:")
+        )  # the reason itself says of what kind
+        parts.append(why if whole else f"{message(kind)}: {why}")
     if verdict == expect == "unavailable" and outcome == "passed":
         parts.append("as the recipe's pin expects")
     return "; ".join(parts)
@@ -104,24 +98,24 @@ def headings(rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def held(rows: Sequence[Row]) -> list[str]:
-    """One line a target for the laws of which there is nothing to read."""
+    """Write one line a target for the laws of which there is nothing to read."""
     lines = []
     for target in dict.fromkeys(item.target for item in rows if item.quiet):
-        found = [item.verdict for item in rows if item.quiet and item.target == target]
-        count, mute, known = (found.count(name) for name in ("fixed", "unavailable", "reproduced"))
+        verdicts = [item.verdict for item in rows if item.quiet and item.target == target]
+        count, mute, broken = (verdicts.count(name) for name in ("fixed", "unavailable", "reproduced"))
         holds = "1 law holds" if count == 1 else f"{count} laws hold"
         lines.append(
             f"{target}: {holds}"
             + (f", {mute} had nothing to look at" if mute else "")
-            + (f", {known} broken by bugs that fail already" if known else "")
+            + (f", {broken} broken by bugs that fail already" if broken else "")
         )
     return lines
 
 
 def counts(rows: Iterable[Row]) -> str:
     """``3 reproduced, 2 fixed``; verdicts that did not occur are left out."""
-    found = Counter(item.verdict for item in rows)
-    return ", ".join(f"{found[name]} {name}" for name in VERDICTS if found[name]) or "no verdicts"
+    verdicts = Counter(item.verdict for item in rows)
+    return ", ".join(f"{verdicts[name]} {name}" for name in VERDICTS if verdicts[name]) or "no verdicts"
 
 
 def legend() -> str:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import sentinel
 from sentinel.reports.brief import brief
-from sentinel.reports.escaping import message, shown, visible
+from sentinel.reports.escaping import message, paragraphs, shown, visible
 from sentinel.reports.rows import MEANING
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -39,9 +39,7 @@ def sarif(
 ) -> str:
     """Give the text of a SARIF log: one SARIF run a target and ref, as one run can speak of one version of a file only.
 
-    :param results: each evidence document with pytest's outcome of its item.
     :param repositories: target -> URL of its repository.
-    :param ranks: law -> the rank of what breaks it.
     """
     groups: dict[tuple[str, str], list[Document]] = {}
     for document, outcome in results:
@@ -49,8 +47,8 @@ def sarif(
             continue  # a law that is broken by a bug of which another result tells
         groups.setdefault((str(document["target"]), str(document["ref"])), []).append(document)
     runs = [
-        _run(target, ref, found, (repositories or {}).get(target, ""), ranks or {})
-        for (target, ref), found in sorted(groups.items())
+        _run(target, ref, documents, (repositories or {}).get(target, ""), ranks or {})
+        for (target, ref), documents in sorted(groups.items())
     ]
     log = {"$schema": SCHEMA, "version": "2.1.0", "runs": runs}
     return json.dumps(shown(log, lines=True), indent=1, sort_keys=True, ensure_ascii=True) + "\n"
@@ -86,26 +84,20 @@ def _rule_id(document: Document) -> str:
 
 def _rule(document: Document, repository: str) -> dict[str, Any]:
     title = message(document["title"]) or _rule_id(document)
+    recipe = document["recipe"]["document"]
+    story = "\n\n".join(map(message, paragraphs(str(recipe.get("story") or ""))))
+    law = document["law"] or recipe.get("invariant")
+    tags = {"training-signal", message(document["target"]), *([message(str(law))] if law else [])}
     rule: dict[str, Any] = {
         "id": _rule_id(document),
         "shortDescription": {"text": title},
-        "fullDescription": {"text": _paragraphs(str(document["recipe"]["document"].get("story") or "")) or title},
-        "properties": {"tags": sorted({"training-signal", message(document["target"]), *_laws(document)})},
+        "fullDescription": {"text": story or title},
+        "properties": {"tags": sorted(tags)},
     }
     pull = document["upstream"].get("pull")
     if pull and repository:
         rule["helpUri"] = f"{repository.removesuffix('.git')}/pull/{quote(visible(str(pull)))}"
     return rule
-
-
-def _paragraphs(text: str) -> str:
-    """Prose with its paragraphs as lines, and without the line breaks of the file that it stands in."""
-    return "\n\n".join(message(" ".join(part.split())) for part in text.split("\n\n") if part.strip())
-
-
-def _laws(document: Document) -> list[str]:
-    law = document["law"] or document["recipe"]["document"].get("invariant")
-    return [message(str(law))] if law else []
 
 
 def _result(document: Document, order: Mapping[str, int], ranks: Mapping[str, int]) -> dict[str, Any]:
@@ -119,7 +111,10 @@ def _result(document: Document, order: Mapping[str, int], ranks: Mapping[str, in
         "kind": kind,
         "level": _LEVELS[rank] if kind == "fail" else "none",
         "message": {"text": _text(document)},
-        "partialFingerprints": {"sentinel/v1": _fingerprint(name, boundary)},
+        # Of bug and boundary, whatever the lines.
+        "partialFingerprints": {
+            "sentinel/v1": hashlib.sha256(f"{name}\n{visible(boundary['written'])}".encode()).hexdigest()
+        },
         "properties": {"verdict": document["verdict"], "ref": message(str(document["ref"]))},
     }
     if document["law"] in ranks:
@@ -137,11 +132,6 @@ def _result(document: Document, order: Mapping[str, int], ranks: Mapping[str, in
 
 def _text(document: Document) -> str:
     about = brief(document)
-    said = f"{document['verdict']} ({MEANING[document['verdict']]})" + (f"; {about.grade}" if about.grade else "")
+    headline = f"{document['verdict']} ({MEANING[document['verdict']]})" + (f"; {about.grade}" if about.grade else "")
     why = [about.number] if about.number else [message(document["reason"])] if document["reason"] else []
-    return "\n".join([about.title, said, *why, f"repeat: {about.command}"])
-
-
-def _fingerprint(name: str, boundary: Mapping[str, Any]) -> str:
-    """The same for the same bug at the same boundary, wherever its lines go."""
-    return hashlib.sha256(f"{name}\n{visible(boundary['written'])}".encode()).hexdigest()
+    return "\n".join([about.title, headline, *why, f"repeat: {about.command}"])

@@ -44,7 +44,6 @@ class RunItem:
     """One pytest item of a run.
 
     :ivar outcome: ``passed``, ``failed`` or ``skipped``.
-    :ivar duration: seconds.
     :ivar evidence: its evidence, relative to the report folder; empty where it left none.
     """
 
@@ -86,8 +85,6 @@ def file_name(text: str) -> str:
 def write(report_dir: Path, decision: Decision, document: Document | None = None) -> Path:
     """Validate and write the evidence of one decision; a file that already has these bytes is left alone.
 
-    :param document: the evidence, where it was made already.
-    :returns: the file.
     :raises SentinelError: where the folder cannot be written, or something that is not evidence is in the way.
     """
     document = evidence(decision) if document is None else document
@@ -96,10 +93,7 @@ def write(report_dir: Path, decision: Decision, document: Document | None = None
 
 
 def put(report_dir: Path, place: PurePosixPath, text: str) -> Path:
-    """Put the text of a valid document at its place.
-
-    :raises SentinelError: as :func:`write`.
-    """
+    """Put the text of a valid document at its place."""
     prepare(report_dir)
     file = own(report_dir, place)
     before = _present(file)
@@ -116,10 +110,7 @@ def put(report_dir: Path, place: PurePosixPath, text: str) -> Path:
 
 
 def own(folder: Path, place: PurePosixPath) -> Path:
-    """Give the file at a place in a folder, where no link on the way leads elsewhere.
-
-    :raises SentinelError: where one does: what lies there is somebody else's.
-    """
+    """Give the file at a place in a folder, where no link on the way leads elsewhere."""
     file = folder / place
     for above in (*reversed(file.parents), file):
         if folder in above.parents and above.is_symlink():
@@ -135,10 +126,7 @@ def write_below(folder: Path, place: str, text: str, otherwise: str) -> Path:
 
 
 def prepare(report_dir: Path) -> None:
-    """Make the report folder where it is not there; a new one ignores itself in git.
-
-    :raises SentinelError: where it cannot be made.
-    """
+    """Make the report folder where it is not there; a new one ignores itself in git."""
     try:
         if not report_dir.is_dir():
             report_dir.parent.mkdir(parents=True, exist_ok=True)
@@ -171,7 +159,6 @@ def write_atomically(file: Path, text: str, otherwise: str = _CHOOSE) -> None:
     """Write a file so that a reader sees the old bytes or the new ones, and an interruption leaves the old.
 
     :param otherwise: what else the user can do where the folder cannot be written.
-    :raises SentinelError: naming the folder and what to do.
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -189,10 +176,7 @@ def _cannot_write(folder: Path, error: OSError, otherwise: str = _CHOOSE) -> Sen
 
 
 def load(file: Path) -> Document:
-    """Read and validate evidence.
-
-    :raises SentinelError: saying what is wrong with the file.
-    """
+    """Read and validate evidence."""
     name = visible(str(file))
     document = parse(file)
     if not isinstance(document, dict) or "schema_version" not in document:
@@ -211,10 +195,7 @@ def load(file: Path) -> Document:
 
 
 def parse(file: Path) -> Any:
-    """Give the JSON of a file that nobody vouches for: of bounded size, with finite numbers, and with each key once.
-
-    :raises SentinelError: saying what is wrong with the file.
-    """
+    """Give the JSON of a file that nobody vouches for: of bounded size, with finite numbers, and with each key once."""
     name = visible(str(file))
     try:
         raw = regular(file)
@@ -237,7 +218,7 @@ def _no_constant(name: str) -> Any:
 
 
 def _finite(text: str) -> float:
-    """A number with an exponent that no float has would be infinite, and could not be written again."""
+    """Refuse a number with an exponent that no float has: it would be infinite, and could not be written again."""
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(f"the number {text[:40]} is larger than any float")
@@ -245,18 +226,15 @@ def _finite(text: str) -> float:
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    table = dict(pairs)
+    if len(table) != len(pairs):
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
         raise ValueError(f"the key {twice!r} stands twice in one object")
-    return found
+    return table
 
 
 def find(directory: Path, decision: Decision) -> Document | None:
-    """Give what a folder records about a decision's target, bug and ref, or None.
-
-    :raises SentinelError: where the file there is not valid evidence.
-    """
+    """Give what a folder records about a decision's target, bug and ref, or None."""
     file = directory / evidence_path(decision)
     return load(file) if file.exists() else None
 
@@ -278,11 +256,8 @@ def below(directory: Path, place: PurePosixPath = _HERE) -> list[Path]:
 
 
 def decided(directory: Path) -> dict[Path, str]:
-    """The evidence of the items that a folder's last run decided, each with pytest's outcome; of a baseline, where no
-    run has ended, all that lies there.
-
-    :raises SentinelError: where ``run.json`` is not what a run writes.
-    """
+    """Give the evidence of the items that a folder's last run decided, each with pytest's outcome; of a baseline, where
+    no run has ended, all that lies there."""
     there = list(files(directory))
     if not os.path.lexists(directory / RUN):
         return dict.fromkeys(there, "")
@@ -291,11 +266,13 @@ def decided(directory: Path) -> dict[Path, str]:
         listed = {str(item["evidence"]): str(item["outcome"]) for item in parse(directory / RUN)["items"]}
     except (KeyError, TypeError):
         raise SentinelError(f"{name}: not what a run writes; run again") from None
-    found = {file: listed.pop(place) for file in there if (place := file.relative_to(directory).as_posix()) in listed}
+    outcomes = {
+        file: listed.pop(place) for file in there if (place := file.relative_to(directory).as_posix()) in listed
+    }
     missing = sorted(filter(None, listed))
     if missing:
         raise SentinelError(f"{name}: no such evidence in its folder: {visible(missing[0])}; run again")
-    return found
+    return outcomes
 
 
 def regular(file: Path) -> bytes:
@@ -317,7 +294,7 @@ def _present(file: Path) -> bytes | None:
 
 
 def _looks_like_evidence(raw: bytes) -> bool:
-    """Whether a file may be replaced: any version of evidence, even one that is no longer valid, is ours."""
+    """Say whether a file may be replaced: any version of evidence, even one that is no longer valid, is ours."""
     try:
         document = json.loads(raw)
     except (ValueError, RecursionError):
@@ -336,7 +313,6 @@ def write_run(
     """Write ``run.json``: what varies from run to run, and so must not stand in evidence.
 
     :param command: the command line; credentials in URLs are left out.
-    :raises SentinelError: where the folder cannot be written.
     """
     listed = sorted(items, key=lambda item: item.id)
     run = {

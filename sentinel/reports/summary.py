@@ -27,13 +27,11 @@ def summary(
     environ: Mapping[str, str] | None = None,
     every: bool = True,
 ) -> str:
-    """The summary of a run.
+    """Write the summary of a run.
 
     :param results: each evidence document with pytest's outcome of its item.
-    :param report_dir: the folder to name, as the user wrote it.
-    :param terminal: whether a person's terminal shows it. Without one, or with ``NO_COLOR`` or ``TERM=dumb``, the
-        table is plain aligned text in which nothing is cut or wrapped, whatever the width.
-    :param width: the terminal's.
+    :param terminal: whether a person's terminal shows it. Without one, or with ``NO_COLOR`` or ``TERM=dumb``, the table
+        is plain aligned text in which nothing is cut or wrapped, whatever the width.
     :param every: whether each item has its line; else many that passed or were skipped for one reason share one.
     """
     rows = ordered(row(document, outcome) for document, outcome in results)
@@ -53,7 +51,7 @@ def summary(
 
 
 def _grouped(rows: Sequence[Row]) -> list[Row]:
-    """One line for many items that did not fail and have the same verdict for the same reason."""
+    """Group items that did not fail and have the same verdict for the same reason."""
     groups: dict[tuple[str, ...], list[Row]] = {}
     for item in rows:
         alone = (item.what, item.ref) if item.outcome in ("failed", "") else ()
@@ -75,7 +73,7 @@ def _cells(item: Row) -> tuple[str, ...]:
 
 
 def _names(rows: Sequence[Row]) -> tuple[str, ...]:
-    """The headings; what pytest made of a verdict says itself what it is, and a terminal has little room."""
+    """Give the headings; an outcome needs none, and a terminal has little room."""
     return tuple("" if name == "outcome" else name for name in headings(rows))
 
 

@@ -11,14 +11,14 @@ import pytest
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
-    from sentinel.diff.comparing import Compared, Comparison
+    from sentinel.diff.comparing import BoundaryDiff, Comparison
     from sentinel.run.session import Run
 
 
 class WorseError(Exception):
     """A boundary differs for the worse."""
 
-    def __init__(self, compared: Compared) -> None:
+    def __init__(self, compared: BoundaryDiff) -> None:
         super().__init__(compared.name)
         self.compared = compared
 
@@ -58,16 +58,13 @@ class DifferenceItem(pytest.Item):
 
 
 def differences(run: Run, session: pytest.Session) -> Iterator[pytest.Item]:
-    """Give the items of ``--sentinel-against``.
-
-    :raises pytest.UsageError: where a ref cannot be had, or nothing is judged.
-    """
+    """Give the items of ``--sentinel-against``."""
     if not run.settings.named_against:
         return
     try:
         for comparison in run.comparisons():
             pair = "..".join(ref.short for ref in comparison.refs.values())
-            for name, (_, compared, _) in comparison.known.items():
+            for name, (_, compared, _) in comparison.states.items():
                 if compared.state in ("", "new"):
                     target = comparison.target.name
                     item: DifferenceItem = DifferenceItem.from_parent(

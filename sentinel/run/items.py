@@ -95,10 +95,10 @@ class LawItem(Item):
     job: LawJob
 
     def fail(self, decision: Decision, headline: str) -> None:
-        known, told = self.run.known_as(self.job)
-        if told:  # one bug, one failure
-            pytest.skip(f"{decision.verdict.name}; known, and failed already: {', '.join(known)}")
-        raise VerdictError(decision, f"{headline}{' (known: ' + ', '.join(known) + ')' if known else ''}")
+        bugs, all_failed = self.run.known_as(self.job)
+        if all_failed:  # one bug, one failure
+            pytest.skip(f"{decision.verdict.name}; known, and failed already: {', '.join(bugs)}")
+        raise VerdictError(decision, f"{headline}{' (known: ' + ', '.join(bugs) + ')' if bugs else ''}")
 
 
 class RecipeFile(pytest.Collector):
@@ -109,15 +109,6 @@ class RecipeFile(pytest.Collector):
 
     run: Run
     recipe: Recipe | None
-
-    @classmethod
-    def make(
-        cls, parent: pytest.Collector, path: Path, nodeid: str | None, run: Run, recipe: Recipe | None
-    ) -> RecipeFile:
-        nodeid = nodeid or Path(os.path.relpath(path, parent.config.rootpath)).as_posix()
-        file: RecipeFile = cls.from_parent(parent, name=path.name, path=path, nodeid=nodeid)
-        file.run, file.recipe = run, recipe
-        return file
 
     def collect(self) -> Iterable[pytest.Item]:
         try:
@@ -142,12 +133,6 @@ class RecipeFolder(pytest.Directory):
 
     files: Sequence[RecipeFile]
 
-    @classmethod
-    def make(cls, session: pytest.Session, path: Path, run: Run, recipes: Iterable[Path]) -> RecipeFolder:
-        folder: RecipeFolder = cls.from_parent(session, path=path)
-        folder.files = [collector(run, recipe, folder) for recipe in recipes]
-        return folder
-
     def collect(self) -> Iterable[RecipeFile]:
         return self.files
 
@@ -157,15 +142,6 @@ class LawBoundary(pytest.Collector):
 
     run: Run
     jobs: Sequence[LawJob]
-
-    @classmethod
-    def make(cls, session: pytest.Session, run: Run, jobs: Sequence[LawJob]) -> LawBoundary:
-        first = jobs[0]
-        made: LawBoundary = cls.from_parent(
-            session, name=first.boundary, nodeid=f"laws/{first.target}/{first.boundary}", path=session.path
-        )
-        made.run, made.jobs = run, jobs
-        return made
 
     def collect(self) -> Iterable[pytest.Item]:
         for job in self.jobs:
@@ -182,9 +158,13 @@ def collector(run: Run, path: Path, parent: pytest.Collector) -> RecipeFile:
         run.places[path] = path.resolve()
     place = run.places[path]
     recipes = bundled("recipes").resolve()
-    inside = str(place).startswith(f"{recipes}{os.sep}")
-    nodeid = f"recipes/{place.relative_to(recipes).as_posix()}" if inside else None
-    return RecipeFile.make(parent, path, nodeid, run, run.recipes.get(place))
+    if str(place).startswith(f"{recipes}{os.sep}"):
+        nodeid = f"recipes/{place.relative_to(recipes).as_posix()}"
+    else:
+        nodeid = Path(os.path.relpath(path, parent.config.rootpath)).as_posix()
+    file: RecipeFile = RecipeFile.from_parent(parent, name=path.name, path=path, nodeid=nodeid)
+    file.run, file.recipe = run, run.recipes.get(place)
+    return file
 
 
 def the_rest(run: Run, session: pytest.Session, items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
@@ -200,19 +180,23 @@ def the_rest(run: Run, session: pytest.Session, items: Sequence[pytest.Item]) ->
         if path.resolve() not in collected or str(path) in by_id:
             folders.setdefault(path.absolute().parent, []).append(path.absolute())
     for folder, recipes in folders.items():
-        found = session.genitems(RecipeFolder.make(session, folder, run, recipes))
-        yield from (item for item in found if item.nodeid not in ids)
+        directory: RecipeFolder = RecipeFolder.from_parent(session, path=folder)
+        directory.files = [collector(run, recipe, directory) for recipe in recipes]
+        yield from (item for item in session.genitems(directory) if item.nodeid not in ids)
     # Last: who explains what broke a law asks what recipes said.
     groups: dict[tuple[str, str], list[LawJob]] = {}
     for job in _law_jobs(run):
         groups.setdefault((job.target, job.boundary), []).append(job)
-    for group in groups.values():
-        yield from session.genitems(LawBoundary.make(session, run, group))
+    for (target, name), jobs in groups.items():
+        nodeid = f"laws/{target}/{name}"
+        boundary: LawBoundary = LawBoundary.from_parent(session, name=name, nodeid=nodeid, path=session.path)
+        boundary.run, boundary.jobs = run, jobs
+        yield from session.genitems(boundary)
     yield from differences(run, session)
 
 
 def _law_jobs(run: Run) -> list[LawJob]:
-    """The laws that the options or ids ask for."""
+    """List the laws that the options or ids ask for."""
     jobs: list[LawJob] = []
     for target in dict.fromkeys([*(i.target for i in run.law_ids), *run.settings.targets]):
         if target not in run.catalog.adapters:
@@ -221,11 +205,11 @@ def _law_jobs(run: Run) -> list[LawJob]:
                 f"known: {', '.join(run.catalog.adapters)}"
             )
         if run.law_ids or run.has_laws:
-            found = law_jobs(run.catalog, target, run.law_refs(target), partial(run.registering, target))
-            jobs += [job for job in found if not run.law_ids or any(i.selects(job) for i in run.law_ids)]
-    for wanted in run.law_ids:
-        if not any(wanted.selects(job) for job in jobs):
-            refs = [ref.short for ref in run.law_refs(wanted.target)]
-            there = law_jobs(run.catalog, wanted.target, _ANY_REF)
-            raise pytest.UsageError(f"sentinel: {wanted.nothing(there, refs)}")
+            candidates = law_jobs(run.catalog, target, run.law_refs(target), partial(run.registering, target))
+            jobs += [job for job in candidates if not run.law_ids or any(i.selects(job) for i in run.law_ids)]
+    for law_id in run.law_ids:
+        if not any(law_id.selects(job) for job in jobs):
+            refs = [ref.short for ref in run.law_refs(law_id.target)]
+            there = law_jobs(run.catalog, law_id.target, _ANY_REF)
+            raise pytest.UsageError(f"sentinel: {law_id.nothing(there, refs)}")
     return jobs

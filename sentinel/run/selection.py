@@ -21,16 +21,13 @@ _ID = re.compile(r"laws/(?P<target>[^/]+)/(?P<boundary>[^:\[]+)(?:::(?P<law>\w+)
 
 
 def select(catalog: Catalog, settings: Settings) -> list[Recipe]:
-    """Give the recipes that the options ask for; none where paths alone do.
-
-    :raises SentinelError: where a pattern selects nothing.
-    """
-    selected: list[Recipe] = []
+    """Give the recipes that the options ask for; none where paths alone do."""
+    recipes: list[Recipe] = []
     if settings.targets or (settings.bugs and not settings.recipes):
-        selected = find_recipes(catalog, settings.targets, settings.bugs)
+        recipes = find_recipes(catalog, settings.targets, settings.bugs)
     elif settings.recipes:
-        selected = find_recipes(replace(catalog, recipe_folders=settings.recipes), (), settings.bugs)
-    return selected
+        recipes = find_recipes(replace(catalog, recipe_folders=settings.recipes), (), settings.bugs)
+    return recipes
 
 
 def require_folders(settings: Settings) -> None:
@@ -64,45 +61,41 @@ def why_not_writable(folder: Path) -> str:
 
 
 def require_subject(
-    arguments: Sequence[str], given: Mapping[str, Any], settings: Settings, selected: Sequence[Recipe]
+    arguments: Sequence[str], options: Mapping[str, Any], settings: Settings, recipes: Sequence[Recipe]
 ) -> None:
-    """A ref or a baseline says how to judge; having nothing to judge must not pass in silence."""
-    names = [name for name in ("ref", "repo", "baseline") if given.get(name)]
+    """Refuse a run that says how to judge, by a ref or a baseline, and not what."""
+    names = [name for name in ("ref", "repo", "baseline") if options.get(name)]
     laws = any(arg.startswith("laws/") for arg in arguments)
     named = laws or any(Path(arg.partition("::")[0]).suffix in SUFFIXES for arg in arguments)
-    if names and not settings.asked and not named:
+    if names and not settings.selects_items and not named:
         raise SentinelError(
             f"--sentinel-{names[0]} needs to know of what: add --sentinel-target=NAME, or the path of a recipe"
         )
-    asked = named or settings.named_against
-    if settings.targets and not selected and not asked and settings.law_level == "off":
+    has_subject = named or settings.named_against
+    if settings.targets and not recipes and not has_subject and settings.law_level == "off":
         raise SentinelError(
             f"there is no recipe of {', '.join(settings.targets)}; give a folder of them with --sentinel-recipes=DIR, "
             "or search for broken laws with --sentinel-ref=REF"
         )
-    if given.get("laws") not in (None, "off") and not settings.targets and not laws:
-        raise SentinelError(f"--sentinel-laws={given['laws']} needs to know of what: add --sentinel-target=NAME")
+    if options.get("laws") not in (None, "off") and not settings.targets and not laws:
+        raise SentinelError(f"--sentinel-laws={options['laws']} needs to know of what: add --sentinel-target=NAME")
 
 
 class LawId:
     """An item id given as an argument: ``laws/TARGET/BOUNDARY``, with a law and a ref or without."""
 
     def __init__(self, text: str) -> None:
-        found = _ID.fullmatch(text)
-        if found is None:
+        match = _ID.fullmatch(text)
+        if match is None:
             raise SentinelError(
                 f"{text!r} is no id of a law; write laws/TARGET/DOTTED.BOUNDARY::LAW[REF], the last two or the last "
                 "one may be left out"
             )
-        self.target, self.boundary = found["target"], found["boundary"]
-        self.law, self.ref = found["law"], found["ref"]
+        self.target, self.boundary = match["target"], match["boundary"]
+        self.law, self.ref = match["law"], match["ref"]
 
     def nothing(self, there: Sequence[LawJob], refs: Sequence[str]) -> str:
-        """Write the complaint where it selects nothing.
-
-        :param there: the laws of its target, at any ref.
-        :param refs: those of this run.
-        """
+        """Say why it selects nothing: of the laws of its target at any ref, and the refs of this run."""
         of_boundary = [job.law for job in there if job.boundary == self.boundary]
         if not of_boundary:
             boundaries = dict.fromkeys(job.boundary for job in there)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, distribution
 from itertools import chain, product
 from pathlib import Path
@@ -68,17 +69,15 @@ class Run:
         self.law_ids: list[LawId] = []
         self._law_seconds: dict[Place, float] = {}
         self._laws_at: Counter[Place] = Counter()
-        self._survey: Survey | None = None
         self._known_recipes: dict[str, list[Recipe]] = {}
         self._verdicts: dict[tuple[str, Ref], str] = {}
-        self._selected: dict[tuple[str, Ref], Job] = {}
-        self._failed: set[tuple[str, Ref]] = set()
+        self._questions: dict[tuple[str, Ref], Job] = {}
+        self._failures: set[tuple[str, Ref]] = set()
         self.invited: list[Path] = []
         self.places: dict[Path, Path] = {}
         self._last_line = ""
         self._unwritten: list[str] = []
-        self._runner: Runner | None = None
-        self._started = time.monotonic()
+        self._start = time.monotonic()
         self._when = datetime.now(timezone.utc)
         self._announce = threading.Lock()
         worker_input = getattr(config, "workerinput", None)
@@ -88,42 +87,38 @@ class Run:
     # -- configuring --------------------------------------------------------------------------------------------------
 
     @classmethod
-    def configure(cls, config: pytest.Config, given: Mapping[str, Any]) -> Run:
-        """Read the settings, select recipes, and put their files among what pytest collects.
-
-        :raises SentinelError: for anything that the user got wrong.
-        """
+    def configure(cls, config: pytest.Config, options: Mapping[str, Any]) -> Run:
+        """Read the settings, select recipes, and put their files among what pytest collects."""
         catalog = catalog_of(config)
         values, file = read_file(config.rootpath)
-        settings = settle(given, values, list(catalog.adapters), file.parent if file else Path.cwd())
+        settings = settle(options, values, list(catalog.adapters), file.parent if file else Path.cwd())
         catalog = replace(catalog, recipe_folders=(*catalog.recipe_folders, *settings.recipes))
-        selected = select(catalog, settings)
-        require_subject(config.args, given, settings, selected)
-        run = cls(config, settings, catalog, selected)
+        recipes = select(catalog, settings)
+        require_subject(config.args, options, settings, recipes)
+        run = cls(config, settings, catalog, recipes)
         if not config.option.collectonly and not run.is_worker:
             require_folders(settings)
-            for target in {*settings.targets, *(recipe.target for recipe in selected)} or catalog.adapters:
+            for target in {*settings.targets, *(recipe.target for recipe in recipes)} or catalog.adapters:
                 options_of(settings, target)
         for name in (*catalog.adapters, *catalog.laws):
             config.addinivalue_line("markers", f"{name}: Sentinel's items of this target or law")
-        run._point_pytest_at(selected, alone=any(given.get(name) for name in ("target", "bug", "recipes")))
+        run._point_pytest_at(recipes, alone=any(options.get(name) for name in ("target", "bug", "recipes")))
         return run
 
-    def _point_pytest_at(self, selected: Sequence[Recipe], alone: bool) -> None:
-        """:param alone: whether the command line asks for Sentinel's items. A settings file that does so must not keep
-        a project's own tests from running.
-        """
+    def _point_pytest_at(self, recipes: Sequence[Recipe], alone: bool) -> None:
+        """Put Sentinel's items among pytest's arguments. ``alone``: the command line asks for them; a settings file
+        that does so must not keep a project's own tests from running."""
         config = self.config
         self.law_ids = [LawId(arg) for arg in config.args if arg.startswith("laws/") and not self._exists(arg)]
         config.args[:] = [
             self._bundled_id(arg) for arg in config.args if not arg.startswith("laws/") or self._exists(arg)
         ]
-        ours = self.settings.asked and alone and not config.option.file_or_dir
+        ours = self.settings.selects_items and alone and not config.option.file_or_dir
         if ours or (not config.args and (self.law_ids or self.has_laws)):
             config.args[:] = [str(_NOTHING)]  # without an argument pytest would collect the user's tests
         self._require_refs(config.args)
-        given = [Path(arg) for arg in config.args if Path(arg).suffix in SUFFIXES]
-        self.invited = list(dict.fromkeys([*given, *(recipe.path for recipe in selected)]))
+        files = [Path(arg) for arg in config.args if Path(arg).suffix in SUFFIXES]
+        self.invited = list(dict.fromkeys([*files, *(recipe.path for recipe in recipes)]))
 
     def _require_refs(self, arguments: Sequence[str]) -> None:
         """:raises SentinelError: where an item id names a ref at which its recipe is not judged; names those there."""
@@ -146,7 +141,7 @@ class Run:
         return (self.config.invocation_params.dir / arg.partition("::")[0]).exists()
 
     def _bundled_id(self, arg: str) -> str:
-        """An item id of a bundled recipe, from whatever folder: its file's real place."""
+        """Give an item id of a bundled recipe its file's real place, from whatever folder."""
         path, separator, rest = arg.partition("::")
         if path.startswith("recipes/") and not (self.config.invocation_params.dir / path).exists():
             place = bundled("recipes") / path.removeprefix("recipes/")
@@ -164,24 +159,21 @@ class Run:
 
     def registering(self, target: str, ref: Ref) -> Checkout | None:
         """Give the code in which a target may register something; None where it does not, or there is no such ref."""
-        return checkout_with_registries(self._the_runner(), self.catalog, target, ref)
+        return checkout_with_registries(self._runner, self.catalog, target, ref)
 
     def law_refs(self, target: str) -> list[Ref]:
         """Give the refs at which laws are checked: those asked for, else the pins of the target's recipes."""
-        asked = list(self.settings.refs_of(target))
-        named = [i.ref for i in self.law_ids if i.target == target and i.ref]
-        if asked:
-            return asked
+        refs = list(self.settings.refs_of(target))
+        texts = [i.ref for i in self.law_ids if i.target == target and i.ref]
+        if refs:
+            return refs
         pins = [pin.ref for recipe in self._recipes_of(target) for pin in recipe.pins]
         pins = list(dict.fromkeys(pins))
-        others = [text for text in dict.fromkeys(named) if text not in {t for p in pins for t in (p.short, str(p))}]
+        others = [text for text in dict.fromkeys(texts) if text not in {t for p in pins for t in (p.short, str(p))}]
         return [*pins, *map(Ref.parse, others)]
 
     def load(self, path: Path) -> Recipe:
-        """Load a file that was given by its path.
-
-        :raises RecipeError: where it is no good, or has the bug id of another one: their evidence would be one file.
-        """
+        """Load a file by its path; its bug id must be its own: the evidence of two would be one file."""
         recipe = load_recipe(path, self.catalog)
         for place, other in self.recipes.items():
             if place != path.resolve() and other.bug_id.casefold() == recipe.bug_id.casefold():
@@ -190,17 +182,14 @@ class Run:
         return recipe
 
     def jobs(self, recipe: Recipe) -> list[Job]:
-        """Give the questions that this run asks about a recipe.
-
-        :raises SentinelError: where nothing says at which ref.
-        """
+        """Give the questions that this run asks about a recipe."""
         refs = list(self.settings.refs_of(recipe.target))
         if refs:
             return [Job(recipe, ref) for ref in refs]
         if recipe.published:
-            repository = _environment_repo()
-            if repository is not None:
-                return [Job(recipe, repository)]
+            repository = os.environ.get("TARGET_REPO")
+            if repository:
+                return [Job(recipe, Ref("path", os.path.abspath(repository)))]
             recipe = adopt_pins(recipe, {r.bug_id: r for r in find_recipes(bundled_catalog(), (recipe.target,), ())})
         jobs = [Job(recipe, pin.ref, pin.expect) for pin in recipe.pins]
         if self.settings.baseline is not None:
@@ -215,86 +204,85 @@ class Run:
     # -- running ------------------------------------------------------------------------------------------------------
 
     def comparisons(self) -> list[Comparison]:
-        """What is judged, with what it is compared with.
-
-        :raises SentinelError: where nothing is judged that could be, or a ref cannot be had.
-        """
+        """Give what is judged, with what it is compared with."""
         from sentinel.diff.comparing import Comparison
 
-        found = []
+        comparisons = []
         for target in self.settings.targets:
             for one, other in product(self.settings.against(target), self.settings.refs_of(target)):
                 pair = (one, other)
-                catalog, runner = self.catalog, self._the_runner()
+                catalog, runner = self.catalog, self._runner
                 recipes = self._recipes_of(target)
-                found.append(Comparison(catalog, runner, catalog.targets[target], pair, recipes, tell=self.progress))
-        if self.settings.named_against and not found:
+                comparisons.append(
+                    Comparison(catalog, runner, catalog.targets[target], pair, recipes, tell=self.progress)
+                )
+        if self.settings.named_against and not comparisons:
             raise SentinelError(
                 "--sentinel-against needs to know what is compared: add --sentinel-target=NAME, and --sentinel-ref=REF "
                 "or --sentinel-repo=DIR"
             )
-        return found
+        return comparisons
 
     def warm_up(self) -> None:
         """Start loading torch while pytest collects."""
         if not self.config.option.collectonly and not self.is_controller and self.settings.targets:
-            self._the_runner().start(self.settings.targets)
+            self._runner.start(self.settings.targets)
 
     def plan(self, questions: Sequence[Job | LawJob]) -> None:
         """Let the machine's cores work ahead; under xdist the workers are the parallelism."""
         laws = [job for job in questions if isinstance(job, LawJob)]
         jobs = [job for job in questions if isinstance(job, Job)]
         self._laws_at = Counter(job.place for job in laws)
-        self._selected = {(job.recipe.digest, job.ref): job for job in jobs}
+        self._questions = {(job.recipe.digest, job.ref): job for job in jobs}
         if self.config.option.collectonly or self.is_controller:
             return
         if laws:
-            self._the_survey().plan(laws)
+            self._survey.plan(laws)
         if jobs and not self.is_worker:
-            self._the_runner().plan(jobs)
+            self._runner.plan(jobs)
 
     def decide(self, job: Job | LawJob) -> Decision:
         if isinstance(job, LawJob):
             return self._decide_law(job)
-        decision = self._the_runner().decide(job)
+        decision = self._runner.decide(job)
         self._verdicts[job.recipe.digest, job.ref] = decision.verdict.name
-        if job == self._selected.get((job.recipe.digest, job.ref)) and complaint(decision, self.settings.baseline):
-            self._failed.add((job.recipe.digest, job.ref))
+        if job == self._questions.get((job.recipe.digest, job.ref)) and complaint(decision, self.settings.baseline):
+            self._failures.add((job.recipe.digest, job.ref))
         return decision
 
     def _decide_law(self, job: LawJob) -> Decision:
-        started = time.monotonic()
-        decision = self._the_survey().decide(job)
+        start = time.monotonic()
+        decision = self._survey.decide(job)
         if job.place not in self._law_seconds:  # one search has decided all of them
-            self._law_seconds[job.place] = (time.monotonic() - started) / max(self._laws_at[job.place], 1)
+            self._law_seconds[job.place] = (time.monotonic() - start) / max(self._laws_at[job.place], 1)
         return decision
 
     def seconds(self, job: Job | LawJob) -> float:
-        """How long it took to decide, without the wait for what was decided before it."""
-        return self._law_seconds[job.place] if isinstance(job, LawJob) else self._the_runner().seconds(job)
+        """Say how long it took to decide, without the wait for what was decided before it."""
+        return self._law_seconds[job.place] if isinstance(job, LawJob) else self._runner.seconds(job)
 
     def known_as(self, job: LawJob) -> tuple[list[str], bool]:
-        """The recipes that explain what broke a law: their bugs are there at the same ref; and whether items of theirs
-        fail in this run for all of it."""
+        """Give the recipes that explain a broken law, whose bugs are there at the same ref; and whether their items
+        fail for all of it in this run."""
         from sentinel.search.discovery import is_about, is_there
 
-        survey, target = self._the_survey(), self.catalog.adapters[job.target].target
+        survey, target = self._survey, self.catalog.adapters[job.target].target
         findings, beside = survey.findings(job), survey.beside(job)
-        known = [
+        recipes = [
             recipe
             for recipe in self._recipes_of(job.target)
             if any(is_about(recipe, finding, target) for finding in findings)
             and is_there(recipe, self._verdict(recipe, job.ref), chain(beside, survey.shown_by(recipe, job.ref)))
         ]
-        failed = [recipe for recipe in known if (recipe.digest, job.ref) in self._failed]
-        told = all(any(is_about(recipe, finding, target) for recipe in failed) for finding in findings)
-        return [recipe.bug_id for recipe in (failed if told and failed else known)], bool(failed) and told
+        failed = [recipe for recipe in recipes if (recipe.digest, job.ref) in self._failures]
+        complete = all(any(is_about(recipe, finding, target) for recipe in failed) for finding in findings)
+        return [recipe.bug_id for recipe in (failed if complete and failed else recipes)], bool(failed) and complete
 
     def _verdict(self, recipe: Recipe, ref: Ref) -> str:
-        """The name of a verdict. One recipe explains many laws; it is decided once."""
+        """Give the name of a verdict. One recipe explains many laws; it is decided once."""
         key = recipe.digest, ref
         if key not in self._verdicts:
-            self.decide(self._selected.get(key) or Job(recipe, ref))
+            self.decide(self._questions.get(key) or Job(recipe, ref))
         return self._verdicts[key]
 
     def _recipes_of(self, target: str) -> list[Recipe]:
@@ -302,22 +290,16 @@ class Run:
             self._known_recipes[target] = find_recipes(self.catalog, (target,), ())
         return self._known_recipes[target]
 
-    def _the_survey(self) -> Survey:
-        if self._survey is None:
-            level = self.settings.law_level
-            level = "quick" if level == "off" else level
-            searchers = 1 if self.is_worker else os.cpu_count() or 1  # under xdist the workers are the parallelism
-            from sentinel.search.recorded import Recorded
+    @cached_property
+    def _survey(self) -> Survey:
+        baseline, level = self.settings.baseline, self.settings.law_level
+        level = "quick" if level == "off" else level
+        searchers = 1 if self.is_worker else os.cpu_count() or 1  # under xdist the workers are the parallelism
+        return Survey(self.catalog, self._runner, level, 0, self._recipes_of, searchers, baseline)
 
-            baseline = self.settings.baseline
-            recorded = Recorded(baseline, self.catalog) if baseline is not None else None
-            self._survey = Survey(self.catalog, self._the_runner(), level, 0, self._recipes_of, searchers, recorded)
-        return self._survey
-
-    def _the_runner(self) -> Runner:
-        if self._runner is None:
-            self._runner = runner_of(self.catalog, self.settings, self.progress)
-        return self._runner
+    @cached_property
+    def _runner(self) -> Runner:
+        return runner_of(self.catalog, self.settings, self.progress)
 
     def progress(self, message: str) -> None:
         """Tell the user about a step that takes a while."""
@@ -328,12 +310,9 @@ class Run:
                 reporter.write_line(f"sentinel: {message}")
 
     def close(self) -> None:
-        if self._runner is not None:
-            self._runner.close()
-            self._runner = None
-        if self._survey is not None:
-            self._survey.close()
-            self._survey = None
+        for name in ("_runner", "_survey"):
+            if name in vars(self):
+                vars(self).pop(name).close()
 
     # -- judging and recording ----------------------------------------------------------------------------------------
 
@@ -402,7 +381,7 @@ class Run:
         writer.write(text.rstrip("\n") + "\n" + self._weaker() + self._last_line, flush=True)
 
     def _weaker(self) -> str:
-        """What a user who asked for nothing should know: that this machine offers less than another would."""
+        """Tell a user who chose nothing that this machine contains less than another would."""
         levels = {document["environment"]["sandbox"] for document, _ in self.documents()}
         if self.settings.sandbox or self.settings.device != "cpu" or "basic" not in levels:
             return ""
@@ -424,7 +403,7 @@ class Run:
                 self.settings.report_dir,
                 items,
                 started=self._when,
-                duration=time.monotonic() - self._started,
+                duration=time.monotonic() - self._start,
                 command=["pytest", *map(str, self.config.invocation_params.args)],
             )
         except SentinelError as error:
@@ -449,21 +428,14 @@ def other_owner_of_the_name() -> str | None:
     )
 
 
-def _environment_repo() -> Ref | None:
-    path = os.environ.get("TARGET_REPO")
-    return Ref("path", os.path.abspath(path)) if path else None
-
-
 def expected_unavailable(decision: Decision) -> bool:
     """Say whether ``unavailable`` is what the pin expects, and was established by looking at the code."""
     return decision.expect == "unavailable" and decision.verdict.kind == "not-in-this-version"
 
 
 def complaint(decision: Decision, baseline: Path | None = None) -> str | None:
-    """Say why the item fails; None where it passes or is skipped.
-
-    :param baseline: the folder of recorded evidence that then decides alone.
-    """
+    """Say why the item fails, by the recorded evidence where there is a baseline; None where it passes or is
+    skipped."""
     verdict = decision.verdict
     name = decision.recipe.bug_id or f"{decision.recipe.boundary}: {decision.law}"
     head = f"{name} at {decision.ref.short}"

@@ -77,8 +77,8 @@ class _Reading:
     def value(
         self, name: str, annotation: str = "", choices: Sequence[str] = (), optional: bool = False
     ) -> dict[str, Any] | None:
-        """How a parameter, key or attribute of a name is made; None where that is not known, or not well enough for
-        what may be left out."""
+        """Say how a parameter, key or attribute of a name is made; None where that is not known, or not well enough
+        for what may be left out."""
         self.names.add(name)
         annotation = "" if annotation in ("Any", "object") else annotation
         literal = re.search(r"Literal\[(.*?)\]", annotation)
@@ -152,49 +152,50 @@ class _Reading:
     # -- one parameter -------------------------------------------------------------------------------------------------
 
     def parameter(self, parameter: Parameter, own: bool) -> dict[str, Any] | None:
-        """How an argument is made; None where it is left out, or not known."""
-        known = dict(parameter.choices)
+        """Say how an argument is made; None where it is left out, or not known."""
+        choices = dict(parameter.choices)
         items = [path for path in parameter.reads if path.startswith("[]")]
         parameter = replace(parameter, reads=tuple(path for path in parameter.reads if path not in items))
         keys = [path for path in parameter.reads if "[" in path]
         annotated = next((name for name in self.target.batches if _names(parameter.annotation, name)), "")
         if own:
-            return self._object(parameter, "self", known)
+            return self._object(parameter, "self", choices)
         if parameter.name == "self":  # a function that is put into a model's class
             return {"derived": "model"}
         if (rows := self._rows(parameter)) is not None:
             return rows
         if (keys and not _CONFIGURATION.fullmatch(parameter.name)) or annotated:
-            return self._container(parameter, annotated, known)
+            return self._container(parameter, annotated, choices)
         settings = [path for path in parameter.reads if path.startswith(".")]
         unnamed = not parameter.annotation and not self._is_object(parameter.name)
         if (settings and (unnamed or self._is_setting(parameter.name))) or _CONFIGURATION.fullmatch(parameter.name):
-            return self._object(parameter, self._class(parameter.annotation), known)
-        found = self.value(parameter.name, parameter.annotation, known.get("", ()), not parameter.required)
-        if found is None and settings:
-            found = self._object(parameter, self._class(parameter.annotation), known)
-        if found is None and len(items) > items.count("[]"):
+            return self._object(parameter, self._class(parameter.annotation), choices)
+        spec = self.value(parameter.name, parameter.annotation, choices.get("", ()), not parameter.required)
+        if spec is None and settings:
+            spec = self._object(parameter, self._class(parameter.annotation), choices)
+        if spec is None and len(items) > items.count("[]"):
             return self._items(parameter.name, items)
         plain = re.fullmatch(r"([Ll]ist(\[.*([Dd]ict|Any).*\])?)?", parameter.annotation)
-        if found is None and plain and _ITEMS.fullmatch(parameter.name):
+        if spec is None and plain and _ITEMS.fullmatch(parameter.name):
             self._need_mask()
             return {"rows": "", "fields": self._usual(), "nested": False, "one": False}
-        if found is None and _BATCH.fullmatch(parameter.name):
+        if spec is None and _BATCH.fullmatch(parameter.name):
             return self._batch(parameter.annotation)
-        if found is None and parameter.required:
+        if spec is None and parameter.required:
             return self._unknown(parameter.name)
-        return found
+        return spec
 
     def filling(self, parameters: Sequence[Parameter]) -> dict[str, Any]:
-        """How the arguments of a method that fills an object are made; empty where one of them is not known."""
+        """Say how the arguments of a method that fills an object are made; empty where one of them is not known."""
         lacked = len(self.missing)
-        made = {each.name: spec for each in parameters if (spec := self.parameter(each, own=False)) is not None}
-        known = len(self.missing) == lacked
+        specs = {each.name: spec for each in parameters if (spec := self.parameter(each, own=False)) is not None}
+        complete = len(self.missing) == lacked
         del self.missing[lacked:]
-        return made if known else {}
+        return specs if complete else {}
 
     def _batch(self, annotation: str) -> dict[str, Any] | None:
-        """A batch that is handed on, with what every batch has; None where its annotation says that it is another."""
+        """Give a batch that is handed on, with what every batch has; None where its annotation says that it is
+        another."""
         plain = re.match(r"[dD]ict(\[str, (Any|torch.Tensor|Tensor)\])?$", annotation)
         if not plain and annotation not in ("", "Any"):
             return self._unknown(annotation)
@@ -202,68 +203,68 @@ class _Reading:
         return {"of": of, "fields": self._usual(), "meta": {}}
 
     def _usual(self) -> dict[str, Any]:
-        """What every batch has, under the framework's own names too."""
+        """Give what every batch has, under the framework's own names too."""
         names = dict.fromkeys([*USUAL, *self.target.spellings])
-        return {name: made for name in names if (made := self.value(name)) is not None}
+        return {name: spec for name in names if (spec := self.value(name)) is not None}
 
     def _rows(self, parameter: Parameter) -> dict[str, Any] | None:
-        """The rows of a batch as objects, or one, where an annotation or a name says that they are."""
+        """Give the rows of a batch as objects, or one, where an annotation or a name says that they are."""
         annotation = parameter.annotation
-        named = [name for name in self.target.rows if re.search(rf"\b{name}\b", annotation)]
+        classes = [name for name in self.target.rows if re.search(rf"\b{name}\b", annotation)]
         if not annotation and _ROWS.fullmatch(parameter.name):
-            annotation, named = "list", [*self.target.rows]
-        if not named:
+            annotation, classes = "list", [*self.target.rows]
+        if not classes:
             return None
-        path, fields = self.target.rows[named[0]]
-        made = {field: spec for field, meant in fields.items() if (spec := self.value(meant)) is not None}
+        path, fields = self.target.rows[classes[0]]
+        specs = {field: spec for field, term_name in fields.items() if (spec := self.value(term_name)) is not None}
         self._need_mask()
         form = "".join(re.findall(r"[Ll]ist|[Ss]equence|[Ii]terable", annotation)[:2]).lower()
-        return {"rows": path, "fields": made, "nested": len(form) > len("sequence"), "one": not form}
+        return {"rows": path, "fields": specs, "nested": len(form) > len("sequence"), "one": not form}
 
     def _items(self, name: str, reads: Sequence[str]) -> dict[str, Any]:
-        """Rows of which the body reads parts, one row after the other."""
+        """Give rows of which the body reads parts, one row after the other."""
         self._need_mask()
         parts = {match[1]: path for path in reads if (match := re.match(r"\[\][.\[]([\w/-]+)", path))}
-        made = {part: self.value(part) or self._unknown(f"{name}{path}") for part, path in parts.items()}
-        return {"rows": "", "fields": made, "nested": False, "one": False}
+        specs = {part: self.value(part) or self._unknown(f"{name}{path}") for part, path in parts.items()}
+        return {"rows": "", "fields": specs, "nested": False, "one": False}
 
     def _unknown(self, name: str) -> dict[str, Any]:
         self.missing.append(name)
         return {"unknown": name}
 
     def _class(self, annotation: str) -> str:
-        """The dotted path of a class that an annotation names, where it is one of the module's own names."""
+        """Give the dotted path of a class that an annotation names, where it is one of the module's own names."""
         name = re.fullmatch(r"(?:Optional\[)?'?(\w+)'?\]?(?: \| None)?", annotation)
         plain = name is None or name[1] in ("Any", "dict", "Dict", "DictConfig", "Namespace", "object", "")
         return "" if plain or name is None else f"{self.package}.{name[1]}"
 
-    def _object(self, parameter: Parameter, of: str, known: Mapping[str, Sequence[str]]) -> dict[str, Any] | None:
-        """A configuration or an instance, with what is read of it."""
+    def _object(self, parameter: Parameter, of: str, choices: Mapping[str, Sequence[str]]) -> dict[str, Any] | None:
+        """Give a configuration or an instance, with what is read of it."""
         tree: dict[str, Any] = {}
         for path in parameter.reads:
             steps = re.findall(r"[.\[]([^.\[\]?]+)\]?(\??)", path)
             names = [step for step, _ in steps]
-            made = next((place for place, name in enumerate(names) if self._is_object(name)), len(names) - 1)
+            last = next((place for place, name in enumerate(names) if self._is_object(name)), len(names) - 1)
             if (
-                made == len(names) - 1
-                and any(_is_below(other, path) for other in parameter.reads)
+                last == len(names) - 1
+                and any(other != path and other.startswith(path.rstrip("?")) for other in parameter.reads)
                 and not self._is_object(names[-1])
             ):
                 continue  # a part of it is read
-            steps = steps[: made + 1]
-            found = self.value(steps[-1][0], "bool" if path in parameter.flags else "", known.get(path, ()))
-            if found is None:
+            steps = steps[: last + 1]
+            spec = self.value(steps[-1][0], "bool" if path in parameter.flags else "", choices.get(path, ()))
+            if spec is None:
                 if any(default for _, default in steps):
                     continue
-                found = self._unknown(f"{parameter.name}{path}")
-            _put(tree, [step for step, _ in steps], found)
+                spec = self._unknown(f"{parameter.name}{path}")
+            _put(tree, [step for step, _ in steps], spec)
         if parameter.required or tree:
             whole = bool(_WHOLE_CONFIGURATION.fullmatch(parameter.name))
             return {"of": of, "attributes": _objects(tree), "whole": whole}
         return None
 
     def _is_setting(self, name: str) -> bool:
-        """Whether a name means a number or a text, of which nothing can be read."""
+        """Say whether a name means a number or a text, of which nothing can be read."""
         term = meaning(name, self.target.spellings)
         return term is not None and not term.form and not term.derived
 
@@ -272,9 +273,9 @@ class _Reading:
         return term is not None and term.derived in OBJECTS
 
     def _container(
-        self, parameter: Parameter, annotated: str, known: Mapping[str, Sequence[str]]
+        self, parameter: Parameter, annotated: str, choices: Mapping[str, Sequence[str]]
     ) -> dict[str, Any] | None:
-        """A batch, with the columns that are read."""
+        """Give a batch, with the columns that are read."""
         if not parameter.required and not annotated and not parameter.reads:
             return None
         wrapped = any(path.startswith((".batch[", ".non_tensor_batch[")) for path in parameter.reads)
@@ -285,18 +286,18 @@ class _Reading:
             match = re.fullmatch(r"(\.\w+)?\[([\w/.-]+)\](\??)(.*)", path)
             if match is None:
                 continue
-            found = self.value(match[2])
-            if found is None and match[4].startswith("["):
+            spec = self.value(match[2])
+            if spec is None and match[4].startswith("["):
                 below = tuple(other.partition(f"[{match[2]}]")[2].lstrip("?") for other in parameter.reads)
                 inner = replace(parameter, name=match[2], required=True, reads=tuple(filter(None, below)))
-                found = self._object(inner, "", known)
-            if found is None and not match[3]:
-                found = self._unknown(f"{parameter.name}{path}")
-            if found is not None:
-                (meta if match[1] in (".meta_info", ".metadata") else fields)[match[2]] = found
+                spec = self._object(inner, "", choices)
+            if spec is None and not match[3]:
+                spec = self._unknown(f"{parameter.name}{path}")
+            if spec is not None:
+                (meta if match[1] in (".meta_info", ".metadata") else fields)[match[2]] = spec
         if annotated:  # what it hands the batch on to may read what every batch has
             fields = self._usual() | fields
-            meta = {name: made for name in BESIDE if (made := self.value(name)) is not None} | meta
+            meta = {name: spec for name in BESIDE if (spec := self.value(name)) is not None} | meta
         elif not fields and not meta:
             return self._unknown(parameter.name)
         return {"of": self.target.batches.get(of, ""), "fields": fields, "meta": meta}
@@ -306,14 +307,10 @@ def _names(annotation: str, name: str) -> bool:
     return re.fullmatch(rf"(Optional\[)?'?(\w+\.)*{re.escape(name)}'?\]?( \| None)?", annotation) is not None
 
 
-def _is_below(other: str, path: str) -> bool:
-    return other != path and other.startswith(path.rstrip("?"))
-
-
-def _put(tree: dict[str, Any], steps: Sequence[str], found: dict[str, Any]) -> None:
+def _put(tree: dict[str, Any], steps: Sequence[str], spec: dict[str, Any]) -> None:
     for step in steps[:-1]:
         tree = tree.setdefault(step, {})
-    tree[steps[-1]] = found
+    tree[steps[-1]] = spec
 
 
 def _objects(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -327,7 +324,7 @@ def _objects(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Understood:
+class Interface:
     """A function, read with the lexicon.
 
     :ivar missing: what it takes and the lexicon does not know, each once. A framework's own constructor or defaults may
@@ -342,61 +339,63 @@ class Understood:
     odd: str = ""
 
 
-def understood(target: Target, path: str, signature: Signature, is_method: bool) -> Understood:
+def understood(target: Target, path: str, signature: Signature, is_method: bool) -> Interface:
     """Read a function with the lexicon."""
     if signature.odd:
-        return Understood(odd=signature.odd)
+        return Interface(odd=signature.odd)
     parameters, odd = signature.parameters, ("cls",) if is_method else ()
     if parameters and parameters[0].name in odd:  # it comes with its class
         parameters = parameters[1:]
     own = parameters[0].name if is_method and parameters and parameters[0].name == "self" else ""
     reading = _Reading(target, path.rpartition(".")[0].rpartition(".")[0] if is_method else path.rpartition(".")[0])
-    made: dict[str, Any] = {}
+    specs: dict[str, Any] = {}
     for parameter in parameters:
         if is_method and parameter.name == "ctx" and path.endswith((".forward", ".backward")):
-            made["ctx"] = {"of": "context", "attributes": {}}
+            specs["ctx"] = {"of": "context", "attributes": {}}
         elif (spec := reading.parameter(parameter, parameter.name == own)) is not None:
-            made[parameter.name] = spec
+            specs[parameter.name] = spec
     row = path.rpartition(".")[0].rpartition(".")[2]
     if own and row in target.rows:  # a row is whole, and not what its constructor makes of nothing
-        made[own] = reading._rows(Parameter(own, row, True)) or made[own]
+        specs[own] = reading._rows(Parameter(own, row, True)) or specs[own]
     if own:
-        known = ((each.name, reading.parameter(each, own=False)) for each in signature.built)
-        made[own]["built"] = {name: spec for name, spec in known if spec is not None}
-        made[own]["fills"] = {name: found for name, taken in signature.fills if (found := reading.filling(taken))}
-    needs = [spec for spec in _leaves(made) if spec.get("derived") not in (None, "group", "vocabulary", *OBJECTS)]
+        built = ((each.name, reading.parameter(each, own=False)) for each in signature.built)
+        specs[own]["built"] = {name: spec for name, spec in built if spec is not None}
+        specs[own]["fills"] = {
+            name: arguments for name, parameters_ in signature.fills if (arguments := reading.filling(parameters_))
+        }
+    needs = [spec for spec in _leaves(specs) if spec.get("derived") not in (None, "group", "vocabulary", *OBJECTS)]
     if needs and "response_mask" not in reading.inputs:
         reading._need_mask()
     whole = any(map(_OF_RESPONSES.fullmatch, reading.names)) and reading.names & {"attention_mask", "input_ids"}
-    how = {"own": own, "prompt": 2 if whole else 0, "parameters": made, "gradients": reading.gradients}
+    how = {"own": own, "prompt": 2 if whole else 0, "parameters": specs, "gradients": reading.gradients}
     how |= {"defaults": list(target.defaults), "layout": "", "filled": False}
-    return Understood(tuple(reading.inputs.values()), how, tuple(dict.fromkeys(reading.missing)))
+    return Interface(tuple(reading.inputs.values()), how, tuple(dict.fromkeys(reading.missing)))
 
 
 def _leaves(parameters: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
     for spec in parameters.values():
         yield spec
-        yield from (leaf for taken in spec.get("fills", {}).values() for leaf in _leaves(taken))
+        yield from (leaf for filling in spec.get("fills", {}).values() for leaf in _leaves(filling))
         for part in ("fields", "meta", "attributes", "built"):
             yield from _leaves(spec.get(part, {}))
 
 
-def subject_of(path: str, function: Understood, adapter: str, laws: Mapping[str, Law]) -> Subject:
-    """The boundary of a search, before it is known what it answers."""
-    named = {item.name for item in function.inputs}
+def subject_of(path: str, function: Interface, adapter: str, laws: Mapping[str, Law]) -> Subject:
+    """Give the boundary of a search, before it is known what it answers."""
+    names = {item.name for item in function.inputs}
     inputs = (*function.inputs, replace(AUTOMATIC.inputs[0], default=dict(function.how)))
     contract = replace(
         AUTOMATIC,
         inputs=inputs,
-        mask="response_mask" if "response_mask" in named else "",
-        group="group" if "group" in named else "",
+        mask="response_mask" if "response_mask" in names else "",
+        group="group" if "group" in names else "",
     )
     return Subject(Binding(path, AUTOMATIC.name), contract, tuple(laws[name] for name in LAWS), adapter, path)
 
 
 def merged(one: Subject, other: Subject) -> Subject | None:
-    """The function as two revisions read it, in one world: what either reads is there. No law is asked of it, since it
-    does not take the same at both. None where it takes other parameters, or means other things by them.
+    """Give the function as two revisions read it, in one world: what either reads is there. No law is asked of it,
+    since it does not take the same at both. None where it takes other parameters, or means other things by them.
     """
     hows = [dict(subject.contract.inputs[-1].default) for subject in (one, other)]
     parameters = _joined(hows[0]["parameters"], hows[1]["parameters"])
@@ -410,14 +409,14 @@ def merged(one: Subject, other: Subject) -> Subject | None:
         return None
     gradients = list(dict.fromkeys([*hows[0]["gradients"], *hows[1]["gradients"]]))
     how = {**hows[0], "parameters": parameters, "gradients": gradients, "prompt": max(each["prompt"] for each in hows)}
-    taken = (*inputs.values(), replace(one.contract.inputs[-1], default=how))
+    both = (*inputs.values(), replace(one.contract.inputs[-1], default=how))
     mask, group = one.contract.mask or other.contract.mask, one.contract.group or other.contract.group
-    return replace(one, contract=replace(one.contract, inputs=taken, mask=mask, group=group), laws=())
+    return replace(one, contract=replace(one.contract, inputs=both, mask=mask, group=group), laws=())
 
 
 def _joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What two readings of a part say together; None where they say different things."""
-    found = {**other, **one}
+    """Give what two readings of a part say together; None where they say different things."""
+    joint = {**other, **one}
     for name in one.keys() & other.keys():
         mine, theirs = one[name], other[name]
         if mine == theirs:
@@ -425,23 +424,23 @@ def _joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any] 
         if not (isinstance(mine, Mapping) and isinstance(theirs, Mapping)):
             return None
         if "unknown" in mine or "unknown" in theirs:
-            found[name] = theirs if "unknown" in mine else mine
+            joint[name] = theirs if "unknown" in mine else mine
         elif (both := _joined(mine, theirs)) is None:
             return None
         else:
-            found[name] = both
-    return found
+            joint[name] = both
+    return joint
 
 
 def laid_out(subject: Subject, *layouts: str) -> Iterator[Subject]:
-    """The subject with other layouts of its tensors of rows and tokens, where it takes such."""
+    """Give the subject with other layouts of its tensors of rows and tokens, where it takes such."""
     several = any(item.shape[:2] == TOKENS for item in subject.contract.inputs)
     return (_called_so(subject, layout=layout) for layout in layouts if several)
 
 
 def filled(subject: Subject) -> Subject | None:
-    """The subject, called on an object that others of its methods have filled, and that has what its constructor says
-    that it will have; None where it is no method."""
+    """Give the subject, called on an object that others of its methods have filled, and that has what its
+    constructor says that it will have; None where it is no method."""
     return _called_so(subject, filled=True) if subject.contract.inputs[-1].default["own"] else None
 
 
@@ -452,19 +451,20 @@ def _called_so(subject: Subject, **how: Any) -> Subject:
 
 
 def with_keys(subject: Subject, answers: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Subject:
-    """The subject, whose contract says what of an answer stands on rows and on tokens: what had their number each time.
+    """Give the subject, whose contract says what of an answer stands on rows and on tokens: what had their number each
+    time.
 
     :param answers: scenarios, with what was observed of them.
     """
-    said: dict[str, tuple[str, ...]] = {}
+    dimensions_of: dict[str, tuple[str, ...]] = {}
     for inputs, observation in answers:
         _sizes(subject, inputs)
         for key, value in observation.items():
             shape = value.shape if isinstance(value, Tensor) else ()
-            if len(said.setdefault(key, ("",) * len(shape))) != len(shape):
-                said[key] = ()
-    for key, dimensions in said.items():
-        named = list(dimensions)
+            if len(dimensions_of.setdefault(key, ("",) * len(shape))) != len(shape):
+                dimensions_of[key] = ()
+    for key, dimensions in dimensions_of.items():
+        names = list(dimensions)
         for place in range(len(dimensions)):
             for name in ("batch", "tokens"):
                 fits = [
@@ -472,12 +472,13 @@ def with_keys(subject: Subject, answers: Sequence[tuple[Mapping[str, Any], Mappi
                     for inputs, observation in answers
                     if isinstance(observation.get(key), Tensor) and len(observation[key].shape) == len(dimensions)
                 ]
-                if fits and all(fits) and name not in named:
-                    named[place] = name
+                if fits and all(fits) and name not in names:
+                    names[place] = name
                     break
-        said[key] = tuple(name or f"other{place}" for place, name in enumerate(named))
+        dimensions_of[key] = tuple(name or f"other{place}" for place, name in enumerate(names))
     observes = tuple(
-        Observed(key, "", shape, "gradient" if key.startswith("gradient.") else "output") for key, shape in said.items()
+        Observed(key, "", shape, "gradient" if key.startswith("gradient.") else "output")
+        for key, shape in dimensions_of.items()
     )
     return replace(subject, contract=replace(subject.contract, observes=observes))
 

@@ -20,7 +20,6 @@ from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, wide
 from sentinel.deciding.outcomes import Kind
 from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Recipe
-from sentinel.search.examples import Example, examples
 from sentinel.search.scenarios import draw, part, takes, with_dialects
 from sentinel.values.literals import Tensor
 from sentinel.worker import protocol
@@ -49,7 +48,7 @@ class Drawn:
     choices: bytes
 
     def variants(self, law: Law) -> Mapping[str, Inputs] | str:
-        """The variants that a law compares; or why it has nothing to say about this scenario."""
+        """Give the variants that a law compares; or why it has nothing to say about this scenario."""
         if law.vary is None:
             return {"": self.inputs}
         try:
@@ -70,21 +69,27 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Finding:
-    """A scenario that breaks a law, shrunk and confirmed.
+    """A scenario that breaks a law: a suspect as it was drawn, a finding once it is shrunk and confirmed.
 
-    :ivar trial: the confirming trial, in a fresh process.
-    :ivar violations: those of the finding's symptom.
-    :ivar replayed: whether an earlier run had found it already.
+    :ivar trial: of a confirmed one, the trial in a fresh process.
+    :ivar violations: those that count; of a confirmed one, those of its symptom.
+    :ivar replayed: whether an earlier run reported it already.
     :ivar examples: the recipes whose scenarios show it, that of the trial first; none where it was drawn. Of others,
         those that say that their scenario breaks the law.
+    :ivar known_as: the recipes that explain it; None where they were not compared.
+    :ivar also: other boundaries that break the same law in the same way because they call this one.
+    :ivar laws: other laws that the boundary breaks for the same reason: one scenario shows both.
     """
 
     subject: Subject
     law: Law
     trial: Trial
-    violations: tuple[Violation, ...]
+    violations: tuple[Violation, ...] = ()
     replayed: bool = False
     examples: tuple[str, ...] = ()
+    known_as: tuple[str, ...] | None = None
+    also: tuple[str, ...] = ()
+    laws: tuple[str, ...] = ()
 
     @property
     def symptom(self) -> str:
@@ -105,7 +110,7 @@ class LawOutcome:
     :ivar dialects: violations that a declared dialect means, by the dialect's place in the binding.
     :ivar dialects_open: scenarios in which a declared dialect might have shown, and the law held, likewise.
     :ivar sample: the first scenario that the law held for.
-    :ivar told: the first in which nothing counted: it held, or broke as a dialect says.
+    :ivar unbroken: the first in which nothing counted: it held, or broke as a dialect says.
     """
 
     spoken: int = 0
@@ -119,25 +124,11 @@ class LawOutcome:
     dialects_open: Counter[int] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
     sample: Trial | None = None
-    told: Trial | None = None
+    unbroken: Trial | None = None
 
     @property
     def symptoms(self) -> set[str]:
         return {finding.symptom for finding in self.findings}
-
-
-@dataclass(frozen=True)
-class _Suspect:
-    """A trial that broke its law, to be confirmed.
-
-    :ivar violations: those that count.
-    :ivar examples: the recipe whose scenario it is; none where it was drawn.
-    """
-
-    law: Law
-    trial: Trial
-    violations: tuple[Violation, ...]
-    examples: tuple[str, ...] = ()
 
 
 #: How many choices of a law vary; enough for the longest permutation and what stands beside it.
@@ -155,6 +146,44 @@ GLIMPSES, _CHOICES = 12, 4096
 _Varied = Mapping[Law, Mapping[str, Inputs] | str]
 
 
+@dataclass(frozen=True)
+class Example:
+    """:ivar variants: variant name -> canonical inputs, as a search at this boundary would have drawn them.
+    :ivar laws: the laws that are said to be broken there.
+    """
+
+    variants: Mapping[str, Inputs]
+    laws: tuple[str, ...] = ()
+    name: str = ""
+
+
+def example(subject: Subject, recipe: Recipe) -> Example:
+    """Give the scenario of a recipe of this boundary. What it states is tried as it says, in the place of what the
+    adapter says of the boundary; what it leaves open is what a search draws first."""
+    usual = {item.name: item.choices[0] for item in subject.contract.inputs if item.choices and not item.domain}
+    granted = {name: usual[name] for name in recipe.defaulted if name in usual}
+    fixed = subject.binding.fixed
+    constants = {name: value for name, value in fixed.items() if not callable(value)}
+    # What a search derives from the rest of a scenario.
+    derived = {name: value for name, value in fixed.items() if callable(value) and name in recipe.defaulted}
+    variants = {}
+    for name, inputs in recipe.variants.items():
+        stated = {key: value for key, value in inputs.items() if key not in recipe.defaulted}
+        whole = {**inputs, **granted, **constants, **stated}
+        whole |= {key: derive(whole) for key, derive in derived.items()}
+        variants[name] = {**with_dialects(subject.contract, subject.binding, whole), **stated}
+    return Example(variants, recipe.laws, recipe.bug_id)
+
+
+def examples(subject: Subject, recipes: Sequence[Recipe]) -> list[Example]:
+    """Give those of the recipes that are about this boundary."""
+    return [
+        example(subject, recipe)
+        for recipe in recipes
+        if recipe.contract == subject.contract.name and recipe.boundary in subject.binding.paths
+    ]
+
+
 class _BrokenError(Exception):
     """Tells Hypothesis that an example fails."""
 
@@ -170,13 +199,11 @@ class BoundarySearch:
     leaving it out means the same: the scenarios before it are those of a shorter search.
 
     :ivar subject: the boundary, its contract narrowed to what is known by now.
-    :ivar tried: scenarios tried so far.
     :param laws: the laws to look with; the others' variants are drawn all the same, so that the sequence stays.
     :param shrinking: calls that shrinking may take; a number and no time, so that a search repeats exactly.
     :param shrink_further: whether another symptom of a law that is known to be broken is shrunk, too. Otherwise it is
         confirmed as it was drawn.
     :param glimpse: whether :func:`glimpses` follow the first scenarios. What they show is confirmed, and not shrunk.
-    :param ahead: the first scenarios, where :func:`drawn_scenarios` has drawn them already.
     """
 
     def __init__(
@@ -188,7 +215,6 @@ class BoundarySearch:
         shrinking: int = 500,
         shrink_further: bool = True,
         glimpse: bool = False,
-        ahead: Sequence[Drawn] = (),
     ) -> None:
         self._law_session = law_session
         self.subject = subject
@@ -197,7 +223,6 @@ class BoundarySearch:
         self.shrinking = shrinking
         self._shrink_further = shrink_further
         self._glimpse = glimpse
-        self._ahead = ahead
         self._round = self._done = self._empty = 0
         self._unknown: set[str] = set()
         self._not_taken: set[str] = set()
@@ -209,7 +234,6 @@ class BoundarySearch:
     ) -> None:
         """Go on for this many more scenarios; fewer where no more are to be had.
 
-        :param tick: called after each.
         :param enough: asked after each; ends the run early.
         :raises Undecidable: where the boundary cannot be called here at all.
         """
@@ -245,23 +269,24 @@ class BoundarySearch:
         """
         looks: list[tuple[Plan, Example | None]] = []
         for example in examples:
-            named = [law for law in self._laws if law.name in example.laws]
+            claims = [law for law in self._laws if law.name in example.laws]
             if len(example.variants) > 1:
-                looks += [((law, example.variants), example) for law in named if law.vary]
+                looks += [((law, example.variants), example) for law in claims if law.vary]
             for inputs in example.variants.values():
                 # Each law has a look; those that are said to be broken, under every choice of what to compare with.
                 plans = self._plans(inputs, self._laws, EXAMPLE_CHOICES[:1]) + self._plans(
-                    inputs, named, EXAMPLE_CHOICES[1:]
+                    inputs, claims, EXAMPLE_CHOICES[1:]
                 )
                 looks += [(plan, example) for plan in plans]
         self._look_at([*looks, *((plan, None) for plan in recorded if self._takes(plan))])
 
     def narrowed(self, subject: Subject) -> Subject | None:
-        """A subject without the inputs that examples have that were refused for them, where that makes a difference."""
+        """Give a subject without the inputs that examples have that were refused for them, where that makes a
+        difference."""
         return _without(subject, self._not_taken)
 
     def try_recipes(self, recipes: Sequence[Recipe], recorded: Sequence[Plan] = ()) -> None:
-        """:meth:`begin` with the scenarios of the recipes of this boundary; those that this version refuses for an
+        """Begin with the scenarios of the recipes of this boundary; those that this version refuses for an
         option that it has not are tried without it."""
         subject: Subject | None = self.subject
         while subject is not None:
@@ -286,9 +311,9 @@ class BoundarySearch:
             return "the search ended before its turn"
         refused: Counter[str] = sum((outcome.refused for outcome in outcomes), Counter())
         silent: Counter[str] = sum((outcome.silent for outcome in outcomes), Counter())
-        for said, whys in (("every call was refused", refused), ("no law had anything to say", silent)):
+        for what, whys in (("every call was refused", refused), ("no law had anything to say", silent)):
             if whys:
-                return f"{said}: {whys.most_common(1)[0][0]}"
+                return f"{what}: {whys.most_common(1)[0][0]}"
         return "no scenario could be drawn"
 
     def _look_at(self, looks: Sequence[tuple[Plan, Example | None]], replayed: bool = False) -> bool:
@@ -296,23 +321,23 @@ class BoundarySearch:
         that shows it; by a later one where that was not confirmed. Whether any was."""
         trials = self._tried(self._law_session, [plan for plan, _ in looks])
         self._not_taken |= {trial.unknown_input for trial in trials}
-        left = [
-            _Suspect(law, trial, (), (example.name,) if example else ())
+        suspects_left = [
+            Finding(self.subject, law, trial, examples=(example.name,) if example else ())
             for ((law, _), example), trial in zip(looks, trials)
         ]
         confirmed = False
-        while left:
+        while suspects_left:
             claimed: dict[Law, set[str]] = {law: set() for law in self._laws}
             suspects, later = [], []
-            for item in left:
-                taken = claimed[item.law]
-                if any(violation.symptom in taken for violation in item.trial.violations):
+            for item in suspects_left:
+                symptoms = claimed[item.law]
+                if any(violation.symptom in symptoms for violation in item.trial.violations):
                     later.append(item)
-                suspect = replace(item, violations=tuple(self._counting(item.law, item.trial, taken)))
-                taken.update(violation.symptom for violation in suspect.violations)
+                suspect = replace(item, violations=tuple(self._counting(item.law, item.trial, symptoms)))
+                symptoms.update(violation.symptom for violation in suspect.violations)
                 suspects += [suspect] if suspect.violations else []
             confirmed |= self._confirm(suspects, replayed)
-            left = later
+            suspects_left = later
         for outcome in self.outcomes.values():
             outcome.findings = [self._credited(finding, looks, trials) for finding in outcome.findings]
         return confirmed
@@ -320,7 +345,7 @@ class BoundarySearch:
     def _credited(
         self, finding: Finding, looks: Sequence[tuple[Plan, Example | None]], trials: Sequence[Trial]
     ) -> Finding:
-        """The finding with the recipes whose scenarios show it too: one is confirmed, that speaks for all."""
+        """Give the finding with the recipes whose scenarios show it too: one is confirmed, that speaks for all."""
         names = list(finding.examples)
         for ((law, _), example), trial in zip(looks, trials):
             if law is not finding.law or example is None or law.name not in example.laws or example.name in names:
@@ -337,18 +362,18 @@ class BoundarySearch:
         return trials
 
     def _plans(self, inputs: Inputs, laws: Collection[Law], choices: Iterable[bytes] = EXAMPLE_CHOICES) -> list[Plan]:
-        """The variants that laws compare with a scenario, under one choice after the other."""
+        """Give the variants that laws compare with a scenario, under one choice after the other."""
         plans: list[Plan] = []
-        seen: set[tuple[Law, bytes]] = set()
+        encoded: set[tuple[Law, bytes]] = set()
         for data in choices if laws else ():
-            drawn = Drawn(self.subject, inputs, data)
+            scenario = Drawn(self.subject, inputs, data)
             for law in laws:
-                variants = drawn.variants(law)
+                variants = scenario.variants(law)
                 if isinstance(variants, str):
                     continue
                 key = law, protocol.encode(variants)
-                if key not in seen:
-                    seen.add(key)
+                if key not in encoded:
+                    encoded.add(key)
                     plans.append((law, variants))
         return plans
 
@@ -356,32 +381,33 @@ class BoundarySearch:
 
     def _look(
         self, skip: int, count: int, tick: Callable[[], None], enough: Callable[[], bool]
-    ) -> tuple[int, dict[tuple[Law, str], tuple[int, _Suspect]]]:
+    ) -> tuple[int, dict[tuple[Law, str], tuple[int, Finding]]]:
         """Try scenarios ``skip`` to ``skip + count`` of this round: how many, and where each symptom showed first."""
         tried = 0
-        broken: dict[tuple[Law, str], tuple[int, _Suspect]] = {}
-        for variants, trials in self._asked(self._drawn(skip, count)):
+        first: dict[tuple[Law, str], tuple[int, Finding]] = {}
+        scenarios = drawn_scenarios(self.subject, self.seed, self._round, skip + count)[skip:]
+        for variants, trials in self._batches(scenarios):
             if tried and (enough() or self._narrowed()):
                 break
             tried += 1
             for suspect in self._judged(variants, trials):
-                broken.setdefault((suspect.law, suspect.violations[0].symptom), (skip + tried, suspect))
+                first.setdefault((suspect.law, suspect.violations[0].symptom), (skip + tried, suspect))
             tick()
-        return tried, broken
+        return tried, first
 
-    def _asked(self, scenarios: Sequence[Drawn]) -> Iterator[tuple[_Varied, list[Trial]]]:
-        """Each scenario as each law varies it, and a trial for each law that does.
+    def _batches(self, scenarios: Sequence[Drawn]) -> Iterator[tuple[_Varied, list[Trial]]]:
+        """Give each scenario as each law varies it, and a trial for each law that does.
 
         Several go to the session at once: a busy machine takes longer over the way there than over the calls. The first
         goes alone: it tells what the boundary does not take.
         """
-        left, together = deque(scenarios), 1
-        while left:
+        queue, together = deque(scenarios), 1
+        while queue:
             batch: list[_Varied] = []
             plans: list[list[Plan]] = []
-            while left and sum(map(len, plans)) < together:
-                drawn = left.popleft()
-                batch.append({law: drawn.variants(law) for law in self._laws})
+            while queue and sum(map(len, plans)) < together:
+                scenario = queue.popleft()
+                batch.append({law: scenario.variants(law) for law in self._laws})
                 plans.append([(law, each) for law, each in batch[-1].items() if not isinstance(each, str)])
             trials = self._law_session.try_(self.subject, [plan for several in plans for plan in several])
             together = 1 if any(trial.refusal == "crash" for trial in trials) else _TOGETHER
@@ -392,18 +418,13 @@ class BoundarySearch:
                     yield variants, trials[: len(several)]
                     del trials[: len(several)]
 
-    def _drawn(self, skip: int, count: int) -> Sequence[Drawn]:
-        if self._round == 0 and skip + count <= len(self._ahead):
-            return self._ahead[skip : skip + count]
-        return drawn_scenarios(self.subject, self.seed, self._round, skip + count)[skip:]
-
     def _narrowed(self) -> Subject | None:
-        """The subject without the inputs that it has been found not to take; None where there is no such."""
+        """Give the subject without the inputs that it has been found not to take; None where there is no such."""
         return _without(self.subject, self._unknown)
 
     def _borrow(self, law: Law, symptom: str) -> bool:
-        """Whether a scenario that was shrunk for another law shows this one broken too: one bug breaks several laws,
-        and need not be shrunk for each."""
+        """Say whether a scenario that was shrunk for another law shows this one broken too: one bug breaks several
+        laws, and need not be shrunk for each."""
         for other in self.outcomes.values():
             for finding in other.findings:
                 if finding.symptom != symptom or finding.law is law:
@@ -411,9 +432,9 @@ class BoundarySearch:
                 inputs = next(iter(finding.trial.variants.values()))
                 plans = self._plans(inputs, [law])
                 for trial in self._tried(self._law_session, plans):
-                    broken = tuple(item for item in self._counting(law, trial) if item.symptom == symptom)
-                    if broken:
-                        return self._confirm([_Suspect(law, trial, broken, finding.examples[:1])])
+                    same = tuple(item for item in self._counting(law, trial) if item.symptom == symptom)
+                    if same:
+                        return self._confirm([Finding(self.subject, law, trial, same, examples=finding.examples[:1])])
         return False
 
     def shrink(self, law: Law, inputs: Inputs, symptom: str) -> None:
@@ -425,17 +446,17 @@ class BoundarySearch:
 
         :param whole: a scenario, of which parts are drawn instead; from any of them to go on.
         """
-        seen = calls = attempts = 0
-        best: tuple[int, _Suspect] | None = None
-        known: dict[bytes, _Suspect] = {}  # many a choice makes no difference to this law's variants
+        position = calls = attempts = 0
+        best: tuple[int, Finding] | None = None
+        suspects: dict[bytes, Finding] = {}  # many a choice makes no difference to this law's variants
 
         def body(drawn: Drawn) -> None:
-            nonlocal seen, calls, attempts, best
+            nonlocal position, calls, attempts, best
             if best is None and whole is None:
-                seen += 1
-                if seen < place:
+                position += 1
+                if position < place:
                     return
-                if seen > place:
+                if position > place:
                     raise _StopRound
             variants = drawn.variants(law)
             attempts += 1
@@ -444,17 +465,17 @@ class BoundarySearch:
             if isinstance(variants, str):
                 return
             key = protocol.encode(variants)
-            if key not in known:
+            if key not in suspects:
                 calls += 1
                 if calls > self.shrinking:
                     raise _StopRound
                 [trial] = self._law_session.try_(self.subject, [(law, variants)])
                 counting = [item for item in self._counting(law, trial) if item.symptom == symptom]
-                known[key] = _Suspect(law, trial, tuple(counting))
-            if known[key].violations:
+                suspects[key] = Finding(self.subject, law, trial, tuple(counting))
+            if suspects[key].violations:
                 size = _size(variants)
                 if best is None or size <= best[0]:
-                    best = size, known[key]
+                    best = size, suspects[key]
                 raise _BrokenError
 
         _hypothesis(self.subject, self.seed, self._round, body, True, whole)
@@ -463,12 +484,12 @@ class BoundarySearch:
 
     # -- one scenario -------------------------------------------------------------------------------------------------
 
-    def _judged(self, variants: _Varied, trials: Sequence[Trial]) -> list[_Suspect]:
-        """What every law says of a scenario; what counts, each symptom of each law by itself."""
+    def _judged(self, variants: _Varied, trials: Sequence[Trial]) -> list[Finding]:
+        """Give what every law says of a scenario; what counts, each symptom of each law by itself."""
         for law, why in variants.items():
             if isinstance(why, str):
                 self.outcomes[law].silent[why] += 1
-        broken: list[_Suspect] = []
+        suspects: list[Finding] = []
         for law, trial in zip((law for law, each in variants.items() if not isinstance(each, str)), trials):
             outcome = self.outcomes[law]
             if trial.silent:
@@ -485,50 +506,50 @@ class BoundarySearch:
                 if not trial.violations and outcome.sample is None:
                     outcome.sample = trial
                 counting = self._counting(law, trial)
-                if not counting and outcome.told is None:
-                    outcome.told = trial
+                if not counting and outcome.unbroken is None:
+                    outcome.unbroken = trial
                 for symptom in dict.fromkeys(item.symptom for item in counting):
                     same = tuple(item for item in counting if item.symptom == symptom)
-                    broken.append(_Suspect(law, trial, same))
-        return broken
+                    suspects.append(Finding(self.subject, law, trial, same))
+        return suspects
 
     def _note_dialects(self, law: Law, trial: Trial) -> None:
         scenario = next(iter(trial.variants.values()))
         outcome = self.outcomes[law]
         for place, dialect in enumerate(self.subject.binding.dialects):
             if dialect.name == law.name and dialect.holds(scenario):
-                shown = any(dialect.symptom in ("", item.symptom) for item in trial.violations)
-                (outcome.dialects if shown else outcome.dialects_open)[place] += 1
+                shows = any(dialect.symptom in ("", item.symptom) for item in trial.violations)
+                (outcome.dialects if shows else outcome.dialects_open)[place] += 1
 
     def _counting(self, law: Law, trial: Trial, besides: Collection[str] = ()) -> list[Violation]:
-        """The violations that count: no dialect, no rounding, no symptom that was found before.
+        """Give the violations that count: no dialect, no rounding, no symptom that was found before.
 
         :param besides: other symptoms that do not count.
         """
-        found = self.outcomes[law].symptoms.union(besides)
-        counting = [item for item in self.unmeant(law, trial) if item.symptom not in found]
+        symptoms = self.outcomes[law].symptoms.union(besides)
+        counting = [item for item in self.unmeant(law, trial) if item.symptom not in symptoms]
         if self._rounded(law, trial, counting):
             self.outcomes[law].rounding += 1
             return []
         return counting
 
     def genuine(self, law: Law, trial: Trial) -> list[Violation]:
-        """The violations that are no dialect and no rounding."""
+        """Give the violations that are no dialect and no rounding."""
         unmeant = self.unmeant(law, trial)
         return [] if self._rounded(law, trial, unmeant) else unmeant
 
     def unmeant(self, law: Law, trial: Trial) -> list[Violation]:
-        """The violations that no declared dialect means."""
+        """Give the violations that no declared dialect means."""
         if not trial.violations:
             return []
         scenario = next(iter(trial.variants.values()))
-        meant = [item for item in self.subject.binding.dialects if item.name == law.name and item.holds(scenario)]
+        dialects = [item for item in self.subject.binding.dialects if item.name == law.name and item.holds(scenario)]
         return [
-            item for item in trial.violations if not any(dialect.symptom in ("", item.symptom) for dialect in meant)
+            item for item in trial.violations if not any(dialect.symptom in ("", item.symptom) for dialect in dialects)
         ]
 
     def _rounded(self, law: Law, trial: Trial, violations: Sequence[Violation]) -> bool:
-        """Whether these vanish where the same values are float64: then they were rounding. An overflow is none."""
+        """Say whether these vanish where the same values are float64: then they were rounding. An overflow is none."""
         if not violations or any(item.symptom != "value" for item in violations):
             return False
         wide = widened(self.subject.contract, trial.variants)
@@ -537,11 +558,8 @@ class BoundarySearch:
         [again] = self._law_session.try_(self.subject, [(law, wide[0])], coarsest=wide[1])
         return again.case is not None and not again.violations
 
-    def _confirm(self, suspects: Sequence[_Suspect], replayed: bool = False) -> bool:
-        """Measure violations once more, in a fresh process; those of one symptom that show there too are a finding.
-
-        :returns: whether any was confirmed.
-        """
+    def _confirm(self, suspects: Sequence[Finding], replayed: bool = False) -> bool:
+        """Measure violations once more, in a fresh process; those of one symptom that show there too are a finding."""
         if not suspects:
             return False
         confirmed = False
@@ -554,7 +572,7 @@ class BoundarySearch:
             for symptom in dict.fromkeys(violation.symptom for violation in item.violations):
                 same = tuple(violation for violation in trial.violations if violation.symptom == symptom)
                 if same:
-                    finding = Finding(self.subject, item.law, trial, same, replayed, item.examples)
+                    finding = replace(item, subject=self.subject, trial=trial, violations=same, replayed=replayed)
                     self.outcomes[item.law].findings.append(finding)
                     confirmed = True
         return confirmed
@@ -563,46 +581,46 @@ class BoundarySearch:
 #: What was drawn already, by boundary, seed and round: of which subject, and how many were asked for.
 _DRAWN: dict[tuple[str, int, int], tuple[Subject, int, list[Drawn]]] = {}
 
-#: Rounds of it that are kept, some 100 kB each.
-_REMEMBERED = 200
+#: Rounds of it that are kept, 100 kB each at most: more than all targets have boundaries.
+_REMEMBERED = 600
 
 
 def drawn_scenarios(subject: Subject, seed: int, round_: int, count: int) -> list[Drawn]:
-    """The first scenarios of a round; fewer where no more are to be had. Whoever asks for the same again (the other
-    side of a comparison, the next pull request) has them at once."""
+    """Give the first scenarios of a round; fewer where no more are to be had. Whoever asks for the same again (the
+    other side of a comparison, the next pull request) has them at once."""
     key = subject.name, seed, round_
-    known = _DRAWN.get(key)
-    if known is not None and known[1] >= count and known[0] == subject:
-        return known[2][:count]
-    found: list[Drawn] = []
+    memo = _DRAWN.get(key)
+    if memo is not None and memo[1] >= count and memo[0] == subject:
+        return memo[2][:count]
+    scenarios: list[Drawn] = []
 
     def body(drawn: Drawn) -> None:
-        if len(found) == count:
+        if len(scenarios) == count:
             raise _StopRound
-        found.append(drawn)
+        scenarios.append(drawn)
 
     _hypothesis(subject, seed, round_, body, False)
     if len(_DRAWN) >= _REMEMBERED:
         _DRAWN.clear()
-    _DRAWN[key] = subject, count, found
-    return found[:]
+    _DRAWN[key] = subject, count, scenarios
+    return scenarios[:]
 
 
 def glimpses(subject: Subject, seed: int, laws: Sequence[Law]) -> list[Plan]:
-    """More scenarios, for the laws that look at one call, at a tenth of what it costs to let all look: one for each
-    choice of each input (a few that are drawn leave most out, and a branch that nobody enters keeps every law), and at
-    least :data:`GLIMPSES`."""
+    """Give more scenarios, for the laws that look at one call, at a tenth of what it costs to let all look: one for
+    each choice of each input (a few that are drawn leave most out, and a branch that nobody enters keeps every law),
+    and at least :data:`GLIMPSES`."""
     contract, alone = subject.contract, [law for law in laws if law.vary is None]
     choices = [(item, choice) for item in contract.inputs if not item.dialect for choice in item.choices]
     plans: list[Plan] = []
     for place in range(max(GLIMPSES, len(choices)) if alone else 0):
-        chosen, choice = choices[place] if place < len(choices) else (None, None)
-        kept = tuple(replace(item, choices=(choice,)) if item is chosen else item for item in contract.inputs)
+        varied, choice = choices[place] if place < len(choices) else (None, None)
+        inputs_ = tuple(replace(item, choices=(choice,)) if item is varied else item for item in contract.inputs)
         inputs: Inputs = {}
-        for attempt in range(4 if chosen else 1):
+        for attempt in range(4 if varied else 1):
             data = hashlib.shake_256(f"{seed} {subject.name} {place} {attempt}".encode()).digest(_CHOICES)
             with contextlib.suppress(DoesNotApply):
-                inputs = draw(replace(contract, inputs=kept), subject.binding, Choices(data))
+                inputs = draw(replace(contract, inputs=inputs_), subject.binding, Choices(data))
             if inputs and _telling(contract, inputs):
                 break
         plans += [(law, {"": inputs}) for law in alone if inputs]
@@ -610,19 +628,14 @@ def glimpses(subject: Subject, seed: int, laws: Sequence[Law]) -> list[Plan]:
 
 
 def _telling(contract: Contract, inputs: Inputs) -> bool:
-    """Whether a scenario may show what a choice does: one row, or one of which nothing counts, may not."""
+    """Say whether a scenario may show what a choice does: one row, or one of which nothing counts, may not."""
     mask = inputs.get(contract.mask)
     rows = [value.shape[0] for value in inputs.values() if isinstance(value, Tensor) and value.shape]
     return max(rows, default=2) > 1 and not (isinstance(mask, Tensor) and (mask.array() == 0).all(axis=-1).any())
 
 
 def _hypothesis(
-    subject: Subject,
-    seed: int,
-    round_: int,
-    body: Callable[[Drawn], None],
-    shrink: bool,
-    whole: Inputs | None = None,
+    subject: Subject, seed: int, round_: int, body: Callable[[Drawn], None], shrink: bool, whole: Inputs | None = None
 ) -> None:
     from sentinel.search import drawing
 
@@ -631,30 +644,26 @@ def _hypothesis(
             return part(subject.contract, whole, choose)
         return draw(subject.contract, subject.binding, choose)
 
-    def look(inputs: Inputs, choices: bytes) -> None:
-        body(Drawn(subject, inputs, choices))
-
-    number = _number(seed, subject.name, round_)
-    drawing.run(make, look, number, ROUND, shrink, CHOICES, (_BrokenError, _StopRound))
+    digest = hashlib.sha256(f"{seed} {subject.name} {round_}".encode()).digest()
+    number, ends = int.from_bytes(digest[:8], "big"), (_BrokenError, _StopRound)
+    drawing.run(
+        make, lambda inputs, choices: body(Drawn(subject, inputs, choices)), number, ROUND, shrink, CHOICES, ends
+    )
 
 
 def _without(subject: Subject, names: Collection[str]) -> Subject | None:
     contract = subject.contract
-    kept = tuple(_undrawn(item) if item.name in names else item for item in contract.inputs)
-    return None if kept == contract.inputs else replace(subject, contract=replace(contract, inputs=kept))
+    inputs = tuple(_undrawn(item) if item.name in names else item for item in contract.inputs)
+    return None if inputs == contract.inputs else replace(subject, contract=replace(contract, inputs=inputs))
 
 
 def _undrawn(item: Input) -> Input:
-    """An input that is left out; as it was where its contract does not say what leaving it out means."""
+    """Give an input that is left out; as it was where its contract does not say what leaving it out means."""
     return replace(item, domain="", choices=(), knob=False) if item.default is None else item
 
 
-def _number(seed: int, boundary: str, round_: int) -> int:
-    return int.from_bytes(hashlib.sha256(f"{seed} {boundary} {round_}".encode()).digest()[:8], "big")
-
-
 def _size(variants: Mapping[str, Inputs]) -> int:
-    """How big a scenario is to read: the bytes of all its tensors."""
+    """Say how big a scenario is to read: the bytes of all its tensors."""
     return sum(
         len(value.data) if isinstance(value, Tensor) else 1 for inputs in variants.values() for value in inputs.values()
     )

@@ -16,7 +16,7 @@ from sentinel.targets.checkout import Checkout
 
 
 @dataclass(frozen=True)
-class Omitted:
+class Omission:
     """A boundary, or a law of it, that is not searched, with the reason."""
 
     boundary: str
@@ -26,15 +26,15 @@ class Omitted:
 
 def subjects(
     catalog: Catalog, target: str, boundaries: Sequence[str] = (), checkout: Checkout | None = None
-) -> tuple[list[Subject], list[Omitted]]:
-    """The boundaries of a target, each with the laws it must keep, in the adapter's order; and what is left out.
+) -> tuple[list[Subject], list[Omission]]:
+    """Give the boundaries of a target, each with the laws it must keep, in the adapter's order; and what is left out.
 
     :param boundaries: globs over dotted paths (or their last part); empty for all.
     :param checkout: of which revision: with what that one registers.
     """
     adapter = catalog.adapters[target]
-    found: list[Subject] = []
-    omitted: list[Omitted] = []
+    boundary_subjects: list[Subject] = []
+    omitted: list[Omission] = []
     bindings = adapter.target.bindings
     members = registered(adapter.target, checkout) if checkout is not None else []
     first = {binding.boundary: binding.contract for binding in reversed([*bindings, *members])}
@@ -45,7 +45,7 @@ def subjects(
         try:
             narrow = narrowed(contract, binding)
         except NotSearchable as error:
-            omitted.append(Omitted(binding.boundary, "", str(error)))
+            omitted.append(Omission(binding.boundary, "", str(error)))
             continue
         for name in contract.laws:
             if name not in catalog.laws:
@@ -59,16 +59,16 @@ def subjects(
         laws = []
         for law in of_contract:
             if law.needs_oracle and contract.oracle is None and not law.oracle_optional:
-                omitted.append(Omitted(binding.boundary, law.name, f"the contract {contract.name} has no oracle"))
+                omitted.append(Omission(binding.boundary, law.name, f"the contract {contract.name} has no oracle"))
             else:
                 laws.append(law)
         if laws:
             plain = first[binding.boundary] == binding.contract
             name = binding.boundary if plain else f"{binding.boundary}({binding.contract})"
-            found.append(Subject(binding, narrow, tuple(laws), str(adapter.file), name))
+            boundary_subjects.append(Subject(binding, narrow, tuple(laws), str(adapter.file), name))
         elif not contract.laws:
-            omitted.append(Omitted(binding.boundary, "", f"the contract {contract.name} has no laws"))
-    return found, omitted
+            omitted.append(Omission(binding.boundary, "", f"the contract {contract.name} has no laws"))
+    return boundary_subjects, omitted
 
 
 def matches(binding: Binding, globs: Sequence[str]) -> bool:
@@ -76,5 +76,5 @@ def matches(binding: Binding, globs: Sequence[str]) -> bool:
 
 
 def any_of(name: str, globs: Sequence[str]) -> bool:
-    """Whether a name matches one of the globs; everything does where there are none."""
+    """Say whether a name matches one of the globs; everything does where there are none."""
     return not globs or any(fnmatchcase(name, glob) for glob in globs)

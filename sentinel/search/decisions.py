@@ -14,7 +14,7 @@ from sentinel.contracts.contract import Inputs
 from sentinel.deciding.law_session import Subject, Trial, Undecidable
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.outcomes import Comparison, Decision, Failure, Kind, Measurement, Verdict, VerdictName
-from sentinel.deciding.proof import NotProvenError, failed, prove, stands
+from sentinel.deciding.proof import NotProvenError, failure_of, prove, stands
 from sentinel.deciding.verdicts import UNAVAILABLE, of_failure
 from sentinel.laws.law import Law
 from sentinel.recipes import Recipe
@@ -28,11 +28,11 @@ from sentinel.values.literals import typed
 def of_outcome(
     open_target: OpenTarget, subject: Subject, law: Law, outcome: LawOutcome, tried: int, seed: int
 ) -> Decision:
-    """The decision about one law at one boundary after a search."""
+    """Give the decision about one law at one boundary after a search."""
     searched = f"{tried} scenarios of seed {seed}, {outcome.spoken} of them about this law"
     if outcome.findings:
         finding = outcome.findings[0]
-        violations = tuple(item for found in outcome.findings for item in found.violations if found is finding)
+        violations = tuple(item for each in outcome.findings for item in each.violations if each is finding)
         more = "".join(f"; also {other.symptom}: {other.violations[0].detail}" for other in outcome.findings[1:])
         comparisons = tuple(
             Comparison(item.key, item.observed, None, item.demanded, None, False, item.detail) for item in violations
@@ -46,15 +46,15 @@ def of_outcome(
         reason = f"a declared dialect no longer shows in {searched}: {stale[0].reason} ({stale[0].link})"
         return _decision(open_target, subject, law, Verdict("changed", reason), outcome.sample)
     if outcome.dialects:
-        meant = "; ".join(
+        reasons = "; ".join(
             f"{subject.binding.dialects[place].reason} ({subject.binding.dialects[place].link})"
             for place in outcome.dialects
         )
-        reason = f"the law holds but for a declared dialect, in {searched}: {meant}"
-        return _decision(open_target, subject, law, Verdict("fixed", reason), outcome.sample or outcome.told)
+        reason = f"the law holds but for a declared dialect, in {searched}: {reasons}"
+        return _decision(open_target, subject, law, Verdict("fixed", reason), outcome.sample or outcome.unbroken)
     if outcome.spoken:
         reason = f"the law holds in {searched}: {law.statement}"
-        return _decision(open_target, subject, law, Verdict("fixed", reason), outcome.sample or outcome.told)
+        return _decision(open_target, subject, law, Verdict("fixed", reason), outcome.sample or outcome.unbroken)
     kinds: Counter[Kind | Literal[""]] = Counter()
     for why, count in outcome.refused.items():
         kinds[outcome.kinds[why]] += count
@@ -78,22 +78,22 @@ def of_outcome(
 
 
 def of_undecidable(open_target: OpenTarget, subject: Subject, law: Law, error: Undecidable) -> Decision:
-    """The decision where the boundary cannot be called at this ref."""
-    told, binding = error.failure, subject.binding
-    if told.kind == "drift" and told.provenance is None:  # looked for and not found, it says
-        told = replace(told, kind="not-in-this-version")
+    """Give the decision where the boundary cannot be called at this ref."""
+    cause, binding = error.failure, subject.binding
+    if cause.kind == "drift" and cause.provenance is None:  # looked for and not found, it says
+        cause = replace(cause, kind="not-in-this-version")
     try:
         checkout, sources = open_target.checkout, open_target.sources
         needed = (*binding.requires, *binding.imports)
-        gone = [path for path in needed if not any(stands(name, checkout, sources) for name in binding.names(path))]
-        failure = failed(told, checkout, sources, gone, binding.paths)
+        absent = [path for path in needed if not any(stands(name, checkout, sources) for name in binding.names(path))]
+        failure = failure_of(cause, checkout, sources, absent, binding.paths)
     except NotProvenError as unproven:
         failure = Failure("drift", str(unproven))
     return replace(_decision(open_target, subject, law, of_failure(failure), None), failure=failure)
 
 
 def of_absence(target: str, ref: Ref, subject: Subject, law: Law, failure: Failure, adapter: str = "") -> Decision:
-    """The decision where the ref itself cannot be had."""
+    """Give the decision where the ref itself cannot be had."""
     recipe = _recipe(target, subject, law, {"": {}}, {})
     return Decision(
         recipe, ref, of_failure(failure), failure=failure, law=law.name, adapter=adapter, subject=subject.name
@@ -105,7 +105,7 @@ CHANCES = 200
 
 
 def stale_dialects(subject: Subject, law: Law, outcome: LawOutcome, chances: int = CHANCES) -> list[Dialect]:
-    """Declared dialects that had their chances to show, and did not."""
+    """Give the declared dialects that had their chances to show, and did not."""
     return [
         dialect
         for place, dialect in enumerate(subject.binding.dialects)
@@ -131,14 +131,14 @@ def _decision(
         name = bug_id(open_target.target, subject.boundary, law.name)
         document = recipe_document(subject, law, variants, violations, open_target.target, open_target.checkout, name)
     measurement, failure = None, None
-    told = trial.answer if trial is not None else None
-    if trial is not None and trial.case is not None and told is not None and told.provenance is not None:
+    answer = trial.answer if trial is not None else None
+    if trial is not None and trial.case is not None and answer is not None and answer.provenance is not None:
         try:
             measurement = Measurement(
                 {name: dict(values) for name, values in trial.case.observation.items()},
-                prove(told.provenance, open_target.checkout, open_target.sources),
-                told.ghosts,
-                told.stand_ins,
+                prove(answer.provenance, open_target.checkout, open_target.sources),
+                answer.ghosts,
+                answer.stand_ins,
                 trial.case.oracle,
             )
         except NotProvenError as error:

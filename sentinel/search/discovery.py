@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from sentinel.deciding.runner import Job, Runner
 from sentinel.laws.law import Law
 from sentinel.recipes import Recipe
 from sentinel.search.boundary_search import EXAMPLE_CHOICES, BoundarySearch, Drawn, Finding
-from sentinel.search.checks import Omitted
+from sentinel.search.checks import Omission
 from sentinel.search.decisions import stale_dialects
 from sentinel.targets import Dialect, Target
 from sentinel.values.literals import Tensor, plain
@@ -32,46 +33,6 @@ TURN = 20
 SHRINKING = 1000
 
 
-@dataclass(frozen=True)
-class Discovered:
-    """A finding, with what is known of it.
-
-    :ivar known_as: the recipes that explain it; None where nobody has asked.
-    :ivar also: other boundaries that break the same law in the same way because they call this one.
-    :ivar laws: other laws that the boundary breaks for the same reason: one scenario shows both.
-    """
-
-    finding: Finding
-    known_as: tuple[str, ...] | None = None
-    also: tuple[str, ...] = ()
-    laws: tuple[str, ...] = ()
-
-
-@dataclass
-class Progress:
-    """Where a discovery stands; what it says is complete whenever it is stopped.
-
-    :ivar tried: scenarios so far; ``--examples`` of a run that repeats this one.
-    :ivar stopped: whether it was interrupted.
-    """
-
-    tried: int = 0
-    stopped: bool = False
-    findings: list[Finding] = field(default_factory=list)
-    searches: list[BoundarySearch] = field(default_factory=list)
-    not_searched: list[Omitted] = field(default_factory=list)
-
-    @property
-    def stale(self) -> list[tuple[Subject, Dialect]]:
-        """Declared dialects that had their chance to show, and did not."""
-        return [
-            (search.subject, dialect)
-            for search in self.searches
-            for law, outcome in search.outcomes.items()
-            for dialect in stale_dialects(search.subject, law, outcome)
-        ]
-
-
 class Memory:
     """Failing scenarios of earlier runs, in a Hypothesis database below ``SENTINEL_HOME``."""
 
@@ -81,15 +42,15 @@ class Memory:
         self._database = DirectoryBasedExampleDatabase(folder)
 
     def of(self, target: str, subject: Subject, law: Law) -> list[dict[str, Inputs]]:
-        found = []
+        scenarios = []
         for saved in self._database.fetch(_key(target, subject, law)):
             try:
                 variants = protocol.decode(saved)
             except protocol.ProtocolError:
                 continue
             if isinstance(variants, dict) and all(isinstance(inputs, dict) for inputs in variants.values()):
-                found.append(variants)
-        return found
+                scenarios.append(variants)
+        return scenarios
 
     def keep(self, target: str, finding: Finding) -> None:
         key = _key(target, finding.subject, finding.law)
@@ -104,9 +65,11 @@ def _key(target: str, subject: Subject, law: Law) -> bytes:
 
 
 class Discovery:
-    """:param found: called with each finding as it comes.
-    :param tell: called with one line about where the search stands.
-    :param interval: seconds between such lines.
+    """A search of some boundaries; what it says is complete whenever it is stopped.
+
+    :ivar tried: scenarios so far; ``--examples`` of a run that repeats this one.
+    :ivar stopped: whether it was interrupted.
+    :param found: called with each finding as it comes.
     :param memory: earlier runs' failing scenarios, tried first; None to go by the seed alone.
     """
 
@@ -117,24 +80,32 @@ class Discovery:
         laws: Callable[[Law], bool],
         seed: int,
         memory: Memory | None = None,
-        found: Callable[[Finding], None] = lambda finding: None,
+        on_finding: Callable[[Finding], None] = lambda finding: None,
         tell: Callable[[str], None] = lambda line: None,
         interval: float = 0.2,
     ) -> None:
-        self._told, self._interval = 0.0, interval
-        self._open_target, self._memory, self._found, self._tell = open_target, memory, found, tell
-        self.progress = Progress()
-        for subject in subjects:
-            wanted = [law for law in subject.laws if laws(law)]
-            if wanted:
-                self.progress.searches.append(BoundarySearch(open_target.law_session, subject, seed, wanted, SHRINKING))
+        self._reported, self._interval = 0.0, interval
+        self._open_target, self._memory, self._on_finding, self._tell = open_target, memory, on_finding, tell
+        self.tried, self.stopped = 0, False
+        self.findings: list[Finding] = []
+        self.not_searched: list[Omission] = []
+        pairs = [(subject, [law for law in subject.laws if laws(law)]) for subject in subjects]
+        self.searches = [
+            BoundarySearch(open_target.law_session, subject, seed, some, SHRINKING) for subject, some in pairs if some
+        ]
 
-    def run(self, examples: int | None = None, seconds: float | None = None) -> Progress:
-        """Search until so many scenarios were tried, or the time is up.
+    @property
+    def stale(self) -> list[tuple[Subject, Dialect]]:
+        """Declared dialects that had their chance to show, and did not."""
+        return [
+            (search.subject, dialect)
+            for search in self.searches
+            for law, outcome in search.outcomes.items()
+            for dialect in stale_dialects(search.subject, law, outcome)
+        ]
 
-        Interrupted, it returns what it has.
-        """
-        progress = self.progress
+    def run(self, examples: int | None = None, seconds: float | None = None) -> None:
+        """Search until so many scenarios were tried, or the time is up, or it is interrupted."""
         began = time.monotonic()
 
         def over() -> bool:
@@ -142,43 +113,42 @@ class Discovery:
 
         try:
             self._replay()
-            going = list(progress.searches)
-            while going and not over() and (examples is None or progress.tried < examples):
+            going = list(self.searches)
+            while going and not over() and (examples is None or self.tried < examples):
                 for search in list(going):
-                    left = TURN if examples is None else min(TURN, examples - progress.tried)
+                    left = TURN if examples is None else min(TURN, examples - self.tried)
                     if left <= 0 or over():
                         break
                     if not self._turn(search, left, over, began):
                         going.remove(search)
         except KeyboardInterrupt:
-            progress.stopped = True
+            self.stopped = True
             self._collect()  # what the boundary under search has shown so far
-        for search in list(progress.searches):
-            reason = search.undecided
-            if reason:
-                progress.searches.remove(search)
-                progress.not_searched.append(Omitted(search.subject.boundary, "", reason))
-        return progress
+        for search in [each for each in self.searches if each.undecided]:
+            self._leave(search, search.undecided)
+
+    def _leave(self, search: BoundarySearch, reason: str) -> None:
+        self.searches.remove(search)
+        self.not_searched.append(Omission(search.subject.boundary, "", reason))
 
     def _turn(self, search: BoundarySearch, count: int, over: Callable[[], bool], began: float) -> bool:
-        """One boundary's turn; whether it is worth another."""
-        progress, before = self.progress, search.tried
+        """Give one boundary's turn; whether it is worth another."""
+        before = search.tried
 
         def tick() -> None:
-            progress.tried += 1
-            if time.monotonic() - self._told >= self._interval:
-                self._told = time.monotonic()
-                rate = progress.tried / max(time.monotonic() - began, 1e-9)
+            self.tried += 1
+            now = time.monotonic()
+            if now - self._reported >= self._interval:
+                self._reported = now
+                rate = self.tried / max(now - began, 1e-9)
                 self._tell(
-                    f"{progress.tried} tried, {rate:.0f} a second, {len(progress.findings)} found; "
-                    f"at {search.subject.boundary}"
+                    f"{self.tried} tried, {rate:.0f} a second, {len(self.findings)} found; at {search.subject.boundary}"
                 )
 
         try:
             search.run(count, tick=tick, enough=over)
         except Undecidable as error:
-            progress.not_searched.append(Omitted(search.subject.boundary, "", str(error)))
-            progress.searches.remove(search)
+            self._leave(search, str(error))
             return False
         self._collect()
         return search.tried > before
@@ -186,7 +156,7 @@ class Discovery:
     def _replay(self) -> None:
         if self._memory is None:
             return
-        for search in list(self.progress.searches):
+        for search in self.searches:
             for law in search.outcomes:
                 for variants in self._memory.of(self._open_target.target, search.subject, law):
                     try:
@@ -197,19 +167,19 @@ class Discovery:
         self._collect()
 
     def _collect(self) -> None:
-        known = {id(finding) for finding in self.progress.findings}
-        for search in self.progress.searches:
+        reported = {id(finding) for finding in self.findings}
+        for search in self.searches:
             for outcome in search.outcomes.values():
                 for finding in outcome.findings:
-                    if id(finding) not in known:
-                        self.progress.findings.append(finding)
+                    if id(finding) not in reported:
+                        self.findings.append(finding)
                         if self._memory is not None:
                             self._memory.keep(self._open_target.target, finding)
-                        self._found(finding)
+                        self._on_finding(finding)
 
 
-def grouped(findings: Sequence[Finding], law_session: LawSession | None = None) -> list[Discovered]:
-    """One root cause, one finding.
+def grouped(findings: Sequence[Finding], law_session: LawSession | None = None) -> list[Finding]:
+    """Give one root cause, one finding.
 
     A boundary that breaks a law because it calls another one that breaks it in the same way is named beside that one.
     A law that is broken by the very scenario that breaks another law at the same boundary, in the same way, is named
@@ -218,33 +188,25 @@ def grouped(findings: Sequence[Finding], law_session: LawSession | None = None) 
     :param law_session: where scenarios are tried; None: laws are not grouped.
     """
     roots: list[Finding] = []
-    also: dict[int, list[str]] = {}
-    laws: dict[int, list[str]] = {}
+    also: dict[int, dict[str, None]] = defaultdict(dict)
+    laws: dict[int, dict[str, None]] = defaultdict(dict)
     for finding in findings:
         root = next((item for item in findings if _explains(item, finding)), None)
         # Two that call each other explain each other; the first of them stands.
         if root is None or (_explains(finding, root) and findings.index(finding) < findings.index(root)):
             roots.append(finding)
         else:
-            also.setdefault(id(root), []).append(finding.subject.boundary)
+            also[id(root)][finding.subject.boundary] = None
     first: list[Finding] = []
     for finding in sorted(roots, key=lambda item: item.subject.laws.index(item.law)):
-        same = next(
-            (item for item in first if law_session is not None and _one_cause(law_session, item, finding)), None
-        )
-        if same is None:
+        same = (item for item in first if law_session is not None and _one_cause(law_session, item, finding))
+        cause = next(same, None)
+        if cause is None:
             first.append(finding)
         else:
-            laws.setdefault(id(same), []).append(finding.law.name)
+            laws[id(cause)][finding.law.name] = None
     first.sort(key=findings.index)
-    return [
-        Discovered(
-            finding,
-            also=tuple(dict.fromkeys(also.get(id(finding), ()))),
-            laws=tuple(dict.fromkeys(laws.get(id(finding), ()))),
-        )
-        for finding in first
-    ]
+    return [replace(each, also=tuple(also[id(each)]), laws=tuple(laws[id(each)])) for each in first]
 
 
 def _one_cause(law_session: LawSession, one: Finding, other: Finding) -> bool:
@@ -255,7 +217,7 @@ def _one_cause(law_session: LawSession, one: Finding, other: Finding) -> bool:
 
 
 def _shows(law_session: LawSession, law: Law, finding: Finding) -> bool:
-    """Whether the scenario of a finding breaks another law too, in the same way."""
+    """Say whether the scenario of a finding breaks another law too, in the same way."""
     subject, inputs = finding.subject, next(iter(finding.trial.variants.values()))
     for choices in EXAMPLE_CHOICES:
         variants = Drawn(subject, inputs, choices).variants(law)
@@ -281,14 +243,12 @@ def recognised(
     runner: Runner,
     target: Target,
     open_target: OpenTarget,
-    found: Sequence[Discovered],
+    findings: Sequence[Finding],
     recipes: Sequence[Recipe],
     subjects: Sequence[Subject] = (),
-) -> Iterator[Discovered]:
-    """The findings, one after the other, with the recipes that explain them: same law, the boundary is the recipe's or
-    calls it, and the recipe's bug is there at this ref.
-
-    :param subjects: the boundaries of the target, where scenarios of recipes are tried.
+) -> Iterator[Finding]:
+    """Give the findings, one after the other, with the recipes that explain them: same law, the boundary is the
+    recipe's or calls it, and the recipe's bug is there at this ref.
     """
     decided: dict[str, str] = {}
 
@@ -298,7 +258,7 @@ def recognised(
         return decided[recipe.bug_id]
 
     def shown_by(recipe: Recipe) -> Iterator[Finding]:
-        """What the recipe's own scenario shows at its boundary: a search that draws its own never met it."""
+        """Give what the recipe's own scenario shows at its boundary: a search that draws its own never met it."""
         for subject in subjects:
             laws = [law for law in subject.laws if law.name == recipe.invariant]
             if laws and recipe.contract == subject.contract.name and recipe.boundary in subject.binding.paths:
@@ -307,24 +267,20 @@ def recognised(
                     search.try_recipes([recipe])
                 yield from search.outcomes[laws[0]].findings
 
-    for item in list(found):
-        beside = [other.finding for other in found if other.finding.subject.name == item.finding.subject.name]
-        known = tuple(
+    for finding in list(findings):
+        beside = [other for other in findings if other.subject.name == finding.subject.name]
+        known_as = tuple(
             recipe.bug_id
             for recipe in recipes
-            if is_about(recipe, item.finding, target, item.laws)
-            and is_there(recipe, verdict(recipe), chain(beside, shown_by(recipe)))
+            if is_about(recipe, finding, target) and is_there(recipe, verdict(recipe), chain(beside, shown_by(recipe)))
         )
-        yield replace(item, known_as=known)
+        yield replace(finding, known_as=known_as)
 
 
 def is_there(recipe: Recipe, verdict: str, findings: Iterable[Finding]) -> bool:
-    """Whether a recipe's bug is there: its values are, or its very scenario breaks its law, in other numbers. Numbers
-    move with whatever else a version does otherwise, and the recipe's boundary, or an option that one of its variants
-    sets, may not be in this version.
-
-    :param verdict: the recipe's at this ref.
-    :param findings: those at its boundary, at this ref.
+    """Say whether a recipe's bug is there: its values are, or its very scenario breaks its law, in other numbers.
+    Numbers move with whatever else a version does otherwise, and the recipe's boundary, or an option that one of its
+    variants sets, may not be in this version.
     """
     return verdict == "reproduced" or (
         verdict != "fixed"
@@ -332,18 +288,16 @@ def is_there(recipe: Recipe, verdict: str, findings: Iterable[Finding]) -> bool:
     )
 
 
-def is_about(recipe: Recipe, finding: Finding, target: Target, laws: Sequence[str] = ()) -> bool:
-    """Whether a finding is the recipe's scenario, or the recipe is of the finding's law, and of its boundary, of the
-    twin that it was compared with, or of a function that ran when the law broke, whatever it was called then. A bug
+def is_about(recipe: Recipe, finding: Finding, target: Target) -> bool:
+    """Say whether a finding is the recipe's scenario, or the recipe is of the finding's law, and of its boundary, of
+    the twin that it was compared with, or of a function that ran when the law broke, whatever it was called then. A bug
     whose wrong values are all NaN or infinite explains a wrong number only where its scenario shows it.
-
-    :param laws: other laws that are broken for the same reason.
     """
     if recipe.target != target.name:
         return False
     if finding.examples[:1] == (recipe.bug_id,):
         return True
-    if {finding.law.name, *laws}.isdisjoint(recipe.laws):
+    if {finding.law.name, *finding.laws}.isdisjoint(recipe.laws):
         return False
     if finding.symptom == "value" and recipe.bug_id not in finding.examples and _makes_no_wrong_number(recipe):
         return False
@@ -352,34 +306,34 @@ def is_about(recipe: Recipe, finding: Finding, target: Target, laws: Sequence[st
     binding = finding.subject.binding
     ran = finding.trial.answer.functions if finding.trial.answer else ()
     places = {*binding.paths, *(binding.twins if finding.law.twin else ()), *ran}
-    named = [item for item in target.bindings if item.contract == recipe.contract and recipe.boundary in item.paths]
-    return recipe.boundary in places or any(not places.isdisjoint(item.paths) for item in named)
+    bindings = [item for item in target.bindings if item.contract == recipe.contract and recipe.boundary in item.paths]
+    return recipe.boundary in places or any(not places.isdisjoint(item.paths) for item in bindings)
 
 
 def _wrong_keys(recipe: Recipe) -> set[str]:
-    """The keys of which a recipe says that they come out wrong."""
+    """Give the keys of which a recipe says that they come out wrong."""
     right = {key: plain(expected.value) for key, expected in recipe.expected_fixed.items()}
     wrong = {key: plain(expected.value) for key, expected in recipe.expected_unpatched.items()}
     return {key.rpartition(".")[2] for key, value in wrong.items() if value != right.get(key)}
 
 
 def _makes_no_wrong_number(recipe: Recipe) -> bool:
-    """Whether all that a recipe says to come out wrong is NaN or infinite."""
+    """Say whether all that a recipe says to come out wrong is NaN or infinite."""
     wrong = []
     for key, expected in recipe.expected_unpatched.items():
         right = recipe.expected_fixed.get(key)
         try:
-            found, wanted = (_array(side.value) for side in (expected, right or expected))
+            actual, expected_ = (_array(side.value) for side in (expected, right or expected))
         except (TypeError, ValueError):  # text, nothing, or rows of several lengths
             return False
-        if right is None or found.shape != wanted.shape:
+        if right is None or actual.shape != expected_.shape:
             return False
-        wrong.append(found[~np.isclose(found, wanted, equal_nan=True)])
+        wrong.append(actual[~np.isclose(actual, expected_, equal_nan=True)])
     return any(map(len, wrong)) and not any(np.isfinite(values).any() for values in wrong)
 
 
 def _array(value: Any) -> Any:
-    found = value.array() if isinstance(value, Tensor) else np.asarray(value)
-    if found.dtype.kind not in "bfiu":
-        raise TypeError(found.dtype)
-    return found.astype(np.float64)
+    array = value.array() if isinstance(value, Tensor) else np.asarray(value)
+    if array.dtype.kind not in "bfiu":
+        raise TypeError(array.dtype)
+    return array.astype(np.float64)

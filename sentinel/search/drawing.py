@@ -28,7 +28,8 @@ def run(
     size: int,
     ends: Sequence[type[BaseException]],
 ) -> None:
-    """One Hypothesis run: ``body`` is given what ``make`` makes, each time with as many bytes for laws to choose with.
+    """Give one Hypothesis run: ``body`` is given what ``make`` makes, each time with as many bytes for laws to choose
+    with.
 
     :param make: what it refuses by :class:`DoesNotApply` is drawn again.
     :param shrink: whether what raises is drawn smaller.
@@ -62,10 +63,7 @@ def run(
 
 
 class Draws:
-    """A :class:`~sentinel.contracts.contract.Choose` that draws from Hypothesis.
-
-    :param draw: Hypothesis' draw function of a composite strategy.
-    """
+    """A :class:`~sentinel.contracts.contract.Choose` that draws from Hypothesis."""
 
     def __init__(self, draw: Callable[[st.SearchStrategy[Any]], Any]) -> None:
         self._draw = draw
@@ -89,7 +87,7 @@ class Draws:
 
 
 def choices(draw: Callable[[st.SearchStrategy[Any]], Any], size: int) -> bytes:
-    """Bytes for a :class:`~sentinel.contracts.choices.Choices`."""
+    """Give bytes for a :class:`~sentinel.contracts.choices.Choices`."""
     return bytes(draw(_bytes(size)))
 
 

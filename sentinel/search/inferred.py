@@ -17,7 +17,7 @@ from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, wide
 from sentinel.laws.agreement import same
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.search.automatic import filled, laid_out, with_keys
-from sentinel.search.boundary_search import Drawn, drawn_scenarios
+from sentinel.search.boundary_search import drawn_scenarios
 from sentinel.values.literals import Tensor
 from sentinel.worker import protocol
 
@@ -52,7 +52,6 @@ class Broken:
     """A law that a function no longer keeps, or an answer that is another one.
 
     :ivar law: None where its numbers alone are others.
-    :ivar key: of the answer.
     :ivar kept: scenarios in which the law held at the earlier revision.
     """
 
@@ -70,13 +69,15 @@ class Broken:
 
 @dataclass
 class Outcome:
-    """What two revisions of one function did.
+    """What two revisions of one function, that no adapter binds, did.
 
+    :ivar path: its dotted path; :ivar why: why it could not be compared.
     :ivar answered: scenarios that both answered; :ivar refused: why others were not, and how often.
     :ivar held: law -> scenarios about which it had something to say at the earlier one, where no number broke it.
     """
 
-    subject: Subject
+    path: str
+    why: str = ""
     answered: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     held: dict[str, int] = field(default_factory=dict)
@@ -84,7 +85,7 @@ class Outcome:
 
 
 def answers(session: LawSession, subject: Subject, seed: int = 0, count: int = _FIRST) -> tuple[list[Trial], str]:
-    """The first scenarios that a function answers; and why it answers none, where that is so."""
+    """Give the first scenarios that a function answers; and why it answers none, where that is so."""
     trials, refused = [], Counter[str]()
     for drawn in drawn_scenarios(subject, seed, 0, count):
         [trial] = session.try_(subject, [(ANSWERS, {"": drawn.inputs})], describe=True)
@@ -99,12 +100,12 @@ def answers(session: LawSession, subject: Subject, seed: int = 0, count: int = _
 
 
 def ran_by(trials: Sequence[Trial]) -> set[str]:
-    """The target's functions that ran when these were tried."""
+    """Give the target's functions that ran when these were tried."""
     return {path for trial in trials if trial.answer is not None for path in trial.answer.functions}
 
 
 def ready(session: LawSession, subject: Subject, seed: int = 0) -> tuple[Subject | None, str, set[str]]:
-    """The subject as the function answers it, with the keys of its answers: its mask as integers, flags or floats,
+    """Give the subject as the function answers it, with the keys of its answers: its mask as integers, flags or floats,
     whichever it takes first, and its tensors as rows, the first row, rows one after the other, or each row as long as
     it is; where it answers none of these, on an object that is filled before. Or why it answers none. And what ran.
 
@@ -116,10 +117,10 @@ def ready(session: LawSession, subject: Subject, seed: int = 0) -> tuple[Subject
         for dtype in ("int64", "bool", "float32"):
             inputs = [replace(item, dtype=dtype) if item.domain == "mask" else item for item in laid.contract.inputs]
             tried = replace(laid, contract=replace(laid.contract, inputs=tuple(inputs)))
-            found, refused = answers(session, tried, seed)
-            if found:
-                cases = [trial.case for trial in found if trial.case is not None]
-                return with_keys(tried, [(case.inputs[""], case.observation[""]) for case in cases]), "", ran_by(found)
+            trials, refused = answers(session, tried, seed)
+            if trials:
+                cases = [trial.case for trial in trials if trial.case is not None]
+                return with_keys(tried, [(case.inputs[""], case.observation[""]) for case in cases]), "", ran_by(trials)
             why = why or refused
             if not subject.contract.mask or not _OF_DTYPE.search(refused):
                 break
@@ -129,14 +130,14 @@ def ready(session: LawSession, subject: Subject, seed: int = 0) -> tuple[Subject
         elif laid is subject and _OF_SHAPE.search(refused):
             layouts.extend(laid_out(subject, "row", "packed", "nested"))
     again = filled(subject)
-    if again is not None and (found := answers(session, again, seed)[0]):
-        cases = [trial.case for trial in found if trial.case is not None]
-        return with_keys(again, [(case.inputs[""], case.observation[""]) for case in cases]), "", ran_by(found)
+    if again is not None and (trials := answers(session, again, seed)[0]):
+        cases = [trial.case for trial in trials if trial.case is not None]
+        return with_keys(again, [(case.inputs[""], case.observation[""]) for case in cases]), "", ran_by(trials)
     return None, why, set()
 
 
 def _says(value: Any) -> bool:
-    """Whether a part of an answer says something: a number, a text."""
+    """Say whether a part of an answer says something: a number, a text."""
     return isinstance(value, (bool, int, float, str)) or (isinstance(value, Tensor) and len(value.data) > 0)
 
 
@@ -146,88 +147,57 @@ def compared(then: LawSession, now: LawSession, subject: Subject, count: int, se
     :param then: where that one is called; ``now``: the later one.
     :raises Undecidable: where it cannot be called at all.
     """
-    made, why, _ = ready(then, subject, seed)
-    if made is None:
-        return Outcome(subject, refused=Counter([why]))
-    subject = made
-    outcome, sides = Outcome(subject), _Comparison(subject)
-    for drawn in drawn_scenarios(subject, seed, 0, count):
-        plans = _plans(subject, drawn)
-        pairs = list(zip(plans, then.try_(subject, plans), now.try_(subject, plans)))
-        _, one, two = pairs[0]
+    outcome = Outcome(subject.boundary)
+    ready_subject, why, _ = ready(then, subject, seed)
+    if ready_subject is None:
+        outcome.refused[why] += 1
+        return outcome
+    spoken = Counter[Law]()
+    broken_then: dict[Law, set[tuple[str, str]]] = defaultdict(set)
+    suspects: dict[tuple[Law | None, str, str], list[Broken]] = defaultdict(list)
+    for drawn in drawn_scenarios(ready_subject, seed, 0, count):
+        varied = ((law, drawn.variants(law)) for law in ready_subject.laws)
+        plans: list[Plan] = [(ANSWERS, {"": drawn.inputs})]
+        plans += [(law, variants) for law, variants in varied if not isinstance(variants, str)]
+        one, *before = then.try_(ready_subject, plans)
+        two, *after = now.try_(ready_subject, plans)
         if one.case is None or two.case is None:
             outcome.refused[one.refused or two.refused] += 1
             continue
         outcome.answered += 1
-        for (law, _), before, after in pairs[1:]:
-            sides.add(law, before, after)
-        sides.differ(one, two)
-    outcome.held = {law.name: spoken for law, spoken in sides.spoken.items() if not sides.wrong(law)}
-    outcome.broken = [item for item in sides.suspects() if _confirmed(then, now, item)]
+        for item in _differences(one, two):
+            suspects[None, _part(item), ""].append(Broken(ready_subject, None, _part(item), 0, one.variants, item))
+        for (law, variants), earlier, later in zip(plans[1:], before, after):
+            if earlier.case is None:
+                continue
+            spoken[law] += 1
+            broken_then[law] |= {(_part(item), item.symptom) for item in earlier.violations}
+            for item in later.violations if not earlier.violations else ():
+                broken = Broken(ready_subject, law, _part(item), 0, variants, item)
+                suspects[law, broken.key, item.symptom].append(broken)
+    # A NaN then is no number that broke the law.
+    wrong = {law for law, several in broken_then.items() if any(symptom == "value" for _, symptom in several)}
+    outcome.held = {law.name: times for law, times in spoken.items() if law not in wrong}
+    ordered = sorted(suspects.items(), key=lambda each: each[0][0] is None)  # numbers last
+    for (law_, key, symptom), several in ordered:
+        smallest = min(several, key=lambda broken: len(protocol.encode(dict(broken.variants))))
+        if law_ is not None:
+            if spoken[law_] < ENOUGH or (key, symptom) in broken_then[law_]:
+                continue
+            smallest = replace(smallest, kept=spoken[law_])
+        if _confirmed(then, now, smallest):
+            outcome.broken.append(smallest)
     return outcome
 
 
-def _plans(subject: Subject, drawn: Drawn) -> list[Plan]:
-    plans: list[Plan] = [(ANSWERS, {"": drawn.inputs})]
-    for law in subject.laws:
-        variants = replace(drawn, subject=subject).variants(law)
-        if not isinstance(variants, str):
-            plans.append((law, variants))
-    return plans
-
-
-class _Comparison:
-    """What the laws said of the two revisions."""
-
-    def __init__(self, subject: Subject) -> None:
-        self.subject = subject
-        self.spoken = Counter[Law]()
-        self.broken_then: dict[Law, set[tuple[str, str]]] = defaultdict(set)
-        self._now: dict[tuple[Law, str, str], list[Broken]] = defaultdict(list)
-        self._differences: list[Broken] = []
-
-    def add(self, law: Law, before: Trial, after: Trial) -> None:
-        if before.case is None:
-            return
-        self.spoken[law] += 1
-        self.broken_then[law] |= {(_part(item), item.symptom) for item in before.violations}
-        if not before.violations:
-            for item in after.violations:
-                found = Broken(self.subject, law, _part(item), 0, after.variants, item)
-                self._now[law, found.key, item.symptom].append(found)
-
-    def differ(self, one: Trial, two: Trial) -> None:
-        for item in _differences(one, two):
-            self._differences.append(Broken(self.subject, None, _part(item), 0, one.variants, item))
-
-    def wrong(self, law: Law) -> bool:
-        """Whether the earlier revision ever broke a law, by a wrong number and not by a NaN."""
-        return any(symptom == "value" for _, symptom in self.broken_then[law])
-
-    def suspects(self) -> list[Broken]:
-        """The smallest scenario of each law and key that was kept then, and of each key that differs."""
-        found = []
-        for (law, key, symptom), several in self._now.items():
-            if (key, symptom) not in self.broken_then[law] and self.spoken[law] >= ENOUGH:
-                found.append(replace(min(several, key=_size), kept=self.spoken[law]))
-        for key in dict.fromkeys(item.key for item in self._differences):
-            several = [item for item in self._differences if item.key == key]
-            found.append(min(several, key=_size))
-        return found
-
-
 def _part(violation: Violation) -> str:
-    """The part of the answer that a violation is about, whichever variant's."""
+    """Give the part of the answer that a violation is about, whichever variant's."""
     first, _, rest = violation.key.partition(".")
     return violation.key if first in ("answer", "gradient") or not rest else rest
 
 
-def _size(item: Broken) -> int:
-    return len(protocol.encode(dict(item.variants)))
-
-
 def _differences(one: Trial, two: Trial) -> list[Violation]:
-    """Where the answers of two revisions to one scenario are further apart than rounding explains."""
+    """Say where the answers of two revisions to one scenario are further apart than rounding explains."""
     assert one.case is not None
     assert two.case is not None
     inputs = one.case.inputs[""]
@@ -241,7 +211,7 @@ def _differences(one: Trial, two: Trial) -> list[Violation]:
 
 
 def _confirmed(then: LawSession, now: LawSession, item: Broken) -> bool:
-    """Whether it shows in fresh processes too, and in double precision where it is a difference of numbers."""
+    """Say whether it shows in fresh processes too, and in double precision where it is a difference of numbers."""
     scenarios = [(dict(item.variants), "")]
     if item.violation.symptom == "value":
         scenarios += filter(None, [widened(item.subject.contract, item.variants)])
@@ -254,9 +224,9 @@ def _confirmed(then: LawSession, now: LawSession, item: Broken) -> bool:
             one, two, again = (session.try_(item.subject, plan, coarsest=coarsest)[0] for session in fresh)
             if one.case is None or two.case is None or again.case is None:
                 return False
-            found = two.violations if item.law else _differences(one, two)
-            kept = [*one.violations, *again.violations] if item.law else _differences(one, again)
-            if not _has(found, item.key, symptom) or _has(kept, item.key, symptom):  # a clock, an address
+            violations = two.violations if item.law else _differences(one, two)
+            before = [*one.violations, *again.violations] if item.law else _differences(one, again)
+            if not _has(violations, item.key, symptom) or _has(before, item.key, symptom):  # a clock, an address
                 return False
     finally:
         for session in fresh:

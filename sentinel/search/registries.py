@@ -24,56 +24,56 @@ _LARGEST = 1 << 20
 
 
 def registered(target: Target, checkout: Checkout) -> list[Binding]:
-    """Bindings of the functions that a checkout registers and that the adapter does not name.
+    """Give bindings of the functions that a checkout registers and that the adapter does not name.
 
     Only text is looked at, line by line: nothing is imported, and a name that is no function there is a drift later.
     """
-    named = {path for binding in target.bindings for path in binding.paths}
-    found: dict[str, Binding] = {}
-    taken: Counter[Registry] = Counter()
+    bound = {path for binding in target.bindings for path in binding.paths}
+    members: dict[str, Binding] = {}
+    counts: Counter[Registry] = Counter()
     for registry, path, takes in _entries(target, checkout):
-        taken[registry] += 1
-        if taken[registry] <= _MOST and path not in named and not target.reason_against(path):
+        counts[registry] += 1
+        if counts[registry] <= _MOST and path not in bound and not target.reason_against(path):
             like = target.binding(registry.like)
             member = target.binding(path, like.contract) if like is not None else None
             assert member is not None, "the catalog has looked whether it is bound"
-            found[path] = replace(member, takes=takes)
-    return list(found.values())
+            members[path] = replace(member, takes=takes)
+    return list(members.values())
 
 
 def of_every_member(laws: Iterable[Law]) -> list[Law]:
-    """The laws that every member of a family keeps, whatever it computes."""
+    """Give the laws that every member of a family keeps, whatever it computes."""
     return [law for law in laws if not (law.needs_oracle or law.twin or law.by_algorithm)]
 
 
 def with_more(contract: Contract, whole: Contract, member: Binding, spellings: Mapping[str, str]) -> Contract:
-    """The contract of a member that takes more than its family does: what the whole contract has for others, or what
-    the lexicon knows, is drawn. A member that takes what nobody knows is refused, and says what that is.
+    """Give the contract of a member that takes more than its family does: what the whole contract has for others, or
+    what the lexicon knows, is drawn. A member that takes what nobody knows is refused, and says what that is.
 
     :param contract: the narrowed one, as the family has it.
     """
     from sentinel.search.lexicon import meaning  # members are few, and it is large
 
-    known = {name: item for item in contract.inputs for name in (item.name, *member.arguments.get(item.name, ()))}
-    made: dict[str, Input] = {item.name: item for item in contract.inputs}
-    for taken in member.takes:
-        name = taken.rstrip("?")
-        item, term = known.get(name), meaning(name, spellings)
-        if name in member.constants or (item is not None and (item.domain or item.choices or name != taken)):
+    own = {name: item for item in contract.inputs for name in (item.name, *member.arguments.get(item.name, ()))}
+    inputs: dict[str, Input] = {item.name: item for item in contract.inputs}
+    for parameter in member.takes:
+        name = parameter.rstrip("?")
+        item, term = own.get(name), meaning(name, spellings)
+        if name in member.constants or (item is not None and (item.domain or item.choices or name != parameter)):
             continue
         original = whole.input(item.name) if item is not None else None
         if original is not None and original.domain:
-            made[original.name] = replace(original, default=REQUIRED)
+            inputs[original.name] = replace(original, default=REQUIRED)
         elif term is not None and not term.derived and (term.input.shape or any(term.input.choices)):
             called = name if item is None else item.name
-            drawn = replace(term.input, name=called, differentiable=False)
-            made[called] = replace(drawn, default=None) if taken != name else drawn
-    return replace(contract, inputs=tuple(made.values()))
+            new = replace(term.input, name=called, differentiable=False)
+            inputs[called] = replace(new, default=None) if parameter != name else new
+    return replace(contract, inputs=tuple(inputs.values()))
 
 
 def _entries(target: Target, checkout: Checkout) -> Iterator[tuple[Registry, str, tuple[str, ...]]]:
-    """Dotted paths of the functions that are registered in their own module, each with the parameters that it must be
-    given; each file is read once."""
+    """Give dotted paths of the functions that are registered in their own module, each with the parameters that it
+    must be given; each file is read once."""
     put = {registry: _put(registry) for registry in target.registries}
     for root in checkout.roots:
         folder = checkout.path / root
@@ -94,7 +94,8 @@ def _entries(target: Target, checkout: Checkout) -> Iterator[tuple[Registry, str
 
 
 def _taken(text: str) -> tuple[str, ...]:
-    """The parameters without a default, or with None (``name?``), of a signature that begins behind its bracket."""
+    """Give the parameters without a default, or with None (``name?``), of a signature that begins behind its
+    bracket."""
     parts, depth = [""], 0
     for letter in re.sub(r"#.*", "", text):
         depth += (letter in "([{") - (letter in ")]}")
@@ -113,8 +114,8 @@ def _names(registry: Registry) -> list[str]:
 
 
 def _put(registry: Registry) -> re.Pattern[str]:
-    """A decorator's call, up to twenty lines of what else stands over the function, and the function's name; or a
-    function that is put into the table by its name."""
+    """Give a decorator's call, up to twenty lines of what else stands over the function, and the function's name; or
+    a function that is put into the table by its name."""
     decorated = rf"^@(?:\w+\.)*{re.escape(registry.decorator)}\(.*\n(?:(?!def |class |async ).*\n){{0,20}}?def (\w+)\("
     into = r"(?:\.register\([^,()]+,\s*(?:\w+=)?|\[[^\]\n]+\]\s*=\s*)"
     table = rf"^(?:\w+\.)*{re.escape(registry.table)}{into}(\w+)\s*[,)\n#]"

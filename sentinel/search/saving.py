@@ -37,7 +37,7 @@ _LONGEST_ID = 100
 
 
 def bug_id(target: str, boundary: str, law: str, symptom: str = "value") -> str:
-    """``VERL-COMPUTE-RLOO-OUTCOME-ADVANTAGE-REJECTED-ROW-...``: the boundary's own name and the law."""
+    """Make ``VERL-COMPUTE-RLOO-OUTCOME-ADVANTAGE-REJECTED-ROW-...``: the boundary's own name and the law."""
     parts = [target, boundary.rpartition(".")[2].strip("_"), law]
     text = "-".join([*parts, *([symptom] if symptom != "value" else [])]).upper().replace("_", "-")
     return text[:_LONGEST_ID].rstrip("-")
@@ -52,7 +52,7 @@ def recipe_document(
     checkout: Checkout,
     name: str,
 ) -> dict[str, Any]:
-    """The recipe as plain data, in the recipe language, decided by its law."""
+    """Give the recipe as plain data, in the recipe language, decided by its law."""
     last = subject.boundary.rpartition(".")[2]
     first = next(iter(variants.values()))
     others = {key: value for key, value in variants.items() if key}
@@ -80,7 +80,7 @@ def recipe_document(
 
 
 def _scenario(subject: Subject, inputs: Inputs, base: Inputs | None = None) -> dict[str, Any]:
-    """The inputs that differ from the base, or from what the contract takes for granted where there is none."""
+    """Give the inputs that differ from the base, or from what the contract takes for granted where there is none."""
     scenario = {}
     for item in subject.contract.inputs:
         value = inputs[item.name]
@@ -95,7 +95,7 @@ def _scenario(subject: Subject, inputs: Inputs, base: Inputs | None = None) -> d
 
 
 def written(value: Any, item: Input | None = None) -> Any:
-    """A literal in the recipe language."""
+    """Give a literal in the recipe language."""
     if isinstance(value, Mapping):
         return {name: written(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -116,7 +116,6 @@ def written(value: Any, item: Input | None = None) -> Any:
 def save(folder: Path, document: Mapping[str, Any], command: str = "sentinel discover") -> Path:
     """Write ``<folder>/<BUG-ID>.yaml``; a file that is there already is another's, and keeps its place.
 
-    :returns: the file.
     :raises SentinelError: where the folder cannot be written.
     """
     import yaml
@@ -126,8 +125,8 @@ def save(folder: Path, document: Mapping[str, Any], command: str = "sentinel dis
     while os.path.lexists(place):  # a link that leads nowhere too
         place = folder / f"{document['bug_id']}-{number}.yaml"
         number += 1
-    shown = {**document, "bug_id": place.stem}
-    text = yaml.dump(shown, Dumper=_dumper(), sort_keys=False, allow_unicode=False, default_flow_style=None, width=118)
+    final = {**document, "bug_id": place.stem}
+    text = yaml.dump(final, Dumper=_dumper(), sort_keys=False, allow_unicode=False, default_flow_style=None, width=118)
     write_atomically(place, f"# Found and shrunk by {command}.\n{text}", "name another folder with --save")
     return place
 
@@ -149,7 +148,7 @@ def _dumper() -> Any:
 
 
 def finding_document(finding: Finding, target: str, checkout: Checkout) -> dict[str, Any]:
-    """The recipe of a finding, decided by its law."""
+    """Give the recipe of a finding, decided by its law."""
     name = bug_id(target, finding.subject.boundary, finding.law.name, finding.symptom)
     return recipe_document(
         finding.subject, finding.law, finding.trial.variants, finding.violations, target, checkout, name
@@ -161,8 +160,8 @@ class Untried(Exception):
 
 
 def tried_document(finding: Finding, open_target: OpenTarget, runner: Runner, catalog: Catalog) -> dict[str, Any]:
-    """The recipe of a finding, decided by the reference's values where it has them, tried against a broken twin (the
-    code at hand) and mended ones.
+    """Give the recipe of a finding, decided by the reference's values where it has them, tried against a broken twin
+    (the code at hand) and mended ones.
 
     :raises Untried: where it cannot tell them apart.
     """
@@ -176,12 +175,12 @@ def tried_document(finding: Finding, open_target: OpenTarget, runner: Runner, ca
         if values is None:
             continue
         recipe = _loaded({**document, **values}, catalog)
-        kept = [_keeps(finding.law, recipe, twin, oracle, catalog) for twin in twins]
+        keeps = [_keeps(finding.law, recipe, twin, oracle, catalog) for twin in twins]
         if values:
-            told = [verdicts.by_expectation(recipe, twin)[0].name == "fixed" for twin in twins[:2]]
-            mended = all(told) and all(kept[:2])
+            verdicts_of_twins = [verdicts.by_expectation(recipe, twin)[0].name == "fixed" for twin in twins[:2]]
+            mended = all(verdicts_of_twins) and all(keeps[:2])
         else:
-            mended = any(kept)
+            mended = any(keeps)
         if not mended:
             continue
         verdict = runner.decide(Job(recipe, open_target.ref)).verdict
@@ -197,7 +196,7 @@ def _loaded(document: Mapping[str, Any], catalog: Catalog) -> Recipe:
 
 
 def _consulted(finding: Finding, open_target: OpenTarget) -> Answers:
-    """What the contract's reference answers to each variant; empty where it has none."""
+    """Give what the contract's reference answers to each variant; empty where it has none."""
     if finding.subject.contract.oracle is None:
         return {}
     try:
@@ -207,28 +206,29 @@ def _consulted(finding: Finding, open_target: OpenTarget) -> Answers:
 
 
 def _mended(finding: Finding, oracle: Answers) -> Iterator[Answers]:
-    """What a mended boundary may answer: the reference's numbers where they count, and they everywhere (what stands on
-    a masked token is nobody's business). Where there is no reference: nothing but zeros, which hardly a law forbids."""
+    """Give what a mended boundary may answer: the reference's numbers where they count, and they everywhere (what
+    stands on a masked token is nobody's business). Where there is no reference: nothing but zeros, which hardly a
+    law forbids."""
     case, contract = finding.trial.case, finding.subject.contract
     assert case is not None
 
     def answers(everywhere: bool) -> Answers:
-        made: dict[str, dict[str, Any]] = {}
+        mended: dict[str, dict[str, Any]] = {}
         for variant, observed in case.observation.items():
-            made[variant] = dict(observed)
+            mended[variant] = dict(observed)
             for item in contract.observes:
-                seen = numbers(observed.get(item.key))
-                if seen is None:
+                number = numbers(observed.get(item.key))
+                if number is None:
                     continue
-                right = numbers(oracle[variant].get(item.key)) if oracle else (np.zeros_like(seen[0]), "")
+                right = numbers(oracle[variant].get(item.key)) if oracle else (np.zeros_like(number[0]), "")
                 if right is None:
                     continue
                 counts = None if everywhere else counted(contract, case.inputs[variant], item)
                 values = right[0]
-                if counts is not None and values.shape == seen[0].shape:
-                    values = np.where(counts, values, seen[0])
-                made[variant][item.key] = literal(values, seen[1])
-        return made
+                if counts is not None and values.shape == number[0].shape:
+                    values = np.where(counts, values, number[0])
+                mended[variant][item.key] = literal(values, number[1])
+        return mended
 
     if oracle:
         yield answers(everywhere=False)
@@ -236,8 +236,8 @@ def _mended(finding: Finding, oracle: Answers) -> Iterator[Answers]:
 
 
 def _values(finding: Finding, oracle: Answers, mended: Answers) -> dict[str, Any] | None:
-    """What a recipe expects, by the reference; None where it does not tell which outputs are wrong: it agrees with all
-    of them, or with none, and then it may mean something else."""
+    """Give what a recipe expects, by the reference; None where it does not tell which outputs are wrong: it agrees
+    with all of them, or with none, and then it may mean something else."""
     case = finding.trial.case
     assert case is not None
     variants = list(case.observation)
@@ -256,7 +256,7 @@ def _values(finding: Finding, oracle: Answers, mended: Answers) -> dict[str, Any
 
 
 def _plainly(value: Any) -> Any:
-    """Without its dtype: the reference's is float64, and whoever mends the boundary need not change its own."""
+    """Give a value without its dtype: the reference's is float64, and mending a boundary need not change its own."""
     return value.nested() if isinstance(value, Tensor) else plain(value)
 
 

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import REQUIRED, Choose, Contract, DoesNotApply, Input
-from sentinel.search.domains import DOMAINS
 from sentinel.targets import Binding
 from sentinel.values.literals import FLOATS, Tensor, from_array, tensor
 
@@ -25,6 +24,29 @@ PRECISIONS = ("float32", "float32", "float32", "float64", "float32", "bfloat16",
 MOST_ROWS, MOST_TOKENS = 5, 5
 
 _LABELS = ("p", "q", "r")
+
+#: What is drawn for a tensor of a domain: what a training step meets every day (the plainest first, as everything
+#: shrinks towards that; the differences are so small that no honest float32 sum loses them), and what it meets once a
+#: month, and still must get right: extremes, ties that floats cannot represent, log-ratios beyond ±89.
+DOMAINS: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    # log-prob of a token, and difference of two, in nats
+    "log_prob": (
+        (-1.0, -0.5, -2.0, -0.75, -1.25, -0.25, -1.5, -0.125, -3.0, -0.625), (-1e-6, -20.0, -45.0, -100.0, -120.0)
+    ),
+    "log_ratio": (
+        (0.0, 0.25, -0.25, 0.5, -0.5, 0.125, 1.0, -1.0, 1.5, -1.5),
+        (10.0, -10.0, 25.0, -25.0, 90.0, -90.0, 110.0, -110.0),
+    ),
+    # of a response
+    "reward": ((0.0, 1.0, -1.0, 0.5, 2.0, 3.0, -0.5, 0.25), (0.1, 0.3, 0.7, 10.0, -10.0, 1000.0)),
+    # of a token
+    "advantage": ((1.0, -1.0, 0.5, -0.5, 0.25, -0.25, 2.0, -2.0, 0.0, 1.5), (1e-6, 10.0, -10.0, 100.0)),
+    "value": ((0.0, 1.0, -1.0, 0.5, -0.5, 2.0, 0.25, -2.0, 1.5, 0.75), (10.0, -10.0, 1000.0)),
+    "loss": ((1.0, 2.0, 0.5, -1.0, 3.0, 0.25, -0.5, 4.0, 0.0, 5.0), (100.0, -100.0, 1e4)),
+    "weight": ((1.0, 0.5, 2.0, 0.25, 1.5, 0.75), (0.0, 1e-4, 5.0, 100.0)),
+    "entropy": ((1.0, 0.5, 2.0, 0.25, 1.5, 0.75), (0.0, 1e-4, 11.0)),
+    "token_id": ((1, 2, 3, 4, 5, 6, 7, 0), ()),
+}  # fmt: skip
 
 #: Decimals of a captured number, of which all are kept.
 _EXACT = 4
@@ -40,7 +62,7 @@ class NotSearchable(Exception):
 
 
 def narrowed(contract: Contract, binding: Binding) -> Contract:
-    """The contract as this boundary has it: choices it accepts, inputs it fixes.
+    """Give the contract as this boundary has it: choices it accepts, inputs it fixes.
 
     :raises NotSearchable: where a required input has nothing to be drawn from.
     """
@@ -63,7 +85,7 @@ def narrowed(contract: Contract, binding: Binding) -> Contract:
 
 
 def draw(contract: Contract, binding: Binding, choose: Choose) -> dict[str, Any]:
-    """One scenario: a literal for every input of the (narrowed) contract.
+    """Give one scenario: a literal for every input of the (narrowed) contract.
 
     :raises DoesNotApply: from the contract's ``arrange``, where what was drawn makes no sense.
     """
@@ -82,7 +104,7 @@ def draw(contract: Contract, binding: Binding, choose: Choose) -> dict[str, Any]
 
 
 def sizes_of(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, int]:
-    """How long each dimension of a scenario is."""
+    """Say how long each dimension of a scenario is."""
     return {
         dimension: size
         for item in contract.inputs
@@ -92,22 +114,22 @@ def sizes_of(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, int]:
 
 
 def cut_to(
-    contract: Contract, inputs: Mapping[str, Any], kept: Mapping[str, Sequence[int]], decimals: int | None = None
+    contract: Contract, inputs: Mapping[str, Any], places: Mapping[str, Sequence[int]], decimals: int | None = None
 ) -> dict[str, Any]:
-    """A scenario with these places of its dimensions alone, its numbers rounded to so many decimals."""
-    made, batch = dict(inputs), sizes_of(contract, inputs).get("batch")
+    """Give a scenario with these places of its dimensions alone, its numbers rounded to so many decimals."""
+    cut, batch = dict(inputs), sizes_of(contract, inputs).get("batch")
     for item in contract.inputs:
         value = inputs[item.name]
         if isinstance(value, Tensor) and len(item.shape) == len(value.shape):
             array = value.array()
             for axis, dimension in enumerate(item.shape):
-                if dimension in kept:
-                    array = array.take(kept[dimension], axis)
+                if dimension in places:
+                    array = array.take(places[dimension], axis)
             rounded = array if decimals is None or value.dtype not in FLOATS else array.round(decimals)
-            made[item.name] = from_array(rounded, value.dtype, value.requires_grad, value.contiguous)
-        elif item.kind == "labels" and isinstance(value, list) and len(value) == batch and "batch" in kept:
-            made[item.name] = [value[row] for row in kept["batch"]]
-    return made
+            cut[item.name] = from_array(rounded, value.dtype, value.requires_grad, value.contiguous)
+        elif item.kind == "labels" and isinstance(value, list) and len(value) == batch and "batch" in places:
+            cut[item.name] = [value[row] for row in places["batch"]]
+    return cut
 
 
 def part(contract: Contract, inputs: Mapping[str, Any], choose: Choose) -> dict[str, Any]:
@@ -117,29 +139,27 @@ def part(contract: Contract, inputs: Mapping[str, Any], choose: Choose) -> dict[
     :raises DoesNotApply: where nothing is left.
     """
     sizes, labels = sizes_of(contract, inputs), inputs.get(contract.group)
-    kept: dict[str, list[int]] = {
-        dimension: [place for place, chosen in enumerate(choose.integers(sizes[dimension], 0, 1)) if chosen]
+    places: dict[str, list[int]] = {
+        dimension: [place for place, choice in enumerate(choose.integers(sizes[dimension], 0, 1)) if choice]
         for dimension in ("batch", "tokens")
         if dimension in sizes
     }
     if isinstance(labels, list) and len(labels) == sizes.get("batch"):
         groups = list(dict.fromkeys(labels))
-        chosen = {label for label, one in zip(groups, choose.integers(len(groups), 0, 1)) if one}
+        choice = {label for label, one in zip(groups, choose.integers(len(groups), 0, 1)) if one}
         most = choose.integer(1, max(map(labels.count, groups)))
-        kept["batch"] = [
-            row for row, label in enumerate(labels) if label in chosen and labels[:row].count(label) < most
+        places["batch"] = [
+            row for row, label in enumerate(labels) if label in choice and labels[:row].count(label) < most
         ]
-    if not all(kept.values()):
+    if not all(places.values()):
         raise DoesNotApply("nothing is left of the scenario")
     decimals = choose.integer(0, _EXACT)
-    return cut_to(contract, inputs, kept, None if decimals == _EXACT else decimals)
+    return cut_to(contract, inputs, places, None if decimals == _EXACT else decimals)
 
 
 def takes(contract: Contract, binding: Binding, variants: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether a boundary, as its adapter has it today, takes a scenario that was drawn for it once, perhaps by another
-    Sentinel: these inputs, with the values that are fixed, in the choices and styles of mask that are accepted.
-
-    :param contract: the narrowed one.
+    """Say whether a boundary, as its adapter has it today, takes a scenario that was drawn for it once, perhaps by
+    another Sentinel: these inputs, with the values that are fixed, in the choices and styles of mask that are accepted.
     """
     first = next(iter(variants.values()), {})
     if not first or any(set(inputs) != {item.name for item in contract.inputs} for inputs in variants.values()):
@@ -149,7 +169,7 @@ def takes(contract: Contract, binding: Binding, variants: Mapping[str, Mapping[s
 
 
 def accepts(contract: Contract, binding: Binding, item: Input, inputs: Mapping[str, Any]) -> bool:
-    """Whether a boundary takes a scenario's value of one input."""
+    """Say whether a boundary takes a scenario's value of one input."""
     value = inputs[item.name]
     if item.name in binding.fixed:
         fixed = binding.fixed[item.name]
@@ -163,25 +183,25 @@ def accepts(contract: Contract, binding: Binding, item: Input, inputs: Mapping[s
     if accepted is None or value in accepted:
         return True
     # A count that the contract makes agree with the rest of the scenario, whichever was drawn.
-    made = (
+    arrangements = (
         [contract.arrange({**inputs, item.name: choice}, Choices(b"")) for choice in accepted]
         if contract.arrange
         else []
     )
-    return any(other[item.name] == value for other in made)
+    return any(other[item.name] == value for other in arrangements)
 
 
 def _styles(mask: Tensor) -> set[str]:
-    """The styles that a mask is of; a row of zeros is of any."""
+    """Give the styles that a mask is of; a row of zeros is of any."""
     rows = mask.array() != 0
     rows = rows[rows.any(axis=-1)]
     steps = np.diff(rows.astype(int), axis=-1)
-    held = {"full": rows.all(), "right": (steps <= 0).all(), "left": (steps >= 0).all(), "gaps": True}
-    return {style for style, holds in held.items() if holds}
+    styles = {"full": rows.all(), "right": (steps <= 0).all(), "left": (steps >= 0).all(), "gaps": True}
+    return {style for style, holds in styles.items() if holds}
 
 
 def with_dialects(contract: Contract, binding: Binding, inputs: dict[str, Any]) -> dict[str, Any]:
-    """The scenario with the dialect inputs that the adapter states for it."""
+    """Give the scenario with the dialect inputs that the adapter states for it."""
     for dialect in binding.dialects:
         if contract.input(dialect.name) is not None and dialect.holds(inputs):
             inputs[dialect.name] = dialect.value
@@ -203,8 +223,8 @@ def _input(item: Input, inputs: Mapping[str, Any], sizes: Sizes, precision: str,
 
 
 def _places(most: int, choose: Choose) -> Places:
-    """Which of so many rows (or tokens) there are. All are drawn, and those that are not there cut away: an example
-    that loses one keeps the numbers of the others, so that shrinking can take them out one by one."""
+    """Say which of so many rows (or tokens) there are. All are drawn, and those that are not there cut away: an
+    example that loses one keeps the numbers of the others, so that shrinking can take them out one by one."""
     there = [place for place, bit in enumerate(choose.integers(most, 0, 1)) if bit]
     return tuple(there) or (0,)
 
@@ -217,10 +237,10 @@ def _shape(item: Input, sizes: Sizes, choose: Choose) -> tuple[Places, ...]:
 
 
 def _grid(shape: tuple[Places, ...], count: int, choose: Choose) -> npt.NDArray[np.int64]:
-    """Numbers below ``count``, at these places of each dimension."""
+    """Give numbers below ``count``, at these places of each dimension."""
     whole = tuple(MOST_ROWS if axis == 0 else MOST_TOKENS for axis in range(len(shape)))
-    drawn = np.array(choose.integers(int(np.prod(whole)), 0, count - 1), np.int64).reshape(whole)
-    return drawn[np.ix_(*shape)] if shape else drawn
+    numbers = np.array(choose.integers(int(np.prod(whole)), 0, count - 1), np.int64).reshape(whole)
+    return numbers[np.ix_(*shape)] if shape else numbers
 
 
 def _mask(item: Input, sizes: Sizes, choose: Choose) -> Tensor:
@@ -242,8 +262,8 @@ def _mask(item: Input, sizes: Sizes, choose: Choose) -> Tensor:
 
 
 def _tensor(item: Input, sizes: Sizes, precision: str, wild: bool, choose: Choose) -> Tensor:
-    domain = DOMAINS[item.domain]
-    pool = domain.calm + domain.wild if wild else domain.calm
+    calm, rare = DOMAINS[item.domain]
+    pool = calm + rare if wild else calm
     shape = _shape(item, sizes, choose)
     values = np.array(pool)[_grid(shape, len(pool), choose)]
     return tensor(values.tolist(), precision if item.dtype == "float32" else item.dtype)

@@ -63,19 +63,21 @@ class Signature:
 
 
 def signature(node: _Def, methods: Mapping[str, _Def] | None = None) -> Signature:
-    """What a function takes.
+    """Give what a function takes.
 
     :param methods: the methods of its class, where it has one; those that it calls on itself read of it too.
     """
-    given = node.args
-    positional = [*given.posonlyargs, *given.args]
-    bare = len(positional) - len(given.defaults)
+    arguments = node.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    bare = len(positional) - len(arguments.defaults)
     required = {argument.arg for argument in positional[:bare]}
-    required |= {argument.arg for argument, default in zip(given.kwonlyargs, given.kw_defaults) if default is None}
-    named = [*positional, *given.kwonlyargs]
-    more = given.kwarg.arg if given.kwarg else ""
+    required |= {
+        argument.arg for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults) if default is None
+    }
+    arguments_ = [*positional, *arguments.kwonlyargs]
+    more = arguments.kwarg.arg if arguments.kwarg else ""
     own = positional[0].arg if methods is not None and positional and not _is_static(node) else ""
-    uses = _Uses({*(argument.arg for argument in named), *filter(None, (more,))})
+    uses = _Uses({*(argument.arg for argument in arguments_), *filter(None, (more,))})
     uses.read(node)
     if own:
         uses.follow(own, methods or {})
@@ -83,24 +85,24 @@ def signature(node: _Def, methods: Mapping[str, _Def] | None = None) -> Signatur
     odd = "it is abstract" if _decorated(node, ("abstractmethod", "overload")) else odd
     maker = (methods or {}).get("__init__")
     built = signature(maker).parameters[1:] if own and maker is not None and maker is not node else ()
-    taken = tuple(_parameter(argument, argument.arg in required, uses) for argument in named)
+    parameters = tuple(_parameter(argument, argument.arg in required, uses) for argument in arguments_)
     keys = (re.fullmatch(r"\[(\w+)\]", path) for path in sorted(uses.reads.get(more, ())))
-    taken += tuple(Parameter(key[1], "", True) for key in keys if key is not None)
+    parameters += tuple(Parameter(key[1], "", True) for key in keys if key is not None)
     others = ((name, each) for name, each in (methods or {}).items() if own and each is not node and _FILLS.match(name))
     fills = tuple((name, signature(each).parameters[1:]) for name, each in islice(others, _MOST_FILLS))
-    return Signature(taken, odd, built, fills)
+    return Signature(parameters, odd, built, fills)
 
 
 def options(source: str) -> dict[str, list[Any]]:
-    """What code reads of anything by a name and decides by, with values of it that may decide otherwise: those of a
-    flag, what it is compared with, and the next to that, and small numbers where the code counts as far."""
-    found: dict[str, list[Any]] = defaultdict(list)
+    """Give what code reads of anything by a name and decides by, with values of it that may decide otherwise: those
+    of a flag, what it is compared with, and the next to that, and small numbers where the code counts as far."""
+    values_of: dict[str, list[Any]] = defaultdict(list)
     tree = ast.Module([], [])
     with suppress(SyntaxError):  # a method with a text that begins further left
         tree = ast.parse(textwrap.dedent(source))
     for node in ast.walk(tree):
         values: list[Any] = [True, False]
-        sides = _asked(node)
+        sides = _conditions(node)
         if isinstance(node, ast.Compare):
             sides = [each for side in (node.left, *node.comparators) for each in getattr(side, "elts", [side])]
             values = [side.value for side in sides if isinstance(side, ast.Constant)]
@@ -108,12 +110,12 @@ def options(source: str) -> dict[str, list[Any]]:
         elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "range":
             sides, values = node.args, [2, 3, 1]
         for name in filter(None, map(_read, sides)):
-            found[name] += [value for value in values if value not in found[name]]
-    return found
+            values_of[name] += [value for value in values if value not in values_of[name]]
+    return values_of
 
 
 def _read(node: ast.expr) -> str:
-    """The name by which an expression is read of something; empty where it is not."""
+    """Give the name by which an expression is read of something; empty where it is not."""
     if isinstance(node, ast.Attribute):
         return node.attr
     if isinstance(node, ast.Call):
@@ -124,14 +126,14 @@ def _read(node: ast.expr) -> str:
 def _parameter(argument: ast.arg, required: bool, uses: _Uses) -> Parameter:
     name = argument.arg
     annotation = ast.unparse(argument.annotation).strip("'\"") if argument.annotation else ""
-    choices = tuple((path, tuple(said)) for path, said in sorted(uses.choices[name].items()))
+    choices = tuple((path, tuple(constants)) for path, constants in sorted(uses.choices[name].items()))
     return Parameter(
         name, annotation, required, tuple(sorted(uses.reads[name])), choices, uses.flags(name), name in uses.whole
     )
 
 
 def is_kernel(node: _Def) -> bool:
-    """Whether a function is compiled for a GPU: whoever launches it is what a framework calls."""
+    """Say whether a function is compiled for a GPU: whoever launches it is what a framework calls."""
     return _decorated(
         node, ("triton.jit", "triton.autotune", "triton.heuristics", "cute.jit", "cute.kernel", "T.prim_func")
     )
@@ -153,7 +155,7 @@ class _Uses:
         self.paths: dict[str, tuple[str, str]] = {name: (name, "") for name in names}
         self.reads: dict[str, set[str]] = defaultdict(set)
         self.choices: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-        self.asked: Counter[tuple[str, str]] = Counter()
+        self.tests: Counter[tuple[str, str]] = Counter()
         self.times: Counter[tuple[str, str]] = Counter()
         self.called: dict[str, set[str]] = defaultdict(set)
         self.whole: set[str] = set()
@@ -161,45 +163,45 @@ class _Uses:
     def read(self, node: _Def) -> None:
         for each in ast.walk(node):
             if isinstance(each, ast.Assign) and len(each.targets) == 1 and isinstance(each.targets[0], ast.Name):
-                found, name = self._path(each.value), each.targets[0].id
-                if found is not None and found[1] and name not in self.paths:
-                    self.paths[name] = found  # another name of a part: what is read of it is read of the parameter
+                part, name = self._path(each.value), each.targets[0].id
+                if part is not None and part[1] and name not in self.paths:
+                    self.paths[name] = part  # another name of a part: what is read of it is read of the parameter
             elif isinstance(each, (ast.For, ast.AsyncFor, ast.comprehension)):
                 target, over = each.target, each.iter
                 if isinstance(over, ast.Call) and getattr(over.func, "id", "") == "enumerate" and over.args:
                     target, over = getattr(target, "elts", [target])[-1], over.args[0]
-                found = self._path(over)
-                if found is not None and not found[1] and isinstance(target, ast.Name) and target.id not in self.paths:
-                    self.paths[target.id] = found[0], "[]"  # one of several
+                part = self._path(over)
+                if part is not None and not part[1] and isinstance(target, ast.Name) and target.id not in self.paths:
+                    self.paths[target.id] = part[0], "[]"  # one of several
         for statement in node.body:
             self._visit(statement)
 
     def follow(self, own: str, methods: Mapping[str, _Def]) -> None:
         """Read the methods that are called on ``self``, too."""
-        seen, left = set[str](), list(self.called[own])
-        while left and len(seen) < _MOST:
-            name = left.pop()
-            if name in seen or name not in methods:
+        methods_read, names = set[str](), list(self.called[own])
+        while names and len(methods_read) < _MOST:
+            name = names.pop()
+            if name in methods_read or name not in methods:
                 continue
-            seen.add(name)
+            methods_read.add(name)
             other = methods[name]
             first = [argument.arg for argument in other.args.args[:1]]
             if first and not _is_static(other):
                 inner = _Uses(first)
                 inner.read(other)
                 self.reads[own] |= inner.reads[first[0]]
-                for mine, theirs in ((self.asked, inner.asked), (self.times, inner.times)):
+                for mine, theirs in ((self.tests, inner.tests), (self.times, inner.times)):
                     mine.update({(own, path): count for (_, path), count in theirs.items()})
-                left += inner.called[first[0]]
+                names += inner.called[first[0]]
         self.reads[own] -= {f".{name}" for name in methods}
 
     def flags(self, name: str) -> tuple[str, ...]:
         return tuple(
-            sorted(path for (of, path), times in self.asked.items() if of == name and times == self.times[of, path])
+            sorted(path for (of, path), times in self.tests.items() if of == name and times == self.times[of, path])
         )
 
     def _path(self, node: ast.AST) -> tuple[str, str] | None:
-        """The parameter that an expression is a part of, and which part."""
+        """Give the parameter that an expression is a part of, and which part."""
         if isinstance(node, ast.Name):
             return self.paths.get(node.id)
         if isinstance(node, ast.Attribute):
@@ -213,37 +215,37 @@ class _Uses:
             base, step = node.args[0], f".{_text(node.args[1:2])}" + "?" * (len(node.args) > 2)
         else:
             return None
-        found = self._path(base) if step else None
-        return (found[0], found[1] + step) if found else None
+        part = self._path(base) if step else None
+        return (part[0], part[1] + step) if part else None
 
     def _visit(self, node: ast.AST) -> None:
         if isinstance(node, ast.Compare):
             self._compare(node)
-        for asked in _asked(node):
-            if (found := self._path(asked)) is not None and found[1]:
-                self.asked[found] += 1
+        for condition in _conditions(node):
+            if (part := self._path(condition)) is not None and part[1]:
+                self.tests[part] += 1
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and self._path(node) is None:
-            found = self._path(node.func.value)
-            if found is not None:
-                self.called[found[0]] |= {node.func.attr} if not found[1] else set()
-                self._note(found, whole=True)
+            part = self._path(node.func.value)
+            if part is not None:
+                self.called[part[0]] |= {node.func.attr} if not part[1] else set()
+                self._note(part, whole=True)
                 for each in (*node.args, *node.keywords):
                     self._visit(each)
                 return
-        found = self._path(node)
-        if found is not None:
+        part = self._path(node)
+        if part is not None:
             stored = isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del))
             if not stored:
-                self._note(found, whole=not found[1])
+                self._note(part, whole=not part[1])
             elif not isinstance(node, ast.Name):
                 self._visit(node.value)  # type: ignore[attr-defined]
             return
         for child in ast.iter_child_nodes(node):
             self._visit(child)
 
-    def _note(self, found: tuple[str, str], whole: bool) -> None:
-        self.times[found] += 1
-        name, path = found
+    def _note(self, part: tuple[str, str], whole: bool) -> None:
+        self.times[part] += 1
+        name, path = part
         path = _OF_TENSORS.sub("", path)
         if path:
             self.reads[name].add(path)
@@ -251,18 +253,18 @@ class _Uses:
             self.whole.add(name)
 
     def _compare(self, node: ast.Compare) -> None:
-        found = self._path(node.left)
-        if found is None or not isinstance(node.ops[0], (ast.Eq, ast.NotEq, ast.In, ast.NotIn)):
+        part = self._path(node.left)
+        if part is None or not isinstance(node.ops[0], (ast.Eq, ast.NotEq, ast.In, ast.NotIn)):
             return
         other = node.comparators[0]
-        listed = other.elts if isinstance(other, (ast.Tuple, ast.List, ast.Set)) else [other]
-        words = [each.value for each in listed if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-        known = self.choices[found[0]][found[1]]
-        known += [word for word in words if word not in known]
+        elements = other.elts if isinstance(other, (ast.Tuple, ast.List, ast.Set)) else [other]
+        words = [each.value for each in elements if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+        constants = self.choices[part[0]][part[1]]
+        constants += [word for word in words if word not in constants]
 
 
-def _asked(node: ast.AST) -> list[ast.expr]:
-    """What is asked whether it is true."""
+def _conditions(node: ast.AST) -> list[ast.expr]:
+    """Give what is asked whether it is true."""
     if isinstance(node, (ast.If, ast.IfExp, ast.While)):
         return [node.test]
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from sentinel.contracts.contract import Inputs
 from sentinel.deciding.law_session import Subject, Undecidable
 from sentinel.deciding.outcomes import Decision, Failure
-from sentinel.errors import Unavailable
+from sentinel.errors import SentinelError, Unavailable
 from sentinel.laws.law import Law
+from sentinel.recipes import load_copy
 from sentinel.recipes.catalog import Catalog
+from sentinel.reports.evidence import ref_text
+from sentinel.reports.store import below, law_folder, load
 from sentinel.search.checks import subjects
 from sentinel.targets.refs import Ref
 
@@ -22,8 +28,7 @@ if TYPE_CHECKING:
     from sentinel.deciding.open_target import OpenTarget
     from sentinel.deciding.runner import Runner
     from sentinel.recipes import Recipe
-    from sentinel.search.boundary_search import BoundarySearch, Drawn, Finding, LawOutcome
-    from sentinel.search.recorded import Recorded
+    from sentinel.search.boundary_search import BoundarySearch, Finding
     from sentinel.targets.checkout import Checkout
 
 #: Scenarios for each boundary, and calls that shrinking one finding may take.
@@ -35,10 +40,7 @@ _PATIENCE = 300
 
 @dataclass(frozen=True)
 class LawJob:
-    """One question: does this boundary keep this law at this ref?
-
-    :ivar boundary: a subject's name.
-    """
+    """One question: does this boundary keep this law at this ref?"""
 
     target: str
     boundary: str
@@ -60,7 +62,8 @@ class Survey:
     :param level: ``quick`` or ``deep``.
     :param recipes_of: a target's recipes, whose scenarios are looked at first: what they show needs no luck and no
         shrinking.
-    :param recorded: scenarios that an earlier run recorded; they are looked at next.
+    :param baseline: a folder of evidence, whose scenarios are looked at next: what a short search shows is a matter of
+        luck, and of the release of the library that draws; whether it is still there must not be.
     :param searchers: boundaries that are searched at the same time. What a search finds does not depend on it.
     """
 
@@ -72,17 +75,17 @@ class Survey:
         seed: int = 0,
         recipes_of: Callable[[str], Sequence[Recipe]] = lambda target: (),
         searchers: int = 1,
-        recorded: Recorded | None = None,
+        baseline: Path | None = None,
     ) -> None:
         self._catalog, self._runner = catalog, runner
         self._examples, self._shrinking = LEVELS[level]
         self._seed = seed
         self._recipes_of = recipes_of
-        self._recorded = recorded
+        self._baseline = baseline
         self._searchers = searchers
         self._pool = ThreadPoolExecutor(max_workers=searchers, thread_name_prefix="sentinel-search")
         self._drawer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sentinel-draw")
-        self._ahead: dict[Place, Future[Sequence[Drawn]]] = {}
+        self._ahead: dict[Place, Future[None]] = {}
         self._searches: dict[Place, Future[None]] = {}
         self._wanted: dict[Place, set[str]] = {}
         self._decided: dict[LawJob, Decision] = {}
@@ -106,10 +109,7 @@ class Survey:
                 self._searched(place)
 
     def decide(self, job: LawJob) -> Decision:
-        """The decision of a job.
-
-        :raises WorkerError: where the worker itself does not run.
-        """
+        """Give the decision of a job."""
         if job not in self._decided:
             self.plan([job])
             self._searched(job.place).result()
@@ -118,16 +118,16 @@ class Survey:
         return self._decided[job]
 
     def findings(self, job: LawJob) -> list[Finding]:
-        """What broke the law, after :meth:`decide`."""
+        """Give what broke the law, after :meth:`decide`."""
         return self._findings.get(job, [])
 
     def beside(self, job: LawJob) -> list[Finding]:
-        """What broke any law of the job's boundary, after :meth:`decide`."""
+        """Give what broke any law of the job's boundary, after :meth:`decide`."""
         laws = self._wanted[job.place]
         return [finding for law in laws for finding in self.findings(replace(job, law=law))]
 
     def shown_by(self, recipe: Recipe, ref: Ref) -> Iterator[Finding]:
-        """What breaks a recipe's law at its own boundary, whichever boundary was asked about."""
+        """Give what breaks a recipe's law at its own boundary, whichever boundary was asked about."""
         for subject in self._subjects_of(recipe.target, ref).values():
             about = subject.contract.name == recipe.contract and recipe.boundary in subject.binding.paths
             if about and recipe.invariant in names(subject.laws):
@@ -141,17 +141,12 @@ class Survey:
         self._drawer.shutdown(wait=True, cancel_futures=True)
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _draw(self, place: Place) -> Sequence[Drawn]:
-        """Scenarios for a search to come: while the target is imported there is nothing to try them on."""
+    def _draw(self, place: Place) -> None:
+        """Draw the scenarios of a search to come: while the target is imported there is nothing to try them on."""
         from sentinel.search.boundary_search import drawn_scenarios  # Hypothesis takes its time
 
         target, boundary, ref = place
-        return drawn_scenarios(self._subjects_of(target, ref)[boundary], self._seed, 0, self._examples)
-
-    def _drawn_ahead(self, place: Place) -> Sequence[Drawn]:
-        """What was drawn for a search; nothing where nobody has begun with it."""
-        ahead = self._ahead.pop(place, None)
-        return () if ahead is None or ahead.cancel() else ahead.result()
+        drawn_scenarios(self._subjects_of(target, ref)[boundary], self._seed, 0, self._examples)
 
     def _searched(self, place: Place) -> Future[None]:
         if place not in self._searches:
@@ -163,10 +158,10 @@ class Survey:
         from sentinel.search.decisions import of_absence, of_outcome, of_undecidable  # Hypothesis takes its time
 
         target, boundary, ref = place
-        wanted = set(self._wanted[place])
-        found = self._subjects_of(target, ref)
-        subject = found[boundary]
-        laws = [law for law in subject.laws if law.name in wanted]
+        names_ = set(self._wanted[place])
+        subjects_here = self._subjects_of(target, ref)
+        subject = subjects_here[boundary]
+        laws = [law for law in subject.laws if law.name in names_]
         jobs = {law: LawJob(target, boundary, law.name, ref) for law in laws}
         try:
             open_target = self._open_target(target, ref)
@@ -177,14 +172,15 @@ class Survey:
                 self._decided[job] = of_absence(target, ref, subject, law, failure, adapter)
             return
         law_session = open_target.law_session.fresh()  # what another boundary's calls leave behind cannot matter
-        ahead = self._drawn_ahead(place)
+        ahead = self._ahead.pop(place, None)
+        if ahead is not None and not ahead.cancel():
+            ahead.result()
         # Evidence shows one scenario of a law, that of its first symptom: nobody reads a second one.
         search = BoundarySearch(
-            law_session, subject, self._seed, laws, self._shrinking, shrink_further=False, glimpse=True, ahead=ahead
+            law_session, subject, self._seed, laws, self._shrinking, shrink_further=False, glimpse=True
         )
         try:
-            recorded = self._recorded.variants(target, subject, laws, ref) if self._recorded is not None else {}
-            search.try_recipes(self._recipes_of(target), list(recorded.items()))
+            search.try_recipes(self._recipes_of(target), list(self._recorded(subject, jobs)))
             search.run(self._examples)
             self._wait_for_dialects(law_session, search)
         except Undecidable as error:
@@ -197,14 +193,26 @@ class Survey:
             self._findings[jobs[law]] = list(outcome.findings)
             self._decided[jobs[law]] = of_outcome(open_target, subject, law, outcome, search.tried, self._seed)
 
+    def _recorded(self, subject: Subject, jobs: Mapping[Law, LawJob]) -> Iterator[tuple[Law, Mapping[str, Inputs]]]:
+        """Give the scenarios that broke laws at this ref when the baseline was recorded."""
+        if self._baseline is None:
+            return
+        for law, job in jobs.items():
+            for file in below(self._baseline, law_folder(job.target, subject.name, law.name)):
+                with suppress(SentinelError):  # who compares with the baseline says what is wrong with it
+                    document = load(file)
+                    if document["verdict"] == "reproduced" and document["ref"] == ref_text(job.ref):
+                        yield law, load_copy(document["recipe"]["document"], self._catalog).variants
+                        break
+
     def _subjects_of(self, target: str, ref: Ref) -> Mapping[str, Subject]:
-        """name -> boundary."""
+        """Give the boundaries of a target at a ref, by name."""
         key = (target, ref)
         if key not in self._subjects:
-            found, _ = subjects(
+            here, _ = subjects(
                 self._catalog, target, checkout=checkout_with_registries(self._runner, self._catalog, *key)
             )
-            self._subjects[key] = {item.name: item for item in found}
+            self._subjects[key] = {item.name: item for item in here}
         return self._subjects[key]
 
     def _open_target(self, target: str, ref: Ref) -> OpenTarget:
@@ -217,7 +225,7 @@ class Survey:
 
     @staticmethod
     def _wait_for_dialects(law_session: LawSession, search: BoundarySearch) -> None:
-        """Few scenarios may not have shown a declared dialect; give it its chance before calling it stale."""
+        """Search longer where a declared dialect has not shown: few scenarios prove nothing of it."""
         from sentinel.search.boundary_search import BoundarySearch
         from sentinel.search.decisions import stale_dialects
 
@@ -225,14 +233,10 @@ class Survey:
             if not outcome.findings and stale_dialects(search.subject, law, outcome, chances=1):
                 longer = BoundarySearch(law_session, search.subject, search.seed, [law], search.shrinking)
                 more = longer.outcomes[law]
-                longer.run(_PATIENCE, enough=partial(_shown, more))
+                longer.run(_PATIENCE, enough=partial(bool, more.dialects))
                 outcome.dialects.update(more.dialects)
                 outcome.dialects_open.update(more.dialects_open)
                 outcome.findings += more.findings
-
-
-def _shown(outcome: LawOutcome) -> bool:
-    return bool(outcome.dialects)
 
 
 def names(laws: Iterable[Law]) -> list[str]:
@@ -240,7 +244,7 @@ def names(laws: Iterable[Law]) -> list[str]:
 
 
 def checkout_with_registries(runner: Runner, catalog: Catalog, target: str, ref: Ref) -> Checkout | None:
-    """The code in which something may be registered; None where the target has no registry, or no such ref."""
+    """Give the code in which something may be registered; None where the target has no registry, or no such ref."""
     if not catalog.adapters[target].target.registries:
         return None
     try:
@@ -252,10 +256,7 @@ def checkout_with_registries(runner: Runner, catalog: Catalog, target: str, ref:
 def law_jobs(
     catalog: Catalog, target: str, refs: Iterable[Ref], checkout: Callable[[Ref], Checkout | None] = lambda ref: None
 ) -> list[LawJob]:
-    """Every law of every boundary of a target at these refs.
-
-    :param checkout: the code at a ref, for what it registers.
-    """
+    """Give every law of every boundary of a target at these refs."""
     return [
         LawJob(target, subject.name, law.name, ref)
         for ref in refs

@@ -40,7 +40,7 @@ class Option:
 
     @property
     def type(self) -> str:
-        """What a settings file may say, in words."""
+        """Say in words what a settings file may hold."""
         return "a string or a list of strings" if self.many else "a number" if self.number else "a string"
 
 
@@ -60,18 +60,20 @@ def _each(read: Callable[[Any], Any]) -> Reader:
 
 
 def _by_target(read: Callable[[str], Any]) -> Reader:
-    """``[TARGET=]VALUE``, as (target or None for all, value)."""
-    return lambda texts, known: tuple((name, read(value)) for name, value in (_assigned(text, known) for text in texts))
+    """Read ``[TARGET=]VALUE``, as (target or None for all, value)."""
+    return lambda texts, targets: tuple(
+        (name, read(value)) for name, value in (_assign(text, targets) for text in texts)
+    )
 
 
 def _comma(read: Reader) -> Reader:
-    return lambda texts, known: read(
-        [part.strip() for text in texts for part in text.split(",") if part.strip()], known
+    return lambda texts, targets: read(
+        [part.strip() for text in texts for part in text.split(",") if part.strip()], targets
     )
 
 
 def _mapping(read: Callable[[str], Any]) -> Reader:
-    return lambda texts, known: dict(_by_target(read)(texts, known))
+    return lambda texts, targets: dict(_by_target(read)(texts, targets))
 
 
 def _choice(what: str, *choices: str) -> Reader:
@@ -83,31 +85,31 @@ def _choice(what: str, *choices: str) -> Reader:
     return _one(read)
 
 
-def _targets(names: list[str], known: Sequence[str]) -> tuple[str, ...]:
+def _targets(names: list[str], targets: Sequence[str]) -> tuple[str, ...]:
     if "all" in names:
-        return tuple(name for name in known if name != "demo")
+        return tuple(name for name in targets if name != "demo")
     for name in names:
-        if name not in known:
+        if name not in targets:
             raise SentinelError(
-                f"unknown target {name!r}{nearest(name, known, alike=0.5)}; known: {', '.join(known)}, all"
+                f"unknown target {name!r}{nearest(name, targets, alike=0.5)}; known: {', '.join(targets)}, all"
             )
     return tuple(dict.fromkeys(names))
 
 
-def _assigned(text: str, known: Sequence[str]) -> tuple[str | None, str]:
-    """``TARGET=VALUE``, or ``VALUE`` for every target."""
+def _assign(text: str, targets: Sequence[str]) -> tuple[str | None, str]:
+    """Split ``TARGET=VALUE``, or ``VALUE`` for every target."""
     name, equals, value = text.partition("=")
-    if equals and name in known:
+    if equals and name in targets:
         return name, value
     if equals and name.isidentifier():
         raise SentinelError(
-            f"unknown target {name!r} in {text!r}{nearest(name, known, alike=0.5)}; known: {', '.join(known)}"
+            f"unknown target {name!r} in {text!r}{nearest(name, targets, alike=0.5)}; known: {', '.join(targets)}"
         )
     return None, text
 
 
 def _path(text: str) -> Path:
-    """``~`` of a user who is not there stays: that no such file is there is said in a moment."""
+    """Expand ``~``; that of a user who is not there stays: the next reader says that there is no such file."""
     return Path(os.path.expanduser(text))
 
 
@@ -123,10 +125,10 @@ def _tree(text: str) -> Ref:
 
 
 def _interpreter(path: str) -> str:
-    found = shutil.which(os.path.expanduser(path))
-    if found is None:
+    python = shutil.which(os.path.expanduser(path))
+    if python is None:
         raise SentinelError(f"no such interpreter: {path}; name the path of a python executable")
-    return os.path.abspath(found)
+    return os.path.abspath(python)
 
 
 def _url(text: str) -> str:
@@ -245,7 +247,7 @@ class Settings:
 
     @property
     def refs(self) -> tuple[tuple[str | None, Ref], ...]:
-        """What is judged in the place of the recipes' pins."""
+        """List what is judged in the place of the recipes' pins."""
         return self.named_refs + self.trees
 
     @property
@@ -253,7 +255,7 @@ class Settings:
         return self.laws or ("quick" if self.refs and self.targets and not self.bugs else "off")
 
     @property
-    def asked(self) -> bool:
+    def selects_items(self) -> bool:
         """Whether the options alone ask for Sentinel's items."""
         return bool(self.targets or self.recipes or self.bugs)
 
@@ -285,15 +287,15 @@ class Settings:
             value = getattr(self, place)
             if value != getattr(default, place):
                 several = value.items() if isinstance(value, Mapping) else value if option.many else [value]
-                words += [f"--sentinel-{option.name}={_written(option, item)}" for item in several]
+                words += [f"--sentinel-{option.name}={_write(option, item)}" for item in several]
         return words
 
 
-def _written(option: Option, value: Any) -> str:
-    """A value as it is written on a command line."""
+def _write(option: Option, value: Any) -> str:
+    """Write a value as on a command line."""
     if isinstance(value, tuple):
         name, value = value
-        return f"{name}={_written(option, value)}" if name else _written(option, value)
+        return f"{name}={_write(option, value)}" if name else _write(option, value)
     if option.number:
         return f"{value:g}"
     return value.name if option.name == "repo" else str(value)
@@ -306,10 +308,7 @@ NAMED: Mapping[str, Option] = {option.name: option for option in OPTIONS.values(
 
 
 def read_file(folder: Path) -> tuple[dict[str, Any], Path | None]:
-    """Give the settings of a folder: ``sentinel.toml``, or ``[tool.sentinel]`` of its ``pyproject.toml``.
-
-    :raises SentinelError: where the file does not parse, or has a key that is no option.
-    """
+    """Read the settings of a folder: ``sentinel.toml``, or ``[tool.sentinel]`` of its ``pyproject.toml``."""
     own, project = folder / "sentinel.toml", folder / "pyproject.toml"
     for file, table in ((own, ()), (project, ("tool", "sentinel"))):
         if not file.is_file():
@@ -350,24 +349,20 @@ def _check(file: str, key: str, value: Any) -> None:
         raise SentinelError(f"{file}: {key} is {option.type}, not {reprlib.repr(value)}")  # a table may be deep
 
 
-def settle(given: Mapping[str, Any], file: Mapping[str, Any], known_targets: Sequence[str], base: Path) -> Settings:
-    """Merge what was given on the command line over what a file says, and check it.
-
-    :param given: option -> value or list, None where not given.
-    :param base: the folder that paths of the file are relative to.
-    :raises SentinelError: for an unknown target, a bad ref, a path that is not there.
-    """
-    if _texts(given.get("ref")) or _texts(given.get("repo")):
+def settle(options: Mapping[str, Any], file: Mapping[str, Any], targets: Sequence[str], base: Path) -> Settings:
+    """Merge what the command line gives (None: nothing) over what a file says, whose paths start at ``base``; check
+    it."""
+    if _texts(options.get("ref")) or _texts(options.get("repo")):
         file = {name: value for name, value in file.items() if name not in ("ref", "repo")}  # both say what is judged
     environment = {"report-dir": os.environ.get("OUTPUT_DIR")}  # of published runners
     values = {}
     for place, option in OPTIONS.items():
-        texts = _texts(given.get(option.name)) or [
-            _placed(text, option, base) for text in _texts(file.get(option.name))
+        texts = _texts(options.get(option.name)) or [
+            _place(text, option, base) for text in _texts(file.get(option.name))
         ]
         texts = texts or _texts(environment.get(option.name))
         if texts:
-            values[place] = option.read(texts, known_targets)
+            values[place] = option.read(texts, targets)
     settings = Settings(**values)
     for name, _ in settings.named_refs:
         for other, _ in settings.trees:
@@ -379,8 +374,8 @@ def settle(given: Mapping[str, Any], file: Mapping[str, Any], known_targets: Seq
     return settings
 
 
-def _placed(text: Any, option: Option, base: Path) -> Any:
-    """What a file says; its paths are relative to its folder."""
+def _place(text: Any, option: Option, base: Path) -> Any:
+    """Make a file's path relative to its folder."""
     if not option.file:
         return text
     name, equals, path = text.partition("=")
@@ -390,6 +385,6 @@ def _placed(text: Any, option: Option, base: Path) -> Any:
 
 
 def _texts(value: Any) -> list[Any]:
-    """What was given once or several times; a path or a URL may hold a comma."""
+    """List what was written once or several times; a path or a URL may hold a comma."""
     values = value if isinstance(value, list) else [value]
     return [item for item in values if item not in (None, "")]

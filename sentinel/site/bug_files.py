@@ -12,63 +12,60 @@ from urllib.parse import quote
 from sentinel.recipes.affects import affected, in_text, settings_in_words
 from sentinel.recipes.grades import reached, realism, root
 from sentinel.reports.brief import command
+from sentinel.reports.escaping import paragraphs
 from sentinel.reports.store import file_name
 from sentinel.site.lifetimes import life_of
-from sentinel.site.material import Bug, Document, Material
+from sentinel.site.material import Bug, Document, Evidence, Material
 from sentinel.site.story import Outcome, Story, chips, story
 
 
 def bug_page(pages: Any, material: Material, bug: Bug) -> str:
     """:param pages: :class:`sentinel.site.rendering.Pages`."""
-    told = story(bug, material.catalog)
+    tale = story(bug, material.catalog)
     life = life_of(bug) if bug.bug_id else None
     title = bug.bug_id or f"{bug.name}: {bug.boundary}"
-    values = {**_about(bug, material, told), **_outcome(told)}
+    values = {**_about(bug, material, tale), **_outcome(tale)}
     return str(pages.render("bug.html", bug.page, title, bug=bug, life=life, **values))
 
 
-def _about(bug: Bug, material: Material, told: Story | None) -> dict[str, Any]:
-    """What there is to say without the numbers, and what can be copied."""
+def _about(bug: Bug, material: Material, tale: Story | None) -> dict[str, Any]:
+    """Give the template's values but for numbers: facts, links, and what can be copied."""
     catalog = material.catalog
     target = catalog.targets.get(bug.target)
     repository = target.repository.removesuffix(".git") if target else ""
+    first = (tale.before or tale.after) if tale else None
     return {
         "chips": chips(bug, material.branch(bug.target)),
-        "paragraphs": _paragraphs(bug),
+        "paragraphs": paragraphs(bug.recipe.story if bug.recipe else str(bug.document.get("story") or "")),
         "laws": [(name, catalog.laws.get(name)) for name in bug.laws],
         "facts": _facts(bug, repository, material.bugs),
         "affects": [str(affected(entry)) for entry in bug.document.get("affects") or ()],
-        "source": _source_of(told, repository),
+        "source": _source(repository, first.document) if first is not None else "",
         "source_url": partial(_source, repository),
         "commit_url": partial(_commit, repository),
-        "command": _command(bug, told),
+        "command": _command(bug, first or next(iter(bug.evidence), None)),
         "recipe_name": bug.recipe.path.name if bug.recipe else "recipe.json",
         "recipe": _recipe(bug),
         "runner": material.exports.get(bug.bug_id),
     }
 
 
-def _outcome(told: Story | None) -> dict[str, Any]:
-    """What came out, numbers apart from tables, and what the two sides are called."""
-    before, after = (told.before, told.after) if told else (None, None)
-    wrong = told.wrong if told else ()
+def _outcome(tale: Story | None) -> dict[str, Any]:
+    """Give the template's outcomes, numbers apart from tables, and the names of the two sides."""
+    before, after = (tale.before, tale.after) if tale else (None, None)
+    wrong = tale.wrong if tale else ()
     return {
-        "story": told,
+        "story": tale,
         "scalars": [outcome for outcome in wrong if _scalar(outcome)],
         "tensors": [outcome for outcome in wrong if not _scalar(outcome)],
-        "told_before": f"With the bug at {before.short}" if before else "",
-        "told_after": f"without at {after.short}" if after else "what is right: no recorded revision is without it",
+        "caption_before": f"With the bug at {before.short}" if before else "",
+        "caption_after": f"without at {after.short}" if after else "what is right: no recorded revision is without it",
         "after_name": "without" if after else "what is right",
     }
 
 
 def _scalar(outcome: Outcome) -> bool:
     return not any(side is not None and side.lines for side in (outcome.before, outcome.after))
-
-
-def _paragraphs(bug: Bug) -> list[str]:
-    text = bug.recipe.story if bug.recipe else str(bug.document.get("story") or "")
-    return [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
 
 
 def _facts(bug: Bug, repository: str, bugs: Iterable[Bug]) -> list[tuple[str, str, str]]:
@@ -87,12 +84,12 @@ def _facts(bug: Bug, repository: str, bugs: Iterable[Bug]) -> list[tuple[str, st
         for name in ("status", "url")
         if upstream.get(name)
     ]
-    said = (
+    pairs = (
         ("realism", realism(written)),
         ("reach", reached(written)),
         ("the same root cause", ", ".join(shared) if bug.bug_id else ""),
     )
-    facts += [(name, text, "") for name, text in said if text]
+    facts += [(name, text, "") for name, text in pairs if text]
     for name in ("severity", "signal", "effect", "root_cause", "fix", "introduced_by", "fixed_by"):
         if written.get(name):
             facts.append((name.replace("_", " "), " ".join(str(written[name]).split()), ""))
@@ -103,11 +100,11 @@ def _facts(bug: Bug, repository: str, bugs: Iterable[Bug]) -> list[tuple[str, st
 
 
 def _source(repository: str, document: Document) -> str:
-    """Where the boundary's code can be read."""
-    found, checkout = document["boundary"], document["checkout"]
-    if not (repository.startswith("https://github.com/") and checkout and checkout["commit"] and found["file"]):
+    """Link the boundary's code."""
+    boundary, checkout = document["boundary"], document["checkout"]
+    if not (repository.startswith("https://github.com/") and checkout and checkout["commit"] and boundary["file"]):
         return ""
-    return f"{repository}/blob/{checkout['commit']}/{quote(found['file'])}#L{found['line']}"
+    return f"{repository}/blob/{checkout['commit']}/{quote(boundary['file'])}#L{boundary['line']}"
 
 
 def _commit(repository: str, document: Document) -> str:
@@ -116,21 +113,15 @@ def _commit(repository: str, document: Document) -> str:
     )
 
 
-def _source_of(told: Story | None, repository: str) -> str:
-    seen = (told.before or told.after) if told else None
-    return _source(repository, seen.document) if seen is not None else ""
-
-
-def _command(bug: Bug, told: Story | None) -> str:
-    seen = ((told.before or told.after) if told else None) or next(iter(bug.seen), None)
-    ref = seen.short if seen is not None else ""
+def _command(bug: Bug, evidence: Evidence | None) -> str:
+    ref = evidence.short if evidence is not None else ""
     if not bug.bug_id:
         plain = bug.where == file_name(bug.boundary)  # else one of two bindings of this boundary
         subject = bug.boundary if plain else f"{bug.boundary}({bug.contract})"
         law = f"laws/{bug.target}/{subject}::{bug.law}[{ref}]"
         return f"pytest {shlex.quote(law)} --sentinel-ref={shlex.quote(ref)}"
-    if seen is not None:
-        return command(seen.document)
+    if evidence is not None:
+        return command(evidence.document)
     return f"pytest --sentinel-target={shlex.quote(bug.target)} --sentinel-bug={shlex.quote(bug.bug_id)}"
 
 

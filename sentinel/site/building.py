@@ -37,10 +37,7 @@ def require() -> None:
 
 
 def build(material: Material, tell: Callable[[str], None] = lambda text: None) -> Files:
-    """Give every file of the site, as its path and text.
-
-    :raises SentinelError: as :func:`require`.
-    """
+    """Render every file of the site: path and text."""
     require()
     from sentinel.site.rendering import Pages
 
@@ -59,33 +56,33 @@ def build(material: Material, tell: Callable[[str], None] = lambda text: None) -
         "lifetimes.html",
         pages.render("lifetimes.html", "lifetimes.html", "Lifetimes", lives=list(lives(material))),
     )
-    told = ""
+    heading = ""
     for bug in (*material.bugs, *material.laws):
         about = f"{'bugs' if bug.bug_id else 'laws'} of {bug.target}"
-        if about != told:
-            told = about
-            tell(f"pages: {told}")
+        if about != heading:
+            heading = about
+            tell(f"pages: {heading}")
         yield bug.page, bug_page(pages, material, bug)
-        for seen in bug.seen:
-            yield f"evidence/{seen.place}", seen.text
+        for evidence in bug.evidence:
+            yield f"evidence/{evidence.place}", evidence.text
 
 
 def _index(pages: Any, material: Material) -> str:
     from sentinel.site.rendering import SIGNS
 
-    known = tables(material)
-    rows = ranked(known)
+    by_target = tables(material)
+    rows = ranked(by_target)
     return str(
         pages.render(
             "index.html",
             "index.html",
             "Is my training run affected?",
-            tables=known,
+            tables=by_target,
             rows=rows,
             shared=Counter((row.bug.target, row.root) for row in rows),
             bugs=counted_rows(rows),
-            current=[verdict for verdict in SIGNS if any(table.now[verdict] for table in known)],
-            unknown=any(table.now["unknown"] for table in known),
+            current=[verdict for verdict in SIGNS if any(table.now[verdict] for table in by_target)],
+            unknown=any(table.now["unknown"] for table in by_target),
             laws=sorted({law for row in rows for law in row.bug.laws}),
             severities=[name for name in SEVERITIES if any(row.severity == name for row in rows)],
             realisms=[name for name in REALISMS if any(row.realism == name for row in rows)],
@@ -95,8 +92,8 @@ def _index(pages: Any, material: Material) -> str:
 
 
 def _dialects(pages: Any, material: Material) -> str:
-    known, laws = material.catalog.targets, material.catalog.laws
-    bindings = ((name, known[name].bindings if name in known else ()) for name in material.targets)
+    targets, laws = material.catalog.targets, material.catalog.laws
+    bindings = ((name, targets[name].bindings if name in targets else ()) for name in material.targets)
     declared = [(name, [(binding, dialect) for binding in of for dialect in binding.dialects]) for name, of in bindings]
     rows = material.compared.get("rows", ())
     return str(pages.render("dialects.html", "dialects.html", "Dialects", declared=declared, laws=laws, rows=rows))
@@ -122,7 +119,6 @@ def write(folder: Path, files: Iterable[tuple[str, str]]) -> dict[str, int]:
     """Write a site, and remove what an earlier build left and this one has not. What is the same stays as it is.
 
     :returns: each file's size in bytes.
-    :raises SentinelError: as :func:`check`, or where the folder cannot be written.
     """
     check(folder)
     before = _listed(folder)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
 from sentinel.reports.baseline import is_tensor
@@ -20,7 +21,7 @@ _LONGEST = 600
 Mark = Literal["", "leak", "varies", "wrong", "mended"]
 
 Rows = list[list[Any]]
-Marker = Callable[[int, int, Any], Mark]
+Marks = Mapping[tuple[int, int], Mark]
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,8 @@ class Line:
 class Grid:
     """One value.
 
-    :ivar kind: dtype and shape, or empty.
     :ivar lines: its rows; empty where it is no table, then :attr:`plain` has it.
     :ivar upright: whether a row is one number a response, drawn beside the rows of its batch.
-    :ivar left: how many rows or columns were cut off.
     """
 
     name: str
@@ -63,7 +62,7 @@ def grid(
     *,
     mask: Rows | None = None,
     upright: bool = False,
-    mark: Marker = lambda row, column, item: "",
+    marks: Marks = MappingProxyType({}),
     note: str = "",
     beside: Any = None,
 ) -> Grid:
@@ -72,7 +71,7 @@ def grid(
     :param mask: of the same rows and columns, else it is about something else and passed over; or of the same rows,
         where the value has one number a row.
     :param upright: draw a one-dimensional value as a column.
-    :param mark: what is to be said of an element, by its row and column in the value as it is written.
+    :param marks: what is to be said of an element, by its row and column in the value as it is written.
     :param beside: the value that it is shown beside: numbers that are not the same get digits enough to say so.
     """
     rows = rows_of(value)
@@ -93,7 +92,7 @@ def grid(
             Cell(
                 number(item, full),
                 bool(behind and not behind[index][column]),
-                mark(0, index, item) if upright else mark(index, column, item),
+                marks.get((0, index) if upright else (index, column), ""),
             )
             for column, item in enumerate(row[:MOST_COLUMNS])
         )
@@ -150,7 +149,7 @@ _NAMES = {"NaN": "NaN", "Infinity": "∞", "-Infinity": "-∞"}
 
 
 def _look_alike(value: Any, beside: Any) -> bool:
-    """Whether two numbers that are not the same would look as if they were."""
+    """Say whether two numbers that are not the same would look as if they were."""
     pairs = zip(_leaves(bare(value)), _leaves(bare(beside)))
     return any(one != other and number(one) == number(other) for one, other in pairs)
 

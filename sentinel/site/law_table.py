@@ -21,9 +21,9 @@ def law_tables(material: Material) -> Iterator[dict[str, Any]]:
 def _law_table(material: Material, name: str) -> dict[str, Any]:
     catalog = material.catalog
     target = catalog.targets[name]
-    found, omitted = subjects(catalog, name)
-    names = {id(subject.binding): subject.name for subject in found}
-    searched = {id(subject.binding): {law.name for law in subject.laws} for subject in found}
+    searchable, omitted = subjects(catalog, name)
+    names = {id(subject.binding): subject.name for subject in searchable}
+    searched = {id(subject.binding): {law.name for law in subject.laws} for subject in searchable}
     reasons = {item.boundary: item.reason for item in omitted if not item.law}
     laws = [law for law in catalog.laws if any(law in of for of in searched.values())]
     findings = {(bug.where, bug.law): bug for bug in material.laws if bug.target == name}
@@ -50,8 +50,8 @@ def _state(
     """``bug``: a recipe or a search shows it broken at upstream's newest; ``dialect``: the framework means it;
     ``mended``: known bugs, none of them there now; ``checked``: nothing is recorded against it; ``none``: the law is
     not about it."""
-    there = any((seen := bug.at(branch)) is not None and seen.verdict == "reproduced" for bug in bugs)
-    broken = finding is not None and any(seen.verdict == "reproduced" for seen in finding.seen)
+    there = any((evidence := bug.at(branch)) is not None and evidence.verdict == "reproduced" for bug in bugs)
+    broken = finding is not None and any(evidence.verdict == "reproduced" for evidence in finding.evidence)
     return (
         "bug" if there or broken
         else "dialect" if any(dialect.name == law for dialect in dialects)

@@ -19,14 +19,19 @@ def lives(material: Material) -> Iterator[dict[str, Any]]:
     """
     for target in material.targets:
         bugs = material.bugs_of(target)
-        known = [life for bug in bugs if (life := life_of(bug)) is not None]
-        known.sort(key=lambda life: ([span["start"] for span in life["spans"]] or ["9"], life["bug"].bug_id))
+        stories = [life for bug in bugs if (life := life_of(bug)) is not None]
+        stories.sort(key=lambda life: ([span["start"] for span in life["spans"]] or ["9"], life["bug"].bug_id))
         unknown = [bug for bug in bugs if not bug.histories]
-        yield {"target": target, "known": known, "unknown": unknown, "drawn": [life for life in known if life["until"]]}
+        yield {
+            "target": target,
+            "stories": stories,
+            "unknown": unknown,
+            "drawn": [life for life in stories if life["until"]],
+        }
 
 
 def life_of(bug: Bug) -> dict[str, Any] | None:
-    """What the records of a bug say, or None where it has none.
+    """Sum up the records of a bug, or None where it has none.
 
     Its releases are tags of the repository where these were looked at, else releases of the package index.
     """
@@ -48,12 +53,12 @@ def life_of(bug: Bug) -> dict[str, Any] | None:
         "on_pypi": carried_by(index) if index else [],
         "since": runs[0]["first"]["date"][:10] if runs else "",
         "until": runs[-1]["last"]["date"][:10] if runs else "",
-        "looked": _looked(record),
+        "extent": _extent(record),
     }
 
 
 def _span(lifetime: Record) -> dict[str, Any]:
-    """A time for which the bug was there; it begins open where it was there before what could be looked at."""
+    """Give a time for which the bug was there, with an open start where it is older than what could be decided."""
     begun, ended = lifetime["introduced"], lifetime["ended"]
     return {
         "start": begun["commit"]["date"][:10],
@@ -65,14 +70,14 @@ def _span(lifetime: Record) -> dict[str, Any]:
 
 
 def _stretches(runs: Sequence[Record]) -> Iterator[dict[str, str]]:
-    """Neighbouring commits that are not said to have the bug; where the code was not there is nothing to draw."""
+    """Give runs of commits without the bug or a verdict; where the code was not there is nothing to draw."""
     for run in runs:
         state = state_of(run["verdict"], run["kind"])
         if state not in ("reproduced", "absent"):
             yield {"start": run["first"]["date"][:10], "end": run["last"]["date"][:10], "state": state or ""}
 
 
-def _looked(record: Record) -> str:
+def _extent(record: Record) -> str:
     source, number = record["source"], int(record["commits"])
     noun = "release" if source["kind"] == "pypi" else "tag" if source["walk"] == "tags" else "commit"
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

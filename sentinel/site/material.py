@@ -19,11 +19,10 @@ Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class Evidence:
     """One evidence document.
 
     :ivar place: its file, relative to the report folder, as a site repeats it.
-    :ivar text: its bytes as they are.
     :ivar key: the file's stem, which names the ref: ``git-f7d10f3dcb11``, ``git-main``, ``pypi-0.9.1``.
     """
 
@@ -71,14 +70,14 @@ class Bug:
     """A known bug, or (without a bug id) a law that a search found broken.
 
     :ivar recipe: None where the evidence is about a recipe that is not there any more.
-    :ivar seen: its evidence; pins in the recipe's order, then what else was looked at.
+    :ivar evidence: its evidence; pins in the recipe's order, then what else was looked at.
     :ivar histories: its records, see :mod:`sentinel.history.record`.
     """
 
     target: str
     bug_id: str
     recipe: Recipe | None
-    seen: tuple[Seen, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
     histories: tuple[Document, ...] = ()
     law: str = ""
     where: str = ""
@@ -99,20 +98,20 @@ class Bug:
         """The recipe's document: the recipe's own, else as the newest evidence has it."""
         if self.recipe is not None:
             return self.recipe.document
-        found: Mapping[str, Any] = self.seen[-1].document["recipe"]["document"]
-        return found
+        document: Mapping[str, Any] = self.evidence[-1].document["recipe"]["document"]
+        return document
 
     @property
     def title(self) -> str:
-        return self.recipe.title if self.recipe else str(self.seen[-1].document["title"])
+        return self.recipe.title if self.recipe else str(self.evidence[-1].document["title"])
 
     @property
     def contract(self) -> str:
-        return self.recipe.contract if self.recipe else str(self.seen[-1].document["contract"])
+        return self.recipe.contract if self.recipe else str(self.evidence[-1].document["contract"])
 
     @property
     def boundary(self) -> str:
-        return self.recipe.boundary if self.recipe else str(self.seen[-1].document["boundary"]["written"])
+        return self.recipe.boundary if self.recipe else str(self.evidence[-1].document["boundary"]["written"])
 
     @property
     def laws(self) -> tuple[str, ...]:
@@ -123,15 +122,15 @@ class Bug:
 
     @property
     def upstream(self) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self.recipe.upstream if self.recipe else self.seen[-1].document["upstream"]
-        return found
+        value: Mapping[str, Any] = self.recipe.upstream if self.recipe else self.evidence[-1].document["upstream"]
+        return value
 
     def note(self, ref: str) -> str:
         """Say what the recipe says of a pin."""
         return next((pin.note for pin in (self.recipe.pins if self.recipe else ()) if str(pin.ref) == ref), "")
 
-    def at(self, ref: str) -> Seen | None:
-        return next((seen for seen in self.seen if seen.ref == ref), None)
+    def at(self, ref: str) -> Evidence | None:
+        return next((evidence for evidence in self.evidence if evidence.ref == ref), None)
 
 
 @dataclass(frozen=True)
@@ -160,82 +159,64 @@ class Material:
 
     def branch(self, target: str) -> str:
         """Give the ref that is upstream's newest."""
-        known = self.catalog.targets.get(target)
-        return f"git:{known.branch if known else 'main'}"
+        entry = self.catalog.targets.get(target)
+        return f"git:{entry.branch if entry else 'main'}"
 
     def bugs_of(self, target: str) -> list[Bug]:
         return [bug for bug in self.bugs if bug.target == target]
 
 
 def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Material:
-    """Read everything.
-
-    :param exports: a folder that ``sentinel contribute`` has written.
-    :raises SentinelError: where the folder has no evidence, or a file in it is none.
-    """
+    """Read evidence, recipes, histories and exports."""
     if not reports.is_dir():
         raise SentinelError(
             f"no such folder: {reports}; run pytest with --sentinel-target first, or give --reports DIR"
         )
-    found: dict[tuple[str, ...], list[Seen]] = {}
+    groups: dict[tuple[str, ...], list[Evidence]] = {}
     for file in files(reports):
         place = file.relative_to(reports).as_posix()
         document = load(file)
         alone = not document["bug_id"]
         about = ("laws", place.rpartition("/")[0]) if alone else ("bugs", document["target"], document["bug_id"])
-        found.setdefault(about, []).append(Seen(document, place, file.read_text(encoding="utf-8")))
-    if not found:
+        groups.setdefault(about, []).append(Evidence(document, place, file.read_text(encoding="utf-8")))
+    if not groups:
         raise SentinelError(
             f"{reports} holds no evidence; run pytest with --sentinel-target first, or give --reports DIR"
         )
-    targets = {str(seen.document["target"]) for group in found.values() for seen in group}
+    targets = {str(evidence.document["target"]) for group in groups.values() for evidence in group}
     recipes = {(recipe.target, recipe.bug_id): recipe for recipe in find_recipes(catalog) if recipe.target in targets}
     histories, notes = _histories(reports / HISTORY)
     bugs = {about: Bug(about[0], about[1], recipe) for about, recipe in recipes.items()}
     laws = []
-    for (kind, *rest), group in sorted(found.items()):
+    for (kind, *rest), group in sorted(groups.items()):
         if kind == "laws":
-            first = group[0].document
-            boundary = first["boundary"]["written"]
-            laws.append(
-                Bug(
-                    str(first["target"]),
-                    "",
-                    None,
-                    tuple(group),
-                    law=str(first["law"]),
-                    where=_folder(group[0], boundary),
-                )
-            )
+            first, folders = group[0].document, group[0].place.split("/")
+            # The folder tells apart two bindings of one boundary.
+            where = folders[-3] if len(folders) > 3 else first["boundary"]["written"]
+            laws.append(Bug(str(first["target"]), "", None, tuple(group), law=str(first["law"]), where=where))
             continue
-        known = (rest[0], rest[1])
-        bug = bugs.get(known) or Bug(*known, None)
-        bugs[known] = replace(bug, seen=_in_order(group, bug.recipe))
+        key = (rest[0], rest[1])
+        bug = bugs.get(key) or Bug(*key, None)
+        bugs[key] = replace(bug, evidence=_in_order(group, bug.recipe))
     placed = [replace(bug, histories=tuple(histories.get(about, ()))) for about, bug in sorted(bugs.items())]
     # A site without these is a site.
     beside = (read_json(reports / f"{name}.json") or {} for name in ("dialects", "changes", "coverage"))
     return Material(catalog, tuple(placed), tuple(laws), _exports(exports, placed), tuple(notes), *beside)
 
 
-def _folder(seen: Seen, boundary: str) -> str:
-    """A law's subject: its folder, which tells apart two bindings of one boundary."""
-    parts = seen.place.split("/")
-    return parts[-3] if len(parts) > 3 else boundary
-
-
-def _in_order(group: Sequence[Seen], recipe: Recipe | None) -> tuple[Seen, ...]:
-    """Pins as the recipe has them, which is the order in which the bug's story is told; moving refs at the end."""
+def _in_order(group: Sequence[Evidence], recipe: Recipe | None) -> tuple[Evidence, ...]:
+    """Sort by the recipe's pins, the order of the bug's story; moving refs at the end."""
     pins = [str(pin.ref) for pin in recipe.pins] if recipe else []
 
-    def order(seen: Seen) -> tuple[int, str]:
-        return (pins.index(seen.ref) if seen.ref in pins else len(pins), seen.place)
+    def order(evidence: Evidence) -> tuple[int, str]:
+        return (pins.index(evidence.ref) if evidence.ref in pins else len(pins), evidence.place)
 
     return tuple(sorted(group, key=order))
 
 
 def _histories(folder: Path) -> tuple[dict[tuple[str, str], list[Document]], list[str]]:
-    """The records, and what is wrong with those that are none: a site without one history is a site."""
-    found: dict[tuple[str, str], list[Document]] = {}
+    """Load the records, and say what is wrong with the rest: a site without one history is a site."""
+    histories: dict[tuple[str, str], list[Document]] = {}
     notes = []
     for file in record.files(folder) if folder.is_dir() else ():
         try:
@@ -243,19 +224,19 @@ def _histories(folder: Path) -> tuple[dict[tuple[str, str], list[Document]], lis
         except SentinelError as error:
             notes.append(str(error))
             continue
-        found.setdefault((document["target"], document["bug_id"]), []).append(document)
-    return found, notes
+        histories.setdefault((document["target"], document["bug_id"]), []).append(document)
+    return histories, notes
 
 
 def _exports(folder: Path | None, bugs: Sequence[Bug]) -> dict[str, str]:
     """The runners that ``sentinel contribute`` has written, empty where it could not; a bug not tried is left out."""
-    found: dict[str, str] = {}
+    runners: dict[str, str] = {}
     if folder is None:
-        return found
+        return runners
     for bug in bugs:
         own = folder / file_name(bug.bug_id)
         if own.is_dir() and not own.is_symlink():
             file = own / "run_validation.py"
             there = file.is_file() and not file.is_symlink()
-            found[bug.bug_id] = file.read_text(encoding="utf-8", errors="replace") if there else ""
-    return found
+            runners[bug.bug_id] = file.read_text(encoding="utf-8", errors="replace") if there else ""
+    return runners

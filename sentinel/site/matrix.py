@@ -14,7 +14,7 @@ from packaging.version import InvalidVersion, Version
 from sentinel.history.chronicle import state_of
 from sentinel.recipes.affects import affected, in_text
 from sentinel.recipes.grades import counted, grade, order, realism, root
-from sentinel.site.material import Bug, Material, Seen
+from sentinel.site.material import Bug, Evidence, Material
 from sentinel.site.story import chips
 
 #: What a letter of :attr:`Row.versions` says: there, not there, not known.
@@ -30,7 +30,7 @@ class Row:
     """
 
     bug: Bug
-    chips: tuple[tuple[str, Seen], ...]
+    chips: tuple[tuple[str, Evidence], ...]
     now: str
     versions: str
 
@@ -100,31 +100,33 @@ def tables(material: Material) -> list[Table]:
 
 def _table(material: Material, target: str) -> Table:
     bugs, branch = material.bugs_of(target), material.branch(target)
-    known = {bug.bug_id: dict(_verdicts(bug, branch)) for bug in bugs}
+    by_bug = {bug.bug_id: dict(_verdicts(bug, branch)) for bug in bugs}
     newest = branch.partition(":")[2]
-    names = sorted({name for verdicts in known.values() for name in verdicts} - {newest}, key=_release, reverse=True)
+    names = sorted({name for verdicts in by_bug.values() for name in verdicts} - {newest}, key=_release, reverse=True)
     versions = (newest, *names)
-    commits = [str((seen.document["checkout"] or {}).get("commit") or "") for bug in bugs if (seen := bug.at(branch))]
+    commits = [
+        str((evidence.document["checkout"] or {}).get("commit") or "") for bug in bugs if (evidence := bug.at(branch))
+    ]
     rows = []
     for bug in bugs:
         today = bug.at(branch)
-        letters = "".join(known[bug.bug_id].get(name, "?") for name in versions)
-        named = tuple((name, seen) for name, seen in chips(bug, branch) if name)
+        letters = "".join(by_bug[bug.bug_id].get(name, "?") for name in versions)
+        named = tuple((name, evidence) for name, evidence in chips(bug, branch) if name)
         rows.append(Row(bug, named, today.verdict if today else "", letters))
     return Table(target, versions, max(commits, default="")[:7], tuple(rows))
 
 
 def _verdicts(bug: Bug, branch: str) -> Iterator[tuple[str, str]]:
-    """Each version that is known to have the bug, or not to; what has the later word comes later."""
+    """Yield (version, letter) of each version with a verdict; a later one overrides."""
     for record in sorted(bug.histories, key=lambda record: str(record["source"]["kind"])):  # git, then pypi
         for release in record["releases"]:
             letter = _LETTERS.get(state_of(release["verdict"], release["kind"]) or "")
             if letter:
                 yield _PREFIX.sub("", release["name"]), letter
-    for seen in bug.seen:
-        kind, _, name = seen.ref.partition(":")
-        letter = _LETTERS.get(state_of(seen.verdict, seen.document["kind"]) or "")
-        if letter and (kind == "pypi" or seen.ref == branch):
+    for evidence in bug.evidence:
+        kind, _, name = evidence.ref.partition(":")
+        letter = _LETTERS.get(state_of(evidence.verdict, evidence.document["kind"]) or "")
+        if letter and (kind == "pypi" or evidence.ref == branch):
             yield name, letter
 
 

@@ -16,7 +16,7 @@ from sentinel.errors import INSTALL
 from sentinel.history.timelines import span
 from sentinel.reports.escaping import visible
 from sentinel.reports.rows import MEANING
-from sentinel.site.material import Seen, brief, moves
+from sentinel.site.material import Evidence, brief, moves
 
 #: Nothing but the site's own three kinds of file; no inline script or style, no form, no frame, no network.
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -83,16 +83,13 @@ class Pages:
         )
 
     def render(self, template: str, place: str, title: str, **values: Any) -> str:
-        """One page.
-
-        :param place: where it will lie, relative to the site.
-        """
+        """Render one page."""
         page = self._environment.get_template(template)
         return str(page.render(root="../" * place.count("/"), here=place, title=title, **values)) + "\n"
 
 
 def shown(value: Any) -> Any:
-    """What an expression puts into a page, before it is escaped; markup is our own templates' and stays."""
+    """Make an expression's text visible before it is escaped; markup is our own templates' and stays."""
     return visible(value, lines=True) if type(value) is str else value
 
 
@@ -121,10 +118,10 @@ def day(date_text: str) -> int:
     return date.fromisoformat(date_text[:10]).toordinal()
 
 
-def revision(seen: Seen) -> str:
+def revision(evidence: Evidence) -> str:
     """Give the revision that was looked at, in brief: of what moves, the commit that it was."""
-    commit = str((seen.document["checkout"] or {}).get("commit") or "")
-    return commit[:7] if moves(seen.ref) and commit else brief(seen.ref)
+    commit = str((evidence.document["checkout"] or {}).get("commit") or "")
+    return commit[:7] if moves(evidence.ref) and commit else brief(evidence.ref)
 
 
 def words(name: Any) -> str:

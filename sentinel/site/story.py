@@ -14,7 +14,7 @@ from sentinel.site.grids import (
     Cell,
     Grid,
     Mark,
-    Marker,
+    Marks,
     Rows,
     as_number,
     bare,
@@ -25,7 +25,7 @@ from sentinel.site.grids import (
     rows_of,
     written,
 )
-from sentinel.site.material import Bug, Document, Seen
+from sentinel.site.material import Bug, Document, Evidence
 from sentinel.values.literals import TAGGED
 
 #: The laws about what a mask hides: a value behind it that is not zero is what leaks.
@@ -37,6 +37,9 @@ _ABOUT_MASKS = (
 )
 
 Inputs = Mapping[str, Any]
+
+#: (variant, input) -> its values that leak.
+Leaks = Mapping[tuple[str, str], Marks]
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,6 @@ class Variant:
 class Outcome:
     """One observed value.
 
-    :ivar key: as recipes address it.
-    :ivar meaning: what the contract says of it.
     :ivar before, after: as observed with the bug and without it; None where there is nothing to show.
     :ivar same: whether it is right with the bug, too.
     """
@@ -72,8 +73,8 @@ class Story:
     :ivar defaults: the inputs that the recipe left out.
     """
 
-    before: Seen | None
-    after: Seen | None
+    before: Evidence | None
+    after: Evidence | None
     scenario: Variant
     variants: tuple[Variant, ...]
     defaults: tuple[tuple[str, str], ...]
@@ -101,59 +102,51 @@ class Story:
         return (cell for drawn in (*inputs, *outputs) for line in drawn.lines for cell in line.cells)
 
 
-def sides(bug: Bug) -> tuple[Seen | None, Seen | None]:
+def sides(bug: Bug) -> tuple[Evidence | None, Evidence | None]:
     """Give the evidence that shows the bug, and the one that shows it mended: the first of each, as the pins stand."""
-    before = next((seen for seen in bug.seen if seen.verdict == "reproduced"), None)
-    return before, next((seen for seen in bug.seen if seen.verdict == "fixed"), None)
+    before = next((evidence for evidence in bug.evidence if evidence.verdict == "reproduced"), None)
+    return before, next((evidence for evidence in bug.evidence if evidence.verdict == "fixed"), None)
 
 
 #: What a pin's note says of a revision that has not the bug because it is older.
 _OLDER = re.compile(r"\b(parent|before|base)\b")
 
 
-def chips(bug: Bug, branch: str) -> list[tuple[str, Seen]]:
-    """All evidence of a bug by what a person calls it: upstream ``today``, the ``base`` with the bug, its ``fix``; the
-    rest has no name."""
+def chips(bug: Bug, branch: str) -> list[tuple[str, Evidence]]:
+    """Name all evidence of a bug as a person does: upstream ``today``, the ``base`` with the bug, its ``fix``;
+    the rest has no name."""
     base = sides(bug)[0]
-    fix = next((s for s in bug.seen if s.verdict == "fixed" and not _OLDER.search(bug.note(s.ref))), None)
-    names: dict[Seen, str] = {}
-    for name, seen in (("today", bug.at(branch)), ("base", base), ("fix", fix)):
-        if seen is not None:
-            names.setdefault(seen, name)
-    return [(name, seen) for seen, name in names.items()] + [("", seen) for seen in bug.seen if seen not in names]
+    fix = next((s for s in bug.evidence if s.verdict == "fixed" and not _OLDER.search(bug.note(s.ref))), None)
+    names: dict[Evidence, str] = {}
+    for name, evidence in (("today", bug.at(branch)), ("base", base), ("fix", fix)):
+        if evidence is not None:
+            names.setdefault(evidence, name)
+    return [(name, evidence) for evidence, name in names.items()] + [
+        ("", evidence) for evidence in bug.evidence if evidence not in names
+    ]
 
 
 def story(bug: Bug, catalog: Catalog) -> Story | None:
     """Give the story of a bug, or None where there is no evidence to tell it from."""
     before, after = sides(bug)
-    told = before or after or next(iter(bug.seen), None)
-    if told is None:
+    evidence = before or after or next(iter(bug.evidence), None)
+    if evidence is None:
         return None
     contract = catalog.contracts.get(bug.contract)
-    document = told.document
+    document = evidence.document
     inputs = inputs_of(bug, document, contract)
     defaulted = set(document["scenario"]["defaulted"])
     leaking = _leaking(inputs, contract, any(law in _ABOUT_MASKS for law in bug.laws))
     name, *others = inputs
     first = inputs[name]
-    given = {key: value for key, value in first.items() if key not in defaulted}
-    variants = [
-        _variant(
-            other,
-            {k: v for k, v in inputs[other].items() if k not in first or first[k] != v},
-            inputs,
-            contract,
-            leaking,
-        )
-        for other in others
-    ]
-    defaults = tuple((key, written(value)) for key, value in first.items() if key in defaulted)
+    scenario = {key: value for key, value in first.items() if key not in defaulted}
+    changes = {other: {k: v for k, v in inputs[other].items() if k not in first or first[k] != v} for other in others}
     return Story(
         before,
         after,
-        _variant(name, given, inputs, contract, leaking),
-        tuple(variants),
-        defaults,
+        _variant(name, scenario, inputs, contract, leaking),
+        tuple(_variant(other, own, inputs, contract, leaking) for other, own in changes.items()),
+        tuple((key, written(value)) for key, value in first.items() if key in defaulted),
         tuple(_outcomes(document, before, after, inputs, contract)),
     )
 
@@ -163,11 +156,11 @@ def inputs_of(bug: Bug, document: Document, contract: Contract | None) -> dict[s
     recorded: Mapping[str, Inputs] = document["scenario"]["variants"]
     variants = list(bug.recipe.variants if bug.recipe else bug.document.get("variants") or ())
     order = [item.name for item in contract.inputs] if contract else []
-    found: dict[str, Inputs] = {}
+    by_variant: dict[str, Inputs] = {}
     for variant in sorted(recorded, key=lambda name: _place(name, variants)):
         inputs = recorded[variant]
-        found[variant] = {key: inputs[key] for key in sorted(inputs, key=lambda name: _place(name, order))}
-    return found
+        by_variant[variant] = {key: inputs[key] for key in sorted(inputs, key=lambda name: _place(name, order))}
+    return by_variant
 
 
 def _place(name: str, order: Sequence[str]) -> tuple[int, str]:
@@ -178,11 +171,7 @@ def _place(name: str, order: Sequence[str]) -> tuple[int, str]:
 
 
 def _variant(
-    name: str,
-    own: Inputs,
-    inputs: Mapping[str, Inputs],
-    contract: Contract | None,
-    leaking: frozenset[tuple[str, str, int, int]],
+    name: str, own: Inputs, inputs: Mapping[str, Inputs], contract: Contract | None, leaking: Leaks
 ) -> Variant:
     grids, settings = [], []
     mask = mask_of(contract, inputs[name])
@@ -194,28 +183,11 @@ def _variant(
             continue
         own_mask = None if contract is not None and key == contract.mask else mask
         upright = bool(declared and (declared.kind == "labels" or declared.shape[:1] == ("batch",)))
-        grids.append(
-            grid(
-                key,
-                value,
-                mask=own_mask,
-                upright=upright,
-                mark=_input_mark(key, name, leaking, _varying(key, name, inputs)),
-                note=declared.meaning if declared else "",
-            )
-        )
+        varies: Marks = dict.fromkeys(_varying(key, name, inputs), "varies")
+        marks = {**varies, **leaking.get((name, key), {})}
+        note = declared.meaning if declared else ""
+        grids.append(grid(key, value, mask=own_mask, upright=upright, marks=marks, note=note))
     return Variant(name, tuple(grids), tuple(settings))
-
-
-def _input_mark(
-    key: str, variant: str, leaking: frozenset[tuple[str, str, int, int]], varying: frozenset[tuple[int, int]]
-) -> Marker:
-    def mark(row: int, column: int, item: Any) -> Mark:
-        if (variant, key, row, column) in leaking:
-            return "leak"
-        return "varies" if (row, column) in varying else ""
-
-    return mark
 
 
 def mask_of(contract: Contract | None, inputs: Inputs) -> Rows | None:
@@ -224,7 +196,7 @@ def mask_of(contract: Contract | None, inputs: Inputs) -> Rows | None:
 
 
 def _varying(key: str, variant: str, inputs: Mapping[str, Inputs]) -> frozenset[tuple[int, int]]:
-    """Where an input is otherwise than in the scenario's first variant."""
+    """Find where an input differs from the scenario's first variant."""
     first = next(iter(inputs))
     if variant == first or key not in inputs[first]:
         return frozenset()
@@ -234,16 +206,14 @@ def _varying(key: str, variant: str, inputs: Mapping[str, Inputs]) -> frozenset[
     return differing(inputs[variant][key], inputs[first][key])
 
 
-def _leaking(
-    inputs: Mapping[str, Inputs], contract: Contract | None, about_masks: bool
-) -> frozenset[tuple[str, str, int, int]]:
-    """The values behind the mask that the right answer does not depend on: (variant, input, row, column).
+def _leaking(inputs: Mapping[str, Inputs], contract: Contract | None, about_masks: bool) -> Leaks:
+    """Mark the values behind the mask that the right answer does not depend on.
 
     Where variants differ behind the mask, those values are what the scenario is about; else all that are not zero.
     """
     if contract is None or not about_masks:
-        return frozenset()
-    found: dict[tuple[str, str, int, int], Any] = {}
+        return {}
+    leaks: dict[tuple[str, str, int, int], Any] = {}
     for variant, own in inputs.items():
         mask = mask_of(contract, own)
         for key, value in own.items():
@@ -253,13 +223,16 @@ def _leaking(
             for i, row in enumerate(rows):
                 for j, item in enumerate(row):
                     if not behind[i][j] and as_number(item) not in (None, 0.0):
-                        found[variant, key, i, j] = item
-    telling = {place for place, item in found.items() if _tells(place, item, inputs)}
-    return frozenset(telling or found)
+                        leaks[variant, key, i, j] = item
+    telling = [place for place, item in leaks.items() if _tells(place, item, inputs)]
+    marks: dict[tuple[str, str], dict[tuple[int, int], Mark]] = {}
+    for variant, key, i, j in telling or leaks:
+        marks.setdefault((variant, key), {})[i, j] = "leak"
+    return marks
 
 
 def _tells(place: tuple[str, str, int, int], item: Any, inputs: Mapping[str, Inputs]) -> bool:
-    """Whether it is not finite, or another variant has something else in its place."""
+    """Say whether it is not finite, or another variant has something else in its place."""
     _, key, i, j = place
     if isinstance(item, str) and item in TAGGED:
         return True
@@ -274,7 +247,11 @@ def _tells(place: tuple[str, str, int, int], item: Any, inputs: Mapping[str, Inp
 
 
 def _outcomes(
-    document: Document, before: Seen | None, after: Seen | None, inputs: Mapping[str, Inputs], contract: Contract | None
+    document: Document,
+    before: Evidence | None,
+    after: Evidence | None,
+    inputs: Mapping[str, Inputs],
+    contract: Contract | None,
 ) -> Iterable[Outcome]:
     there = {item["key"]: item for item in after.document["comparison"]} if after else {}
     for item in document["comparison"]:
@@ -283,28 +260,24 @@ def _outcomes(
         declared = next((o for o in contract.observes if o.key == name), None) if contract else None
         observed = item["observed"]
         right = there[key]["observed"] if key in there else item["fixed"]
-        known = key in there or right is not None
+        has_right = key in there or right is not None
         # A law may have been told broken at a value that is right: what is equal is no wrong value beside a right one.
-        same = before is None or item["matches_fixed"] is True or (known and bare(observed) == bare(right))
+        same = before is None or item["matches_fixed"] is True or (has_right and bare(observed) == bare(right))
         mask = mask_of(contract, inputs[variant]) if variant in inputs else None
         drawn: dict[str, Any] = {"mask": mask, "upright": bool(declared and declared.shape == ("batch",))}
-        off = differing(observed, right) if known and not same else frozenset()
-        back = differing(right, observed) if known and not same else frozenset()
+        off = differing(observed, right) if has_right and not same else frozenset()
+        back = differing(right, observed) if has_right and not same else frozenset()
         yield Outcome(
             key,
             declared.meaning if declared else "",
-            grid(key, observed, **drawn, mark=_marking("wrong", off), beside=right) if before else None,
-            grid(key, right, **drawn, mark=_marking("mended", back), beside=observed) if known else None,
+            grid(key, observed, **drawn, marks=dict.fromkeys(off, "wrong"), beside=right) if before else None,
+            grid(key, right, **drawn, marks=dict.fromkeys(back, "mended"), beside=observed) if has_right else None,
             same,
         )
 
 
-def _marking(mark: Mark, places: frozenset[tuple[int, int]]) -> Marker:
-    return lambda row, column, item: mark if (row, column) in places else ""
-
-
 def _addressed(key: str, inputs: Mapping[str, Inputs]) -> tuple[str, str]:
-    """The variant whose mask covers a value, of a difference the first; and the key of its observation."""
+    """Give the variant whose mask covers a value, of a difference the first; and the key of its observation."""
     try:
         address = parse_address(key, list(inputs))
         return address.variants[0], address.key

@@ -35,10 +35,7 @@ Origin = tuple[Path, tuple[Path, ...]]
 
 
 def open_directory(path: Path) -> Origin:
-    """Find the git directory of a bare repository, a clone with a work tree, or a linked work tree.
-
-    :raises SentinelError: where there is none.
-    """
+    """Find the git directory of a bare repository, a clone with a work tree, or a linked work tree."""
     git_dir = _git_dir(path)
     if git_dir is None:
         raise SentinelError(
@@ -53,12 +50,9 @@ def open_directory(path: Path) -> Origin:
 def open_tar(path: Path, scratch: Path) -> Origin:
     """Unpack a tar, which is not trusted, into a scratch folder, and find the git directory in it.
 
-    Its pack indexes are made anew, and its loose objects looked into: else one object could have another's name.
-
-    :raises SentinelError: where the tar is cut off, holds anything but files and folders, or no git directory.
-    """
+    Its pack indexes are made anew, and its loose objects looked into: else one object could have another's name."""
     _extract(path, scratch)
-    git_dir = next((found for found in _folders(scratch, 3) if _git_dir(found) == found), None)
+    git_dir = next((folder for folder in _folders(scratch, 3) if _git_dir(folder) == folder), None)
     if git_dir is None:
         raise SentinelError(f"{path} holds no git directory (a folder with HEAD and objects)")
     if (git_dir / "objects" / "info" / "alternates").exists():
@@ -89,18 +83,18 @@ def _git_dir(path: Path) -> Path | None:
 
 
 def _object_directories(objects: Path) -> list[Path]:
-    """An object directory and those that it borrows from, each once."""
-    found = [objects]
-    for borrower in found:  # which grows meanwhile
+    """List an object directory and those that it borrows from, each once."""
+    directories = [objects]
+    for borrower in directories:  # which grows meanwhile
         lines = (small_text(borrower / "info" / "alternates") or "").split("\n")
         for line in lines:
             other = Path(os.path.normpath(borrower / line))
-            if not line or line.startswith("#") or other in found:
+            if not line or line.startswith("#") or other in directories:
                 continue
             if not other.is_dir():
                 raise SentinelError(f"{borrower.parent} borrows objects from {other}, which is not there")
-            found.append(other)
-    return found
+            directories.append(other)
+    return directories
 
 
 def _folders(path: Path, depth: int) -> Iterator[Path]:
@@ -153,14 +147,15 @@ def _extract(path: Path, scratch: Path) -> None:
 
 
 def _loose(objects: Path) -> Iterator[Path]:
-    """The loose objects of an object directory."""
+    """List the loose objects of an object directory."""
     for folder in sorted(objects.iterdir()):
         if _FANOUT.fullmatch(folder.name) and folder.is_dir():
             yield from (file for file in sorted(folder.iterdir()) if _LOOSE.fullmatch(file.name) and file.is_file())
 
 
 def _is_what_its_name_says(loose: Path) -> bool:
-    """As git does for packs alone: of a loose tree or commit it reads whatever is in the file."""
+    """Whether a loose object has its own name: git checks packs alone, and reads whatever is in the file of a loose
+    one."""
     digest, unpacked = hashlib.sha1(usedforsecurity=False), zlib.decompressobj()
     with loose.open("rb") as file:
         while not unpacked.eof and (piece := unpacked.unconsumed_tail or file.read(_PIECE)):
@@ -175,10 +170,7 @@ def copy_objects(sources: tuple[Path, ...], into: Path) -> None:
     """Hard-link (or copy, across disks) packs and loose objects into an object directory of ours.
 
     Every pack is marked as a promisor's: then git takes a blob that was left out for absent, not for lost, when it
-    checks what a later fetch brings.
-
-    :raises SentinelError: where a pack is cut off.
-    """
+    checks what a later fetch brings."""
     (into / "pack").mkdir(parents=True, exist_ok=True)
     for objects in sources:
         for pack in sorted((objects / "pack").glob("*.pack")):

@@ -35,17 +35,17 @@ Facts = dict[str, Any]
 
 
 def index_key(target: Target, ref: str) -> str:
-    """The name under which an immutable ref's tree is remembered; it changes with the target's package roots."""
+    """Name the note of an immutable ref's tree; the name changes with the target's package roots."""
     roots = json.dumps([root.path for root in target.roots])
     return f"{ref}-{hashlib.sha256(roots.encode()).hexdigest()[:8]}"
 
 
 def cached(home: Home, target: Target, ref: Ref, key: str) -> Checkout | None:
     """Give the checkout of a ref that was made before, or None. Looks at its files and runs nothing."""
-    known = read_json(home.checkouts / safe_name(target.name) / "refs" / f"{key}.json")
-    if known is None or not re.fullmatch("[0-9a-f]{64}", str(known.get("tree"))):
+    record = read_json(home.checkouts / safe_name(target.name) / "refs" / f"{key}.json")
+    if record is None or not re.fullmatch("[0-9a-f]{64}", str(record.get("tree"))):
         return None
-    return _existing(home, target, ref, known["tree"], known)
+    return _existing(home, target, ref, record["tree"], record)
 
 
 def remember(home: Home, target: Target, key: str, tree: str, facts: Facts) -> None:
@@ -69,14 +69,12 @@ def materialise(
     :param entries: every file of the package roots, those left out too: they count for the tree's hash.
     :param contents: gives what is to be written; asked only for what is not left out.
     :param facts: ``commit``, ``version``, ``digest``, ``dirty``.
-    :raises Unavailable: where none of the target's package roots is among the entries.
-    :raises SentinelError: where the disk is full or cannot be written.
     """
     roots = present(target.roots, entries)
     _check_amount(target.name, ref, entries, {gone.path for gone in left_out})
     if not roots:
-        looked = ", ".join(root.path for root in target.roots)
-        raise Unavailable(f"{target.name}: {ref} has none of its package roots; looked for {looked}")
+        names = ", ".join(root.path for root in target.roots)
+        raise Unavailable(f"{target.name}: {ref} has none of its package roots; looked for {names}")
     tree = tree_hash(entries)
     existing = _existing(home, target, ref, tree, facts)
     if existing is not None:
@@ -92,44 +90,45 @@ def materialise(
             os.chmod(part, 0o755)
             # A run that looks at a damaged checkout must not remove the whole one that another has just put there.
             with locks.alone(home.checkouts):
-                _move(part, folder / tree)
+                record = read_json(folder / tree / "checkout.json")
+                if record is None or _whole(folder / tree, record) is None:  # else another process was first
+                    remove_tree(folder / tree)
+                    part.rename(folder / tree)
                 locks.take(home.checkouts, folder / tree)
         finally:
             if part.exists():
                 remove_tree(part)
-    made = _existing(home, target, ref, tree, facts)
-    if made is None:
+    checkout = _existing(home, target, ref, tree, facts)
+    if checkout is None:
         raise Unavailable(f"{target.name}: the checkout of {ref} vanished while it was made; run again")
-    return made
+    return checkout
 
 
 def files(checkout: Checkout) -> dict[str, str]:
     """Give the git blob id of every file of a checkout, by repository path."""
-    found = _listed(checkout.path.parent, checkout.tree)
-    if found is None:
+    entries = _entries(checkout.path.parent, checkout.tree)
+    if entries is None:
         raise Unavailable(
             f"the checkout {checkout.path.parent.name} was removed or changed while it was used; run again"
         )
-    return {entry.path: entry.blob for entry in found}
+    return {entry.path: entry.blob for entry in entries}
 
 
 def edited(home: Home, target: Target, ref: Ref, base: Checkout, changes: Mapping[str, bytes]) -> Checkout:
-    """Give the checkout of a revision some of whose files were changed or added.
-
-    :param changes: repository path -> content; what lies outside of the package roots is no part of a checkout.
-    """
-    listed = _listed(base.path.parent, base.tree)
-    if listed is None:
+    """Give the checkout of a revision some of whose files are changed: repository path -> content, in its package
+    roots."""
+    files = _entries(base.path.parent, base.tree)
+    if files is None:
         raise Unavailable(f"the checkout of {base.ref} was removed or changed while it was used; run again")
     inside = {name: text for name, text in changes.items() if any(name.startswith(f"{root}/") for root in base.roots)}
-    entries = [entry for entry in listed if entry.path not in inside]
+    entries = [entry for entry in files if entry.path not in inside]
     entries += [Entry(name, FILE, blob_id(content), len(content)) for name, content in inside.items()]
 
-    def contents(asked: Sequence[Entry]) -> Iterable[tuple[Entry, bytes]]:
-        for entry in asked:
+    def contents(selection: Sequence[Entry]) -> Iterable[tuple[Entry, bytes]]:
+        for entry in selection:
             there = base.path / entry.path
-            linked = os.fsencode(os.readlink(there)) if entry.mode == LINK else None
-            yield entry, inside[entry.path] if entry.path in inside else linked or there.read_bytes()
+            link = os.fsencode(os.readlink(there)) if entry.mode == LINK else None
+            yield entry, inside[entry.path] if entry.path in inside else link or there.read_bytes()
 
     return materialise(home, target, ref, entries, contents, base.left_out, commit=base.commit, dirty=True)
 
@@ -145,9 +144,9 @@ def _existing(home: Home, target: Target, ref: Ref, tree: str, facts: Facts) -> 
     folder = home.checkouts / safe_name(target.name) / safe_name(tree)
     record = folder / "checkout.json"
     with locks.taking(home.checkouts):
-        known = read_json(record)
-        entries = _whole(folder, known) if known is not None and known.get("tree") == tree else None
-        if known is None or entries is None:
+        content = read_json(record)
+        entries = _whole(folder, content) if content is not None and content.get("tree") == tree else None
+        if content is None or entries is None:
             return None
         locks.take(home.checkouts, folder)
     with suppress(OSError):  # A cache that is shared read-only is as good to read.
@@ -165,17 +164,16 @@ def _existing(home: Home, target: Target, ref: Ref, tree: str, facts: Facts) -> 
         version=facts.get("version"),
         digest=facts.get("digest"),
         dirty=bool(facts.get("dirty", False)),
-        left_out=tuple(LeftOut(*several) for several in known["left_out"]),
+        left_out=tuple(LeftOut(*several) for several in content["left_out"]),
     )
 
 
 def _whole(folder: Path, record: Mapping[str, Any]) -> list[Entry] | None:
-    """The files of a revision, where its tree holds each of them as it was and nothing else; else None.
+    """List the files of a revision, where its tree holds each of them as it was and nothing else; else None.
 
     Code that was measured may have deleted, written or added something. Contents are read again only where the kernel
-    says that something was touched since they were written or last read: that is ten times faster.
-    """
-    entries, top = _listed(folder, record["tree"]), folder / "tree"
+    says that something was touched since they were written or last read: that is ten times faster."""
+    entries, top = _entries(folder, record["tree"]), folder / "tree"
     if entries is None:
         return None
     with suppress(OSError, ValueError, TypeError):
@@ -189,22 +187,22 @@ def _whole(folder: Path, record: Mapping[str, Any]) -> list[Entry] | None:
     return None
 
 
-def _listed(folder: Path, tree: str) -> list[Entry] | None:
-    """Every file of a revision as it was noted beside its tree; None where that is not the revision of this hash."""
-    known = read_json(folder / "files.json")
+def _entries(folder: Path, tree: str) -> list[Entry] | None:
+    """Read the files of a revision, noted beside its tree; None where they have another hash."""
+    content = read_json(folder / "files.json")
     with suppress(AttributeError, KeyError, TypeError):
-        entries = [Entry(*each) for each in known["files"]] if known else []
-        return entries if known and tree_hash(entries) == tree else None
+        entries = [Entry(*each) for each in content["files"]] if content else []
+        return entries if content and tree_hash(entries) == tree else None
     return None
 
 
 def stamp(top: Path) -> str:
-    """A digest of all names below a folder, and of what changes with whatever is behind them: inode, mode, size, time
-    of change. Unlike a time of modification, nobody can set that last one."""
+    """Digest all names below a folder, and what changes with whatever is behind them: inode, mode, size, time of
+    change. Unlike a time of modification, nobody can set that last one."""
     lines, folders = [], [str(top)]
     while folders:
-        with os.scandir(folders.pop()) as listed:
-            for item in listed:
+        with os.scandir(folders.pop()) as items:
+            for item in items:
                 at = item.stat(follow_symlinks=False)
                 lines.append((item.path[len(str(top)) :], at.st_ino, at.st_mode, at.st_size, at.st_ctime_ns))
                 if item.is_dir(follow_symlinks=False):
@@ -214,7 +212,7 @@ def stamp(top: Path) -> str:
 
 def _holds(top: Path, entries: Iterable[Entry], absent: set[str]) -> bool:
     """Whether a folder holds these files with these contents, and nothing but them and the folders that they lie in."""
-    wanted = {entry.path: entry for entry in entries if entry.path not in absent}
+    expectation = {entry.path: entry for entry in entries if entry.path not in absent}
     # A link that was refused may have left its folder.
     above = {str(parent) for entry in entries for parent in PurePosixPath(entry.path).parents}
     for folder, folders, names in os.walk(top):
@@ -223,7 +221,7 @@ def _holds(top: Path, entries: Iterable[Entry], absent: set[str]) -> bool:
             path, mode = os.path.relpath(place, top), os.lstat(place).st_mode
             if stat.S_ISDIR(mode) and path in above:
                 continue
-            entry = wanted.pop(path, None)
+            entry = expectation.pop(path, None)
             if entry is None or stat.S_ISLNK(mode) != (entry.mode == LINK):
                 return False
             if stat.S_ISLNK(mode):
@@ -234,15 +232,7 @@ def _holds(top: Path, entries: Iterable[Entry], absent: set[str]) -> bool:
                 return False
             if blob_id(content) != entry.blob:
                 return False
-    return not wanted
-
-
-def _move(part: Path, place: Path) -> None:
-    record = read_json(place / "checkout.json")
-    if record is not None and _whole(place, record) is not None:
-        return  # another process was first, and its files are the same ones
-    remove_tree(place)
-    part.rename(place)
+    return not expectation
 
 
 def _fill(
@@ -279,42 +269,40 @@ def _fill(
     top.mkdir(exist_ok=True)
     refused = make_links(top, links)
     out = [*left_out, *(LeftOut(path, None, "a symbolic link that leads out of the checkout") for path in refused)]
-    listed = sorted(([gone.path, gone.size, gone.reason] for gone in out), key=lambda gone: str(gone[0]))
+    rows = sorted(([gone.path, gone.size, gone.reason] for gone in out), key=lambda gone: str(gone[0]))
     every = [[entry.path, entry.mode, entry.blob, entry.size] for entry in sorted(entries, key=lambda e: e.path)]
     for folder, _, _ in os.walk(top, topdown=False):
         os.chmod(folder, 0o555)
     (part / "files.json").write_text(json.dumps({"version": 1, "files": every}))
-    record = {"version": 1, "target": target, "tree": tree, "roots": [root.path for root in roots], "left_out": listed}
+    record = {"version": 1, "target": target, "tree": tree, "roots": [root.path for root in roots], "left_out": rows}
     (part / "checkout.json").write_text(json.dumps({**record, "stamp": stamp(top)}, indent=1))
 
 
 def make_links(top: Path, links: Mapping[str, str]) -> list[str]:
-    """Make the links that end inside the checkout; the paths of those that do not.
-
-    After all files are written: no file is ever written through a link.
-    """
-    made: dict[str, Path] = {}
-    refused: list[str] = []
+    """Make the links that end inside the checkout, and give the others; after all files: none is written through a
+    link."""
+    inner: dict[str, Path] = {}
+    outer: list[str] = []
     inside = os.path.realpath(top)
     for name, points in sorted(links.items()):
         path = top / name
-        aimed = os.path.normpath(os.path.join(os.path.dirname(path), points))
+        aim = os.path.normpath(os.path.join(os.path.dirname(path), points))
         try:
-            if os.path.isabs(points) or "\0" in points or os.path.commonpath([aimed, top]) != str(top):
+            if os.path.isabs(points) or "\0" in points or os.path.commonpath([aim, top]) != str(top):
                 raise OSError("it leads out")
             path.parent.mkdir(parents=True, exist_ok=True)
             os.symlink(points, path)
-            made[name] = path
+            inner[name] = path
         except OSError:
-            refused.append(name)
+            outer.append(name)
     torn = True
     while torn:  # A link may lead through another one, so that refusing one can refuse the next.
         torn = False
-        for name, path in list(made.items()):
+        for name, path in list(inner.items()):
             real = os.path.realpath(path)
             if not os.path.exists(real) or os.path.commonpath([real, inside]) != inside:
                 path.unlink()
-                del made[name]
-                refused.append(name)
+                del inner[name]
+                outer.append(name)
                 torn = True
-    return refused
+    return outer

@@ -14,43 +14,33 @@ _MOST_LISTED = MOST_FILES * 200
 
 
 def commit_of(mirror: Path, name: str) -> str | None:
-    """Give the commit that an object name (perhaps short, perhaps a tag's) stands for, or None.
-
-    :param name: hexadecimal only; nothing else may reach git from here.
-    :raises GitError: where a short name stands for several commits.
-    """
+    """Give the commit that a hexadecimal name (perhaps short, perhaps a tag's) stands for, or None."""
     assert not set(name) - set("0123456789abcdef"), name
-    finished = run(mirror, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
-    if finished.status:
-        if "ambiguous" in finished.err:
+    process = run(mirror, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
+    if process.status:
+        if "ambiguous" in process.err:
             raise GitError(f"{name} is the beginning of several commits; write more of it")
         return None
-    return finished.out.decode("ascii").strip().splitlines()[-1]
+    return process.out.decode("ascii").strip().splitlines()[-1]
 
 
 def entries(mirror: Path, tree: str, paths: Sequence[str]) -> tuple[list[Entry], list[str]]:
-    """Give the files under some folders of a commit (or tree), all where none is named, and the submodules among them.
-
-    :returns: entries with the sizes of the blobs that are there (None: absent), and the paths of submodules.
-    :raises GitError: where the commit's trees are not all in the mirror, or list more than any revision has.
-    """
-    found, submodules = listing(mirror, tree, paths)
-    size = sizes(mirror, [entry.blob for entry in found])
-    return [replace(entry, size=size[entry.blob]) for entry in found], submodules
+    """Give the files under some folders of a commit (all where none is named), with sizes as far as the blobs are
+    there; and the paths of its submodules."""
+    files, submodules = listing(mirror, tree, paths)
+    size = sizes(mirror, [entry.blob for entry in files])
+    return [replace(entry, size=size[entry.blob]) for entry in files], submodules
 
 
 def listing(
     mirror: Path, tree: str, paths: Sequence[str], seconds: float | None = None
 ) -> tuple[list[Entry], list[str]]:
-    """Like :func:`entries`, without looking for the blobs: no size is known.
-
-    :param seconds: as :func:`~sentinel.sources.gitbinary.run` has it.
-    """
+    """Like :func:`entries`, without looking for the blobs: no size is known."""
     ask = ("ls-tree", "-r", "-z", "--full-tree", "--end-of-options", tree, *(("--", *paths) if paths else ()))
-    listed = bounded(mirror, *ask, most=_MOST_LISTED, seconds=seconds)
-    found: list[Entry] = []
+    output = bounded(mirror, *ask, most=_MOST_LISTED, seconds=seconds)
+    files: list[Entry] = []
     submodules: list[str] = []
-    for record in listed.decode("utf-8", "surrogateescape").split("\0"):
+    for record in output.decode("utf-8", "surrogateescape").split("\0"):
         description, tab, path = record.partition("\t")
         if not tab or ignored(path):
             continue
@@ -60,39 +50,36 @@ def listing(
         if mode == SUBMODULE:
             submodules.append(checked_path(path))
         else:
-            found.append(Entry(checked_path(path), LINK if mode == LINK else FILE, blob, None))
-    return found, submodules
+            files.append(Entry(checked_path(path), LINK if mode == LINK else FILE, blob, None))
+    return files, submodules
 
 
 def sizes(mirror: Path, blobs: Iterable[str]) -> dict[str, int | None]:
     """Say how large each blob is; None for one that the mirror does not have."""
-    asked = list(dict.fromkeys(blobs))
-    if not asked:
+    names = list(dict.fromkeys(blobs))
+    if not names:
         return {}
-    known: dict[str, int | None] = dict.fromkeys(asked)
-    for words in _looked_up(mirror, asked):
+    by_blob: dict[str, int | None] = dict.fromkeys(names)
+    for words in _lookup(mirror, names):
         if len(words) == 3 and words[1] == "blob":
-            known[words[0]] = int(words[2])
-    return known
+            by_blob[words[0]] = int(words[2])
+    return by_blob
 
 
-def _looked_up(mirror: Path, names: Iterable[str]) -> list[list[str]]:
-    """What git says of each object: its name, kind and size, or its name and ``missing``."""
-    asked = "".join(f"{name}\n" for name in names).encode()
-    out = run_checked(mirror, "cat-file", "--batch-check", "--buffer", data=asked)
+def _lookup(mirror: Path, names: Iterable[str]) -> list[list[str]]:
+    """Ask git for each object's name, kind and size, or its name and ``missing``."""
+    lines = "".join(f"{name}\n" for name in names).encode()
+    out = run_checked(mirror, "cat-file", "--batch-check", "--buffer", data=lines)
     return [line.split() for line in out.decode("ascii", "replace").splitlines()]
 
 
 def contents(mirror: Path, blobs: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-    """Give the content of each blob once, proven to be what its name says.
-
-    :raises GitError: where one is absent or damaged.
-    """
-    asked = list(dict.fromkeys(blobs))
-    if not asked:
+    """Give the content of each blob once, proven to be what its name says."""
+    names = list(dict.fromkeys(blobs))
+    if not names:
         return
-    with stream(mirror, "cat-file", "--batch", "--buffer", data="".join(f"{b}\n" for b in asked).encode()) as out:
-        for blob in asked:
+    with stream(mirror, "cat-file", "--batch", "--buffer", data="".join(f"{b}\n" for b in names).encode()) as out:
+        for blob in names:
             header = out.readline().split()
             if len(header) != 3 or header[1] != b"blob":
                 raise GitError(f"object {blob} is absent from {mirror} or damaged there")
@@ -104,25 +91,19 @@ def contents(mirror: Path, blobs: Iterable[str]) -> Iterator[tuple[str, bytes]]:
 
 
 def was_ever(mirror: Path, paths: Sequence[str]) -> bool:
-    """Say whether a commit of any ref has, or had, something under one of some paths.
-
-    :raises GitError: where the history cannot be walked.
-    """
+    """Say whether a commit of any ref has, or had, something under one of some paths."""
     return bool(run_checked(mirror, "log", "--all", "--full-history", "-1", "--format=%H", "--", *paths))
 
 
 def absent_objects(mirror: Path) -> list[str]:
-    """Give every object that some ref needs and the mirror does not have: what was left out when it was made.
-
-    :raises GitError: where more is missing than blobs and trees, so that the history itself is torn.
-    """
+    """Give every object that some ref needs and the mirror does not have: what was left out when it was made."""
     out = run_checked(mirror, "rev-list", "--objects", "--all", "--missing=print")
     return sorted(line[1:].decode("ascii") for line in out.splitlines() if line.startswith(b"?"))
 
 
 def whole_refs(mirror: Path, refs: dict[str, str]) -> dict[str, str]:
     """Give the refs whose object is there."""
-    here = {words[0] for words in _looked_up(mirror, sorted(set(refs.values()))) if words[-1] != "missing"}
+    here = {words[0] for words in _lookup(mirror, sorted(set(refs.values()))) if words[-1] != "missing"}
     return {name: sha for name, sha in refs.items() if sha in here}
 
 
@@ -130,12 +111,12 @@ def still_shallow(mirror: Path, commits: set[str]) -> set[str]:
     """Give those of the commits one of whose parents the mirror does not have."""
     parents: dict[str, list[str]] = {}
     for commit in commits:
-        finished = run(mirror, "cat-file", "commit", commit)
-        if finished.status == 0:
-            header = finished.out.split(b"\n\n", 1)[0].decode("utf-8", "replace")
+        process = run(mirror, "cat-file", "commit", commit)
+        if process.status == 0:
+            header = process.out.split(b"\n\n", 1)[0].decode("utf-8", "replace")
             parents[commit] = [line[7:] for line in header.splitlines() if line.startswith("parent ")]
     every = sorted({parent for several in parents.values() for parent in several})
     if not every:
         return set()
-    here = {words[0] for words in _looked_up(mirror, every) if words[-1] != "missing"}
+    here = {words[0] for words in _lookup(mirror, every) if words[-1] != "missing"}
     return {commit for commit, several in parents.items() if not here.issuperset(several)}

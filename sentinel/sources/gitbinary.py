@@ -89,8 +89,8 @@ def reason(text: str) -> str:
     lines = [line.strip() for line in re.split(r"[\r\n]", text) if line.strip()]
     full = [line for line in lines if _FULL.search(line)]
     telling = full or [line for line in lines if _TELLING.match(line)] or lines[-1:]
-    said = re.sub(r"^(fatal|error|remote): ", "", telling[0]) if telling else "git gave no reason"
-    return redacted(f"{said}; {MORE_ROOM}" if full else said)
+    message = re.sub(r"^(fatal|error|remote): ", "", telling[0]) if telling else "git gave no reason"
+    return redacted(f"{message}; {MORE_ROOM}" if full else message)
 
 
 _TELLING = re.compile(r"(fatal|error|remote: (fatal|error)|ERROR)[: ]")
@@ -134,14 +134,14 @@ def git_dir_of(top: Path) -> Path:
     dot = top / ".git"
     if dot.is_dir():
         return dot
-    named = (small_text(dot) or "").strip().removeprefix("gitdir:").strip()
-    return Path(os.path.normpath(top / named))
+    path = (small_text(dot) or "").strip().removeprefix("gitdir:").strip()
+    return Path(os.path.normpath(top / path))
 
 
 def common_dir(git_dir: Path) -> Path:
     """Say where a git directory has its objects and refs: elsewhere, where it is a further work tree's."""
-    named = small_text(git_dir / "commondir")
-    return git_dir if named is None else Path(os.path.normpath(git_dir / named.strip()))
+    path = small_text(git_dir / "commondir")
+    return git_dir if path is None else Path(os.path.normpath(git_dir / path.strip()))
 
 
 def _execute(
@@ -151,10 +151,7 @@ def _execute(
     environment: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Any:
-    """What GitPython's ``execute`` gives.
-
-    :raises GitMissingError: where there is no git.
-    """
+    """Execute git by GitPython."""
     git = _git()
     try:
         return git.Git().execute(_command(arguments, settings), env=_environment(git_dir, environment or {}), **options)
@@ -164,7 +161,7 @@ def _execute(
 
 @contextmanager
 def _process(git_dir: Path, arguments: Sequence[str], **options: Any) -> Iterator[Any]:
-    """A git that runs for as long as the block lasts."""
+    """Run git for as long as the block lasts."""
     process = _execute(git_dir, arguments, as_process=True, **options)
     try:
         yield process
@@ -200,7 +197,6 @@ def run(
 
     :param seconds: end it after that long, for a directory that nobody vouches for: a pipe in the place of a file
         would keep it for ever.
-    :raises GitMissingError: where there is no git.
     """
     with _input(data) as stdin:
         status, out, err = _execute(
@@ -211,22 +207,15 @@ def run(
 
 
 def run_checked(git_dir: Path, *arguments: str, data: bytes | None = None) -> bytes:
-    """Like :func:`run`, for commands that succeed unless something is broken.
-
-    :raises GitError: where it does not succeed.
-    """
-    finished = run(git_dir, *arguments, data=data)
-    if finished.status:
-        raise GitError(finished.reason)
-    return finished.out
+    """Like :func:`run`, for commands that succeed unless something is broken: GitError."""
+    process = run(git_dir, *arguments, data=data)
+    if process.status:
+        raise GitError(process.reason)
+    return process.out
 
 
 def bounded(git_dir: Path, *arguments: str, most: int, seconds: float | None = None) -> bytes:
-    """Like :func:`run_checked`, for what a stranger decides the length of.
-
-    :param seconds: as :func:`run` has it.
-    :raises GitError: where it does not succeed, or says more than ``most`` bytes.
-    """
+    """Like :func:`run_checked`, for what a stranger decides the length of: GitError beyond ``most`` bytes."""
     with _process(git_dir, arguments) as process:
         alarm = threading.Timer(seconds or 0, process.proc.kill)
         if seconds is not None:
@@ -235,9 +224,9 @@ def bounded(git_dir: Path, *arguments: str, most: int, seconds: float | None = N
             out: bytes = process.stdout.read(most + 1)
             if len(out) > most:
                 raise GitError(f"git {arguments[0]} lists more than any revision that Sentinel knows has")
-            said = process.stderr.read().decode("utf-8", "replace")
+            message = process.stderr.read().decode("utf-8", "replace")
             if process.proc.wait():
-                raise GitError(reason(said))
+                raise GitError(reason(message))
             return out
         finally:
             alarm.cancel()
@@ -265,11 +254,8 @@ def run_with_progress(
     progress: Progress | None,
     settings: Mapping[str, str] | None = None,
 ) -> None:
-    """Run a transfer, and hand each line of its progress on.
-
-    :raises GitError: where it does not succeed.
-    """
-    said: list[str] = []
+    """Run a transfer, and hand each line of its progress on."""
+    messages: list[str] = []
     rest = b""
     how = {"settings": settings, "environment": environment, "with_stdout": False}
     with _input(data) as stdin, _process(git_dir, arguments, istream=stdin, **how) as process:
@@ -280,7 +266,7 @@ def run_with_progress(
                 if text and progress:
                     progress(text)
                 if text and "%" not in text:
-                    said.append(text)
+                    messages.append(text)
         status = process.proc.wait()
     if status:
-        raise GitError(reason("\n".join([*said, rest.decode("utf-8", "replace")])))
+        raise GitError(reason("\n".join([*messages, rest.decode("utf-8", "replace")])))

@@ -25,10 +25,7 @@ def is_sha(text: str) -> bool:
 
 
 def read_refs(git_dir: Path) -> dict[str, str]:
-    """Every ref and the object it names; a loose ref wins over a packed one, as in git.
-
-    :raises SentinelError: where the directory keeps its refs in a way that cannot be read.
-    """
+    """Read every ref and the object it names; a loose ref wins over a packed one, as in git."""
     if (git_dir / "reftable").is_dir():
         raise SentinelError(f"{git_dir} keeps its refs as a reftable; run `git refs migrate --ref-format=files` there")
     refs = _packed(git_dir / "packed-refs")
@@ -44,20 +41,20 @@ def read_refs(git_dir: Path) -> dict[str, str]:
                 refs[name] = text
             elif text.startswith("ref: "):
                 symbolic[name] = text[5:].strip()
-    for name, named in symbolic.items():
-        if named in refs:
-            refs[name] = refs[named]
+    for name, aim in symbolic.items():
+        if aim in refs:
+            refs[name] = refs[aim]
     return {name: sha for name, sha in refs.items() if _usable(name)}
 
 
 def _packed(path: Path) -> dict[str, str]:
     try:
-        known = path.stat()
+        status = path.stat()
     except OSError:
         return {}
-    if not stat.S_ISREG(known.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         return {}
-    return dict(_read_packed(path, known.st_ino, known.st_mtime_ns, known.st_size))
+    return dict(_read_packed(path, status.st_ino, status.st_mtime_ns, status.st_size))
 
 
 # A repository has a ref for each of its pull requests, and a run looks a hundred names up. Whoever changes the file
@@ -81,12 +78,12 @@ def _usable(name: str) -> bool:
 def merged(old: dict[str, str], new: dict[str, str]) -> dict[str, str]:
     """Both sets of refs; where they differ the newer holds, also where one's name is the other's folder."""
     folders = {name[:at] for name in new for at in range(len(name)) if name[at] == "/"}
-    kept = {
+    rest = {
         name: sha
         for name, sha in old.items()
         if name not in folders and not any(name[:at] in new for at in range(len(name)) if name[at] == "/")
     }
-    return {**kept, **new}
+    return {**rest, **new}
 
 
 def write_refs(git_dir: Path, refs: dict[str, str]) -> None:

@@ -21,27 +21,24 @@ from sentinel.targets.refs import Ref
 def open_git(
     target: Target, ref: Ref, store: MirrorStore, pull: int | None = None, progress: Progress | None = None
 ) -> Checkout:
-    """Give the checkout of a commit. One that was made before costs no git process where the ref is a full sha.
-
-    :raises Unavailable: where there is no mirror, the ref is unknown, or a source file cannot be had.
-    """
+    """Give the checkout of a commit. One that was made before costs no git process where the ref is a full sha."""
     home = store.home
     if is_sha(ref.name):
-        known = checkouts.cached(home, target, ref, _key(target, ref.name))
-        if known is not None:
-            return known
+        checkout = checkouts.cached(home, target, ref, _key(target, ref.name))
+        if checkout is not None:
+            return checkout
     commit = store.resolve(target, ref.name, pull=pull, progress=progress)
-    known = checkouts.cached(home, target, ref, _key(target, commit))
-    if known is not None:
-        return known
+    checkout = checkouts.cached(home, target, ref, _key(target, commit))
+    if checkout is not None:
+        return checkout
     if progress:
         progress(f"{target.name} {ref.short}: reading {commit[:12]}")
     try:
-        made = _materialise(target, ref, store, commit, progress)
+        revision = _materialise(target, ref, store, commit, progress)
     except GitError as error:
         raise Unavailable(f"{target.name}: {ref} cannot be read from its mirror: {error}") from error
-    checkouts.remember(home, target, _key(target, commit), made.tree, {"commit": commit})
-    return made
+    checkouts.remember(home, target, _key(target, commit), revision.tree, {"commit": commit})
+    return revision
 
 
 def _key(target: Target, commit: str) -> str:
@@ -51,9 +48,9 @@ def _key(target: Target, commit: str) -> str:
 def _materialise(target: Target, ref: Ref, store: MirrorStore, commit: str, progress: Progress | None) -> Checkout:
     roots = [root.path for root in target.roots]
     entries, submodules = git_objects.entries(store.path(target.name), commit, roots)
-    wanted = [entry for entry in entries if entry.size is None and is_source(entry.path)]
-    if wanted:
-        sizes = _fetched(target, ref, store, wanted, progress)
+    absent = [entry for entry in entries if entry.size is None and is_source(entry.path)]
+    if absent:
+        sizes = _fetch_sizes(target, ref, store, absent, progress)
         entries = [replace(entry, size=sizes.get(entry.blob, entry.size)) for entry in entries]
     left_out = [LeftOut(path, None, "a submodule") for path in submodules]
     for entry in entries:
@@ -62,9 +59,9 @@ def _materialise(target: Target, ref: Ref, store: MirrorStore, commit: str, prog
         elif (reason := too_large(entry.path, entry.size)) is not None:
             left_out.append(LeftOut(entry.path, entry.size, reason))
 
-    def contents(asked: Sequence[Entry]) -> Iterable[tuple[Entry, bytes]]:
+    def contents(selection: Sequence[Entry]) -> Iterable[tuple[Entry, bytes]]:
         places: dict[str, list[Entry]] = {}
-        for entry in asked:
+        for entry in selection:
             places.setdefault(entry.blob, []).append(entry)
         for blob, content in git_objects.contents(store.path(target.name), places):
             for entry in places[blob]:
@@ -73,11 +70,11 @@ def _materialise(target: Target, ref: Ref, store: MirrorStore, commit: str, prog
     return checkouts.materialise(store.home, target, ref, entries, contents, left_out, commit=commit)
 
 
-def _fetched(
-    target: Target, ref: Ref, store: MirrorStore, wanted: Sequence[Entry], progress: Progress | None
+def _fetch_sizes(
+    target: Target, ref: Ref, store: MirrorStore, absent: Sequence[Entry], progress: Progress | None
 ) -> dict[str, int | None]:
-    blobs = sorted({entry.blob for entry in wanted})
-    files = f"{wanted[0].path}{f' and {len(wanted) - 1} more' if len(wanted) > 1 else ''}"
+    blobs = sorted({entry.blob for entry in absent})
+    files = f"{absent[0].path}{f' and {len(absent) - 1} more' if len(absent) > 1 else ''}"
     where = redacted(store.url(target.name))
     try:
         store.fetch_blobs(target.name, blobs, progress)

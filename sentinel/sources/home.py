@@ -27,10 +27,7 @@ _TEMPORARY = re.compile(r"\..*-[0-9a-f]{12}\.tmp")
 
 
 def replace_file(file: Path, text: str) -> None:
-    """Write a file in the place of what is there; an error or an interruption leaves what is there.
-
-    :raises OSError: where it cannot be written.
-    """
+    """Write a file in the place of what is there; an error or an interruption leaves what is there."""
     remove_leftovers(file.parent)
     temporary, handle = _own(file)
     try:
@@ -46,8 +43,8 @@ def replace_file(file: Path, text: str) -> None:
 
 def remove_leftovers(folder: Path) -> None:
     """Remove the temporary files of writers that were killed."""
-    with suppress(OSError), os.scandir(folder) as listed:
-        for name in [item.name for item in listed if _TEMPORARY.fullmatch(item.name)]:
+    with suppress(OSError), os.scandir(folder) as items:
+        for name in [item.name for item in items if _TEMPORARY.fullmatch(item.name)]:
             with suppress(OSError):  # its writer is alive, or was faster; or the folder cannot be written
                 handle = hold(folder / name, wait=False)
                 try:
@@ -57,7 +54,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _own(file: Path) -> tuple[Path, int]:
-    """A temporary file beside a file, and its locked descriptor."""
+    """Make a temporary file beside a file, and lock its descriptor."""
     while True:
         # A name of its own for each writer: two runs may write one file at once.
         temporary = file.with_name(f".{file.stem[:40]}-{secrets.token_hex(6)}.tmp")
@@ -91,9 +88,9 @@ class Home:
 
     @classmethod
     def default(cls) -> Home:
-        """``$SENTINEL_HOME``, else ``rl-sentinel`` in the platform's user cache folder."""
-        chosen = os.environ.get("SENTINEL_HOME")
-        return cls(Path(chosen).expanduser() if chosen else _user_cache() / "rl-sentinel")
+        """Choose ``$SENTINEL_HOME``, else ``rl-sentinel`` in the platform's user cache folder."""
+        path = os.environ.get("SENTINEL_HOME")
+        return cls(Path(path).expanduser() if path else _user_cache() / "rl-sentinel")
 
     @property
     def mirrors(self) -> Path:
@@ -114,16 +111,13 @@ class Home:
 def _user_cache() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches"
-    chosen = os.environ.get("XDG_CACHE_HOME", "")
+    path = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG specification says that a relative path there is to be ignored.
-    return Path(chosen) if os.path.isabs(chosen) else Path.home() / ".cache"
+    return Path(path) if os.path.isabs(path) else Path.home() / ".cache"
 
 
 def safe_name(name: str) -> str:
-    """A target's or distribution's name, proven to be usable as a folder's.
-
-    :raises SentinelError: where it could lead out of the folder it is to stand in.
-    """
+    """Prove that a target's or distribution's name stays in the folder that it is to stand in."""
     if not _SAFE_NAME.fullmatch(name):
         raise SentinelError(f"not a usable name: {name!r}; use letters, digits and . _ - only")
     return name
@@ -131,10 +125,7 @@ def safe_name(name: str) -> str:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn the errors of a disk that is full, bad or cannot be written into sentences.
-
-    :raises SentinelError: in place of the :class:`OSError`.
-    """
+    """Turn the errors of a disk that is full, bad or cannot be written into sentences."""
     try:
         yield
     except OSError as error:
@@ -166,10 +157,8 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def small_text(path: Path) -> str | None:
-    """Give what stands in a small file of a folder that nobody vouches for; None where there is no such regular file.
-
-    A pipe in its place would be waited on for ever, a device never end.
-    """
+    """Read a small file of a folder that nobody vouches for; None where it is no regular file: a pipe would be waited
+    on for ever, a device never end."""
     try:
         if not path.is_file():
             return None

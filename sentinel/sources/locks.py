@@ -20,10 +20,8 @@ def lock(handle: int, shared: bool = False, wait: bool = True) -> None:
 
 
 def hold(path: Path, *, shared: bool = False, wait: bool = True) -> int:
-    """Lock a file (made if need be) and return its descriptor; closing that lets go.
-
-    :raises BlockingIOError: where somebody else has it and ``wait`` is false.
-    """
+    """Lock a file (made if need be) and give its descriptor; BlockingIOError where another has it and ``wait`` is
+    false."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Through a link that somebody has put there it would make a file elsewhere.
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
@@ -46,7 +44,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 _guard = threading.Lock()
-_held: dict[tuple[int, Path], tuple[int, set[str]]] = {}
+_users: dict[tuple[int, Path], tuple[int, set[str]]] = {}
 
 
 @contextmanager
@@ -67,10 +65,10 @@ def take(checkouts: Path, folder: Path) -> None:
     name = folder.relative_to(checkouts).as_posix()
     key = (os.getpid(), checkouts)
     with _guard, suppress(OSError):
-        if key not in _held:
+        if key not in _users:
             (checkouts / ".users").mkdir(parents=True, exist_ok=True)
-            _held[key] = (hold(checkouts / ".users" / f"{os.getpid()}-{os.urandom(4).hex()}"), set())
-        handle, names = _held[key]
+            _users[key] = (hold(checkouts / ".users" / f"{os.getpid()}-{os.urandom(4).hex()}"), set())
+        handle, names = _users[key]
         if name not in names:
             os.write(handle, f"{name}\n".encode())
             names.add(name)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -76,7 +76,7 @@ def describe(target: str, path: Path) -> Mirror:
 
 
 def make_blank(path: Path) -> None:
-    """A bare git directory with nothing in it, and a configuration that names no remote and never will."""
+    """Make an empty bare git directory, whose configuration names no remote and never will."""
     for folder in ("objects/pack", "objects/info", "refs/heads"):
         (path / folder).mkdir(parents=True)
     (path / "HEAD").write_text("ref: refs/heads/main\n")
@@ -84,10 +84,8 @@ def make_blank(path: Path) -> None:
 
 
 def remove_half_packs(path: Path) -> None:
-    """Remove what a transfer or a copy that was cut off has left among a mirror's objects.
-
-    A pack is there when its index is: that comes last. A ``.keep`` is git's own lock for the length of a fetch.
-    """
+    """Remove what a transfer or a copy that was cut off has left among a mirror's objects: packs without the index,
+    which comes last, and git's own ``.keep`` locks of a fetch."""
     packs = path / "objects" / "pack"
     for file in [*path.glob("objects/*/tmp_*"), *packs.glob("pack-*")]:
         if file.suffix == ".keep" or not file.with_suffix(".idx").exists():
@@ -103,8 +101,8 @@ class MirrorStore:
 
     def list(self) -> list[Mirror]:
         """Give every mirror, those that were cut off half-way too."""
-        found = sorted(self.home.mirrors.glob("*.git")) if self.home.mirrors.is_dir() else []
-        return [describe(path.name.removesuffix(".git"), path) for path in found]
+        paths = sorted(self.home.mirrors.glob("*.git")) if self.home.mirrors.is_dir() else []
+        return [describe(path.name.removesuffix(".git"), path) for path in paths]
 
     def get(self, target: str) -> Mirror | None:
         """Give the whole mirror of a target, or None."""
@@ -112,10 +110,7 @@ class MirrorStore:
         return describe(target, path) if is_whole(path) else None
 
     def path(self, target: str) -> Path:
-        """Give the git directory of a target's mirror.
-
-        :raises Unavailable: where there is none that can be used.
-        """
+        """Give the git directory of a target's mirror, where there is one that can be used."""
         path = self.home.mirror(target)
         if not is_whole(path):
             half = " (what is there was cut off half-way)" if path.exists() else ""
@@ -129,7 +124,6 @@ class MirrorStore:
         """Make a target's mirror, or put what another origin has into the one that is there.
 
         :param origin: a git directory, a clone, a tar of either, or a URL; None: the target's own repository.
-        :raises SentinelError: where the origin cannot be used, or the disk cannot.
         """
         upstream = checked_url(origin if origin and is_url(origin) else target.repository)
         if origin is not None and origin.startswith("-"):
@@ -151,28 +145,21 @@ class MirrorStore:
         return describe(target.name, self.home.mirror(target.name))
 
     def remove(self, target: str) -> Mirror:
-        """Remove a target's mirror, a half one too.
-
-        :returns: what it was.
-        :raises SentinelError: where there is none, or the store cannot be written.
-        """
+        """Remove a target's mirror, a half one too, and say what it was."""
         path = self.home.mirror(target)
         if not path.exists():
             raise SentinelError(
                 f"no mirror of {target} in {self.home.mirrors}; `sentinel mirror list` shows those there"
             )
         with writing(self.home.path), self._locked(target):
-            gone = describe(target, path)
+            mirror = describe(target, path)
             scratch = Path(tempfile.mkdtemp(prefix=f".part-{target}-", dir=self.home.mirrors))
             path.rename(scratch / "mirror.git")  # whole or not at all
             remove_tree(scratch)
-        return gone
+        return mirror
 
     def update(self, target: Target, *, progress: Progress | None = None) -> Mirror:
-        """Fetch what is new: branches, tags, and the pull requests that the mirror already has.
-
-        :raises SentinelError: where there is no mirror, or its remote cannot be reached.
-        """
+        """Fetch what is new: branches, tags, and the pull requests that the mirror already has."""
         try:
             path = self.path(target.name)
         except Unavailable as error:
@@ -180,13 +167,13 @@ class MirrorStore:
         url = self.url(target.name)
         with writing(self.home.path), self._locked(target.name):
             self._sweep(target.name)
-            known = gitrefs.read_refs(path)
+            ours = gitrefs.read_refs(path)
             try:
                 theirs, _ = transfers.remote_refs(path, url)
                 pulls = [
                     f"+{name}:{name}"
                     for name, sha in theirs.items()
-                    if name.startswith("refs/pull/") and known.get(name, sha) != sha
+                    if name.startswith("refs/pull/") and ours.get(name, sha) != sha
                 ]
                 came = transfers.fetch(path, url, [*transfers.BRANCHES_AND_TAGS, *pulls], progress)
             except GitError as error:
@@ -198,15 +185,12 @@ class MirrorStore:
         return describe(target.name, self.home.mirror(target.name))
 
     def fetch(self, target: str, refspecs: Sequence[str], progress: Progress | None = None) -> None:
-        """Fetch some refs that a resolve needs. A failure is remembered: a second try in one run costs nothing.
-
-        :raises GitError: where the remote cannot be reached or does not have them.
-        """
+        """Fetch some refs that a resolve needs. A failure is remembered: a second try in one run costs nothing."""
         path, url = self.path(target), self.url(target)
         key = (target, " ".join(refspecs))
-        for known in (key, (target, "")):
-            if known in self._unreachable:
-                raise GitError(self._unreachable[known])
+        for scope in (key, (target, "")):
+            if scope in self._unreachable:
+                raise GitError(self._unreachable[scope])
         try:
             with writing(self.home.path), self._locked(target):
                 self._adopt(path, transfers.fetch(path, url, refspecs, progress))
@@ -216,10 +200,7 @@ class MirrorStore:
             raise
 
     def fetch_blobs(self, target: str, blobs: Sequence[str], progress: Progress | None = None) -> None:
-        """Fetch files that were left out of the mirror, by their object names.
-
-        :raises GitError: where the remote cannot be reached or does not give them.
-        """
+        """Fetch files that were left out of the mirror, by their object names."""
         path, url = self.path(target), self.url(target)
         if (target, "") in self._unreachable:
             raise GitError(self._unreachable[target, ""])
@@ -240,10 +221,7 @@ class MirrorStore:
         return resolve(self.path(target.name), target.name, name, pull, fetch)
 
     def sweep(self) -> None:
-        """Remove what runs that were cut off left behind, of every target that nobody is at work on.
-
-        :raises SentinelError: where the store cannot be written.
-        """
+        """Remove what runs that were cut off left behind, of every target that nobody is at work on."""
         with writing(self.home.path):
             for lock in self.home.mirrors.glob(".*.lock"):
                 try:
@@ -255,10 +233,8 @@ class MirrorStore:
                 finally:
                     os.close(handle)
 
-    @contextmanager
-    def _locked(self, target: str) -> Iterator[None]:
-        with locked(self.home.mirrors / f".{safe_name(target)}.lock"):
-            yield
+    def _locked(self, target: str) -> AbstractContextManager[None]:
+        return locked(self.home.mirrors / f".{safe_name(target)}.lock")
 
     def _sweep(self, target: str) -> None:
         """Remove what runs that were cut off left behind; the caller holds the lock, so nobody is at work on it."""
@@ -317,9 +293,9 @@ class MirrorStore:
         except GitError as error:
             raise SentinelError(f"{described} is not whole ({error}); fetch or copy it again") from error
         if not is_the_target:
-            looked = ", ".join(root.path for root in target.roots)
+            names = ", ".join(root.path for root in target.roots)
             raise SentinelError(
-                f"{described} is not {base_name(target.name)}: no commit has any of its packages ({looked}); "
+                f"{described} is not {base_name(target.name)}: no commit has any of its packages ({names}); "
                 f"give a copy of {target.repository or 'its repository'}"
             )
         path = self.home.mirror(target.name)

@@ -54,50 +54,42 @@ print(json.dumps({"found": found, "version": version}))
 
 
 def open_path(target: Target, ref: Ref, home: Home) -> Checkout:
-    """The checkout of a working tree, with whatever is uncommitted in it.
-
-    :raises Unavailable: where the directory is not there, or has none of the target's package roots.
-    """
+    """Give the checkout of a working tree, with whatever is uncommitted in it."""
     top = Path(os.path.expanduser(ref.name)).absolute()
     if not top.is_dir():
         raise Unavailable(f"{target.name}: {top} is not a directory")
-    roots = {root.path: top / root.path for root in target.roots if _real_directory(top, root.path)}
+    places = {root.path: top / root.path for root in target.roots}
+    # None is, or lies behind, a link out of the directory.
+    inside = (name for name, path in places.items() if path.is_dir() and path.resolve().is_relative_to(top.resolve()))
+    roots = {name: places[name] for name in inside}
     if not roots:
-        looked = ", ".join(root.path for root in target.roots)
-        raise Unavailable(f"{target.name}: {top} has none of its package roots; looked for {looked}")
+        names = ", ".join(root.path for root in target.roots)
+        raise Unavailable(f"{target.name}: {top} has none of its package roots; looked for {names}")
     tree = _Files(roots)
-    commit, committed = _head(target, top)
-    dirty = commit is not None and tree_hash(tree.entries) != committed
+    commit, head_tree = _head(target, top)
+    dirty = commit is not None and tree_hash(tree.entries) != head_tree
     return checkouts.materialise(
         home, target, ref, tree.entries, tree.contents, tree.left_out, commit=commit, dirty=dirty
     )
 
 
 def open_installed(target: Target, ref: Ref, home: Home, python: str | None = None) -> Checkout:
-    """Give the checkout of the copy that an environment has.
-
-    :param python: the environment's interpreter; None: this one.
-    :raises Unavailable: where the interpreter cannot be run, or has none of the target's packages.
-    """
+    """Give the checkout of the copy that an interpreter's environment has; None: this one's."""
     try:
         # Isolated: neither the current folder nor PYTHONPATH is what is installed.
         answer = bubblewrap.ask(python, "-I", "-c", _FIND, target.pypi or target.name, *target.packages)
     except bubblewrap.InterpreterError as error:
         raise Unavailable(f"{target.name}: {error}") from None
-    found = {root.path: Path(answer["found"][root.package]) for root in target.roots if root.package in answer["found"]}
-    if not found:
-        looked = ", ".join(target.packages)
-        raise Unavailable(f"{target.name} is not installed for {python or sys.executable}; looked for {looked}")
-    tree = _Files(found, follow=True)
+    folders = {
+        root.path: Path(answer["found"][root.package]) for root in target.roots if root.package in answer["found"]
+    }
+    if not folders:
+        names = ", ".join(target.packages)
+        raise Unavailable(f"{target.name} is not installed for {python or sys.executable}; looked for {names}")
+    tree = _Files(folders, follow=True)
     return checkouts.materialise(
         home, target, ref, tree.entries, tree.contents, tree.left_out, version=answer["version"]
     )
-
-
-def _real_directory(top: Path, root: str) -> bool:
-    """Whether a package root is there and is not, or lies behind, a link out of the directory."""
-    path = top / root
-    return path.is_dir() and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(top))
 
 
 class _Files:
@@ -115,8 +107,8 @@ class _Files:
                 except OSError as error:
                     raise Unavailable(f"{path} cannot be read: {error.strerror}") from error
 
-    def contents(self, asked: Sequence[Entry]) -> Iterable[tuple[Entry, bytes]]:
-        return ((entry, self._content[entry.path]) for entry in asked)
+    def contents(self, selection: Sequence[Entry]) -> Iterable[tuple[Entry, bytes]]:
+        return ((entry, self._content[entry.path]) for entry in selection)
 
     def _read(self, name: str, path: Path, follow: bool) -> None:
         status = path.stat() if follow else path.lstat()
@@ -138,8 +130,8 @@ class _Files:
 
 
 def _walk(folder: Path, name: str, follow: bool) -> Iterator[tuple[str, Path]]:
-    with os.scandir(folder) as listed:
-        items = sorted(listed, key=lambda item: item.name)
+    with os.scandir(folder) as entries:
+        items = sorted(entries, key=lambda item: item.name)
     for item in items:
         path = f"{name}/{item.name}"
         if ignored(path):
@@ -152,10 +144,8 @@ def _walk(folder: Path, name: str, follow: bool) -> Iterator[tuple[str, Path]]:
 
 
 def _head(target: Target, top: Path) -> tuple[str | None, str | None]:
-    """The commit that a work tree stands on, and the tree hash of the package roots in it.
-
-    Dirty is decided by comparing hashes, so it means exactly: these files are not that commit's.
-    """
+    """Give the commit that a work tree stands on, and the tree hash of the package roots in it: dirty means exactly
+    that these files are not that commit's."""
     for above in (top, *top.parents):
         if (above / ".git").exists():
             break
@@ -163,10 +153,10 @@ def _head(target: Target, top: Path) -> tuple[str | None, str | None]:
         return None, None
     try:
         git_dir = git_dir_of(above)
-        finished = run(git_dir, "rev-parse", "--verify", "HEAD^{commit}", seconds=_PATIENCE)
-        if finished.status:
+        process = run(git_dir, "rev-parse", "--verify", "HEAD^{commit}", seconds=_PATIENCE)
+        if process.status:
             return None, None
-        commit = finished.out.decode("ascii").strip()
+        commit = process.out.decode("ascii").strip()
         prefix = top.relative_to(above).as_posix()
         tree = commit if prefix == "." else f"{commit}:{prefix}"
         entries, _ = git_objects.listing(git_dir, tree, [root.path for root in target.roots], _PATIENCE)

@@ -33,22 +33,19 @@ class CacheEntry:
 
 
 def entries(home: Home) -> list[CacheEntry]:
-    """Everything in the cache, the longest unused first."""
+    """List the cache, the longest unused first."""
     used = locks.in_use(home.checkouts) if home.checkouts.is_dir() else set()
     return sorted(_entries(home, used), key=lambda entry: (entry.last_used, entry.name))
 
 
 def prune(home: Home, *, older_than: float | None = None, now: float | None = None) -> list[CacheEntry]:
-    """Remove what was not used for so many seconds (None: everything that no live run uses), and every leftover.
-
-    :returns: what was removed.
-    :raises SentinelError: where the cache cannot be written.
-    """
+    """Remove what was not used for so many seconds (None: everything that no live run uses), and every leftover; give
+    it."""
     limit = None if older_than is None else (time.time() if now is None else now) - older_than
-    gone: list[CacheEntry] = []
+    removals: list[CacheEntry] = []
     if not home.path.is_dir():
-        return gone
-    doomed: list[Path] = []
+        return removals
+    paths: list[Path] = []
     with writing(home.path), locks.alone(home.checkouts):
         locks.in_use(home.checkouts, forget_dead=True)
         for entry in entries(home):
@@ -59,15 +56,15 @@ def prune(home: Home, *, older_than: float | None = None, now: float | None = No
             hidden = entry.path.with_name(f".gone-{os.urandom(4).hex()}")
             with suppress(FileNotFoundError):  # another prune, or the download that it belongs to, was faster
                 entry.path.rename(hidden)
-                doomed.append(hidden)
-                gone.append(entry)
-    for path in doomed:
+                paths.append(hidden)
+                removals.append(entry)
+    for path in paths:
         if path.is_dir():
             remove_tree(path)
         else:
             path.unlink(missing_ok=True)
     _forget(home)
-    return gone
+    return removals
 
 
 def _entries(home: Home, used: set[str]) -> Iterator[CacheEntry]:
@@ -92,7 +89,7 @@ def _entries(home: Home, used: set[str]) -> Iterator[CacheEntry]:
 def _entry(
     kind: Literal["checkout", "wheel", "leftover"], path: Path, touched: Path, busy: bool = False, busy_for: float = 0
 ) -> Iterator[CacheEntry]:
-    """What a path is; nothing where it has gone meanwhile.
+    """Describe a path; nothing where it has gone meanwhile.
 
     :param busy_for: it is in use for so many seconds after it was touched. The difference counts, whichever sign it
         has: a clock that was set back must not make a leftover live for years.

@@ -58,28 +58,26 @@ _answers: dict[tuple[str, str, Path], Path | str] = {}
 
 
 def open_pypi(target: Target, ref: Ref, home: Home, progress: Progress | None = None) -> Checkout:
-    """Give the checkout of a release. A version that was had before needs no network; ``latest`` always asks the index.
-
-    :raises Unavailable: where the target has no releases, or this one cannot be had.
-    """
+    """Give the checkout of a release. A version that was had before needs no network; ``latest`` always asks the
+    index."""
     if target.pypi is None:
         raise Unavailable(f"{target.name} has no releases on PyPI; use git:, path: or installed")
     key = checkouts.index_key(target, f"pypi-{safe_name(target.pypi)}-{re.sub('[^A-Za-z0-9._-]', '_', ref.name)}")
     if ref.name != "latest":
-        known = checkouts.cached(home, target, ref, key)
-        if known is not None:
-            return known
+        checkout = checkouts.cached(home, target, ref, key)
+        if checkout is not None:
+            return checkout
     wheel = _wheel(target.pypi, ref.name, home, progress)
     try:
-        made = _unpack(target, ref, home, wheel)
+        release = _unpack(target, ref, home, wheel)
     except (*_DAMAGE, OSError) as error:
         if isinstance(error, OSError) and error.errno != errno.EINVAL:  # to seek before the beginning
             raise
         wheel.unlink(missing_ok=True)
         raise Unavailable(f"{target.name}: {wheel.name} is not a whole wheel ({error}); run again") from error
     if ref.name != "latest":
-        checkouts.remember(home, target, key, made.tree, {"version": made.version, "digest": made.digest})
-    return made
+        checkouts.remember(home, target, key, release.tree, {"version": release.version, "digest": release.digest})
+    return release
 
 
 def _wheel(distribution: str, version: str, home: Home, progress: Progress | None) -> Path:
@@ -111,7 +109,7 @@ def _download(distribution: str, version: str, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
     try:
-        finished = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", "pip", "download", *_OPTIONS, "--dest", str(part), "--", requirement],
             capture_output=True,
             stdin=subprocess.DEVNULL,
@@ -123,8 +121,8 @@ def _download(distribution: str, version: str, folder: Path) -> Path:
             timeout=_PATIENCE,
         )
         wheels = list(part.glob("*.whl"))
-        if finished.returncode or len(wheels) != 1:
-            raise Unavailable(f"pypi:{version} of {distribution} cannot be had: {_complaint(finished.stderr)}")
+        if process.returncode or len(wheels) != 1:
+            raise Unavailable(f"pypi:{version} of {distribution} cannot be had: {_complaint(process.stderr)}")
         place = folder / wheels[0].name
         os.replace(wheels[0], place)
         return place
@@ -136,8 +134,8 @@ def _download(distribution: str, version: str, folder: Path) -> Path:
         remove_tree(part)
 
 
-def _complaint(said: str) -> str:
-    lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", said).splitlines() if line.strip()]
+def _complaint(output: str) -> str:
+    lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", output).splitlines() if line.strip()]
     if any("No module named pip" in line for line in lines):
         return f"this environment has no pip; run `{Path(sys.executable).name} -m ensurepip`"
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
@@ -183,8 +181,8 @@ def _unpack(target: Target, ref: Ref, home: Home, wheel: Path) -> Checkout:
             if (reason := too_large(path, info.file_size)) is not None:
                 left_out.append(LeftOut(path, info.file_size, reason))
 
-        def contents(asked: Sequence[Entry]) -> Iterable[tuple[Entry, bytes]]:
-            return ((entry, _content(archive, members[entry.path])) for entry in asked)
+        def contents(selection: Sequence[Entry]) -> Iterable[tuple[Entry, bytes]]:
+            return ((entry, _content(archive, members[entry.path])) for entry in selection)
 
         return checkouts.materialise(
             home, target, ref, entries, contents, left_out, version=_version(archive, wheel), digest=_digest(wheel)
@@ -202,9 +200,9 @@ def _version(archive: zipfile.ZipFile, wheel: Path) -> str:
         if re.fullmatch(r"[^/]+\.dist-info/METADATA", name):
             with archive.open(name) as file:
                 text = file.read(_LONGEST_METADATA).decode("utf-8", "replace")
-            said = re.search(r"^Version: *(\S+)", text, re.MULTILINE)
-            if said:
-                return said.group(1)
+            match = re.search(r"^Version: *(\S+)", text, re.MULTILINE)
+            if match:
+                return match.group(1)
     return wheel.name.split("-")[1]
 
 

@@ -24,22 +24,18 @@ def resolve(mirror: Path, target: str, name: str, pull: int | None, fetch: Fetch
     """Give the full sha of the commit that a name stands for.
 
     Only what names a pull request is fetched: ``pull/N/head`` itself where the mirror does not have it, and, for a
-    full sha that is absent, the pull request that it is said to come from.
-
-    :param pull: the pull request that a pin's sha comes from.
-    :raises Unavailable: where the name is unknown, or the network fails.
-    """
+    full sha that is absent, ``pull``, the pull request that the pin is said to come from."""
     refs = gitrefs.read_refs(mirror)
     match = _PULL.fullmatch(name)
     if match:
         return _pull_head(mirror, target, int(match.group(1)), fetch)
     for full in (name, *(place.format(name) for place in _PLACES)):
         if full in refs:
-            return _peeled(mirror, target, name, refs[full])
+            return _peel(mirror, target, name, refs[full])
     if name == "HEAD":
         head = gitrefs.head_branch(mirror)
         if head in refs:
-            return _peeled(mirror, target, name, refs[head])
+            return _peel(mirror, target, name, refs[head])
     if _HEX.fullmatch(name):
         try:
             commit = git_objects.commit_of(mirror, name)
@@ -52,7 +48,7 @@ def resolve(mirror: Path, target: str, name: str, pull: int | None, fetch: Fetch
     raise Unavailable(_unknown(target, name, refs))
 
 
-def _peeled(mirror: Path, target: str, name: str, sha: str) -> str:
+def _peel(mirror: Path, target: str, name: str, sha: str) -> str:
     commit = git_objects.commit_of(mirror, sha)
     if commit is None:
         raise Unavailable(f"{target}: {name} names {sha}, which is not a commit of the mirror")
@@ -67,7 +63,7 @@ def _pull_head(mirror: Path, target: str, pull: int, fetch: Fetch) -> str:
         if problem:
             raise Unavailable(f"{target}: pull/{pull}/head is not in the mirror and {problem}")
         refs = gitrefs.read_refs(mirror)
-    return _peeled(mirror, target, f"pull/{pull}/head", refs[ref])
+    return _peel(mirror, target, f"pull/{pull}/head", refs[ref])
 
 
 def _sha_of_pull(mirror: Path, target: str, sha: str, pull: int | None, fetch: Fetch) -> str:

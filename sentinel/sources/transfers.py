@@ -35,8 +35,8 @@ def _transfer_directory(mirror: Path, url: str) -> Iterator[tuple[Path, dict[str
             f'[remote "origin"]\n\turl = "{url}"\n\tpromisor = true\n\tpartialclonefilter = {FILTER}\n'
         )
         # Under names of their own the mirror's refs cannot be in the way of what comes.
-        known = sorted(set(read_refs(mirror).values()))
-        write_refs(folder, {f"{_HAVE}{number:07d}": sha for number, sha in enumerate(known)})
+        shas = sorted(set(read_refs(mirror).values()))
+        write_refs(folder, {f"{_HAVE}{number:07d}": sha for number, sha in enumerate(shas)})
         write_shallow(folder, read_shallow(mirror))
         yield (
             folder,
@@ -54,10 +54,7 @@ def _require_a_git_server(folder: Path, url: str, environment: dict[str, str]) -
     """Prove that a web server speaks git's own protocol, and does not only give out the files of a repository.
 
     For plain files (the "dumb" protocol) git's helper looks at every object whether it is here; what is not, it asks of
-    the promisor, which is the same server: git starts git starts git, until the machine has no process left.
-
-    :raises GitError: where it does not.
-    """
+    the promisor, which is the same server: git starts git starts git, until the machine has no process left."""
     if protocol(url) not in ("http", "https"):
         return
     packets = folder / "packets"  # what is said in git's own protocol
@@ -69,26 +66,22 @@ def _require_a_git_server(folder: Path, url: str, environment: dict[str, str]) -
 def fetch(
     mirror: Path,
     url: str,
-    wanted: Sequence[str],
+    specs: Sequence[str],
     progress: Progress | None,
-    told: str = "fetching",
-    filtered: str = FILTER,
+    message: str = "fetching",
+    limit: str = FILTER,
     settings: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Fetch refs, and the objects they need under the size limit, into a mirror whose lock the caller holds.
-
-    :param wanted: refspecs, or names of objects.
-    :returns: the refs that came, under the names that the refspecs give them.
-    :raises GitError: where the remote cannot be reached or does not have them.
-    """
+    """Fetch refs (by refspecs) or objects, under the size limit, into a mirror whose lock the caller holds; give the
+    refs that came, under the names that the refspecs give them."""
     with _transfer_directory(mirror, url) as (folder, environment):
         if progress:
-            progress(f"{told} from {redacted(url)}")
+            progress(f"{message} from {redacted(url)}")
         _require_a_git_server(folder, url, environment)
         run_with_progress(
-            folder, "fetch", "--progress", f"--filter={filtered}", "--no-tags", "--no-write-fetch-head",
+            folder, "fetch", "--progress", f"--filter={limit}", "--no-tags", "--no-write-fetch-head",
             "--no-recurse-submodules", "--stdin", "origin",
-            data="".join(f"{each}\n" for each in wanted).encode(),
+            data="".join(f"{each}\n" for each in specs).encode(),
             settings=settings, environment=environment, progress=progress,
         )  # fmt: skip
         write_shallow(mirror, read_shallow(folder))
@@ -96,27 +89,20 @@ def fetch(
 
 
 def fetch_objects(mirror: Path, url: str, oids: Sequence[str], progress: Progress | None) -> None:
-    """Fetch single objects, as git itself fetches a missing one: nothing is negotiated, nothing that hangs on them
-    comes along.
-
-    :raises GitError: as :func:`fetch`.
-    """
-    told = f"fetching {len(oids)} file{'s' * (len(oids) != 1)}"
-    fetch(mirror, url, oids, progress, told, "blob:none", {"fetch.negotiationAlgorithm": "noop"})
+    """Fetch single objects, as git itself fetches a missing one: nothing that hangs on them comes along."""
+    message = f"fetching {len(oids)} file{'s' * (len(oids) != 1)}"
+    fetch(mirror, url, oids, progress, message, "blob:none", {"fetch.negotiationAlgorithm": "noop"})
 
 
 def remote_refs(mirror: Path, url: str) -> tuple[dict[str, str], str | None]:
-    """Give the refs that the remote has now, and the branch that its ``HEAD`` names.
-
-    :raises GitError: where it cannot be reached.
-    """
+    """Give the refs that the remote has now, and the branch that its ``HEAD`` names."""
     with _transfer_directory(mirror, url) as (folder, environment):
-        finished = run(folder, "ls-remote", "--symref", "origin", environment=environment)
-    if finished.status:
-        raise GitError(finished.reason)
+        process = run(folder, "ls-remote", "--symref", "origin", environment=environment)
+    if process.status:
+        raise GitError(process.reason)
     refs: dict[str, str] = {}
     head = None
-    for line in finished.out.decode("utf-8", "replace").split("\n"):
+    for line in process.out.decode("utf-8", "replace").split("\n"):
         value, _, name = line.partition("\t")
         if name == "HEAD" and value.startswith("ref: "):
             head = value[5:]

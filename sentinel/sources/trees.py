@@ -50,7 +50,7 @@ class Entry:
 
 
 def blob_id(content: bytes) -> str:
-    """The name that git gives a file of this content."""
+    """Give the name that git gives a file of this content."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
@@ -82,25 +82,19 @@ def too_large(path: str, size: int) -> str | None:
 
 
 def streamed_blob_id(file: IO[bytes], size: int) -> str:
-    """The name that git gives a file of this size, read in pieces.
-
-    :raises Unavailable: where the file has another size.
-    """
+    """Give the name that git gives a file of this size, read in pieces; Unavailable where it has another size."""
     digest = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
-    found = 0
+    length = 0
     while piece := file.read(1 << 20):
         digest.update(piece)
-        found += len(piece)
-    if found != size:
-        raise Unavailable(f"a file has {found} bytes where {size} were announced: it changed, or is damaged")
+        length += len(piece)
+    if length != size:
+        raise Unavailable(f"a file has {length} bytes where {size} were announced: it changed, or is damaged")
     return digest.hexdigest()
 
 
 def checked_path(path: str) -> str:
-    """A path from elsewhere, proven to stay inside the folder it will be written in, and that it can be written there.
-
-    :raises Unavailable: where it would not.
-    """
+    """Prove that a path from elsewhere stays in the folder that it is written in, and that it can be written there."""
     parts = path.split("/")
     if len(_bytes(path)) > _LONGEST_PATH or any(len(_bytes(part)) > _LONGEST_NAME for part in parts):
         raise Unavailable(f"the revision holds a file whose name is too long: {path[:80]!r}...; it is not used")

@@ -25,31 +25,28 @@ def is_url(text: str) -> bool:
 
 
 def checked_url(text: str) -> str:
-    """The URL, proven to hold neither an option nor a command.
-
-    :raises SentinelError: where it does, or where its transport is not one that only reads.
-    """
-    shown = redacted(text)
+    """Prove that a URL holds neither an option nor a command, and that its transport only reads."""
+    label = redacted(text)
     if text.startswith("-"):
-        raise SentinelError(f"not a repository URL: {shown!r} begins with '-', as an option does")
+        raise SentinelError(f"not a repository URL: {label!r} begins with '-', as an option does")
     if "::" in text.split("/", 1)[0]:
-        raise SentinelError(f"not a repository URL: {shown!r} names a transport that runs a command; use https or ssh")
+        raise SentinelError(f"not a repository URL: {label!r} names a transport that runs a command; use https or ssh")
     if _FORBIDDEN.search(text):
         raise SentinelError(
-            f"not a repository URL: {shown!r} holds a blank or a character that a shell acts on; "
+            f"not a repository URL: {label!r} holds a blank or a character that a shell acts on; "
             "write such characters as %XX"
         )
     match = _URL.fullmatch(text)
     if match is None:
         if _SCP.fullmatch(text):
             return text
-        raise SentinelError(f"not a repository URL: {shown!r}; write https://HOST/OWNER/NAME or git@HOST:OWNER/NAME")
+        raise SentinelError(f"not a repository URL: {label!r}; write https://HOST/OWNER/NAME or git@HOST:OWNER/NAME")
     scheme, rest = match.groups()
     if scheme.lower() not in _SCHEMES:
-        raise SentinelError(f"not a repository URL: {shown!r}: {scheme!r} is not one of {', '.join(_SCHEMES)}")
+        raise SentinelError(f"not a repository URL: {label!r}: {scheme!r} is not one of {', '.join(_SCHEMES)}")
     # ssh takes a host that begins with '-' for an option.
     if rest.startswith("-") or "@-" in rest or not rest.strip("/"):
-        raise SentinelError(f"not a repository URL: {shown!r}: there is no host in it")
+        raise SentinelError(f"not a repository URL: {label!r}: there is no host in it")
     return text
 
 
@@ -60,7 +57,7 @@ def protocol(url: str) -> str:
 
 
 def redacted(text: str) -> str:
-    """The text without the name and password that a URL in it may carry."""
+    """Remove the name and password that a URL in a text may carry."""
     return _PASSWORD.sub("", text)
 
 
@@ -72,17 +69,14 @@ _MARK = ".fork-"
 
 
 def base_name(name: str) -> str:
-    """The target's name, of its own mirror's name or of a fork's."""
+    """Give the target's name, of its own mirror's name or of a fork's."""
     return name.partition(_MARK)[0]
 
 
 def fork(target: Target, url: str | None) -> Target:
     """Give the target as a fork has it; the target itself where there is no URL or it is upstream's own.
 
-    A fork's branches are not upstream's, so it never shares a mirror with it: ``verl.fork-1a2b3c4d``.
-
-    :raises SentinelError: where the URL is none that git may be given.
-    """
+    A fork's branches are not upstream's, so it never shares a mirror with it: ``verl.fork-1a2b3c4d``."""
     if url is None or checked_url(url) == target.repository:
         return target
     return replace(target, name=f"{target.name}{_MARK}{hashlib.sha256(url.encode()).hexdigest()[:8]}", repository=url)

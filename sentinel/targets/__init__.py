@@ -17,12 +17,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class PackageRoot:
-    """A directory of the repository that is (the source of) one importable package.
-
-    :ivar path: the package's directory in the repository, such as ``skyrl-gym/skyrl_gym``.
-    :ivar import_root: the directory that goes on ``sys.path`` so that the package imports, such as ``skyrl-gym``
-        (empty: the repository's own root).
-    """
+    """A directory of the repository that is (the source of) one importable package, such as ``skyrl-gym/skyrl_gym``;
+    and the one that goes on ``sys.path`` so that it imports, ``skyrl-gym`` (empty: the repository's own root)."""
 
     path: str
     import_root: str = ""
@@ -37,7 +33,6 @@ class PackageRoot:
 class StandIn:
     """A small object put where the boundary would find a big one, and which the boundary does use.
 
-    :ivar name: what it stands for, such as ``self`` or ``mpu``.
     :ivar reason: why the real one is not available on this machine, and why this one gives the same answer.
     """
 
@@ -237,8 +232,8 @@ class Target:
         object.__setattr__(self, "bindings", bindings)
 
     def binding(self, boundary: str, contract: str | None = None) -> Binding | None:
-        """The binding of a boundary (by today's path or a former one); where its contract is one that is registered, as
-        another member's; or None."""
+        """Find the binding of a boundary, by today's path or a former one, or as another member of its registered
+        family."""
         of_contract = [binding for binding in self.bindings if contract in (None, binding.contract)]
         today = (binding for binding in of_contract if binding.boundary == boundary)
         before = (binding for binding in of_contract if boundary in binding.paths)
@@ -251,8 +246,8 @@ class Target:
         return next(chain(today, before, alike), None)
 
     def reason_against(self, path: str) -> str:
-        """Why a function is not bound, where the adapter says so of it or of all that are like it, under the name that
-        it has here or has today; empty otherwise."""
+        """Say why a function is not bound, where the adapter says so of it or of its like, by the name of here or of
+        today."""
         names = [path]
         for today, several in self.moved.items():
             names += (today + path.removeprefix(then) for then in several if f"{path}.".startswith(f"{then}."))
@@ -265,7 +260,7 @@ class Target:
         return ""
 
     def module_of(self, file: str) -> str:
-        """The dotted name of a file of the package roots, given by its repository path."""
+        """Give the dotted name of a file of the package roots, by its repository path."""
         root = max((root for root in self.roots if file.startswith(f"{root.path}/")), key=lambda root: len(root.path))
         parts = PurePosixPath(file).relative_to(root.import_root).with_suffix("").parts
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

@@ -10,12 +10,8 @@ from types import ModuleType
 
 
 def load_file(file: Path) -> ModuleType:
-    """Execute a Python file as a module of its own and return it; the same file gives the same module.
-
-    An ``__init__.py`` is loaded as a package, so that the modules of its folder can be imported relative to it.
-
-    :raises Exception: whatever the file raises.
-    """
+    """Execute a Python file as a module of its own and return it; the same file gives the same module. An
+    ``__init__.py`` is loaded as a package, so that the modules of its folder can be imported relative to it."""
     package = file.name == "__init__.py"
     stem = file.parent.name if package else file.stem
     name = f"sentinel_file_{stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"

@@ -31,11 +31,8 @@ class Ref:
 
     @classmethod
     def parse(cls, text: str) -> Ref:
-        """Read ``git:NAME``, ``pypi:VERSION``, ``path:DIR`` or ``installed``.
-
-        :raises SentinelError: where the text is none of these, or could be mistaken for an option
-            or a second command by git or pip.
-        """
+        """Read ``git:NAME``, ``pypi:VERSION``, ``path:DIR`` or ``installed``; nothing that git or pip takes for an
+        option."""
         if text == "installed":
             return cls("installed")
         kind, colon, name = text.partition(":")
@@ -72,11 +69,8 @@ class Ref:
         return self.kind == "git" and _HEX.fullmatch(self.name) is not None
 
     def key(self, tree: str) -> str:
-        """Give the evidence file's stem: ``git-<12 hex>``, ``pypi-<version>``, ``path-<12 hex of the tree hash>``,
-        ``git-<name>`` for a moving name.
-
-        :param tree: the checkout's tree hash, used where the ref itself names no revision.
-        """
+        """Give the evidence file's stem: ``git-<12 hex>``, ``git-<name>`` for a moving name, ``pypi-<version>``,
+        ``path-<12 hex of the tree hash>``."""
         if self.kind == "git":
             return f"git-{self.name[:12]}" if self.immutable else f"git-{_file_name(self.name)}"
         if self.kind == "pypi":

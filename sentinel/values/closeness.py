@@ -39,9 +39,7 @@ def agree(observed: Any, expected: Any, tolerance: Tolerance = Tolerance()) -> A
 
     Floats agree within the tolerance of the observed dtype; integers, booleans, strings and shapes exactly. NaN equals
     NaN only where the expectation says NaN. Nested lists of numbers in the expectation are read with the observation's
-    dtype; a
-    :class:`Tensor` in the expectation must have the observation's dtype too.
-    """
+    dtype; a :class:`Tensor` in it must have that dtype too."""
     if isinstance(observed, Tensor):
         return _tensors(observed, expected, tolerance)
     if isinstance(expected, Tensor):
@@ -141,7 +139,7 @@ def _compared_as(dtype: str) -> Any:
 
 
 def bounds(dtype: str, tolerance: Tolerance) -> tuple[float, float]:
-    """(relative, absolute) for an observation of this dtype; zeros where it must agree exactly."""
+    """Give (relative, absolute) for an observation of this dtype; zeros where it must agree exactly."""
     if tolerance.exact or dtype not in DEFAULTS:
         return 0.0, 0.0
     relative, absolute = DEFAULTS[dtype]
@@ -156,10 +154,8 @@ def _at(relative: float, absolute: float) -> str:
 
 
 def minus(left: Any, right: Any) -> Any:
-    """``left - right`` of two observations: tensors of one shape in their dtype, numbers, lists item by item.
-
-    :raises ValueError: where the two cannot be subtracted.
-    """
+    """Subtract tensors of one shape in their dtype, numbers, lists item by item; ValueError where that cannot be
+    done."""
     if isinstance(left, Tensor) and isinstance(right, Tensor):
         if left.shape != right.shape:
             raise ValueError(f"shapes {list(left.shape)} and {list(right.shape)} cannot be subtracted")

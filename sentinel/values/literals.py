@@ -6,7 +6,7 @@ The controller never imports torch, so a tensor here is its dtype, its shape and
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -79,10 +79,8 @@ class Tensor:
 
 
 def tensor(values: Any, dtype: str, requires_grad: bool = False, contiguous: bool = True) -> Tensor:
-    """Make a tensor literal from nested lists.
-
-    :raises ValueError: where the lists are ragged, hold something that is no number, or do not fit the dtype.
-    """
+    """Make a tensor literal from nested lists; ValueError for ragged ones, no numbers, or what does not fit the
+    dtype."""
     if dtype not in STORAGE:
         raise ValueError(f"unknown dtype {dtype!r}; one of {', '.join(STORAGE)}")
     _require_numbers(values)
@@ -93,10 +91,7 @@ def tensor(values: Any, dtype: str, requires_grad: bool = False, contiguous: boo
 
 
 def from_array(values: npt.NDArray[Any], dtype: str, requires_grad: bool = False, contiguous: bool = True) -> Tensor:
-    """Make a tensor literal from an array of numbers.
-
-    :raises ValueError: where a value does not fit an integer dtype or bool.
-    """
+    """Make a tensor literal from an array of numbers; ValueError where one does not fit an integer dtype or bool."""
     if dtype == "bfloat16":
         array: npt.NDArray[Any] = _to_bfloat16(values.astype(np.float32))
     else:
@@ -173,35 +168,35 @@ class Device:
 
 Literal = Tensor | Array | Tuple | Namespace | New | Attribute | Device
 
+#: Literal -> key of the recipe language -> field. The first key says which literal it is.
+WRITTEN: Mapping[type, Mapping[str, str]] = {
+    Array: {"array": "values", "dtype": "dtype"},
+    Tuple: {"tuple": "items"},
+    Namespace: {"namespace": "attributes"},
+    New: {"new": "path", "arguments": "arguments"},
+    Attribute: {"attribute": "path"},
+    Device: {"device": "name"},
+}
 
-def plain(value: Any) -> Any:
-    """The value as JSON-ready data for a reader: tensors as nested lists, literals as the recipe language writes them.
 
-    Floats that are not finite become the tagged strings ``"NaN"``, ``"Infinity"``, ``"-Infinity"``.
-    """
-    if value is None or isinstance(value, (str, int)):
+def _written(value: Any, write: Callable[[Any], Any]) -> Any:
+    """Write containers and literals as the recipe language does, and their parts by ``write``."""
+    if value is None or isinstance(value, (str, int)):  # first: most are
         return value
-    if isinstance(value, Tensor):
-        return plain(value.nested())
     if isinstance(value, float):
         return tagged(value)
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): write(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if isinstance(value, Array):
-        return {"array": plain(list(value.values)), "dtype": value.dtype}
-    if isinstance(value, Tuple):
-        return {"tuple": plain(list(value.items))}
-    if isinstance(value, Namespace):
-        return {"namespace": plain(value.attributes)}
-    if isinstance(value, New):
-        return {"new": value.path, "arguments": plain(value.arguments)}
-    if isinstance(value, Attribute):
-        return {"attribute": value.path}
-    if isinstance(value, Device):
-        return {"device": value.name}
+        return [write(item) for item in value]
+    if type(value) in WRITTEN:
+        return {key: write(getattr(value, name)) for key, name in WRITTEN[type(value)].items()}
     return value
+
+
+def plain(value: Any) -> Any:
+    """Give JSON-ready data for a reader: nested lists for tensors, the recipe language for literals, "NaN" for NaN."""
+    return plain(value.nested()) if isinstance(value, Tensor) else _written(value, plain)
 
 
 def untyped(value: Any) -> Any:
@@ -218,21 +213,10 @@ def untyped(value: Any) -> Any:
 
 
 def typed(value: Any) -> Any:
-    """As :func:`plain`, but a tensor keeps its dtype and shape beside its values, so nothing about it is lost."""
-    if value is None or isinstance(value, (str, int)):
-        return value
+    """Give what :func:`plain` does, but keep dtype and shape of a tensor beside its values: nothing about it is
+    lost."""
     if isinstance(value, Tensor):
         grad = {"requires_grad": True} if value.requires_grad else {}
         strides = {} if value.contiguous else {"contiguous": False}
         return {"dtype": value.dtype, "shape": list(value.shape), "tensor": plain(value.nested()), **grad, **strides}
-    if isinstance(value, Mapping):
-        return {str(key): typed(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [typed(item) for item in value]
-    if isinstance(value, Tuple):
-        return {"tuple": typed(list(value.items))}
-    if isinstance(value, Namespace):
-        return {"namespace": typed(value.attributes)}
-    if isinstance(value, New):
-        return {"new": value.path, "arguments": typed(value.arguments)}
-    return plain(value)
+    return _written(value, plain if isinstance(value, Array) else typed)

@@ -31,9 +31,8 @@ from sentinel.deciding.law_session import LawSession, Subject, Trial, Undecidabl
 from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog, bundled_catalog
-from sentinel.search.boundary_search import BoundarySearch
+from sentinel.search.boundary_search import BoundarySearch, Example
 from sentinel.search.checks import subjects
-from sentinel.search.examples import Example
 from sentinel.search.scenarios import cut_to, sizes_of
 from sentinel.targets import Target
 from sentinel.values.literals import Tensor, typed
@@ -43,8 +42,8 @@ from sentinel.watch.reading import Reading, Unreadable, case_of, reading_of
 from sentinel.watch.values import unpacked
 from sentinel.watch.wrapping import Call
 from sentinel.worker import answers, calling, ghosts, probe
-from sentinel.worker.answers import Failed, Sat
-from sentinel.worker.serving import Sitting
+from sentinel.worker.answers import Failed, Replies
+from sentinel.worker.serving import Server
 
 #: Rows and tokens of a call that the laws vary: differences show in few, and rounding hides them in many.
 MOST_ROWS, MOST_TOKENS = 8, 12
@@ -72,23 +71,23 @@ class OwnSession(LawSession):
 
     def __init__(self, roots: tuple[str, ...]) -> None:
         self._roots = roots
-        self._target_side, self._oracle_side = Sitting(roots, None), Sitting((), None)
+        self._target_side, self._oracle_side = Server(roots, None), Server((), None)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is open."""
 
     def fresh(self) -> OwnSession:
         return OwnSession(self._roots)
 
     def _exchange(
         self, request: Mapping[str, Any], calls: Mapping[str, Any], consultations: Mapping[str, Any]
-    ) -> tuple[Sat, Sat]:
-        asked = {**request, "device": "cpu"}
-        answer = answers.of_session(self._target_side.answer({**asked, "calls": calls}), calls)
-        reference = answers.of_session(self._oracle_side.answer({**asked, "calls": consultations}), consultations)
-        for said in (answer, reference):
-            if isinstance(said, Failed):
-                raise Undecidable(said)
+    ) -> tuple[Replies, Replies]:
+        on_cpu = {**request, "device": "cpu"}
+        answer = answers.of_session(self._target_side.answer({**on_cpu, "calls": calls}), calls)
+        reference = answers.of_session(self._oracle_side.answer({**on_cpu, "calls": consultations}), consultations)
+        for each in (answer, reference):
+            if isinstance(each, Failed):
+                raise Undecidable(each)
         return answer, reference  # type: ignore[return-value]
 
 
@@ -110,9 +109,9 @@ class Process:
     planned: set[int] = field(default_factory=set)
     waits: bool = False
 
-    def send(self, *said: Any) -> None:
+    def send(self, *message: Any) -> None:
         with contextlib.suppress(OSError):  # one that is gone is heard of soon
-            self.connection.send(said)
+            self.connection.send(message)
 
 
 class Checker:
@@ -130,15 +129,16 @@ class Checker:
         self._modules = [
             {calling.module_of(path, self._roots) for path in subject.binding.paths} for subject in self._subjects
         ]
-        self._known = [
-            (_named(recipe), {recipe.boundary, *_paths(catalog, target, recipe.boundary)}, recipe.laws)
+        self._bugs = [
+            (_named(recipe), {recipe.boundary, *(binding.paths if binding else ())}, recipe.laws)
             for recipe in find_recipes(catalog, (target,), ())
+            for binding in [self._target.binding(recipe.boundary)]
         ]
         self._processes: dict[Connection, Process] = {}
         self._ranks: dict[int, int | None] = {}
         self._readings: dict[int, Reading] = {}
         self._waiting: list[tuple[int, Subject]] = []
-        self._seen: set[str] = set()
+        self._names: set[str] = set()
         self._varied: Counter[int] = Counter()
         self._counts: Counter[str] = Counter()
         self._not: dict[str, Counter[str]] = {name: Counter() for name in ("watched", "read", "checked", "copied")}
@@ -148,7 +148,7 @@ class Checker:
         self._looks: Counter[tuple[str, str]] = Counter()
         self._kinds: Counter[tuple[str, str, str]] = Counter()
         self._where: dict[tuple[str, str, str], set[int]] = {}
-        self._found, self._found_at = {"sentinel/violations": 0, "sentinel/checked": 0}, 0.0
+        self._numbers, self._numbers_at = {"sentinel/violations": 0, "sentinel/checked": 0}, 0.0
         self._configured: Path | None = None
         self._rate, self._begun = "", False
 
@@ -175,15 +175,15 @@ class Checker:
         while True:
             faulthandler.dump_traceback_later(_LONGEST, exit=True, file=sys.stderr)
             sources: list[Any] = [*self._processes, *([listening] if listening is not None else ())]
-            heard = wait(sources, 0.0 if self._waiting else None)
-            for one in heard:
+            ready = wait(sources, 0.0 if self._waiting else None)
+            for one in ready:
                 if isinstance(one, socket.socket):
                     self.attach(meeting.accepted(one))
                 else:
                     self._hear(one)  # type: ignore[arg-type]
             if self._processes:
-                self._tell_found()
-                if not heard:
+                self._tell_numbers()
+                if not ready:
                     self._plan(*self._waiting.pop(0))
                 self._offer()
                 continue
@@ -196,23 +196,23 @@ class Checker:
     def _hear(self, connection: Connection) -> None:
         process = self._processes[connection]
         try:
-            said = connection.recv()
+            message = connection.recv()
         except (EOFError, OSError):
-            said = ("end", {})
-        if said[0] == "end":
-            self._end(process, said[1])
+            message = ("end", {})
+        if message[0] == "end":
+            self._end(process, message[1])
         else:
-            self._take(process, said)
+            self._take(process, message)
 
-    def _end(self, process: Process, told: Mapping[str, Any]) -> None:
+    def _end(self, process: Process, totals: Mapping[str, Any]) -> None:
         """Let a process go, with what is known by now; after the last one that is written."""
         del self._processes[process.connection]
-        self._counts["calls"] += sum(told.get("calls", {}).values())
-        self._not["copied"].update(told.get("failed", {}))
+        self._counts["calls"] += sum(totals.get("calls", {}).values())
+        self._not["copied"].update(totals.get("failed", {}))
         for name in ("held_back", "seconds"):
-            self._counts[name] += told.get(name, 0)
-        if told.get("lost"):
-            self._not["copied"]["no room"] += told["lost"]
+            self._counts[name] += totals.get(name, 0)
+        if totals.get("lost"):
+            self._not["copied"]["no room"] += totals["lost"]
         counts = self._summary()
         if not self._processes:
             self._tell_summary(counts)
@@ -222,8 +222,8 @@ class Checker:
 
     def _await(self, modules: Sequence[str]) -> None:
         for number, subject in enumerate(self._subjects):
-            if subject.name not in self._seen and self._modules[number] & set(modules):
-                self._seen.add(subject.name)
+            if subject.name not in self._names and self._modules[number] & set(modules):
+                self._names.add(subject.name)
                 self._waiting.append((number, subject))
 
     def _offer(self) -> None:
@@ -242,44 +242,46 @@ class Checker:
                     _say(f"{len(self._readings)} boundaries watched: {self._rate}")
                 process.send("ready", self._producers(process.modules))
 
-    def _take(self, process: Process, said: Sequence[Any]) -> None:
-        if said[0] == "process":
-            process.pid, process.rank, self._rate = said[1:]
+    def _take(self, process: Process, message: Sequence[Any]) -> None:
+        if message[0] == "process":
+            process.pid, process.rank, self._rate = message[1:]
             self._ranks[process.pid] = process.rank
-        elif said[0] == "modules":
-            process.modules |= set(said[1])
+        elif message[0] == "modules":
+            process.modules |= set(message[1])
             process.waits = True
-            self._await(said[1])
-        elif said[0] == "watched":
-            if said[2]:
-                self._not["watched"][said[2]] += 1
-        elif said[0] == "seen" and said[1].kind == "configuration":
+            self._await(message[1])
+        elif message[0] == "watched":
+            if message[2]:
+                self._not["watched"][message[2]] += 1
+        elif message[0] == "seen" and message[1].kind == "configuration":
             self._configured = self.events.with_suffix(".config.json")
             with contextlib.suppress(OSError):
-                self._configured.write_text(json.dumps(said[1].values, indent=1, sort_keys=True), encoding="utf-8")
-        elif said[0] == "seen":
-            self._look(process, said[1].kind, said[1].step, {**unpacked(said[1].values), "moment": said[1].moment})
+                self._configured.write_text(json.dumps(message[1].values, indent=1, sort_keys=True), encoding="utf-8")
+        elif message[0] == "seen":
+            self._look(
+                process, message[1].kind, message[1].step, {**unpacked(message[1].values), "moment": message[1].moment}
+            )
         else:
-            self._check(process, *said[1:])
+            self._check(process, *message[1:])
 
-    def _tell_found(self) -> None:
+    def _tell_numbers(self) -> None:
         """Have the run's logger told, at most once a second, of what is new."""
-        found = {"sentinel/violations": sum(self._kinds.values()), "sentinel/checked": self._checked()}
-        if found != self._found and time.monotonic() - self._found_at >= 1.0:
-            self._found, self._found_at = found, time.monotonic()
+        numbers = {"sentinel/violations": sum(self._kinds.values()), "sentinel/checked": self._checked()}
+        if numbers != self._numbers and time.monotonic() - self._numbers_at >= 1.0:
+            self._numbers, self._numbers_at = numbers, time.monotonic()
             for process in self._processes.values():
-                process.send("found", found)
+                process.send("found", numbers)
 
     def _producers(self, modules: set[str]) -> tuple[tuple[str, str], ...]:
-        """The functions that give rows their advantages."""
-        found = []
+        """Give the functions that give rows their advantages."""
+        functions = []
         for subject in self._subjects:
             makes = any(item.key in ("advantages", "normalised") for item in subject.contract.observes)
             for path in subject.binding.paths if makes else ():
                 module = calling.module_of(path, self._roots)
                 if module in modules:
-                    found.append((module, path.removeprefix(f"{module}.")))
-        return tuple(found)
+                    functions.append((module, path.removeprefix(f"{module}.")))
+        return tuple(functions)
 
     def _look(self, process: Process, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """Let invariants of the training look."""
@@ -311,7 +313,7 @@ class Checker:
     def _plan(self, number: int, subject: Subject) -> None:
         """Find out how a boundary's calls are read, and have the run copy them."""
         try:
-            boundary = probe.found(subject.binding, self._roots, frozenset(subject.given), "cpu")
+            boundary = probe.find_boundary(subject.binding, self._roots, frozenset(subject.scenario_inputs), "cpu")
             ghosts.state().probing = True
             reading = reading_of(number, subject, boundary)
         except BaseException as error:  # the run's modules may do anything when they are called
@@ -344,34 +346,34 @@ class Checker:
         self._called[reading.boundary.path] += 1
         self._look_at_log_probs(process, reading, call)
         try:
-            told: set[tuple[str, str]] = set()
+            reported: set[tuple[str, str]] = set()
             for law, violation, variants, where in self._violations(call.number, reading, inputs, observed):
-                if (law.name, violation.symptom) in told:
+                if (law.name, violation.symptom) in reported:
                     continue
-                told.add((law.name, violation.symptom))
+                reported.add((law.name, violation.symptom))
                 self._tell(process, reading, law, violation, call, variants, where)
         except Exception as error:
             self._not["checked"][f"{reading.subject.name}: {type(error).__name__}: {error}"[:200]] += 1
 
     def _look_at_log_probs(self, process: Process, reading: Reading, call: Call) -> None:
         names = ("log_probs", "old_log_probs", "response_mask")
-        shown = [name for name in names if reading.sources.get(name, ("", ""))[1] == "same"]
-        if not {"log_probs", "response_mask"} <= set(shown):
+        names_shown = [name for name in names if reading.sources.get(name, ("", ""))[1] == "same"]
+        if not {"log_probs", "response_mask"} <= set(names_shown):
             return
         parts = {path: unpacked(part) for path, part in call.parts.items()}
-        read = {name: parts.get(reading.sources[name][0]) for name in shown}
-        told, mask, old = (read.get(name) for name in ("log_probs", "response_mask", "old_log_probs"))
-        if not isinstance(told, torch.Tensor) or not isinstance(mask, torch.Tensor) or told.dim() != 2:
+        read = {name: parts.get(reading.sources[name][0]) for name in names_shown}
+        now, mask, old = (read.get(name) for name in ("log_probs", "response_mask", "old_log_probs"))
+        if not isinstance(now, torch.Tensor) or not isinstance(mask, torch.Tensor) or now.dim() != 2:
             return
         if call.moment:
             self._look(process, "call", call.step, {**read, "moment": call.moment})
-        if call.fresh and isinstance(old, torch.Tensor) and old.shape == told.shape:
+        if call.fresh and isinstance(old, torch.Tensor) and old.shape == now.shape:
             self._look(process, "fresh", call.step, read)
 
     def _violations(
         self, number: int, reading: Reading, inputs: Mapping[str, Any], observed: Mapping[str, Any]
     ) -> Iterator[tuple[Law, Violation, Mapping[str, Any], str]]:
-        """First of the run's own result, then of the run's own copy of the function on a few of its rows."""
+        """Check the run's own result, then that of the run's own copy of the function on a few of its rows."""
         subject = reading.subject
         search = BoundarySearch(self._session, subject, 0)
         yield from self._of_the_result(reading, search, inputs, observed)
@@ -416,12 +418,12 @@ class Checker:
         boundary = reading.boundary.path
         if not self._first(process, (boundary, law.name, violation.symptom)):
             return
-        names = [bug for bug, paths, laws in self._known if law.name in laws and boundary in paths]
-        known = f" (compare {', '.join(names[:3])})" if names else ""
+        names = [bug for bug, paths, laws in self._bugs if law.name in laws and boundary in paths]
+        hint = f" (compare {', '.join(names[:3])})" if names else ""
         how = "" if where == "run" else ", the run's own function on a few rows of it"
         _say(
             f"{law.name} does not hold: {boundary}, call {call.call}, step {call.step}{_rank_of(process)}{how}: "
-            f"{violation.key}: {violation.detail}{known}"
+            f"{violation.key}: {violation.detail}{hint}"
         )
         small = self._whole or all(_elements(inputs) <= _MOST_WRITTEN for inputs in variants.values())
         self._write(
@@ -467,20 +469,20 @@ class Checker:
             f"kinds of violation; {self.events}"
         )
         if kinds:
-            written = (
+            what = (
                 "whole calls, and what their groups are called"
                 if self._whole
                 else (f"numbers of calls of up to {_MOST_WRITTEN}, no text, no name of a group")
             )
-            _say(f"written there: {written}")
+            _say(f"written there: {what}")
         if self._configured is not None:
             _say(f"its settings: sentinel audit {self._target.name} --config {self._configured}")
 
     def _write(self, event: Mapping[str, Any], process: Process | None = None) -> None:
-        """A line at once, whoever else writes; a disk that is full ends the writing."""
+        """Give a line at once, whoever else writes; a disk that is full ends the writing."""
         where = {} if process is None else {"pid": process.pid, "process_rank": process.rank}
-        said = {"run": os.getpid(), "time": round(time.time(), 3), **where, **event}
-        line = json.dumps(said).encode() + b"\n"
+        record = {"run": os.getpid(), "time": round(time.time(), 3), **where, **event}
+        line = json.dumps(record).encode() + b"\n"
         with contextlib.suppress(OSError):
             if self.events.exists() and self.events.stat().st_size > _LARGEST:
                 for number in range(_PUT_ASIDE, 0, -1):
@@ -494,7 +496,8 @@ class Checker:
 
 
 def cut(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A few rows and tokens of a scenario, whole groups where there are groups; None for what has no rows to choose."""
+    """Give a few rows and tokens of a scenario, whole groups where there are groups; None for what has no rows to
+    choose."""
     labels = inputs.get(contract.group)
     by_row = [item for item in contract.inputs if item.kind in ("any", "mapping") and inputs[item.name]]
     sizes = sizes_of(contract, inputs)
@@ -512,7 +515,7 @@ def cut(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _spread(size: int) -> list[int]:
-    """Places spread over a dimension, the first and the last among them."""
+    """Give places spread over a dimension, the first and the last among them."""
     if size <= MOST_TOKENS:
         return list(range(size))
     return sorted({round(place * (size - 1) / (MOST_TOKENS - 1)) for place in range(MOST_TOKENS)})
@@ -523,23 +526,18 @@ def _elements(inputs: Mapping[str, Any]) -> int:
 
 
 def _named(recipe: Recipe) -> str:
-    """A known bug, with the settings that avoid it."""
+    """Give a known bug, with the settings that avoid it."""
     until = recipe.document.get("until") or {}
     avoided = ", ".join(f"{name}={value}" for name, value in until.items())
     return f"{recipe.bug_id}, which {avoided} avoids" if avoided else recipe.bug_id
 
 
 def _version(target: Target) -> str:
-    """The release of the run's copy; empty where it does not say."""
+    """Give the release of the run's copy; empty where it does not say."""
     try:
         return metadata.version(target.pypi or target.name)
     except metadata.PackageNotFoundError:
         return ""
-
-
-def _paths(catalog: Catalog, target: str, boundary: str) -> tuple[str, ...]:
-    binding = catalog.targets[target].binding(boundary)
-    return binding.paths if binding is not None else ()
 
 
 def _say(text: str) -> None:
@@ -562,8 +560,11 @@ def _stand_back() -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """:param arguments: the number of the open socket, its place, the target, the events' file, what is written,
-    and the invariants that are not looked at."""
+    """Check one run.
+
+    :param arguments: the number of the open socket, its place, the target, the events' file, what is written,
+        and the invariants that are not looked at.
+    """
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     sys.meta_path.insert(0, ghosts.InertModules(_INERT))

@@ -17,7 +17,6 @@ _TRAINER, _OPTIMISER = "a trainer of transformers", "an optimiser of torch"
 @dataclass(frozen=True)
 class Invariant:
     """:ivar of: the kinds of what is seen that it looks at.
-    :ivar reason: why it must be so.
     :ivar needs: what must be there for it to see anything.
     :ivar broken: how it is broken; empty where it is kept. It may keep something for the next look.
     :ivar across: whether it compares processes of one run, and keeps what it keeps for all of them.
@@ -35,7 +34,6 @@ class Invariant:
 class Memory:
     """What invariants keep between looks at one process, each for itself; and how often each has looked.
 
-    :param without: names of those that are switched off.
     :param together: what is kept for all processes.
     """
 
@@ -45,13 +43,13 @@ class Memory:
     kept: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def look(self, kind: str, values: Mapping[str, Any]) -> list[tuple[Invariant, str]]:
-        found = []
+        looks = []
         for one in INVARIANTS:
             if kind in one.of and one.name not in self.without:
                 self.looks[one.name] += 1
-                kept = self.together if one.across else self.kept
-                found.append((one, one.broken(kind, values, kept.setdefault(one.name, {}))))
-        return [(one, how) for one, how in found if how]
+                memory = self.together if one.across else self.kept
+                looks.append((one, one.broken(kind, values, memory.setdefault(one.name, {}))))
+        return [(one, how) for one, how in looks if how]
 
 
 def _near(one: Any, other: Any, relative: float = 1e-3, absolute: float = 1e-5) -> bool:
@@ -61,7 +59,7 @@ def _near(one: Any, other: Any, relative: float = 1e-3, absolute: float = 1e-5) 
 
 
 def _trimmed(row: torch.Tensor) -> bytes:
-    """A row's numbers without the zeros around them, which padding adds and cuts."""
+    """Give a row's numbers without the zeros around them, which padding adds and cuts."""
     places = row.reshape(-1).nonzero()
     return _bits(row.reshape(-1)[int(places.min()) : int(places.max()) + 1]) if len(places) else b""
 
@@ -70,29 +68,29 @@ def _bits(tensor: torch.Tensor) -> bytes:
     return tensor.contiguous().view(torch.uint8).numpy().tobytes()
 
 
-def _rows_stay(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
+def _rows_stay(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
     rows: Mapping[str, torch.Tensor] = values["rows"]
     if kind == "produced":
-        kept["rows"] = rows
+        memory["rows"] = rows
         return ""
-    made: Mapping[str, torch.Tensor] = kept.get("rows", {})
-    lost = sorted(made.keys() - rows.keys())
-    if lost:
-        return f"{', '.join(lost)} was computed for each row, and does not reach the loss"
-    shared = sorted(made.keys() & rows.keys())
+    produced: Mapping[str, torch.Tensor] = memory.get("rows", {})
+    missing = sorted(produced.keys() - rows.keys())
+    if missing:
+        return f"{', '.join(missing)} was computed for each row, and does not reach the loss"
+    shared = sorted(produced.keys() & rows.keys())
     if not shared:
         return ""
-    known = [{name: _trimmed(made[name][row]) for name in shared} for row in range(len(made["advantages"]))]
+    rows_made = [{name: _trimmed(produced[name][row]) for name in shared} for row in range(len(produced["advantages"]))]
     for row in range(len(rows["advantages"])):
         here = {name: _trimmed(rows[name][row]) for name in shared}
-        if here in known:
+        if here in rows_made:
             continue
-        nearest = max(known, key=lambda other: sum(here[name] == other[name] for name in shared))
+        nearest = max(rows_made, key=lambda other: sum(here[name] == other[name] for name in shared))
         return f"row {row} of the batch was never computed so: {', '.join(n for n in shared if here[n] != nearest[n])}"
     return ""
 
 
-def _of_one_prompt(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
+def _of_one_prompt(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
     rows, size = values["rows"], values.get("peers") or 0
     prompts, advantages = rows.get("prompt_ids"), rows.get("advantages")
     if size < 2 or prompts is None or advantages.dim() != 1:
@@ -106,18 +104,18 @@ def _of_one_prompt(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -
     return ""
 
 
-def _as_asked(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
-    asked = [(name, pair) for name, pair in values.items() if isinstance(pair, tuple)]
-    wrong = [f"{name} is {got}, not {wanted}" for name, (wanted, got) in asked if (wanted or None) != (got or None)]
+def _sampling_options(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
+    options = [(name, pair) for name, pair in values.items() if isinstance(pair, tuple)]
+    wrong = [f"{name} is {got}, not {wanted}" for name, (wanted, got) in options if (wanted or None) != (got or None)]
     return "; ".join(wrong)
 
 
-def _ratio_is_one(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
+def _ratio_is_one(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
     mask = values["response_mask"] != 0
     if not mask.any():
         return ""
     apart = (values["log_probs"] - values["old_log_probs"]).abs().double()
-    mean, sums = float(apart[mask].mean()), kept.setdefault("sums", {})
+    mean, sums = float(apart[mask].mean()), memory.setdefault("sums", {})
     for name, numbers in (("token", mask.cumsum(-1)), ("length", mask.sum(-1, keepdim=True).expand_as(mask))):
         powers = numbers[mask].double().log2().floor().long()  # the first, the second and third, the next four, …
         for power in powers.unique().tolist():
@@ -126,15 +124,16 @@ def _ratio_is_one(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) ->
             sums[name, power] = total + float(here.sum()), count + len(here)
     if mean <= _AGREE:
         return ""
-    where = ", ".join(f"{name} {one:.3g}" for name, one in mismatch(kept).items())
+    where = ", ".join(f"{name} {one:.3g}" for name, one in mismatch(memory).items())
     return f"they are {mean:.3g} apart on average, before any step ({where})"
 
 
-def mismatch(kept: Mapping[str, Any]) -> dict[str, float]:
-    """How far apart log-probs of rollout and trainer were on average, by a token's place and by a response's length."""
+def mismatch(memory: Mapping[str, Any]) -> dict[str, float]:
+    """Say how far apart log-probs of rollout and trainer were on average, by a token's place and by a response's
+    length."""
     return {
         f"{name} {1 << power}" + (f"-{(2 << power) - 1}" if power else ""): total / count
-        for (name, power), (total, count) in sorted(kept.get("sums", {}).items())
+        for (name, power), (total, count) in sorted(memory.get("sums", {}).items())
     }
 
 
@@ -142,32 +141,32 @@ def mismatch(kept: Mapping[str, Any]) -> dict[str, float]:
 _AGREE = 0.1
 
 
-def _of_the_model(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
-    kept.setdefault(kind, {})[values["moment"]] = values
-    call, answer = (kept.get(name, {}).pop(values["moment"], None) for name in ("call", "answers"))
+def _of_the_model(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
+    memory.setdefault(kind, {})[values["moment"]] = values
+    call, answer = (memory.get(name, {}).pop(values["moment"], None) for name in ("call", "answers"))
     if call is None or answer is None:
         if call or answer:
-            kept[kind] = {values["moment"]: values}
+            memory[kind] = {values["moment"]: values}
         return ""
-    told, mask = call["log_probs"], call["response_mask"] != 0
-    said = answer["log_probs"][:, -told.shape[1] :]
-    if said.shape != told.shape:
+    of_loss, mask = call["log_probs"], call["response_mask"] != 0
+    of_model = answer["log_probs"][:, -of_loss.shape[1] :]
+    if of_model.shape != of_loss.shape:
         return ""
-    apart = (said - told)[mask & ~said.isnan()].abs()
+    apart = (of_model - of_loss)[mask & ~of_model.isnan()].abs()
     if not len(apart):
         return ""
     return f"a token's is {float(apart.max()):.3g} off what the model says of it" if float(apart.max()) > _AGREE else ""
 
 
 def _counted(values: Mapping[str, Any]) -> torch.Tensor | None:
-    """Which tokens but the first are learned, of a batch with labels of which all log-probs are known."""
+    """Say which tokens but the first are learned, of a batch with labels of which all log-probs are known."""
     labels, log_probs = values.get("labels"), values["log_probs"]
     learned = None if labels is None or "ref_log_probs" in values else labels[:, 1:] != -100
-    known = learned is not None and log_probs.shape == learned.shape and not log_probs[learned].isnan().any()
-    return learned if known else None
+    complete = learned is not None and log_probs.shape == learned.shape and not log_probs[learned].isnan().any()
+    return learned if complete else None
 
 
-def _labels_are_tokens(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
+def _labels_are_tokens(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
     labels, ids, attention = (values.get(name) for name in ("labels", "ids", "attention_mask"))
     if labels is None or ids is None or labels.shape != ids.shape:
         return ""
@@ -179,30 +178,30 @@ def _labels_are_tokens(kind: str, values: Mapping[str, Any], kept: dict[str, Any
     return ""
 
 
-def _prompts_are_given(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
+def _prompts_are_masked(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
     labels, attention = values.get("labels"), values.get("attention_mask")
     if labels is None or attention is None or not values.get("partly") or labels.shape != attention.shape:
         return ""
-    given = ((labels == -100) & (attention != 0)).any(-1)
-    return "" if given.any() or not len(given) else f"{len(given)} of {len(given)} rows learn all that they have"
+    masked = ((labels == -100) & (attention != 0)).any(-1)
+    return "" if masked.any() or not len(masked) else f"{len(masked)} of {len(masked)} rows learn all that they have"
 
 
-def _mean_of_labels(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
+def _mean_of_labels(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
     learned = _counted(values)
     if learned is None or "advantages" in values:
         return ""
     total = -float(values["log_probs"][learned].sum())
     items = float(values["items"]) if values["items"] is not None else float(learned.sum())
-    kept["total"], kept["count"] = kept.get("total", 0.0) + total, kept.get("count", 0) + int(learned.sum())
+    memory["total"], memory["count"] = memory.get("total", 0.0) + total, memory.get("count", 0) + int(learned.sum())
     shared = values["items"] is not None and values.get("world", 1)  # counted over all ranks, of which it is one's
     expected = total / max(items, 1.0) * (shared or 1)
     if values.get("loss_type") not in (None, "nll", "chunked_nll"):
         return ""
-    told = float(values["loss"])
-    return "" if _near(told, expected, 1e-2, 1e-4) else f"it is {told:.6g}, and what the labels cost {expected:.6g}"
+    loss = float(values["loss"])
+    return "" if _near(loss, expected, 1e-2, 1e-4) else f"it is {loss:.6g}, and what the labels cost {expected:.6g}"
 
 
-def _of_pairs(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
+def _of_pairs(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
     mask, loss_type = values.get("completion_mask"), values.get("loss_type")
     if (
         mask is None
@@ -218,56 +217,56 @@ def _of_pairs(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str
             inputs[f"{side}_{name}"] = half
     for side, half in zip(("chosen", "rejected"), mask[:, 1:].chunk(2)):
         inputs[f"{side}_mask"] = half
-    expected, told = float(PREFERENCE_LOSS.reference(inputs)["loss"]), float(values["loss"])
+    expected, loss = float(PREFERENCE_LOSS.reference(inputs)["loss"]), float(values["loss"])
     return (
-        "" if _near(told, expected, 1e-2, 1e-4) else f"it is {told:.6g}, and {loss_type} of these pairs {expected:.6g}"
+        "" if _near(loss, expected, 1e-2, 1e-4) else f"it is {loss:.6g}, and {loss_type} of these pairs {expected:.6g}"
     )
 
 
-def _steps_add_up(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
+def _steps_add_up(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
     if kind == "answers":
         learned = _counted(values)
         if learned is not None:
-            kept["total"] = kept.get("total", 0.0) - float(values["log_probs"][learned].sum())
-            kept["count"] = kept.get("count", 0) + int(learned.sum())
-            kept["calls"] = kept.get("calls", 0) + 1
-            kept["plain"] = values.get("loss_type") in (None, "nll", "chunked_nll")
+            memory["total"] = memory.get("total", 0.0) - float(values["log_probs"][learned].sum())
+            memory["count"] = memory.get("count", 0) + int(learned.sum())
+            memory["calls"] = memory.get("calls", 0) + 1
+            memory["plain"] = values.get("loss_type") in (None, "nll", "chunked_nll")
         return ""
-    total, count, calls, plain = (kept.pop(name, 0) for name in ("total", "count", "calls", "plain"))
-    told = sum(map(float, values["losses"]))
+    total, count, calls, plain = (memory.pop(name, 0) for name in ("total", "count", "calls", "plain"))
+    losses = sum(map(float, values["losses"]))
     if values.get("world", 1) > 1:  # each rank has its part of a step's tokens
         return ""
-    if not count or not plain or calls != len(values["losses"]) or _near(told, total / count, 1e-2, 1e-4):
+    if not count or not plain or calls != len(values["losses"]) or _near(losses, total / count, 1e-2, 1e-4):
         return ""
     mean = total / count
-    return f"the losses of {calls} micro-batches are {told:.6g} together, the mean of their {count} tokens {mean:.6g}"
+    return f"the losses of {calls} micro-batches are {losses:.6g} together, the mean of their {count} tokens {mean:.6g}"
 
 
-def _as_often(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
-    if kept.get("step") != values.get("step"):  # what ended the step before may have had no room
-        kept.update(step=values.get("step"), batches=[])
+def _as_often(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
+    if memory.get("step") != values.get("step"):  # what ended the step before may have had no room
+        memory.update(step=values.get("step"), batches=[])
     if kind == "consumed":
         rows = values["rows"]
-        seen = [tuple(_trimmed(rows[name][row]) for name in sorted(rows)) for row in range(len(rows["advantages"]))]
-        before = kept.setdefault("batches", [])
-        if len(set(seen)) > 1 and seen in before:
+        batch = [tuple(_trimmed(rows[name][row]) for name in sorted(rows)) for row in range(len(rows["advantages"]))]
+        before = memory.setdefault("batches", [])
+        if len(set(batch)) > 1 and batch in before:
             return "two micro-batches of one step have the same rows"
-        before.append(seen)
+        before.append(batch)
         return ""
     wanted, done = values["wanted"], len(values["losses"])
     return f"a step has {done} micro-batches, {wanted} are configured" if wanted and done != wanted else ""
 
 
-def _scheduled(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
+def _scheduled(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
     expected = values["scheduled"]
     wrong = [rate for rate in values["rates"] if expected is not None and not _near(rate, expected, 1e-4, 1e-12)]
     return f"it is {wrong[0]:.6g}, and {expected:.6g} by the schedule" if wrong else ""
 
 
-def _follow_gradients(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
+def _follow_gradients(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
     if kind == "stepping":
-        left = values["left"]
-        return f"no optimiser holds {', '.join(left[:3])}, which wants a gradient" if left else ""
+        names = values["left"]
+        return f"no optimiser holds {', '.join(names[:3])}, which wants a gradient" if names else ""
     for name, (before, after, gradient) in values["parameters"].items():
         moved = not torch.equal(before, after)
         has = gradient is not None and bool((gradient != 0).any())
@@ -280,7 +279,7 @@ def _follow_gradients(kind: str, values: Mapping[str, Any], kept: dict[str, Any]
     return ""
 
 
-def _reference_stays(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
+def _reference_stays(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
     for name, (first, now, trained) in values["reference"].items():
         if trained:
             return f"its {name} is held by the optimiser"
@@ -289,27 +288,27 @@ def _reference_stays(kind: str, values: Mapping[str, Any], kept: dict[str, Any])
     return ""
 
 
-def _ranks_agree(kind: str, values: Mapping[str, Any], kept: dict[str, Any]) -> str:
+def _ranks_agree(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
     if not values.get("replicated"):
         return ""
-    told: dict[str, Any]
+    own: dict[str, Any]
     if kind == "answers":
-        told = {"its rows": _bits(values["ids"])}
+        own = {"its rows": _bits(values["ids"])}
     elif kind == "stepping":
-        told = {"its learning rate": values["rates"]}
+        own = {"its learning rate": values["rates"]}
     else:
-        told = {name: _bits(after) for name, (_, after, _) in values["parameters"].items()}
-    others = kept.setdefault(f"{kind} {values['moment' if kind == 'answers' else 'step']}", {})
-    apart = [name for other in others.values() for name in told.keys() & other.keys() if told[name] != other[name]]
-    compared, same = bool(others), told in others.values()
-    others[values["process"]] = told
-    while len(kept) > _KEPT:
-        kept.pop(next(iter(kept)))
+        own = {name: _bits(after) for name, (_, after, _) in values["parameters"].items()}
+    others = memory.setdefault(f"{kind} {values['moment' if kind == 'answers' else 'step']}", {})
+    apart = [name for other in others.values() for name in own.keys() & other.keys() if own[name] != other[name]]
+    compared, same = bool(others), own in others.values()
+    others[values["process"]] = own
+    while len(memory) > _KEPT:
+        memory.pop(next(iter(memory)))
     if kind != "answers":
         return f"{min(apart)} is not what it is in another process" if apart else ""
-    alike = kept.pop("alike", 0)
-    kept["alike"] = alike if not compared else alike + 1 if same else 0  # once may be the end of a data set
-    return "two processes train on the same rows" if same and kept["alike"] > 1 else ""
+    alike = memory.pop("alike", 0)
+    memory["alike"] = alike if not compared else alike + 1 if same else 0  # once may be the end of a data set
+    return "two processes train on the same rows" if same and memory["alike"] > 1 else ""
 
 
 #: Looks that are kept for the other processes.
@@ -327,7 +326,7 @@ INVARIANTS = (
     ),
     Invariant(
         "sampling_is_as_asked", ("generated",), "another temperature samples from another policy than is trained",
-        f"{_TRAINER} that generates with transformers", _as_asked,
+        f"{_TRAINER} that generates with transformers", _sampling_options,
     ),
     Invariant(
         "the_first_ratio_is_one", ("fresh",), "before a step the policy is the one that sampled",
@@ -343,7 +342,7 @@ INVARIANTS = (
     ),
     Invariant(
         "prompts_are_not_learned", ("answers",), "the configuration says that completions alone are learned",
-        f"{_TRAINER}, labels", _prompts_are_given,
+        f"{_TRAINER}, labels", _prompts_are_masked,
     ),
     Invariant(
         "the_loss_is_that_of_the_labels", ("answers",), "a supervised loss is the mean of what its labels cost",

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sentinel.watch import meeting
-from sentinel.watch.training import Seen, Training
+from sentinel.watch.training import Event, Training
 from sentinel.watch.values import packed
 from sentinel.watch.wrapping import Budget, Call, Watcher
 
@@ -35,7 +35,6 @@ class Watching:
 
     :ivar counts: what became of it, once it has ended: violations, calls that were checked, and why others were not.
     :ivar checker: the number of the process beside it, where this one has started it.
-    :ivar watcher: the functions that are watched by now.
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class Watching:
         self._packages = packages
         self._pid = os.getpid()
         self._ending, self._ready = threading.Event(), threading.Event()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._modules = -1
         self._rank: int | None = -1
         self.checker: int | None = None
@@ -70,11 +69,11 @@ class Watching:
         atexit.register(self.stop)
 
     def _met(self, words: Sequence[str]) -> Connection:
-        """The checker of this run; the first of its processes starts one."""
+        """Give the checker of this run; the first of its processes starts one."""
         place = meeting.address(words, self._packages)
 
         def launch(listening: socket.socket) -> None:
-            """With the run's own copy of the framework, and no accelerator."""
+            """Start the checker with the run's own copy of the framework, and no accelerator."""
             environment = {name: value for name, value in os.environ.items() if not name.startswith(_OF_RANKS)}
             environment |= {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
             environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "HYPOTHESIS_NO_PLUGINS": "1"}
@@ -113,7 +112,7 @@ class Watching:
         self._connection.close()
 
     def _talk(self) -> None:
-        """Whatever happens to the checker ends this thread, and nothing else."""
+        """Talk to the checker; whatever happens to it ends this thread, and nothing else."""
         idle = 0.0
         try:
             while not self._ending.is_set():
@@ -128,9 +127,9 @@ class Watching:
                     self._ending.wait(idle)
             self._send_all()
             watcher = self.watcher
-            told = {"lost": watcher.lost, "failed": watcher.failed, "held_back": watcher.budget.held_back}
+            totals = {"lost": watcher.lost, "failed": watcher.failed, "held_back": watcher.budget.held_back}
             seconds = watcher.budget.spent + time.thread_time()
-            self._connection.send(("end", {**told, "calls": watcher.calls, "seconds": seconds}))
+            self._connection.send(("end", {**totals, "calls": watcher.calls, "seconds": seconds}))
             self._hear(PATIENCE)
         except Exception as error:
             self.watcher.note(error)
@@ -139,7 +138,7 @@ class Watching:
     def _send_all(self) -> bool:
         """Send what waits; whether there was any."""
         sent = False
-        for waiting in (self.watcher.copies, self.watcher.seen):
+        for waiting in (self.watcher.copies, self.watcher.events):
             with contextlib.suppress(queue.Empty):
                 while True:
                     one = waiting.get_nowait()
@@ -147,7 +146,7 @@ class Watching:
                     self._send(one)
         return sent
 
-    def _send(self, one: Call | Seen) -> None:
+    def _send(self, one: Call | Event) -> None:
         fields = ("parts", "result", "gradients") if isinstance(one, Call) else ("values",)
         try:
             plain = one._replace(**{name: packed(getattr(one, name)) for name in fields})
@@ -159,8 +158,8 @@ class Watching:
     def _tell_rank(self) -> None:
         """Say which process of the training this is, as soon as it is known."""
         distributed: Any = sys.modules.get("torch.distributed")
-        said = os.environ.get("RANK", "")
-        rank = int(said) if said.isdigit() else None
+        variable = os.environ.get("RANK", "")
+        rank = int(variable) if variable.isdigit() else None
         with contextlib.suppress(Exception):  # it ends as it likes, and tests put others in its place
             if distributed.is_available() and distributed.is_initialized():
                 rank = int(distributed.get_rank())
@@ -178,9 +177,9 @@ class Watching:
         halves = {name for name, one in mine.items() if getattr(getattr(one, "__spec__", None), "_initializing", False)}
         if halves:  # what is being imported has no functions yet
             self._modules = -1
-        loaded = mine.keys() - halves - self._told
+        loaded = mine.keys() - halves - self._reported
         if loaded:
-            self._told |= loaded
+            self._reported |= loaded
             self._ready.clear()
             self._connection.send(("modules", sorted(loaded)))
 
@@ -188,18 +187,18 @@ class Watching:
         """Take what the checker says, and where there is time for it, until it has said its last."""
         until = time.monotonic() + seconds
         while self._connection.poll(max(until - time.monotonic(), 0.0)):
-            kind, said = self._connection.recv()
+            kind, content = self._connection.recv()
             if kind == "plan":
-                refused = "the watching has ended" if self._ending.is_set() else self.watcher.watch(said)
-                self._connection.send(("watched", said.number, refused))
+                refused = "the watching has ended" if self._ending.is_set() else self.watcher.watch(content)
+                self._connection.send(("watched", content.number, refused))
             elif kind == "found":
-                self.watcher.found = said
+                self.watcher.numbers = content
             elif kind == "ready":
-                self._producers = said
-                self._training.attach(said)
+                self._producers = content
+                self._training.attach(content)
                 self._ready.set()
             else:
-                self.counts = said
+                self.counts = content
                 return
 
 

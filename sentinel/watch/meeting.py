@@ -20,21 +20,21 @@ _PATIENCE = 5.0
 
 
 def address(words: Sequence[str], packages: Sequence[str]) -> Path:
-    """The socket of a run on this machine: of what it is asked to do, and the copy of the framework that it has.
+    """Give the socket of a run on this machine: of what it is asked to do, and the copy of the framework that it has.
 
     :raises OSError: where there is no folder that is this user's alone.
     """
     folder = Path(tempfile.gettempdir()) / f"sentinel-watch-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise PermissionError(f"{folder} is not this user's alone")  # what comes through the socket is believed
     run = [*words, os.environ.get("SENTINEL_WATCH_RUN", ""), *roots(packages)]
     return folder / hashlib.sha256(repr(run).encode()).hexdigest()[:24]
 
 
 def roots(packages: Sequence[str]) -> Iterator[str]:
-    """The folders that packages are imported from here."""
+    """Give the folders that packages are imported from here."""
     for package in packages:
         with contextlib.suppress(ImportError, ValueError):
             spec = importlib.util.find_spec(package)
@@ -43,7 +43,7 @@ def roots(packages: Sequence[str]) -> Iterator[str]:
 
 
 def joined(place: Path, launch: Callable[[socket.socket], None]) -> Connection:
-    """A connection to the checker of a run, which is launched where there is none.
+    """Give a connection to the checker of a run, which is launched where there is none.
 
     :param launch: starts a process that has the socket.
     """
@@ -66,7 +66,7 @@ def accepted(listening: socket.socket) -> Connection:
 
 
 def last_call(listening: socket.socket, place: Path) -> Connection | None:
-    """Whoever still waits at a socket; where nobody does, it is gone after that."""
+    """Accept whoever still waits at a socket; where nobody does, remove it."""
     with _alone(place):
         listening.setblocking(False)
         with contextlib.suppress(BlockingIOError):

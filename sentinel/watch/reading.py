@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from sentinel.contracts.choices import Choices
-from sentinel.contracts.contract import TOKENS, Contract, DoesNotApply, Input
+from sentinel.contracts.contract import TOKENS, DoesNotApply, Input
 from sentinel.deciding.law_session import Subject
 from sentinel.laws.law import Case
 from sentinel.search.scenarios import accepts, draw, with_dialects
@@ -60,16 +60,15 @@ class _Heard(BaseException):
 
 
 class Listener:
-    """Stands in the place of a boundary's function, hears how it is called, and answers.
+    """Stands in the place of a boundary's function, and keeps the arguments of its last call by name.
 
-    :ivar heard: the arguments of the last call, by name.
-    :param answers: what it answers; None: it ends the call with :class:`_Heard`.
+    :param answers: is called with them, and then as the function; None: the call ends with :class:`_Heard`.
     """
 
     def __init__(self, function: Any, answers: Any = None) -> None:
         self._function, self._answers = function, answers
         self.__signature__ = inspect.signature(function)
-        self.heard: dict[str, Any] | None = None
+        self.arguments: dict[str, Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._function, name)
@@ -77,10 +76,10 @@ class Listener:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         bound = self.__signature__.bind(*args, **kwargs)
         bound.apply_defaults()
-        self.heard = dict(bound.arguments)
+        self.arguments = dict(bound.arguments)
         if self._answers is None:
             raise _Heard
-        return self._answers(*args, **kwargs)
+        return self._answers(self.arguments, *args, **kwargs)
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,6 @@ class Reading:
         adapter's calls have it (``mostly``). Of two inputs of which a call has the difference, one is read as that
         (``difference``), and the other as 0 (``zero``).
     :ivar open: inputs that no part shows, each with what it may be.
-    :ivar plan: what to copy.
     :ivar keys: what is observed of a result; empty while that is tried out.
     :ivar idle: parts that are not copied, as they made no difference to the adapter's calls.
     :ivar scaling: parts by which a loss and its gradients are multiplied, whatever the scenario: how many micro-batches
@@ -107,7 +105,7 @@ class Reading:
     idle: tuple[Path, ...] = ()
 
     def read(self, parts: Mapping[Path, Any]) -> dict[str, Any]:
-        """The scenario of which the adapter makes a call with these parts, as literals.
+        """Give the scenario of which the adapter makes a call with these parts, as literals.
 
         :raises Unreadable: where there is none.
         """
@@ -117,8 +115,8 @@ class Reading:
         fewest, why = len(self.plan.paths) + 1, "its adapter makes no such call"
         closest: tuple[dict[str, Any], dict[Path, Any]] | None = None
         contract, binding = self.subject.contract, self.subject.binding
-        for chosen in itertools.islice(itertools.product(*self.open.values()), _COMBINATIONS):
-            inputs = self._inputs(parts, dict(zip(self.open, chosen)))
+        for choice in itertools.islice(itertools.product(*self.open.values()), _COMBINATIONS):
+            inputs = self._inputs(parts, dict(zip(self.open, choice)))
             try:
                 made = self._made(inputs)
             except Exception as error:  # no scenario of this version
@@ -138,9 +136,9 @@ class Reading:
         raise Unreadable(why)
 
     def _same_with(self, inputs: Mapping[str, Any], parts: Mapping[Path, Any]) -> bool:
-        """Whether the function does the same with these parts of a call in the place of the adapter's: what a batch has
-        of the prompt, or what an option that is off would read. And whatever stands in those that are not copied: of
-        these it was seen beside the adapter's parts alone that they make no difference."""
+        """Say whether the function does the same with these parts of a call in the place of the adapter's: what a
+        batch has of the prompt, or what an option that is off would read. And whatever stands in those that are not
+        copied: of these it was seen beside the adapter's parts alone that they make no difference."""
         usual = _with(self, inputs, {})
         if usual is None:
             return False
@@ -155,7 +153,7 @@ class Reading:
         return True
 
     def _required(self) -> list[Path]:
-        """The parts that show tensors which no scenario leaves out."""
+        """Give the parts that show tensors which no scenario leaves out."""
         return [
             self.sources[item.name][0]
             for item in self.subject.contract.inputs
@@ -164,8 +162,8 @@ class Reading:
         ]
 
     def _read_without(self, path: Path, parts: Mapping[Path, Any]) -> dict[str, Any]:
-        """The scenario of a call that leaves out what every scenario has, where the function itself shows that it has
-        another part in that place: log-probs of now for those of the rollout, say."""
+        """Give the scenario of a call that leaves out what every scenario has, where the function itself shows that
+        it has another part in that place: log-probs of now for those of the rollout, say."""
         for other in self._required():
             if parts[other] is not None:
                 with contextlib.suppress(Unreadable):
@@ -181,23 +179,25 @@ class Reading:
             return False
 
     def observe(self, inputs: Mapping[str, Any], result: Any, gradients: Mapping[Path, Any]) -> dict[str, Any]:
-        """What the contract observes of a call that had this result, and these gradients."""
-        listener = Listener(self.boundary.function)
+        """Give what the contract observes of a call that had this result, and these gradients."""
 
-        def answers(*_: Any, **__: Any) -> Any:
-            heard = listener.heard or {}
-            known = {name: answer for _, name, answer in _answered(self.boundary, heard)}
-            return _with_gradients(result, {path: (at(heard, path, known), gradients[path]) for path in gradients})
+        def answers(arguments: dict[str, Any], *_: Any, **__: Any) -> Any:
+            methods = {name: answer for _, name, answer in _answered(self.boundary, arguments)}
+            parts = {path: (at(arguments, path, methods), gradient) for path, gradient in gradients.items()}
+            return _with_gradients(result, parts)
 
-        listener._answers = answers
-        boundary = replace(self.boundary, function=listener)
-        observed = self.of_results(probe.observe(self.subject.contract, boundary, inputs, (), "cpu"))
+        observed = self._observed(inputs, answers)
         observed = {key: _as_rows(value, inputs.get(self.subject.contract.mask)) for key, value in observed.items()}
         of_gradients = {item.key for item in self.subject.contract.observes if item.role == "gradient"}
         return {key: value for key, value in observed.items() if gradients or key not in of_gradients}
 
+    def _observed(self, inputs: Mapping[str, Any], answers: Any) -> dict[str, Any]:
+        """Give what is observed where something else answers in the place of the function."""
+        boundary = replace(self.boundary, function=Listener(self.boundary.function, answers))
+        return self.of_results(probe.observe(self.subject.contract, boundary, inputs, (), "cpu"))
+
     def scale(self, inputs: Mapping[str, Any], parts: Mapping[Path, Any]) -> float:
-        """What the run's loss is multiplied by, beside the adapter's of the same scenario.
+        """Give what the run's loss is multiplied by, beside the adapter's of the same scenario.
 
         :raises Unreadable: where the function does not say.
         """
@@ -215,7 +215,7 @@ class Reading:
         return ratio
 
     def unscaled(self, observed: Mapping[str, Any], scale: float) -> dict[str, Any]:
-        """What is observed without that."""
+        """Give what is observed without that."""
         roles = {item.key: item.role for item in self.subject.contract.observes}
         return {
             key: from_array(value.array() / scale, value.dtype)
@@ -225,24 +225,25 @@ class Reading:
         }
 
     def of_results(self, observed: Mapping[str, Any]) -> dict[str, Any]:
-        kept = [item.key for item in self.subject.contract.observes if item.role in _OF_RESULTS]
-        return {key: observed[key] for key in kept if key in observed and key in (self.keys or kept)}
+        keys = [item.key for item in self.subject.contract.observes if item.role in _OF_RESULTS]
+        return {key: observed[key] for key in keys if key in observed and key in (self.keys or keys)}
 
     def _made(self, inputs: Mapping[str, Any]) -> dict[Path, Any]:
-        """The parts of the call that the adapter makes of a scenario."""
-        heard, answers = _heard(self.boundary, inputs)
-        return {path: at(heard, path, answers) for path in self.plan.paths}
+        """Give the parts of the call that the adapter makes of a scenario."""
+        arguments, answers = _heard(self.boundary, inputs)
+        return {path: at(arguments, path, answers) for path in self.plan.paths}
 
-    def _inputs(self, parts: Mapping[Path, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
+    def _inputs(self, parts: Mapping[Path, Any], choice: Mapping[str, Any]) -> dict[str, Any]:
         contract, binding = self.subject.contract, self.subject.binding
         read = {name: parts[path] for name, (path, _) in self.sources.items()}
         for item in contract.inputs:  # the tokens of all responses, one behind the other, are read as one response's
             if item.shape == TOKENS and self.sources.get(item.name, ("", "row"))[1] not in ("row", "sum"):
-                read[item.name] = _as_one_response(read[item.name])
+                packed = read[item.name]
+                read[item.name] = packed[None] if isinstance(packed, torch.Tensor) and packed.dim() == 1 else packed
         wide = next((value for value in read.values() if isinstance(value, torch.Tensor) and value.dim() == 2), None)
         inputs: dict[str, Any] = {}
         for item in contract.inputs:
-            if item.name in read and chosen.get(item.name, _SHOWN) is _SHOWN:
+            if item.name in read and choice.get(item.name, _SHOWN) is _SHOWN:
                 value = read[item.name]
                 if self.sources[item.name][1] == "zero" and wide is not None:
                     value = torch.zeros_like(wide)
@@ -251,8 +252,8 @@ class Reading:
                     value = value / lengths if self.sources[item.name][1] == "sum" else value
                     value = value[:, None].expand(-1, wide.shape[1])
                 inputs[item.name] = _literal(item, value)
-            elif item.name in chosen:
-                inputs[item.name] = chosen[item.name]
+            elif item.name in choice:
+                inputs[item.name] = choice[item.name]
             elif item.name == contract.mask and item.kind == "tensor" and wide is not None:
                 inputs[item.name] = tensors.from_torch(torch.ones(wide.shape, dtype=torch.int64))
             else:
@@ -269,8 +270,10 @@ def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
     if len(calls) < 2:
         raise Unreadable("its adapter does not call it with scenarios alone")
     names = _names(boundary.function)
-    seen = [dict(_parts(heard, answers, names)) for _, heard, answers in calls]
-    paths = tuple(sorted({path for parts in seen for path in parts}, key=lambda path: (len(path), repr(path))))
+    parts_of_calls = [dict(_parts(arguments, answers, names)) for _, arguments, answers in calls]
+    paths = tuple(
+        sorted({path for parts in parts_of_calls for path in parts}, key=lambda path: (len(path), repr(path)))
+    )
     sources: dict[str, tuple[Path, str]] = {}
     open_: dict[str, tuple[Any, ...]] = {}
     per_token: list[str] = []
@@ -280,13 +283,13 @@ def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
         values = [live[item.name] for live, _, _ in calls]
         if all(_alike(values[0], value) for value in values[1:]):
             continue
-        found = _source(values, seen, paths)
-        if found is not None:
-            sources[item.name] = found, "same"
-        elif (given := _source_where_given(values, seen, paths)) is not None:
-            sources[item.name] = given, "same"
+        source = _source(values, parts_of_calls, paths)
+        if source is not None:
+            sources[item.name] = source, "same"
+        elif (where_present := _source_where_present(values, parts_of_calls, paths)) is not None:
+            sources[item.name] = where_present, "same"
             open_[item.name] = (_SHOWN, None)
-        elif (mostly := _source(values, seen, _others(paths, sources), len(values) // 2)) is not None:
+        elif (mostly := _source(values, parts_of_calls, _others(paths, sources), len(values) // 2)) is not None:
             sources[item.name] = mostly, "mostly"  # some algorithm has no use for it, and its adapter gives none
         elif item.choices and not item.domain:
             open_[item.name] = item.choices
@@ -295,7 +298,7 @@ def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
                 raise Unreadable(f"no part of a call shows {item.name}")
             per_token.append(item.name)
     for one, other in itertools.permutations(per_token, 2) if len(per_token) == 2 else ():
-        between = _source([live[one] - live[other] for live, _, _ in calls], seen, paths)
+        between = _source([live[one] - live[other] for live, _, _ in calls], parts_of_calls, paths)
         if between is not None:
             sources |= {one: (between, "difference"), other: (between, "zero")}
             per_token = []
@@ -303,11 +306,11 @@ def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
     shown = {path for path, _ in sources.values()}
     paths = tuple(path for path in paths if path[-1][0] != "[:]" or path in shown)
     owner, name = boundary.module.__name__, boundary.path.removeprefix(f"{boundary.module.__name__}.")
-    asked = {step[1] for path in paths for step in path[1:] if step[0] == "()"}
-    answering = {method: (owner, f"{name.rpartition('.')[0]}.{method}") for method in sorted(asked)}
+    methods = {step[1] for path in paths for step in path[1:] if step[0] == "()"}
+    answering = {method: (owner, f"{name.rpartition('.')[0]}.{method}") for method in sorted(methods)}
     plan = Plan(number, boundary.path, (owner, name), paths, answering)
     reading = Reading(subject, boundary, sources, open_, plan)
-    every = [{path: at(heard, path, answers) for path in paths} for _, heard, answers in calls]
+    every = [{path: at(arguments, path, answers) for path in paths} for _, arguments, answers in calls]
     reading = _by_row(reading, per_token, every) if per_token else reading
     differentiable = tuple(
         sources[item.name][0]
@@ -322,19 +325,20 @@ def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
 
 
 def _idle(reading: Reading, calls: Sequence[tuple[Any, Any, Any]]) -> tuple[set[Path], set[Path]]:
-    """Parts of a call that make no difference to what is observed: token ids that only a stand-in is given, say. They
-    are neither copied nor compared. And those, given alike by the adapter in all calls, that multiply a loss."""
+    """Give parts of a call that make no difference to what is observed: token ids that only a stand-in is given,
+    say. They are neither copied nor compared. And those, given alike by the adapter in all calls, that multiply a
+    loss."""
     shown = {path for path, _ in reading.sources.values()}
     idle = {path for path in reading.plan.paths if path not in shown}
-    given = [{path: at(heard, path, answers) for path in idle} for _, heard, answers in calls]
-    scaling = {path for path in idle if all(_alike(given[0][path], parts[path]) for parts in given)}
-    told, looked = Counter[Path](), 0
+    of_adapter = [{path: at(arguments, path, answers) for path in idle} for _, arguments, answers in calls]
+    scaling = {path for path in idle if all(_alike(of_adapter[0][path], parts[path]) for parts in of_adapter)}
+    differences, count = Counter[Path](), 0
     for live in _of_every_kind(reading, [live for live, _, _ in calls]):
         inputs = {name: tensors.observe(value) for name, value in live.items()}
         usual = _with(reading, inputs, {})
-        if usual is None or looked == _TURNED:
+        if usual is None or count == _TURNED:
             continue
-        looked += 1
+        count += 1
         for path in sorted(idle | scaling, key=repr):
             other = _with(reading, inputs, {path: _ANOTHER})
             if other is None or not all(_same_value(usual[key], other[key]) for key in reading.keys):
@@ -342,21 +346,21 @@ def _idle(reading: Reading, calls: Sequence[tuple[Any, Any, Any]]) -> tuple[set[
                 ratio = None if other is None else _ratio(reading, usual, other)
                 if not ratio:
                     scaling.discard(path)
-                told[path] += 1
+                differences[path] += 1
         together: dict[Path, Any] = {}
         for path in sorted(idle, key=repr):  # options that are off each alone, as a coefficient and what it multiplies
             other = _with(reading, inputs, {**together, path: _ANOTHER})
             if other is not None and all(_same_value(usual[key], other[key]) for key in reading.keys):
                 together[path] = _ANOTHER
         idle &= together.keys()
-    return (idle, {path for path in scaling - idle if told[path]}) if looked else (set(), set())
+    return (idle, {path for path in scaling - idle if differences[path]}) if count else (set(), set())
 
 
 def _ratio(reading: Reading, one: Mapping[str, Any], other: Mapping[str, Any]) -> float | None:
-    """What all losses and gradients of one observation have to be multiplied by to be those of another; None where
-    there is no such number."""
+    """Give what all losses and gradients of one observation have to be multiplied by to be those of another; None
+    where there is no such number."""
     roles = {item.key: item.role for item in reading.subject.contract.observes}
-    found: list[float] = []
+    ratios: list[float] = []
     for key in reading.keys:
         values = one.get(key), other.get(key)
         if roles[key] not in _SCALED or not all(isinstance(value, Tensor) for value in values):
@@ -367,47 +371,39 @@ def _ratio(reading: Reading, one: Mapping[str, Any], other: Mapping[str, Any]) -
         moved = np.isfinite(before) & (np.abs(before) > 1e-7)
         if before.shape != after.shape or not np.allclose(after[~moved], before[~moved], atol=1e-6, equal_nan=True):
             return None
-        found += (after[moved] / before[moved]).tolist()
-    return 1.0 if not found else found[0] if np.allclose(found, found[0], rtol=2e-2) else None
+        ratios += (after[moved] / before[moved]).tolist()
+    return 1.0 if not ratios else ratios[0] if np.allclose(ratios, ratios[0], rtol=2e-2) else None
 
 
 def _of_every_kind(reading: Reading, scenarios: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Those first that choose what none before them has chosen."""
+    """Give those first that choose what none before them has chosen."""
     first: dict[Any, Mapping[str, Any]] = {}
     for live in scenarios:
-        chosen = [live[name] is None if _SHOWN in may else live[name] for name, may in reading.open.items()]
-        first.setdefault(repr(chosen), live)
+        choice = [live[name] is None if _SHOWN in may else live[name] for name, may in reading.open.items()]
+        first.setdefault(repr(choice), live)
     return [*first.values(), *(live for live in scenarios if all(live is not other for other in first.values()))]
 
 
 def _with(reading: Reading, inputs: Mapping[str, Any], changed: Mapping[Path, Any]) -> dict[str, Any] | None:
-    """What is observed where parts of the call are others; None where the call refuses it, or nothing else can be put
-    there."""
+    """Give what is observed where parts of the call are others; None where the call refuses it, or nothing else can
+    be put there."""
     function = reading.boundary.function
-    listener = Listener(function)
 
-    def called(*_: Any, **__: Any) -> Any:
-        arguments = listener.heard or {}
+    def called(arguments: dict[str, Any], *_: Any, **__: Any) -> Any:
         for path, value in changed.items():
             _put(arguments, path, _laid_out(at(arguments, path, {}), value))
-        bound = listener.__signature__.bind_partial()
+        bound = inspect.signature(function).bind_partial()
         bound.arguments.update(arguments)
         return function(*bound.args, **bound.kwargs)
 
-    listener._answers = called
     try:
-        boundary = replace(reading.boundary, function=listener)
-        return reading.of_results(probe.observe(reading.subject.contract, boundary, inputs, (), "cpu"))
+        return reading._observed(inputs, called)
     except Exception:
         return None
 
 
-def _as_one_response(value: Any) -> Any:
-    return value[None] if isinstance(value, torch.Tensor) and value.dim() == 1 else value
-
-
 def _laid_out(of_adapter: Any, of_run: Any) -> Any:
-    """What a run has in a place; the adapter's own, for their gradients, where only the shape is another."""
+    """Give what a run has in a place; the adapter's own, for their gradients, where only the shape is another."""
     tensors_ = isinstance(of_adapter, torch.Tensor) and isinstance(of_run, torch.Tensor)
     if tensors_ and of_adapter.shape != of_run.shape and _alike(of_adapter.flatten(), of_run.flatten()):
         return of_adapter.reshape(of_run.shape)
@@ -419,16 +415,13 @@ def _flat(value: Any) -> Any:
 
 
 def _as_rows(value: Any, mask: Any) -> Any:
-    """What is observed of packed tokens, as of the one response that they are read as."""
+    """Give what is observed of packed tokens, as of the one response that they are read as."""
     packed = isinstance(value, Tensor) and isinstance(mask, Tensor) and (1, *value.shape) == mask.shape
     return from_array(value.array()[None], value.dtype) if packed else value
 
 
 def _another(value: Any) -> Any:
-    """Another value of the same kind.
-
-    :raises Unreadable: for what has no other that is known to be one.
-    """
+    """Give another value of the same kind."""
     if isinstance(value, torch.Tensor) and value.dim() == 2 and not value.is_floating_point():
         return torch.cat([value, 1 - value], 1)
     if isinstance(value, (torch.Tensor, float)):
@@ -438,21 +431,21 @@ def _another(value: Any) -> Any:
     raise Unreadable("nothing else is known to go there")
 
 
-def _put(arguments: dict[str, Any], path: Path, given: Any = _ANOTHER) -> None:
+def _put(arguments: dict[str, Any], path: Path, replacement: Any = _ANOTHER) -> None:
     """Put a value in the place of a part of a call, or another one into what a stand-in's method answers."""
-    asked = next((place for place, step in enumerate(path) if place and step[0] == "()"), None)
-    if asked is not None:
-        owner = at(arguments, path[:asked], {})
-        answer = getattr(owner, path[asked][1])()
+    method = next((place for place, step in enumerate(path) if place and step[0] == "()"), None)
+    if method is not None:
+        owner = at(arguments, path[:method], {})
+        answer = getattr(owner, path[method][1])()
         answer = list(answer) if isinstance(answer, tuple) else answer
-        if len(path) > asked + 1:
+        if len(path) > method + 1:
             answer[path[-1][1]] = _another(answer[path[-1][1]])
         else:
             answer = _another(answer)
         answer = tuple(answer) if isinstance(answer, list) else answer
-        object.__setattr__(owner, path[asked][1], lambda *_, **__: answer)
+        object.__setattr__(owner, path[method][1], lambda *_, **__: answer)
         return
-    value = _another(at(arguments, path, {})) if given is _ANOTHER else given
+    value = _another(at(arguments, path, {})) if replacement is _ANOTHER else replacement
     if path[-1][0] == "[:]":
         first = at(arguments, path[:-1], {})[:, : path[-1][1]]
         _put(arguments, path[:-1], torch.cat([first, value.to(first)], 1))
@@ -468,7 +461,7 @@ def _put(arguments: dict[str, Any], path: Path, given: Any = _ANOTHER) -> None:
 
 
 def _by_row(reading: Reading, names: Sequence[str], calls: Sequence[Mapping[Path, Any]]) -> Reading:
-    """The reading with inputs that a call has as one number a response.
+    """Give the reading with inputs that a call has as one number a response.
 
     :raises Unreadable: where no parts of a call are these numbers.
     """
@@ -479,9 +472,9 @@ def _by_row(reading: Reading, names: Sequence[str], calls: Sequence[Mapping[Path
     ]
     ways = itertools.product(itertools.product(rows, ("row", "sum")), repeat=len(names))
     for way in itertools.islice(ways, _COMBINATIONS):
-        tried = replace(reading, sources={**reading.sources, **dict(zip(names, way))})
-        if tried.reads(calls[0]) + tried.reads(calls[1]) and sum(map(tried.reads, calls)) * 2 > len(calls):
-            return tried
+        attempt = replace(reading, sources={**reading.sources, **dict(zip(names, way))})
+        if attempt.reads(calls[0]) + attempt.reads(calls[1]) and sum(map(attempt.reads, calls)) * 2 > len(calls):
+            return attempt
     raise Unreadable(f"no part of a call shows {' and '.join(names)}")
 
 
@@ -493,36 +486,32 @@ def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any
     keys = {item.key for item in reading.subject.contract.observes if item.role in _OF_RESULTS}
     contract, read, another = reading.subject.contract, 0, False
     refused = "no scenario is read off its own call"
-    for live, heard, answers in calls:
-        parts = {path: at(heard, path, answers) for path in reading.plan.paths}
+    for live, arguments_, answers in calls:
+        parts = {path: at(arguments_, path, answers) for path in reading.plan.paths}
         try:
             inputs = reading.read(parts)
         except Unreadable:
             continue
         written_ = {name: tensors.observe(value) for name, value in live.items()}
         results: list[tuple[Any, dict[Path, Any]]] = []
-        listener = Listener(reading.boundary.function)
 
-        def answering(*args: Any, results: Any = results, listener: Listener = listener, **kwargs: Any) -> Any:
+        def answering(arguments: dict[str, Any], *args: Any, results: Any = results, **kwargs: Any) -> Any:
             result = reading.boundary.function(*args, **kwargs)
-            arguments = listener.heard or {}
-            known = {name: answer for _, name, answer in _answered(reading.boundary, arguments)}
-            parts = {path: at(arguments, path, known) for path in reading.plan.differentiable}
+            methods = {name: answer for _, name, answer in _answered(reading.boundary, arguments)}
+            parts = {path: at(arguments, path, methods) for path in reading.plan.differentiable}
             results.append((result, gradients_of(result, parts)))
             return result
 
-        listener._answers = answering
-        listening = replace(reading.boundary, function=listener)
         try:
-            real = reading.of_results(probe.observe(contract, listening, inputs, (), "cpu"))
+            real = reading._observed(inputs, answering)
         except Exception as error:  # it refuses this scenario
             refused = f"it cannot be called here: {type(error).__name__}: {error}"
             continue
         replayed = reading.observe(inputs, *results[-1]) if results else {}
         keys = {key for key in keys & replayed.keys() if _same_value(real[key], replayed[key])}
         if contract.oracle is not None:
-            meant = _of_same_meaning(reading, written_, inputs)
-            keys, another = keys & meant, another or not keys <= meant
+            meaning = _of_same_meaning(reading, written_, inputs)
+            keys, another = keys & meaning, another or not keys <= meaning
         read += 1
     if not read:
         raise Unreadable(refused)
@@ -533,53 +522,50 @@ def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any
 
 
 def _of_same_meaning(reading: Reading, drawn: Mapping[str, Any], inputs: Mapping[str, Any]) -> set[str]:
-    """The keys of which the contract says the same for a scenario and for what was read off its call."""
+    """Give the keys of which the contract says the same for a scenario and for what was read off its call."""
     contract = reading.subject.contract
     every = {item.key for item in contract.observes}
     if any(isinstance(value, Tensor) and value.dtype in HALVES for value in drawn.values()):
         return every  # a call may have a mean in the place of its terms, rounded; scenarios in float32 tell
     try:
-        one, two = (reading.of_results(probe.consult(contract, _literals(contract, item))) for item in (drawn, inputs))
+        literals = ({each.name: item[each.name] for each in contract.inputs} for item in (drawn, inputs))
+        one, two = (reading.of_results(probe.consult(contract, each)) for each in literals)
     except DoesNotApply:
         return every
     mask = drawn.get(contract.mask)
     return {key for key in every if (key in one) == (key in two) and _same_value(one.get(key), two.get(key), mask)}
 
 
-def _literals(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {item.name: inputs[item.name] for item in contract.inputs}
-
-
 def _calls(subject: Subject, boundary: Boundary) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]:
-    """Scenarios, each with the call that the adapter makes of it."""
+    """Give scenarios, each with the call that the adapter makes of it."""
     for place in range(_DRAWN):
         data = hashlib.shake_256(f"{subject.name} {place}".encode()).digest(4096)
         try:
             inputs = draw(subject.contract, subject.binding, Choices(data))
-            heard, answers = _heard(boundary, inputs)
+            arguments, answers = _heard(boundary, inputs)
         except Unreadable:
             raise
         except Exception:  # the scenario is not one of this version's, or makes no sense
             if ghosts.state().used:
                 raise Unreadable(f"it needs {ghosts.state().used[0]}, for which there is no room") from None
             continue
-        yield {name: tensors.build(value, _no_object) for name, value in inputs.items()}, heard, answers
+        yield {name: tensors.build(value, _no_object) for name, value in inputs.items()}, arguments, answers
 
 
 def _heard(boundary: Boundary, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arguments that an adapter calls with, and what the methods of its stand-ins answer."""
+    """Give the arguments that an adapter calls with, and what the methods of its stand-ins answer."""
     listener = Listener(boundary.function)
     with contextlib.suppress(_Heard):
         replace(boundary, function=listener)(**{name: tensors.build(item, _no_object) for name, item in inputs.items()})
-    if listener.heard is None:
+    if listener.arguments is None:
         raise Unreadable("its adapter does not call the function itself")
-    return listener.heard, {name: answer for _, name, answer in _answered(boundary, listener.heard)}
+    return listener.arguments, {name: answer for _, name, answer in _answered(boundary, listener.arguments)}
 
 
-def _answered(boundary: Boundary, heard: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """What the methods of an adapter's stand-ins answer: of which argument, the method's name, and the answer."""
+def _answered(boundary: Boundary, arguments: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Give what the methods of an adapter's stand-ins answer: of which argument, the method's name, and the answer."""
     for stand_in in boundary.binding.stand_ins:
-        for owner, value in heard.items():
+        for owner, value in arguments.items():
             method = vars(value).get(stand_in.name) if hasattr(value, "__dict__") else None
             if callable(method) and not isinstance(method, type):
                 with contextlib.suppress(Exception):  # it wants to be asked something
@@ -587,20 +573,20 @@ def _answered(boundary: Boundary, heard: Mapping[str, Any]) -> Iterator[tuple[st
 
 
 def _with_gradients(result: Any, parts: Mapping[Path, tuple[Any, Any]]) -> Any:
-    """A result whose loss has these gradients with respect to these parts, as it had in the run."""
+    """Give a result whose loss has these gradients with respect to these parts, as it had in the run."""
     loss = next((one for one in members(result) if isinstance(one, torch.Tensor) and one.dim() == 0), None)
     if loss is None or not parts:
         return result
     moved = loss
     for part, gradient in parts.values():
         if isinstance(part, torch.Tensor) and part.numel() == gradient.numel():
-            moved = _Given.apply(moved, part, gradient.reshape(part.shape))  # type: ignore[no-untyped-call]
+            moved = _LossWithGradient.apply(moved, part, gradient.reshape(part.shape))  # type: ignore[no-untyped-call]
     if isinstance(result, dict):
         return {name: moved if one is loss else one for name, one in result.items()}
     return type(result)(moved if one is loss else one for one in result) if result is not loss else moved
 
 
-class _Given(torch.autograd.Function):
+class _LossWithGradient(torch.autograd.Function):
     """A loss that has a gradient which was seen elsewhere."""
 
     @staticmethod
@@ -609,8 +595,8 @@ class _Given(torch.autograd.Function):
         return loss.clone()
 
     @staticmethod
-    def backward(ctx: Any, given: Any) -> Any:
-        return given, given * ctx.gradient, None
+    def backward(ctx: Any, outer: Any) -> Any:
+        return outer, outer * ctx.gradient, None
 
 
 def _no_object(path: str) -> Any:
@@ -620,16 +606,18 @@ def _no_object(path: str) -> Any:
 # -- parts of a call ---------------------------------------------------------------------------------------------------
 
 
-def _parts(heard: Mapping[str, Any], answers: Mapping[str, Any], names: frozenset[str]) -> Iterator[tuple[Path, Any]]:
-    for name, value in heard.items():
+def _parts(
+    arguments: Mapping[str, Any], answers: Mapping[str, Any], names: frozenset[str]
+) -> Iterator[tuple[Path, Any]]:
+    for name, value in arguments.items():
         yield from _leaves((name,), value, names)
     for name, value in answers.items():
-        owner = next(key for key, item in heard.items() if name in getattr(item, "__dict__", {}))
+        owner = next(key for key, item in arguments.items() if name in getattr(item, "__dict__", {}))
         yield from _leaves((owner, ("()", name)), value, names)
 
 
 def _leaves(path: Path, value: Any, names: frozenset[str]) -> Iterator[tuple[Path, Any]]:
-    """The plain values in an argument that the code may read: tensors, numbers, strings, and lists of these."""
+    """Give the plain values in an argument that the code may read: tensors, numbers, strings, and lists of these."""
     if value is None or isinstance(value, (bool, int, float, str, torch.Tensor, np.ndarray, np.generic)):
         yield path, value
         if isinstance(value, torch.Tensor) and value.dim() == 2:
@@ -665,26 +653,26 @@ def _inside(value: Any) -> Iterator[tuple[tuple[str, Any], Any]]:
 
 
 def _names(function: Any) -> frozenset[str]:
-    """The names and short strings in a function's code, and in that of functions of its package that it calls."""
-    found: set[str] = set()
-    seen: set[int] = set()
+    """Give the names and short strings in a function's code, and in that of functions of its package that it calls."""
+    words: set[str] = set()
+    functions: set[int] = set()
     waiting = [(inspect.unwrap(function), 0)]
     package = str(getattr(function, "__module__", "")).partition(".")[0]
     while waiting:
         one, depth = waiting.pop()
         one = getattr(one, "__func__", one)
-        if not isinstance(one, FunctionType) or id(one) in seen:
+        if not isinstance(one, FunctionType) or id(one) in functions:
             continue
-        seen.add(id(one))
+        functions.add(id(one))
         names = set(_of_code(one.__code__))
-        found |= names
+        words |= names
         called = (one.__globals__.get(name) for name in names) if depth < _DEEPEST else ()
         waiting += [
             (inspect.unwrap(other), depth + 1)
             for other in called
             if isinstance(other, FunctionType) and str(other.__module__).partition(".")[0] == package
         ]
-    return frozenset(found)
+    return frozenset(words)
 
 
 def _of_code(code: CodeType) -> Iterator[str]:
@@ -702,17 +690,18 @@ def _of_code(code: CodeType) -> Iterator[str]:
 
 
 def _others(paths: tuple[Path, ...], sources: Mapping[str, tuple[Path, str]]) -> tuple[Path, ...]:
-    """The parts that show no input yet: log-probs of the rollout equal those of now where nothing was learned since."""
+    """Give the parts that show no input yet: log-probs of the rollout equal those of now where nothing was learned
+    since."""
     shown = {path for path, _ in sources.values()}
     return tuple(path for path in paths if path not in shown)
 
 
 def _source(
-    values: list[Any], seen: list[dict[Path, Any]], paths: tuple[Path, ...], least: int | None = None
+    values: list[Any], parts_of_calls: list[dict[Path, Any]], paths: tuple[Path, ...], least: int | None = None
 ) -> Path | None:
-    """The part of a call that equals an input in all of them, or in at least so many of other values."""
+    """Give the part of a call that equals an input in all of them, or in at least so many of other values."""
     for path in paths:
-        parts = [of_call.get(path) for of_call in seen]
+        parts = [of_call.get(path) for of_call in parts_of_calls]
         equal = [value for value, part in zip(values, parts) if part is not None and _alike(value, part)]
         if least is None and equal and all(map(_alike, values, parts)):
             return path
@@ -721,13 +710,16 @@ def _source(
     return None
 
 
-def _source_where_given(values: list[Any], seen: list[dict[Path, Any]], paths: tuple[Path, ...]) -> Path | None:
-    """The part of a call that equals an input wherever that is not left out: at its default it may be another thing."""
-    calls = [(value, parts) for value, parts in zip(values, seen) if value is not None]
-    given = [value for value, _ in calls]
-    if len(calls) == len(values) or all(_alike(given[0], value) for value in given[1:]):
+def _source_where_present(
+    values: list[Any], parts_of_calls: list[dict[Path, Any]], paths: tuple[Path, ...]
+) -> Path | None:
+    """Give the part of a call that equals an input wherever that is not left out: at its default it may be another
+    thing."""
+    calls = [(value, parts) for value, parts in zip(values, parts_of_calls) if value is not None]
+    present = [value for value, _ in calls]
+    if len(calls) == len(values) or all(_alike(present[0], value) for value in present[1:]):
         return None
-    return _source(given, [parts for _, parts in calls], paths)
+    return _source(present, [parts for _, parts in calls], paths)
 
 
 def _alike(one: Any, other: Any) -> bool:
@@ -755,13 +747,15 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def _as_labels(values: Any) -> list[int]:
-    """Which rows belong together, whatever the groups are called."""
+    """Say which rows belong together, whatever the groups are called."""
     numbers: dict[Any, int] = {}
     return [numbers.setdefault(value, len(numbers)) for value in values]
 
 
 def _same_value(one: Any, other: Any, mask: Any = None, near: float = 1e-4, least: float = 1e-6) -> bool:
-    """:param mask: what else stands in a tensor of its shape means nothing.
+    """Say whether two values are the same but for rounding.
+
+    :param mask: what else stands in a tensor of its shape means nothing.
     :param near: how far apart they may be, relative; ``least``: absolute, which is all that is asked near 0.
     """
 
@@ -792,7 +786,7 @@ def _literal(item: Input, value: Any) -> Any:
 
 
 def written(path: Path) -> str:
-    """A path as one would write it in Python."""
+    """Give a path as one would write it in Python."""
     return str(path[0]) + "".join(
         {".": f".{name}", "()": f".{name}()", "[:]": f"[:, {name}:]"}.get(kind, f"[{name!r}]")
         for kind, name in path[1:]
@@ -806,7 +800,7 @@ def _brief(value: Any) -> str:
 
 
 def case_of(reading: Reading, inputs: Mapping[str, Any], observed: Mapping[str, Any]) -> Case:
-    """What laws of a single call look at: the call of the run itself."""
+    """Give what laws of a single call look at: the call of the run itself."""
     oracle = None
     if reading.subject.contract.oracle is not None:
         oracle = {"": reading.of_results(probe.consult(reading.subject.contract, inputs))}

@@ -24,12 +24,11 @@ _SHRINKING = 300
 
 
 @dataclass(frozen=True)
-class Replayed:
+class Replay:
     """A violation of a run, measured again.
 
     :ivar event: as the run has written it, with ``count`` and ``of``: in how many of the calls that were looked at.
     :ivar finding: what shows it outside of the run, shrunk; None where nothing does.
-    :ivar reason: why not.
     """
 
     event: Mapping[str, Any]
@@ -39,11 +38,11 @@ class Replayed:
 
 
 def violations(file: Path) -> list[dict[str, Any]]:
-    """The violations in an events' file that laws found, each with how often it was seen.
+    """Give the violations in an events' file that laws found, each with how often it was seen.
 
     :raises SentinelError: where the file is none, or of another kind.
     """
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    by_kind: dict[tuple[Any, ...], dict[str, Any]] = {}
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -55,39 +54,36 @@ def violations(file: Path) -> list[dict[str, Any]]:
         except (ValueError, TypeError, KeyError):
             raise SentinelError(f"{file}:{number}:1: not a line that sentinel watch wrote") from None
         if kind == "violation":
-            found.setdefault((event["run"], event["boundary"], event["law"], event["symptom"]), dict(event))
+            by_kind.setdefault((event["run"], event["boundary"], event["law"], event["symptom"]), dict(event))
         for one in event["violations"] if kind == "end" else ():
-            same = found.get((event["run"], one["boundary"], one["law"], one["symptom"]))
+            same = by_kind.get((event["run"], one["boundary"], one["law"], one["symptom"]))
             if same is not None:
                 same.update(count=one["count"], of=one["of"])
-    return list(found.values())
+    return list(by_kind.values())
 
 
 def replayed(
     runner: Runner, catalog: Catalog, events: Sequence[Mapping[str, Any]], ref: Ref | None
-) -> Iterator[Replayed]:
-    """Measure violations again; each law of each boundary once.
-
-    :param ref: where; None: the copy that is installed.
-    """
-    seen = set()
+) -> Iterator[Replay]:
+    """Measure violations again; each law of each boundary once."""
+    keys = set()
     for event in events:
         key = event["target"], event["boundary"], event["law"], event["symptom"]
-        if key not in seen:
-            seen.add(key)
+        if key not in keys:
+            keys.add(key)
             yield _replayed(runner, catalog, event, ref or Ref("installed"))
 
 
-def _replayed(runner: Runner, catalog: Catalog, event: Mapping[str, Any], ref: Ref) -> Replayed:
+def _replayed(runner: Runner, catalog: Catalog, event: Mapping[str, Any], ref: Ref) -> Replay:
     if event["target"] not in catalog.targets:
         raise SentinelError(f"the events are of {event['target']!r}, which is no target here")
     everywhere = subjects(catalog, event["target"])[0]
     subject = next((item for item in everywhere if item.name == event.get("subject")), None)
     law = next((item for item in subject.laws if item.name == event["law"]), None) if subject else None
     if subject is None or law is None:
-        return Replayed(event, reason="it is of several calls, or of no function that an adapter binds")
+        return Replay(event, reason="it is of several calls, or of no function that an adapter binds")
     if event["variants"] is None:
-        return Replayed(event, reason="its numbers are many, and were not written; watch again with --capture full")
+        return Replay(event, reason="its numbers are many, and were not written; watch again with --capture full")
     variants = untyped(event["variants"])
     runner.start([event["target"]])
     open_target = runner.open_target(event["target"], ref, [subject.binding])
@@ -97,14 +93,14 @@ def _replayed(runner: Runner, catalog: Catalog, event: Mapping[str, Any], ref: R
         if not search.outcomes[law].findings:
             search.replay([(law, variants)])
     except Undecidable as error:
-        return Replayed(event, open_target, reason=str(error))
+        return Replay(event, open_target, reason=str(error))
     finding = next(iter(search.outcomes[law].findings), None)
     reason = "the code there keeps the law: what broke it was of the run alone" if finding is None else ""
-    return Replayed(event, open_target, finding, reason)
+    return Replay(event, open_target, finding, reason)
 
 
-def document_of(one: Replayed, runner: Runner, catalog: Catalog) -> dict[str, Any]:
-    """The recipe of a violation, with how the run got there.
+def document_of(one: Replay, runner: Runner, catalog: Catalog) -> dict[str, Any]:
+    """Give the recipe of a violation, with how the run got there.
 
     :raises Untried: where nothing that could be written tells the broken code from mended code.
     """

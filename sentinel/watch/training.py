@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from sentinel.watch import metrics
 from sentinel.watch.values import LARGEST, Copier
 from sentinel.watch.wrapping import Made, Watcher
 
@@ -32,7 +31,7 @@ _SCALES = ("final_logit_softcapping", "logit_scale", "output_multiplier", "lm_he
 _KNOBS = ("beta", "loss_type", "ld_alpha", "label_smoothing")
 
 
-class Seen(NamedTuple):
+class Event(NamedTuple):
     """Something that a training did.
 
     :ivar kind: which invariants look at it.
@@ -57,8 +56,8 @@ class Training:
         self._micro: list[Any] = []
         self._before: list[tuple[str, Any, Any, Any]] = []
         self._first: dict[str, Any] = {}
-        self._asked: dict[str, Any] = {}
-        self._told: dict[str, float] = {}
+        self._sampling: dict[str, Any] = {}
+        self._numbers: dict[str, float] = {}
         self._cost = self._spent = self._ended = 0.0  # of the last look; by the end of the last step; when that was
         self._held: tuple[list[tuple[str, Any, int | None]], Any] | None = None
 
@@ -79,8 +78,8 @@ class Training:
             ("transformers.generation.utils", "GenerationMixin.generate", self._generating),
             *((module, name, self._producing) for module, name in producers),
         ]
-        for module, name, made in places:
-            if name not in self._attached and self._watcher.replace(module, name, made):
+        for module, name, wrapper in places:
+            if name not in self._attached and self._watcher.replace(module, name, wrapper):
                 self._attached.add(name)
 
     def stop(self) -> None:
@@ -139,7 +138,7 @@ class Training:
         return called
 
     def _listened(self, trainer: Any, answers: dict[str, Any], some: bool) -> Iterator[Any]:
-        """Hooks that keep what the trained model, and the reference, say of the tokens that they are given."""
+        """Give hooks that keep what the trained model, and the reference, say of the tokens that they are given."""
         for name, model in (("trained", trainer.model), *_references(trainer)):
             hidden: list[Any] = []
             yield model.base_model.register_forward_hook(
@@ -150,9 +149,9 @@ class Training:
                 with self._guard():
                     ids = kwargs.get("input_ids", args[0] if args else None)
                     temperature = getattr(trainer.args, "temperature", None) or 1.0
-                    found = _log_probs(module, hidden.pop() if hidden else None, ids, temperature, some)
-                    if found is not None and name not in answers:
-                        answers[name] = found, ids
+                    log_probs = _log_probs(module, hidden.pop() if hidden else None, ids, temperature, some)
+                    if log_probs is not None and name not in answers:
+                        answers[name] = log_probs, ids
 
             yield model.register_forward_hook(heard, with_kwargs=True)
 
@@ -161,22 +160,22 @@ class Training:
         if "trained" not in answers:
             return
         log_probs, ids = answers["trained"]
-        said = {"loss": loss, "log_probs": log_probs, "ids": ids, "items": items}
+        values = {"loss": loss, "log_probs": log_probs, "ids": ids, "items": items}
         if "reference" in answers:
-            said["ref_log_probs"] = answers["reference"][0]
+            values["ref_log_probs"] = answers["reference"][0]
         masks = ("labels", "completion_mask", "attention_mask")
-        said |= {name: batch[name] for name in masks if batch.get(name) is not None}
-        said |= _ranks(trainer)
-        said["partly"] = any(
+        values |= {name: batch[name] for name in masks if batch.get(name) is not None}
+        values |= _ranks(trainer)
+        values["partly"] = any(
             getattr(one, f"{part}_only_loss", None) is True
             for one in (trainer, trainer.args)
             for part in ("completion", "assistant")
         )
         knobs = {name: getattr(trainer.args, name, None) for name in _KNOBS}
-        said |= {
+        values |= {
             name: "+".join(map(str, one)) if isinstance(one, (list, tuple)) else one for name, one in knobs.items()
         }
-        self._send("answers", said)
+        self._send("answers", values)
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 
@@ -201,8 +200,8 @@ class Training:
     def _produced(self) -> bool:
         """Send the rows that were made last, but for what was changed in place since; whether the checker has them."""
         if self._held is not None:
-            held, peers = self._held
-            rows = {name: one for name, one, was in held if was is None or one._version == was}
+            rows_held, peers = self._held
+            rows = {name: one for name, one, was in rows_held if was is None or one._version == was}
             if self._send("produced", {"rows": rows if "advantages" in rows else {}, "peers": peers}):
                 self._held = None
         return self._held is None
@@ -222,14 +221,14 @@ class Training:
                 self._watcher.generated = self._watcher.steps
                 options = getattr(self._trainer(), "args", None)
                 config = kwargs.get("generation_config", args[2] if len(args) > 2 else None)
-                said = {
+                options_ = {
                     name: (getattr(options, name), kwargs.get(name, getattr(config, name, None)))
                     for name in _SAMPLING
                     if hasattr(options, name) and (config is not None or name in kwargs)
                 }
-                if said and said != self._asked:
-                    self._asked = said
-                    self._send("generated", said)
+                if options_ and options_ != self._sampling:
+                    self._sampling = options_
+                    self._send("generated", options_)
             return original(*args, **kwargs)
 
         return called
@@ -240,29 +239,33 @@ class Training:
         trainer = self._trainer()
         if trainer is None or not self._look:
             return
-        named = {id(parameter): name for name, parameter in trainer.model.named_parameters()}
-        held = {id(parameter): (parameter, group) for group in optimiser.param_groups for parameter in group["params"]}
-        moving = [one for place, (one, group) in held.items() if place in named and float(group["lr"])]  # no warm-up
-        mine = [(named[id(parameter)], parameter) for parameter in moving]
+        name_of = {id(parameter): name for name, parameter in trainer.model.named_parameters()}
+        groups = {
+            id(parameter): (parameter, group) for group in optimiser.param_groups for parameter in group["params"]
+        }
+        moving = [
+            one for place, (one, group) in groups.items() if place in name_of and float(group["lr"])
+        ]  # no warm-up
+        mine = [(name_of[id(parameter)], parameter) for parameter in moving]
         start = self._watcher.steps * _PARAMETERS % max(len(mine), 1)
-        chosen = [*mine, *mine][start : start + min(_PARAMETERS, len(mine))]
+        sample = [*mine, *mine][start : start + min(_PARAMETERS, len(mine))]
         self._before = [
             (name, parameter, _piece(parameter), None if parameter.grad is None else _piece(parameter.grad))
-            for name, parameter in chosen
+            for name, parameter in sample
         ]
-        left = [name for name, one in trainer.model.named_parameters() if one.requires_grad and id(one) not in held]
+        names = [name for name, one in trainer.model.named_parameters() if one.requires_grad and id(one) not in groups]
         reference: dict[str, tuple[Any, ...]] = {}
         for model in dict(_references(trainer)).values():
             for label, weight in list(model.named_parameters())[:_PARAMETERS]:
                 now = _piece(weight)
-                reference[label] = self._first.setdefault(label, now), now, id(weight) in held
+                reference[label] = self._first.setdefault(label, now), now, id(weight) in groups
         rates = [
             group["lr"] for group in optimiser.param_groups if group.get("initial_lr") == trainer.args.learning_rate
         ]
         self._send(
             "stepping",
             {
-                "left": left,
+                "left": names,
                 "reference": {} if getattr(trainer.args, "sync_ref_model", False) else reference,
                 "rates": rates,
                 "scheduled": _scheduled(trainer, self._watcher.steps),
@@ -279,9 +282,9 @@ class Training:
             self._send("stepped", {"parameters": changed, **_ranks(self._trainer())})
         self._before, self._micro = [], []
         self._watcher.steps += 1
-        if self._watcher.found != self._told:
-            self._told = dict(self._watcher.found)
-            metrics.tell(self._trainer(), self._told, self._watcher.steps)
+        if self._watcher.numbers != self._numbers:
+            self._numbers = dict(self._watcher.numbers)
+            _tell_logger(self._trainer(), self._numbers, self._watcher.steps)
         budget = self._watcher.budget
         if self._look:
             self._cost = budget.spent - self._spent
@@ -311,17 +314,34 @@ class Training:
 
     def _send(self, kind: str, values: dict[str, Any]) -> bool:
         watcher = self._watcher
-        seen = Seen(kind, watcher.steps, watcher.moment, Copier().copy(values))
+        event = Event(kind, watcher.steps, watcher.moment, Copier().copy(values))
         try:
-            watcher.seen.put_nowait(seen)
+            watcher.events.put_nowait(event)
         except queue.Full:
             watcher.lost += 1
             return False
         return True
 
 
+def _tell_logger(trainer: Any, counts: Mapping[str, float], step: int) -> None:
+    """Hand numbers to the reporters of a trainer, or to the run that a tracker has open."""
+    handler = getattr(trainer, "callback_handler", None)
+    reported = False
+    for one in getattr(handler, "callbacks", ()):
+        if type(one).__module__.startswith("transformers.integrations"):
+            one.on_log(trainer.args, trainer.state, trainer.control, logs=dict(counts), model=trainer.model)
+            reported = True
+    if reported:
+        return
+    wandb, mlflow = sys.modules.get("wandb"), sys.modules.get("mlflow")
+    if getattr(wandb, "run", None) is not None:
+        wandb.log(dict(counts), commit=False)  # type: ignore[union-attr]
+    elif mlflow is not None and mlflow.active_run() is not None:
+        mlflow.log_metrics(dict(counts), step=step)
+
+
 def _rows(batch: Any) -> dict[str, Any]:
-    """The tensors of a mapping that have a row for each of its advantages."""
+    """Give the tensors of a mapping that have a row for each of its advantages."""
     torch = sys.modules["torch"]
     if not isinstance(batch, Mapping) or not isinstance(batch.get("advantages"), torch.Tensor):
         return {}
@@ -334,7 +354,7 @@ def _rows(batch: Any) -> dict[str, Any]:
 
 
 def _plain_options(options: Any) -> dict[str, Any]:
-    """The settings that a run has, without places, names and secrets of its user."""
+    """Give the settings that a run has, without places, names and secrets of its user."""
     return {
         name: getattr(value, "value", value)
         for name, value in vars(options).items()
@@ -346,7 +366,7 @@ def _plain_options(options: Any) -> dict[str, Any]:
 
 
 def _ranks(trainer: Any) -> dict[str, Any]:
-    """How many processes train, and whether each of them has the whole model."""
+    """Say how many processes train, and whether each of them has the whole model."""
     accelerator = getattr(trainer, "accelerator", None)
     kind = str(getattr(getattr(accelerator, "distributed_type", None), "value", ""))
     whole = kind.startswith("MULTI_") and getattr(accelerator, "parallelism_config", None) is None
@@ -354,14 +374,14 @@ def _ranks(trainer: Any) -> dict[str, Any]:
 
 
 def _references(trainer: Any) -> list[tuple[str, Any]]:
-    """The model that a trainer holds its own to."""
+    """Give the model that a trainer holds its own to."""
     torch, model = sys.modules["torch"], getattr(trainer, "ref_model", None)
     return [("reference", model)] if isinstance(model, torch.nn.Module) else []
 
 
 def _log_probs(model: Any, hidden: Any, ids: Any, temperature: float, some: bool) -> Any:
-    """What a causal model says of each token but the first, made of its last layer; None where the model does more with
-    it.
+    """Give what a causal model says of each token but the first, made of its last layer; None where the model does more
+    with it.
 
     :param some: whether tokens here and there are enough, as they are where all are much to make; the others are NaN.
     """
@@ -372,15 +392,15 @@ def _log_probs(model: Any, hidden: Any, ids: Any, temperature: float, some: bool
     if hidden.shape[:2] != ids.shape or ids.shape[1] < 2:
         return None
     words, count = head.weight.shape[0], ids[:, 1:].numel()
-    made = count if not some and count * words <= _LOGITS else min(count, _FEW_LOGITS // words or 1)
+    most = count if not some and count * words <= _LOGITS else min(count, _FEW_LOGITS // words or 1)
     with torch.no_grad():
-        places = torch.linspace(0, count - 1, made, device=ids.device, dtype=torch.float64).round().long()
-        chosen = hidden[:, :-1].flatten(0, 1)[places]
-        logits = torch.nn.functional.linear(chosen, head.weight, getattr(head, "bias", None)).float()
-        found = torch.full((count,), torch.nan, device=ids.device)
-        told = (logits / temperature).log_softmax(-1)
-        found[places] = told.gather(-1, ids[:, 1:].reshape(-1)[places][:, None])[:, 0]
-        return found.view(ids.shape[0], -1)
+        places = torch.linspace(0, count - 1, most, device=ids.device, dtype=torch.float64).round().long()
+        states = hidden[:, :-1].flatten(0, 1)[places]
+        logits = torch.nn.functional.linear(states, head.weight, getattr(head, "bias", None)).float()
+        all_ = torch.full((count,), torch.nan, device=ids.device)
+        log_probs = (logits / temperature).log_softmax(-1)
+        all_[places] = log_probs.gather(-1, ids[:, 1:].reshape(-1)[places][:, None])[:, 0]
+        return all_.view(ids.shape[0], -1)
 
 
 def _piece(tensor: Any) -> Any:
@@ -388,18 +408,18 @@ def _piece(tensor: Any) -> Any:
 
 
 def _scheduled(trainer: Any, step: int) -> float | None:
-    """The rate of a step by the schedule that the configuration names, made anew."""
+    """Give the rate of a step by the schedule that the configuration names, made anew."""
     optimization = sys.modules.get("transformers.optimization")
     args, torch = trainer.args, sys.modules["torch"]
     if optimization is None or trainer.state.max_steps <= 0 or trainer.state.global_step != step:
         return None
     alone = torch.optim.SGD([torch.zeros(1)], lr=args.learning_rate)
-    made = optimization.get_scheduler(
+    scheduler = optimization.get_scheduler(
         args.lr_scheduler_type,
         alone,
         num_warmup_steps=args.get_warmup_steps(trainer.state.max_steps),
         num_training_steps=trainer.state.max_steps,
         scheduler_specific_kwargs=args.lr_scheduler_kwargs,
     )
-    lambdas = getattr(made, "lr_lambdas", None)
+    lambdas = getattr(scheduler, "lr_lambdas", None)
     return args.learning_rate * lambdas[0](step) if lambdas else None

@@ -18,7 +18,7 @@ _LONGEST = 64
 _DEEPEST = 4
 
 
-class Copied(NamedTuple):
+class TensorBytes(NamedTuple):
     """A tensor or an array: dtype, shape and bytes."""
 
     dtype: str
@@ -44,26 +44,25 @@ class NotCopied(Exception):
 
 
 def at(arguments: Mapping[str, Any], path: Path, answers: Mapping[str, Any]) -> Any:
-    """The part of a call that a path leads to; None where it leads nowhere, as where an option is left out.
+    """Give the part of a call that a path leads to; None where it leads nowhere, as where an option is left out.
 
     :param answers: of methods that the call asked: by name.
     """
-    found: Any = arguments.get(path[0])
+    part: Any = arguments.get(path[0])
     for kind, name in path[1:]:
         if kind == "()":
-            found = answers.get(name)
+            part = answers.get(name)
             continue
         try:
-            found = getattr(found, name) if kind == "." else found[:, name:] if kind == "[:]" else found[name]
+            part = getattr(part, name) if kind == "." else part[:, name:] if kind == "[:]" else part[name]
         except Exception:  # whatever a stranger's object raises
             return None
-    return found
+    return part
 
 
 class Copier:
     """Copies what one call has.
 
-    :param room: bytes that are left.
     :param names: whether labels stay what they are.
     """
 
@@ -72,7 +71,7 @@ class Copier:
         self._labels: dict[str, str] = {}
 
     def copy(self, value: Any, depth: int = 0) -> Any:
-        """A copy, on the device where the value is: what waits for the device comes later, in another thread.
+        """Give a copy, on the device where the value is: what waits for the device comes later, in another thread.
 
         :raises NotCopied: for what is too large, or has no plain values.
         """
@@ -103,9 +102,9 @@ class Copier:
         if isinstance(value, Mapping) or (hasattr(type(value), "keys") and hasattr(type(value), "__getitem__")):
             return {str(key): self.copy(value[key], depth + 1) for key in list(value.keys())}
         fields = [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else ()
-        named = {**{name: getattr(value, name, None) for name in fields}, **getattr(value, "__dict__", {})}
-        if named and not callable(value):
-            return Record({name: self.copy(item, depth + 1) for name, item in named.items() if not callable(item)})
+        attributes = {**{name: getattr(value, name, None) for name in fields}, **getattr(value, "__dict__", {})}
+        if attributes and not callable(value):
+            return Record({name: self.copy(item, depth + 1) for name, item in attributes.items() if not callable(item)})
         return Opaque(type(value).__name__)
 
     def _take(self, count: int) -> None:
@@ -114,23 +113,23 @@ class Copier:
             raise NotCopied(f"more than {LARGEST >> 20} MiB")
 
     def _label(self, item: Any) -> Any:
-        """Labels say which rows belong together; what they are called is the user's own."""
+        """Number a label: it says which rows belong together, and its name is the user's own."""
         hidden = isinstance(item, str) and not self._names
         return self._labels.setdefault(item, f"{len(self._labels)}") if hidden else item
 
 
 def packed(value: Any) -> Any:
-    """A copy as bytes and plain data; waits for the device that it is on."""
+    """Give a copy as bytes and plain data; waits for the device that it is on."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(value, torch.Tensor):
         plain = value.cpu().contiguous()
         dtype = str(plain.dtype).removeprefix("torch.")
         plain = plain.view(torch.int16) if dtype == "bfloat16" else plain
-        return Copied(dtype, tuple(value.shape), plain.numpy().tobytes())
+        return TensorBytes(dtype, tuple(value.shape), plain.numpy().tobytes())
     if numpy is not None and isinstance(value, numpy.ndarray):
         if value.dtype == object:
             return [*value.ravel().tolist()]
-        return Copied(str(value.dtype), value.shape, value.tobytes(), array=True)
+        return TensorBytes(str(value.dtype), value.shape, value.tobytes(), array=True)
     if numpy is not None and isinstance(value, numpy.generic):
         return value.item()
     if type(value) in (list, tuple):
@@ -141,8 +140,8 @@ def packed(value: Any) -> Any:
 
 
 def unpacked(value: Any) -> Any:
-    """What :func:`packed` made, as tensors and arrays."""
-    if isinstance(value, Copied):
+    """Give what :func:`packed` made, as tensors and arrays."""
+    if isinstance(value, TensorBytes):
         import numpy
         import torch
 

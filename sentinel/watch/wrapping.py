@@ -34,10 +34,7 @@ _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GEN
 class Plan:
     """What to copy of the calls of one boundary.
 
-    :ivar number: by which the checker knows it.
-    :ivar function: its module and qualified name.
-    :ivar paths: the parts of a call.
-    :ivar asked: methods whose answers are parts of a call: name -> module and qualified name.
+    :ivar methods: methods whose answers are parts of a call: name -> module and qualified name.
     :ivar differentiable: the parts with respect to which a loss has gradients that matter.
     """
 
@@ -45,7 +42,7 @@ class Plan:
     boundary: str
     function: tuple[str, str]
     paths: tuple[Path, ...]
-    asked: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    methods: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     differentiable: tuple[Path, ...] = ()
 
 
@@ -86,7 +83,7 @@ class Budget:
     held_back: int = 0
 
     def allows(self, cost: float = 0.0, step: float = 0.0) -> bool:
-        """:param cost: seconds that it may take; :param step: those of a step."""
+        """Say whether there is time for a copy of so many seconds, in a step of so many."""
         within = self.spent + self.beside <= self.share * (time.perf_counter() - self.began)
         allowed = within and cost <= max(5 * self.share * step, _UNNOTICED)
         self.held_back += not allowed
@@ -97,8 +94,8 @@ class Watcher:
     """The watched functions of this process, and the queue that copies of their calls go to.
 
     :ivar on: whether calls are looked at: not in a process that this one forked.
-    :ivar found: the numbers that a logger is told.
-    :ivar seen: what a training did beside calls (:class:`sentinel.watch.training.Seen`).
+    :ivar numbers: the numbers that a logger is told.
+    :ivar events: what a training did beside calls (:class:`sentinel.watch.training.Event`).
     :ivar steps: how often an optimiser has stepped; :ivar generated: how often it had when something was generated.
     :ivar moment: the number of the call of a trainer's loss; :ivar forced: whether calls within it are all copied.
     :ivar lost: copies that had no room in the queue; :ivar failed: why calls could not be copied, and how often.
@@ -110,10 +107,10 @@ class Watcher:
         self._names = names
         self.budget = budget
         self.copies: queue.Queue[Call] = queue.Queue(maxsize=8)
-        self.seen: queue.Queue[Any] = queue.Queue(maxsize=64)
+        self.events: queue.Queue[Any] = queue.Queue(maxsize=64)
         self.steps = self.moment = 0
         self.generated = -1
-        self.found: dict[str, float] = {}
+        self.numbers: dict[str, float] = {}
         self.forced = False
         self.calls: dict[int, int] = {}
         self.lost = 0
@@ -133,7 +130,7 @@ class Watcher:
             return f"{plan.boundary} is no plain function here"
         signature = inspect.signature(function)
         self.replace_function(function, partial(self._sampling, plan, signature))
-        for name, place in plan.asked.items():
+        for name, place in plan.methods.items():
             method = _function(*place)
             if method is None:
                 return f"{'.'.join(place)} is no plain function here"
@@ -142,11 +139,11 @@ class Watcher:
                 self.replace_function(method, partial(self._listening, name))
         return ""
 
-    def replace(self, module: str, name: str, made: Made) -> bool:
+    def replace(self, module: str, name: str, wrapper: Made) -> bool:
         """Put what is made of a function in its place; whether it is there, and a plain one."""
         function = _function(module, name)
         if function is not None:
-            self.replace_function(function, made)
+            self.replace_function(function, wrapper)
         return function is not None
 
     def restore(self) -> None:
@@ -156,7 +153,7 @@ class Watcher:
             function, code = self._changed.pop()
             function.__code__ = code
 
-    def replace_function(self, function: FunctionType, made: Made) -> None:
+    def replace_function(self, function: FunctionType, wrapper: Made) -> None:
         code = function.__code__
         original = FunctionType(
             code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
@@ -164,7 +161,7 @@ class Watcher:
         original.__kwdefaults__ = function.__kwdefaults__
         name = f"__sentinel_watches_{code.co_name}_{next(_NUMBERS)}__"
         name = name.replace("<", "").replace(">", "")
-        function.__globals__[name] = _Jump(made(original), original)
+        function.__globals__[name] = _Jump(wrapper(original), original)
         if not hasattr(function, "__signature__"):
             function.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
         self._changed.append((function, code))
@@ -287,25 +284,25 @@ def _plain(original: FunctionType) -> _Jump:
 
 
 def gradients_of(result: Any, parts: Mapping[Path, Any]) -> dict[Path, Any]:
-    """The gradients of a call's loss with respect to parts of it: they go back through the function alone, and leave
-    the graph as it is."""
+    """Give the gradients of a call's loss with respect to parts of it: they go back through the function alone, and
+    leave the graph as it is."""
     torch = sys.modules.get("torch")
     loss = next((one for one in members(result) if getattr(one, "requires_grad", False) and one.dim() == 0), None)
     live = {path: part for path, part in parts.items() if getattr(part, "requires_grad", False)}
     if torch is None or loss is None or not live:
         return {}
-    found = torch.autograd.grad(loss, list(live.values()), retain_graph=True, allow_unused=True)
-    return {path: gradient for path, gradient in zip(live, found) if gradient is not None}
+    gradients = torch.autograd.grad(loss, list(live.values()), retain_graph=True, allow_unused=True)
+    return {path: gradient for path, gradient in zip(live, gradients) if gradient is not None}
 
 
 def members(result: Any) -> list[Any]:
-    """What a function has returned, one by one."""
+    """Give what a function has returned, one by one."""
     inside = result if isinstance(result, (list, tuple)) else result.values() if isinstance(result, dict) else [result]
     return [*inside]
 
 
 def _place(frame: FrameType | None) -> str:
-    """The line that called a watched function, as ``package/module.py:12``; its own frame stands between."""
+    """Give the line that called a watched function, as ``package/module.py:12``; its own frame stands between."""
     caller = frame.f_back if frame is not None else None
     if caller is None:
         return ""
@@ -313,33 +310,32 @@ def _place(frame: FrameType | None) -> str:
 
 
 def _compiling() -> Callable[[], bool]:
-    """What tells that a compiler reads the code: it has to find a plain call."""
+    """Give what tells that a compiler reads the code: it has to find a plain call."""
     torch = sys.modules.get("torch")
     return torch.compiler.is_compiling if torch is not None else bool
 
 
 def _capturing() -> bool:
-    """Whether a CUDA graph is recorded, into which no copy must go."""
+    """Say whether a CUDA graph is recorded, into which no copy must go."""
     torch = sys.modules.get("torch")
     return bool(torch is not None and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
 def _function(module: str, name: str) -> FunctionType | None:
-    """The function of that name in a loaded module, out of its static or class method; None for what has no code of its
-    own, or answers later."""
-    found: Any = sys.modules.get(module)
+    """Give the function of that name in a loaded module, out of its static or class method; None for what has no
+    code of its own, or answers later."""
+    current: Any = sys.modules.get(module)
     for part in name.split("."):
         try:
-            found = inspect.getattr_static(found, part)
+            current = inspect.getattr_static(current, part)
         except AttributeError:
             return None
-    found = getattr(found, "__func__", found)
-    return found if isinstance(found, FunctionType) and not found.__code__.co_flags & _GENERATORS else None
+    current = getattr(current, "__func__", current)
+    return current if isinstance(current, FunctionType) and not current.__code__.co_flags & _GENERATORS else None
 
 
 def _code(name: str, like: Any) -> Any:
-    """Code that hands its arguments on to a global of that name; its free variables and its place are those of other
-    code."""
+    """Make code that hands its arguments on to a global of that name, with free variables and place of other code."""
     free = [f"v{place}" for place, _ in enumerate(like.co_freevars)]
     lines = [
         f"def outer({', '.join(free)}):",
@@ -350,5 +346,5 @@ def _code(name: str, like: Any) -> Any:
     ]
     scope: dict[str, Any] = {}
     exec("\n".join(lines), scope)
-    made = scope["outer"](*free).__code__
-    return made.replace(co_name=like.co_name, co_filename=like.co_filename, co_firstlineno=like.co_firstlineno)
+    code = scope["outer"](*free).__code__
+    return code.replace(co_name=like.co_name, co_filename=like.co_filename, co_firstlineno=like.co_firstlineno)

@@ -6,8 +6,10 @@ as a whole (:class:`~sentinel.worker.protocol.ProtocolError`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from types import MappingProxyType
 from typing import Any, Literal, NoReturn, get_args
 
 from sentinel.targets import StandIn
@@ -34,6 +36,9 @@ KINDS = frozenset(get_args(WorkerKind))
 
 #: Parts of what a call hands on that are looked at, at most.
 PARTS = 1000
+
+Parser = Callable[[Any], Any]
+Parsers = Mapping[str, Parser]
 
 #: Of a file's path: what Linux takes.
 _LONGEST_PATH = 4096
@@ -68,8 +73,9 @@ class Failed:
     """Why there is no observation.
 
     :ivar unknown_input: the input that the boundary has no parameter for, where that is why.
-    :ivar place: the file that needs another Python, where that is why.
-    :ivar asked: see :mod:`sentinel.worker.trace`; None: unknown.
+    :ivar place: the file that needs another Python, or a package, where that is why.
+    :ivar lacks: that package and what the file imports from it, ``package.name``.
+    :ivar questions: see :mod:`sentinel.worker.trace`; None: unknown.
     :ivar slip: see :func:`sentinel.worker.slips.slip`.
     """
 
@@ -79,7 +85,8 @@ class Failed:
     provenance: Claim | None = None
     unknown_input: str = ""
     place: str = ""
-    asked: tuple[str, ...] | None = None
+    lacks: str = ""
+    questions: tuple[str, ...] | None = None
     slip: str = ""
 
 
@@ -91,11 +98,11 @@ class Measured:
     provenance: Claim
     ghosts: tuple[str, ...]
     stand_ins: tuple[StandIn, ...]
-    asked: tuple[str, ...] | None = None
+    questions: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
-class Called:
+class Reply:
     """What one call of a session came to: an observation, or why there is none.
 
     :ivar silent: why the contract's reference has no answer.
@@ -111,73 +118,6 @@ class Called:
 
 
 @dataclass(frozen=True)
-class Sat:
-    """What a session answered.
-
-    :ivar functions: the target's own that ran.
-    """
-
-    answers: Mapping[str, Called]
-    provenance: Claim | None = None
-    ghosts: tuple[str, ...] = ()
-    stand_ins: tuple[StandIn, ...] = ()
-    functions: tuple[str, ...] = ()
-
-
-def of_greeting(answer: Any) -> dict[str, Any]:
-    """:raises ProtocolError: where it is not what a zygote says first."""
-    told = _fields(answer, {"python", "torch", "numpy", "platform", "pid", "uncontained"})
-    words = {name: text(told[name]) for name in ("python", "torch", "numpy", "platform")}
-    return {**words, "pid": told["pid"], "uncontained": told["uncontained"] and text(told["uncontained"])}
-
-
-def of_preload(answer: Any) -> dict[str, str | None]:
-    """:raises ProtocolError: where these are no versions."""
-    return {name: version and text(version) for name, version in _named(answer, answer).items()}
-
-
-def of_import(answer: Any) -> tuple[str, ...]:
-    """Give the files that had to be compiled.
-
-    :raises ProtocolError: where it is no answer to an import.
-    """
-    told = _fields(answer, {"imported", "compiled"})
-    return _words(told["compiled"])
-
-
-def of_probe(answer: Any, variants: Collection[str]) -> Measured | Failed:
-    """:raises ProtocolError: where it is no answer to a probe of these variants."""
-    told = _fields(answer, {"failure"} if _has(answer, "failure") else _MEASURED, {"asked"})
-    asked = _words(told["asked"]) if "asked" in told else None
-    if "failure" in told:
-        return replace(_failed(told["failure"]), asked=asked)
-    observation = {name: _observed(values) for name, values in _named(told["observation"], variants).items()}
-    return Measured(observation, _claim(told["provenance"]), *_beside(told), asked=asked)
-
-
-def of_probes(answer: Any, requests: Sequence[Mapping[str, Any]]) -> tuple[Measured | Failed, ...]:
-    """:raises ProtocolError: where these are not the answers to these probes."""
-    if _has(answer, "failure"):  # the process ended before it had them all
-        return ()
-    told = _fields(answer, {"answers"})["answers"]
-    if not isinstance(told, list) or len(told) != len(requests):
-        raise ProtocolError("as many answers as questions")
-    return tuple(of_probe(each, request["variants"]) for each, request in zip(told, requests))
-
-
-def of_session(answer: Any, calls: Collection[str]) -> Sat | Failed:
-    """:raises ProtocolError: where it is no answer to these calls."""
-    if _has(answer, "failure"):
-        return _failed(_fields(answer, {"failure"})["failure"])
-    told = _fields(answer, {"answers"}, _SAT)
-    answers = {name: _called(part) for name, part in _named(told["answers"], calls).items()}
-    if len(told) == 1:
-        return Sat(answers)
-    _fields(answer, {"answers"} | _SAT)
-    return Sat(answers, _claim(told["provenance"]), *_beside(told), functions=_words(told["functions"]))
-
-
-@dataclass(frozen=True)
 class Compiled:
     """What a process that never imports a target said of a source: see :func:`sentinel.worker.codes.described`."""
 
@@ -186,89 +126,128 @@ class Compiled:
     error: str
 
 
-def of_source(answer: Any) -> Compiled | Failed:
-    """:raises ProtocolError: where it is no answer about a source."""
+@dataclass(frozen=True)
+class Replies:
+    """What a session answered.
+
+    :ivar functions: the target's own that ran.
+    """
+
+    answers: Mapping[str, Reply]
+    provenance: Claim | None = None
+    ghosts: tuple[str, ...] = ()
+    stand_ins: tuple[StandIn, ...] = ()
+    functions: tuple[str, ...] = ()
+
+
+# Each of these raises ProtocolError where it is no such answer.
+
+
+def of_greeting(answer: Any) -> dict[str, Any]:
+    """Parse what a zygote says first."""
+    words = dict.fromkeys(("python", "torch", "numpy", "platform"), text)
+    return _record(answer, {**words, "pid": _line, "uncontained": _optional(text)})
+
+
+def of_preload(answer: Any) -> dict[str, str | None]:
+    """Parse versions of packages."""
+    return _by_name(answer, answer, _optional(text))
+
+
+def of_import(answer: Any) -> tuple[str, ...]:
+    """Parse the answer to an import: the files that had to be compiled."""
+    return tuple(_record(answer, {"imported": bool, "compiled": _words})["compiled"])
+
+
+def of_probe(answer: Any, variants: Collection[str]) -> Measured | Failed:
+    """Parse the answer to a probe of these variants."""
     if _has(answer, "failure"):
-        return _failed(_fields(answer, {"failure"})["failure"])
-    told = _fields(answer, {"codes", "names", "error"})
-    rows = [_list(row) for row in _list(told["codes"])]
-    if any(len(row) != 4 for row in rows):
-        _refuse("code that is none")
-    found = [(_line(line), text(name), text(digest), _line(end)) for line, name, digest, end in rows]
-    return Compiled(tuple(found), _words(told["names"]), text(told["error"]))
+        fields = _record(answer, {"failure": _failure}, {"asked": _words})
+        failure: Failed = replace(fields["failure"], questions=fields.get("asked"))
+        return failure
+    fields = _record(
+        answer, {"observation": lambda value: _by_name(value, variants, _observation), **_ORIGIN}, {"asked": _words}
+    )
+    return Measured(questions=fields.pop("asked", None), **fields)
 
 
-_MEASURED = {"observation", "provenance", "ghosts", "stand_ins"}
-_SAT = {"provenance", "ghosts", "stand_ins", "functions"}
+def of_probes(answer: Any, requests: Sequence[Mapping[str, Any]]) -> tuple[Measured | Failed, ...]:
+    """Parse the answers to these probes; none where the process ended before it had them all."""
+    if _has(answer, "failure"):
+        return ()
+    parsers = [partial(of_probe, variants=request["variants"]) for request in requests]
+    results: tuple[Measured | Failed, ...] = _record(answer, {"answers": _row(*parsers)})["answers"]
+    return results
 
 
-def _called(part: Any) -> Called:
-    told = _fields(part, set(), {"observation", "refused", "silent", "effects", "beside"})
-    effects: Mapping[str, Any] = {}
-    refused = None
-    if "effects" in told and _has(told["effects"], "refused"):
-        refused = _failed(_fields(told["effects"], {"refused"})["refused"])
-    elif "effects" in told:
-        found = _fields(told["effects"], {"mutated", "globals", "again"})
-        words = {name: list(_words(found[name])) for name in ("mutated", "globals")}
-        effects = {**words, "again": _observed(found["again"])}
-    if len(told.keys() - {"effects", "beside"}) != 1:
+def of_session(answer: Any, calls: Collection[str]) -> Replies | Failed:
+    """Parse the answer to these calls."""
+    if _has(answer, "failure"):
+        return _sole_failure(answer)
+    rest = {**_ORIGIN, "functions": _words}
+    fields = _record(answer, {"answers": lambda value: _by_name(value, calls, _reply)}, rest)
+    if len(fields) not in (1, 1 + len(rest)):
+        _refuse("not the form of an answer")
+    return Replies(**fields)
+
+
+def of_source(answer: Any) -> Compiled | Failed:
+    """Parse the answer about a source."""
+    if _has(answer, "failure"):
+        return _sole_failure(answer)
+    return Compiled(**_record(answer, {"codes": _each(_row(_line, text, text, _line)), "names": _words, "error": text}))
+
+
+def _reply(part: Any) -> Reply:
+    outcomes = {"observation": _observation, "refused": _failure, "silent": text}
+    fields = _record(part, {}, {**outcomes, "effects": _effects, "beside": _observation})
+    if len(fields.keys() & outcomes.keys()) != 1:
         _refuse("a call without one outcome")
-    if "observation" in told:
-        beside = _observed(told.get("beside", {}))
-        return Called(
-            _observed(told["observation"]), effects={"refused": refused} if refused else effects, beside=beside
-        )
-    if "refused" in told:
-        failed = _failed(told["refused"])
+    if "observation" in fields:
+        return Reply(**fields)
+    if "refused" in fields:
+        failure: Failed = fields["refused"]
         # Which Python the checkout needs one call does not say, and its time is the whole request's.
-        more = failed.kind in ("python", "timeout")
-        return Called(refused=replace(failed, kind="raised") if more else failed)
-    return Called(silent=text(told["silent"]) or "it does not say why")
+        more = failure.kind in ("python", "timeout")
+        return Reply(refused=replace(failure, kind="raised") if more else failure)
+    return Reply(silent=fields["silent"] or "it does not say why")
 
 
-def _failed(failure: Any) -> Failed:
-    told = _fields(failure, {"kind", "reason", "traceback", "provenance"}, {"unknown_input", "place", "slip"})
-    if text(told["kind"]) not in KINDS:
+def _effects(value: Any) -> dict[str, Any]:
+    if _has(value, "refused"):
+        return _record(value, {"refused": _failure})
+    fields = _record(value, {"mutated": _words, "globals": _words, "again": _observation})
+    return {**fields, "mutated": list(fields["mutated"]), "globals": list(fields["globals"])}
+
+
+def _sole_failure(answer: Any) -> Failed:
+    failure: Failed = _record(answer, {"failure": _failure})["failure"]
+    return failure
+
+
+def _failure(value: Any) -> Failed:
+    needed = {"kind": _kind, "reason": text, "traceback": text, "provenance": _optional(_claim)}
+    return Failed(**_record(value, needed, {"unknown_input": text, "place": _path, "lacks": text, "slip": text}))
+
+
+def _kind(value: Any) -> str:
+    if text(value) not in KINDS:
         _refuse("a failure of a kind that no worker knows of")
-    return Failed(
-        told["kind"],
-        text(told["reason"]),
-        text(told["traceback"]),
-        None if told["provenance"] is None else _claim(told["provenance"]),
-        text(told.get("unknown_input", "")),
-        _path(told.get("place", "")),
-        slip=text(told.get("slip", "")),
-    )
+    return str(value)
 
 
-def _claim(provenance: Any) -> Claim:
-    told = _fields(provenance, {"boundary", "module", "module_file", "file", "line", "signature", "layers"})
-    return Claim(
-        text(told["boundary"]),
-        text(told["module"]),
-        _path(told["module_file"]),
-        _path(told["file"]),
-        _line(told["line"]),
-        text(told["signature"]),
-        tuple(_layer(layer) for layer in _list(told["layers"])),
-    )
+def _claim(value: Any) -> Claim:
+    words = dict.fromkeys(("boundary", "module", "signature"), text)
+    places = {"module_file": _path, "file": _path, "line": _line}
+    return Claim(**_record(value, {**words, **places, "layers": _each(_layer)}))
 
 
-def _layer(layer: Any) -> Layer:
-    told = _fields(layer, {"file", "line", "name", "digest"})
-    return Layer(_path(told["file"]), _line(told["line"]), text(told["name"]), text(told["digest"]))
+def _layer(value: Any) -> Layer:
+    return Layer(**_record(value, {"file": _path, "line": _line, "name": text, "digest": text}))
 
 
-def _beside(told: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[StandIn, ...]]:
-    pairs = [_words(pair) for pair in _list(told["stand_ins"])]
-    if any(len(pair) != 2 for pair in pairs):
-        _refuse("a stand-in without a reason")
-    return _words(told["ghosts"]), tuple(StandIn(*pair) for pair in pairs)
-
-
-def _observed(values: Any) -> dict[str, Any]:
-    """One variant's observation; of the literals only tensors are ever observed."""
+def _observation(values: Any) -> dict[str, Any]:
+    """Parse one variant's observation; of the literals only tensors are ever observed."""
     if not isinstance(values, dict):
         _refuse("an observation that is none")
     _values(values)
@@ -276,42 +255,55 @@ def _observed(values: Any) -> dict[str, Any]:
 
 
 def _values(value: Any) -> None:
-    if isinstance(value, dict):
-        for item in value.values():
-            _values(item)
-    elif isinstance(value, list):
-        for item in value:
+    if isinstance(value, (dict, list)):
+        for item in value.values() if isinstance(value, dict) else value:
             _values(item)
     elif not (value is None or isinstance(value, (str, int, float, Tensor))):
         _refuse("a value that is never observed")
-
-
-def _named(value: Any, names: Collection[str]) -> dict[str, Any]:
-    """What has exactly these names, in their order."""
-    if not isinstance(value, dict) or value.keys() != set(names):
-        _refuse("an answer to other questions")
-    return {name: value[name] for name in names}
 
 
 def _has(value: Any, name: str) -> bool:
     return isinstance(value, dict) and name in value
 
 
-def _fields(value: Any, needed: Collection[str], allowed: Collection[str] = ()) -> dict[str, Any]:
-    """A mapping with all of the needed keys, and none but them and the allowed ones."""
-    if not isinstance(value, dict) or not set(needed) <= value.keys() <= {*needed, *allowed}:
+def _by_name(value: Any, names: Collection[str], parse: Parser) -> dict[str, Any]:
+    """Parse what has exactly these names, in their order."""
+    if not isinstance(value, dict) or value.keys() != set(names):
+        _refuse("an answer to other questions")
+    return {name: parse(value[name]) for name in names}
+
+
+def _record(
+    value: Any, needed: Mapping[str, Parser], optional: Mapping[str, Parser] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Parse a mapping that has all of the needed keys, and none but them and the optional ones."""
+    parsers = {**needed, **optional}
+    if not isinstance(value, dict) or not needed.keys() <= value.keys() <= parsers.keys():
         _refuse("not the form of an answer")
-    return value
+    return {name: parse(value[name]) for name, parse in parsers.items() if name in value}
+
+
+def _optional(parse: Parser) -> Parser:
+    return lambda value: None if value is None else parse(value)
+
+
+def _each(parse: Parser) -> Parser:
+    return lambda value: tuple(map(parse, _list(value)))
+
+
+def _row(*parsers: Parser) -> Parser:
+    def parsed(value: Any) -> tuple[Any, ...]:
+        if len(_list(value)) != len(parsers):
+            _refuse("a list of another length")
+        return tuple(parse(item) for parse, item in zip(parsers, value))
+
+    return parsed
 
 
 def _list(value: Any) -> list[Any]:
     if not isinstance(value, list):
         _refuse("a list that is none")
     return value
-
-
-def _words(value: Any) -> tuple[str, ...]:
-    return tuple(text(item) for item in _list(value))
 
 
 def text(value: Any) -> str:
@@ -335,3 +327,12 @@ def _line(value: Any) -> int:
 
 def _refuse(why: str) -> NoReturn:
     raise ProtocolError(why)
+
+
+_words = _each(text)
+#: Where the answer comes from: the code, and what was not the framework's own.
+_ORIGIN = {
+    "provenance": _claim,
+    "ghosts": _words,
+    "stand_ins": _each(lambda pair: StandIn(*_row(text, text)(pair))),
+}

@@ -16,14 +16,14 @@ import shutil
 import site
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from sentinel.errors import SentinelError
 from sentinel.worker import containment
-from sentinel.worker.environments import places_of
 from sentinel.worker.limits import USERS
 
 #: Sentinel itself: the worker's own code is in it, that of any interpreter.
@@ -31,6 +31,12 @@ _PACKAGE = str(Path(__file__).resolve().parent.parent)
 
 #: Of the user's environment.
 _PASSED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "TZ", "SYSTEMROOT")
+
+#: What of a prefix an interpreter needs; a home folder may be one too.
+_PARTS = ("bin", "lib", "lib64", "lib32", "pyvenv.cfg")
+
+#: Bytes of a file that tells of an environment.
+_LARGEST_FILE = 1 << 16
 
 #: Seconds in which an interpreter answers a question about itself.
 _PATIENCE = 60
@@ -57,21 +63,21 @@ def reason_against() -> str | None:
         return f"no {lacking[0]} on PATH"
     below = ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--", "true"]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             _in_bubblewrap(below, (), (), (), ()), stdin=subprocess.DEVNULL, capture_output=True, text=True,
             errors="replace", timeout=_PATIENCE, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"bwrap does not run: {error}"
-    return (done.stderr.strip().splitlines() or ["bwrap fails"])[-1] if done.returncode else None
+    return (process.stderr.strip().splitlines() or ["bwrap fails"])[-1] if process.returncode else None
 
 
 def user() -> int | None:
-    """Who is in bubblewrap; None where that is who is in front of it."""
+    """Choose who is in bubblewrap; None where that is who is in front of it."""
     return USERS[os.getpid() % len(USERS)] if containment.may_be_others() else None
 
 
-def wrapped(
+def wrap(
     command: Sequence[str],
     readable: Iterable[str] = (),
     hidden: Iterable[str] = (),
@@ -97,7 +103,7 @@ def wrapped(
                 f"`{python} -c 'import sys; print(sys.executable)'` prints it"
             )
     python = os.path.abspath(python)
-    own = [os.path.join(environment()["PYTHONUSERBASE"], "lib"), *places_of(python)]
+    own = [os.path.join(environment()["PYTHONUSERBASE"], "lib"), *_places_of(python)]
     return _in_bubblewrap([python, *command[1:]], [*own, *readable], hidden, writable, devices)
 
 
@@ -107,31 +113,25 @@ def gpus() -> list[str]:
 
 
 def ask(python: str | None, *words: str, devices: Iterable[str] = ()) -> Any:
-    """What an interpreter says: the JSON on the last line that it prints, with as little of the environment as a worker
-    has, and in bubblewrap where it is another one.
-
-    :param python: its path; None for this one.
-    :param words: what stands behind the interpreter on the command line.
-    :param devices: as for :func:`wrapped`.
-    :raises InterpreterError: where it does not run, or says nothing of the kind.
-    """
+    """Give the JSON on the last line that an interpreter prints, run in bubblewrap where it is another one than
+    ours."""
     name = python or sys.executable
     try:
-        done = subprocess.run(
-            [name, *words] if python is None else wrapped([name, *words], devices=devices),
+        process = subprocess.run(
+            [name, *words] if python is None else wrap([name, *words], devices=devices),
             env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
             errors="replace", timeout=_PATIENCE, check=False,
         )  # fmt: skip
-        if done.returncode == 0:
-            return json.loads(done.stdout.splitlines()[-1])
-        said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        if process.returncode == 0:
+            return json.loads(process.stdout.splitlines()[-1])
+        reason = (process.stderr.strip().splitlines() or ["it said nothing"])[-1]
     except OSError as error:
-        said = error.strerror or str(error)
+        reason = error.strerror or str(error)
     except subprocess.TimeoutExpired:
-        said = f"no answer within {_PATIENCE} s"
+        reason = f"no answer within {_PATIENCE} s"
     except (ValueError, IndexError, RecursionError):
-        said = "it printed something else"
-    raise InterpreterError(f"cannot run {name}: {said}")
+        reason = "it printed something else"
+    raise InterpreterError(f"cannot run {name}: {reason}")
 
 
 def environment() -> dict[str, str]:
@@ -171,3 +171,76 @@ def _in_bubblewrap(
         words += ["--dev-bind", device, device]
     become = [] if other is None else ["sh", "-c", _BECOME, str(other)]
     return ["bwrap", *words, "--", *become, *command]
+
+
+# -- where another interpreter and its packages lie, read off its files: none of it may run yet ------------------------
+
+
+def _places_of(python: str) -> Iterator[str]:
+    """List where an interpreter and its packages lie, as far as that can be told without starting it."""
+    yield from _libraries()
+    for place in _hops(python):
+        yield place
+        prefix = os.path.dirname(os.path.dirname(place))
+        packages = glob.glob(f"{glob.escape(prefix)}/lib*/python3*/*-packages")
+        if packages or os.path.isfile(os.path.join(prefix, "pyvenv.cfg")):
+            yield from (os.path.join(prefix, part) for part in _PARTS)
+        for folder in packages:
+            yield from filter(_is_project, _elsewhere(folder))
+
+
+def _libraries() -> Iterator[str]:
+    """Folders in which the loader looks for shared libraries, beside the usual ones: torch may be built on some."""
+    folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    for file in ("/etc/ld.so.conf", *glob.glob("/etc/ld.so.conf.d/*.conf")):
+        folders += [line.strip() for line in _text(file).splitlines()]
+    yield from (folder for folder in folders if os.path.isabs(folder) and glob.glob(f"{glob.escape(folder)}/*.so*"))
+
+
+def _hops(python: str) -> Iterator[str]:
+    """Follow an interpreter's links, and go on to that of the environment that it was made from."""
+    left, places = [python], set()
+    while left:
+        place = os.path.normpath(left.pop())
+        if place in places:
+            continue
+        places.add(place)
+        yield place
+        if os.path.islink(place):
+            left.append(os.path.join(os.path.dirname(place), os.readlink(place)))
+        left += [os.path.realpath(place)]
+        settings = _text(os.path.join(os.path.dirname(os.path.dirname(place)), "pyvenv.cfg"))
+        for line in settings.splitlines():
+            name, _, value = line.partition("=")
+            if name.strip() == "home" and os.path.isabs(value.strip()):
+                left += glob.glob(f"{glob.escape(value.strip())}/python3*")
+
+
+def _elsewhere(packages: str) -> Iterator[str]:
+    """Folders that a folder of packages refers to: what was installed to be edited."""
+    for file in glob.glob(f"{glob.escape(packages)}/*.dist-info/direct_url.json"):
+        try:
+            record = json.loads(_text(file))
+            if record["dir_info"]["editable"]:
+                yield unquote(urlsplit(record["url"]).path)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue
+    for file in glob.glob(f"{glob.escape(packages)}/*.pth"):
+        yield from (line.strip() for line in _text(file).splitlines())
+
+
+def _is_project(folder: str) -> bool:
+    """Whether a folder, or the one above it, holds a project for Python: any release may refer to any folder. Not
+    Sentinel's own: recipes and evidence lie in it."""
+    if not os.path.isabs(folder) or not os.path.isdir(folder) or containment.holds_sentinel(folder):
+        return False
+    names = ("pyproject.toml", "setup.py", "setup.cfg")
+    return any(os.path.isfile(os.path.join(place, name)) for place in (folder, f"{folder}/..") for name in names)
+
+
+def _text(file: str) -> str:
+    try:
+        with open(file, "rb") as stream:
+            return stream.read(_LARGEST_FILE).decode(errors="replace")
+    except OSError:
+        return ""

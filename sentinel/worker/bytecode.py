@@ -34,10 +34,8 @@ _PATIENCE, _MEMORY, _LARGEST = 120, 4 << 30, 64 << 20
 
 
 def keep_beside(roots: tuple[str, ...], folder: str) -> list[str]:
-    """Make modules below these directories load with their byte code in ``folder``.
-
-    :return: the files that had none there: it grows with each import.
-    """
+    """Load modules below these directories with their byte code in ``folder``; give a growing list of files without
+    any."""
     compiled: list[str] = []
 
     class CheckoutLoader(SourceFileLoader):
@@ -92,7 +90,7 @@ def compile_beside(tree: str, names: Sequence[str], folder: str, contain: Callab
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
         with open(write, "wb") as stream:
             for name in names:
-                code = _compiled(os.path.join(tree, name))
+                code = _byte_code(os.path.join(tree, name))
                 stream.write(len(code).to_bytes(4, "little") + code)
         os._exit(0)
     os.close(write)
@@ -107,8 +105,8 @@ def compile_beside(tree: str, names: Sequence[str], folder: str, contain: Callab
                 _put(cache_from_source(os.path.join(tree, name)), code)
 
 
-def _compiled(file: str) -> bytes:
-    """The byte code of a file, as Python keeps it; nothing where it does not compile."""
+def _byte_code(file: str) -> bytes:
+    """Compile a file to what Python keeps of it; nothing where it does not compile."""
     try:
         with open(file, "rb") as stream:
             source = stream.read()

@@ -27,7 +27,7 @@ class Boundary:
     :ivar path: the dotted path under which it was found.
     :ivar function: the callable as the target's own code would reach it.
     :ivar owner: the class that holds it, for a method.
-    :ivar given: canonical inputs that the scenario gives itself; one of these that the boundary cannot take is drift,
+    :ivar scenario_inputs: canonical inputs that the scenario gives itself: one of these without a parameter is drift,
         while an input filled from a default may be left out.
     :ivar beside: what a member of a family takes beside what the family does, by its own names.
     """
@@ -37,7 +37,7 @@ class Boundary:
     function: Callable[..., Any]
     owner: type | None
     binding: Binding
-    given: frozenset[str] = frozenset()
+    scenario_inputs: frozenset[str] = frozenset()
     device: str = "cpu"
     imported: Mapping[str, ModuleType] = field(default_factory=dict)
     beside: Mapping[str, Any] = field(default_factory=dict)
@@ -59,8 +59,8 @@ class Boundary:
         for name, value in {**self.binding.constants, **upstream}.items():
             if name in parameters:
                 arguments.setdefault(name, value)
-        named = list(parameters)
-        for name in named[len(positional) :]:
+        names = list(parameters)
+        for name in names[len(positional) :]:
             parameter = parameters[name]
             variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
             lacks = parameter.default in (parameter.empty, None) and name not in arguments
@@ -74,11 +74,11 @@ class Boundary:
         arguments: dict[str, Any] = {}
         for name, value in inputs.items():
             candidates = self.binding.arguments.get(name, (name,))
-            found = next((candidate for candidate in candidates if candidate in parameters), None)
-            if found is not None:
-                if value is not None or name in self.given:
-                    arguments[found] = value
-            elif name in self.given and value is not None:
+            parameter = next((candidate for candidate in candidates if candidate in parameters), None)
+            if parameter is not None:
+                if value is not None or name in self.scenario_inputs:
+                    arguments[parameter] = value
+            elif name in self.scenario_inputs and value is not None:
                 raise UnknownInputError(
                     f"{self.path}{inspect.signature(self.function)} has no parameter for {name!r} "
                     f"(looked for {', '.join(candidates)}; it has {', '.join(parameters)})",
@@ -123,9 +123,8 @@ def module_of(path: str, roots: tuple[str, ...]) -> str | None:
 
 
 def import_whole(name: str) -> ModuleType:
-    """Import a module, or leave nothing of it. Python takes away a package whose import failed, and keeps those of its
-    modules that were ready by then: the next import of one of them would fail for another reason, that it is an orphan.
-    """
+    """Import a module, or leave nothing of it. Where a package fails, Python keeps those of its modules that were
+    ready: the next import of one of them would fail for another reason, that it is an orphan."""
     try:
         return importlib.import_module(name)
     except BaseException:
@@ -147,22 +146,22 @@ def resolve(path: str, roots: tuple[str, ...], near: bool = True) -> tuple[Modul
     if name is None or len(name.split(".")) == len(attributes):
         raise DriftError(f"{path} is not in this checkout{_nearest_definition(attributes[-1], roots) if near else ''}")
     module = import_whole(name)
-    found: Any = module
+    value: Any = module
     owner: type | None = None
-    walked = name
+    prefix = name
     for attribute in attributes[len(name.split(".")) :]:
-        owner = found if isinstance(found, type) else None
-        if not hasattr(found, attribute):
-            nearest = _nearest(path, found, attribute, roots) if near else ""
-            raise DriftError(f"{walked} has no {attribute!r} in this checkout{nearest}")
-        found = getattr(found, attribute)
-        walked = f"{walked}.{attribute}"
-    return module, found, owner
+        owner = value if isinstance(value, type) else None
+        if not hasattr(value, attribute):
+            nearest = _nearest(path, value, attribute, roots) if near else ""
+            raise DriftError(f"{prefix} has no {attribute!r} in this checkout{nearest}")
+        value = getattr(value, attribute)
+        prefix = f"{prefix}.{attribute}"
+    return module, value, owner
 
 
-def _nearest(path: str, found: Any, attribute: str, roots: tuple[str, ...]) -> str:
-    """What is near an attribute that was looked for on the way along a dotted path."""
-    near = difflib.get_close_matches(attribute, dir(found), 1)
+def _nearest(path: str, owner: Any, attribute: str, roots: tuple[str, ...]) -> str:
+    """Say what is near an attribute that is missing on the way along a dotted path."""
+    near = difflib.get_close_matches(attribute, dir(owner), 1)
     there = f"; the nearest there is {near[0]!r}" if near else ""
     last = path.rpartition(".")[2]
     if attribute == last:
@@ -170,13 +169,9 @@ def _nearest(path: str, found: Any, attribute: str, roots: tuple[str, ...]) -> s
     return f"; looked for {path}{_nearest_definition(last, roots) or there}"
 
 
+@trace.paused()  # what is looked at for a message decides nothing
 def _nearest_definition(name: str, roots: tuple[str, ...]) -> str:
-    """Where else in the checkout something of this name is defined; read as text, nothing is imported."""
-    with trace.paused():
-        return _defined_in(name, roots)
-
-
-def _defined_in(name: str, roots: tuple[str, ...]) -> str:
+    """Say where else in the checkout something of this name is defined; read as text, nothing is imported."""
     pattern = re.compile(rf"^\s*(?:async\s+)?(?:def|class)\s+{re.escape(name)}\b", re.MULTILINE)
     for root in roots:
         for folder, folders, files in os.walk(root):
@@ -193,10 +188,8 @@ def _defined_in(name: str, roots: tuple[str, ...]) -> str:
 
 
 def has(path: str, roots: tuple[str, ...]) -> bool:
-    """Whether a checkout has what a recipe requires: a module, an attribute, a field of a dataclass or of a TypedDict.
-
-    ``pkg.mod.function(parameter)`` asks for a parameter of a function.
-    """
+    """Whether a checkout has a module, an attribute, a field of a class, or with ``(parameter)`` behind it one of a
+    function."""
     parameter = ""
     if path.endswith(")"):
         path, _, parameter = path[:-1].partition("(")
@@ -211,28 +204,23 @@ def has(path: str, roots: tuple[str, ...]) -> bool:
         owner = resolve(owner_path, roots, near=False)[1]
     except DriftError:
         return False
-    return any(
-        (
-            hasattr(owner, last),
-            *(last in getattr(owner, key, {}) for key in ("__dataclass_fields__", "__annotations__")),
-        )
-    )
+    tables = (getattr(owner, name, {}) for name in ("__dataclass_fields__", "__annotations__"))
+    return hasattr(owner, last) or any(last in table for table in tables)
 
 
 def layers_of(function: Any) -> list[dict[str, Any]]:
-    """The code that a call runs, from the outermost wrapper of a decorator to the function itself: of each its file,
-    line, name and digest. What is called without having Python code (an object of C's) has no digest."""
+    """Give file, line, name and digest of each wrapper and of the function itself; C code has no digest."""
     layers = []
-    seen: set[int] = set()
-    while function is not None and id(function) not in seen:
-        seen.add(id(function))
-        called = getattr(function, "__func__", function)
-        if not isinstance(called, FunctionType):  # an object: what is called is its type's
-            called = inspect.getattr_static(type(called), "__call__", None)
-        if isinstance(called, FunctionType):
-            code = called.__code__
-            told = {"file": code.co_filename, "line": code.co_firstlineno, "name": code.co_name}
-            layers.append({**told, "digest": codes.digest(code)})
+    ids: set[int] = set()
+    while function is not None and id(function) not in ids:
+        ids.add(id(function))
+        inner = getattr(function, "__func__", function)
+        if not isinstance(inner, FunctionType):  # an object: what is called is its type's
+            inner = inspect.getattr_static(type(inner), "__call__", None)
+        if isinstance(inner, FunctionType):
+            code = inner.__code__
+            place = {"file": code.co_filename, "line": code.co_firstlineno, "name": code.co_name}
+            layers.append({**place, "digest": codes.digest(code)})
         else:
             layers.append({"file": "", "line": 0, "name": type(function).__name__, "digest": ""})
         function = getattr(function, "__wrapped__", None)
@@ -240,7 +228,7 @@ def layers_of(function: Any) -> list[dict[str, Any]]:
 
 
 def source_of(function: Any) -> tuple[str, int, str]:
-    """(file, line, signature) of the code that a call would run, wrappers of decorators looked through."""
+    """Give (file, line, signature) of the code that a call would run, wrappers of decorators looked through."""
     inner = inspect.unwrap(function)
     inner = getattr(inner, "__func__", inner)
     code = getattr(inner, "__code__", None)
@@ -268,17 +256,16 @@ def answer_at_import(answers: Mapping[str, Any], roots: tuple[str, ...]) -> None
                 importlib.import_module(name)
         owner = sys.modules.get(name)
         if isinstance(answer, Alias):
-            module, _, found = answer.path.rpartition(".")
+            module, _, member = answer.path.rpartition(".")
             with contextlib.suppress(ImportError, AttributeError):  # an environment that has the one lacks the other
-                setattr(owner, attribute, getattr(importlib.import_module(module), found))
+                setattr(owner, attribute, getattr(importlib.import_module(module), member))
         elif hasattr(owner, attribute):
-            called = callable(getattr(owner, attribute))
-            setattr(owner, attribute, (lambda *_, _answer=answer, **__: _answer) if called else answer)
+            is_call = callable(getattr(owner, attribute))
+            setattr(owner, attribute, (lambda *_, _answer=answer, **__: _answer) if is_call else answer)
 
 
 def import_quietly(path: str, roots: tuple[str, ...]) -> None:
-    """Import the module of a dotted path for all probes to come. A failure is not reported here: the probe that needs
-    the module meets the same failure, and says so with its traceback."""
+    """Import a dotted path's module for all probes; the probe that needs it meets a failure again, and reports it."""
     name = module_of(path, roots)
     if name is not None:
         with contextlib.suppress(BaseException):

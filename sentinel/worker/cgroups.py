@@ -20,11 +20,7 @@ _LIMITS = {"pids": ("pids.max", "pids.max"), "memory": ("memory.max", "memory.li
 
 
 class Groups:
-    """Makes groups, and removes those whose processes have ended.
-
-    :param root: where the hierarchies are mounted.
-    :param membership: the file that tells this process's own groups.
-    """
+    """Makes groups, and removes those whose processes have ended; the files may be mounted elsewhere in a test."""
 
     def __init__(self, root: Path = _ROOT, membership: Path = _MEMBERSHIP) -> None:
         self._places = _places(root, membership)
@@ -33,16 +29,13 @@ class Groups:
         self._sweep_up()
 
     def make(self, processes: int, memory: int) -> Group:
-        """Give a new group, in as many hierarchies as can be had.
-
-        :param processes: the most, threads included.
-        :param memory: bytes; 0 for no limit.
-        """
+        """Make a group of at most so many processes (threads included) and bytes (0: any), in each hierarchy that
+        allows it."""
         self.remove()
         self._count += 1
-        wanted = {"pids": processes, **({"memory": memory} if memory else {})}
-        made: list[Path] = []
-        for controller, most in wanted.items():
+        limits = {"pids": processes, **({"memory": memory} if memory else {})}
+        folders: list[Path] = []
+        for controller, most in limits.items():
             for version, parent in self._places.get(controller, ()):
                 folder = parent / f"{_PREFIX}{os.getpid()}-{self._count}"
                 try:
@@ -52,11 +45,11 @@ class Groups:
                     with contextlib.suppress(OSError):
                         folder.rmdir()
                     continue
-                made.append(folder)
+                folders.append(folder)
                 break
-        made = list(dict.fromkeys(made))  # of version 2 one folder bounds both
-        self._made += made
-        return Group(made)
+        folders = list(dict.fromkeys(folders))  # of version 2 one folder bounds both
+        self._made += folders
+        return Group(folders)
 
     def remove(self) -> None:
         """Remove the groups of this process's that are empty by now."""
@@ -76,17 +69,14 @@ class Groups:
 
 
 class Group:
-    """One group.
-
-    :ivar folders: its folder in each hierarchy; none where no group can be made.
-    """
+    """A group: its folder in each hierarchy; none where no group can be made."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.folders = tuple(folders)
 
     @property
     def bounds(self) -> frozenset[str]:
-        """What it bounds: ``pids``, ``memory``, both or nothing."""
+        """Say what it bounds: ``pids``, ``memory``, both or nothing."""
         return frozenset(
             controller
             for controller, files in _LIMITS.items()
@@ -102,7 +92,7 @@ class Group:
 
 def _places(root: Path, membership: Path) -> dict[str, list[tuple[int, Path]]]:
     """controller -> (version of the hierarchy, folder that groups could be made in), the likeliest first."""
-    found: dict[str, list[tuple[int, Path]]] = {name: [] for name in _LIMITS}
+    places: dict[str, list[tuple[int, Path]]] = {name: [] for name in _LIMITS}
     with contextlib.suppress(OSError):
         for line in membership.read_text().splitlines():
             _, controllers, own = line.split(":", 2)
@@ -110,17 +100,17 @@ def _places(root: Path, membership: Path) -> dict[str, list[tuple[int, Path]]]:
                 for base in (root, root / "unified"):
                     # A group that has processes cannot have groups with limits in it; beside it there may be room.
                     for folder in dict.fromkeys((base / own[1:], (base / own[1:]).parent)):
-                        for name in _delegated(folder):
-                            found[name].append((2, folder))
+                        for name in _controllers(folder):
+                            places[name].append((2, folder))
             for name in set(controllers.split(",")) & set(_LIMITS):
                 # In a container the path may be the host's, and what is mounted here the container's own part.
                 folders = (root / name / own[1:], root / name)
-                found[name] += [(1, folder) for folder in dict.fromkeys(folders) if folder.is_dir()]
-    return found
+                places[name] += [(1, folder) for folder in dict.fromkeys(folders) if folder.is_dir()]
+    return places
 
 
-def _delegated(folder: Path) -> set[str]:
-    """The controllers that groups in this folder of version 2 have."""
+def _controllers(folder: Path) -> set[str]:
+    """List the controllers that groups in this folder of version 2 have."""
     try:
         return set((folder / "cgroup.subtree_control").read_text().split()) & set(_LIMITS)
     except OSError:

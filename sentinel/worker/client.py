@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 from sentinel.errors import SentinelError
 from sentinel.targets.checkout import Checkout
 from sentinel.worker import answers, bubblewrap, protocol, syscalls
-from sentinel.worker.answers import Compiled, Failed, Measured, Sat, WorkerKind
+from sentinel.worker.answers import Compiled, Failed, Measured, Replies, WorkerKind
 from sentinel.worker.limits import USERS
 from sentinel.worker.processes import Leader
 
@@ -109,16 +109,13 @@ class Zygote:
         self._channel: socket.socket | None = None
         self._hello: dict[str, Any] | None = None
         self._scratch: str | None = None
-        self._kept = -1
+        self._folder_lock = -1
         self._in_bubblewrap = False
         self._log: Any = None
         self._stopped = False
 
     def start(self) -> None:
-        """Start the process.
-
-        :raises WorkerError: where the interpreter cannot be started.
-        """
+        """Start the process."""
         with self._lock:
             if self._process is None:
                 self._launch()
@@ -127,12 +124,12 @@ class Zygote:
         if self._stopped:
             raise WorkerError("the worker has been stopped")
         with _room():
-            self._scratch, self._kept = _kept_folder()
+            self._scratch, self._folder_lock = _locked_folder()
             self._log = open(os.path.join(self._scratch, "zygote.log"), "wb+")  # noqa: SIM115 - lives as long as the zygote
         ours, theirs = socket.socketpair()
         try:
             self._process = subprocess.Popen(
-                self._wrapped([self.options.python or sys.executable, str(_BOOTSTRAP), str(theirs.fileno())]),
+                self._wrap([self.options.python or sys.executable, str(_BOOTSTRAP), str(theirs.fileno())]),
                 pass_fds=(theirs.fileno(),),
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
@@ -151,13 +148,13 @@ class Zygote:
             theirs.close()
         self._channel = ours
 
-    def _wrapped(self, command: list[str]) -> list[str]:
-        """The command, in bubblewrap where that is another interpreter's and strict containment is wanted."""
+    def _wrap(self, command: list[str]) -> list[str]:
+        """Put the command in bubblewrap where that is another interpreter's and strict containment is wanted."""
         assert self._scratch is not None
-        if self.options.python is None or (self.options.sandbox or self._default) != "strict":
+        if self.options.python is None or self.options.sandbox not in ("", "strict"):
             return command
         readable = [*self.places.readable, *self.places.checkouts]
-        wrapped = bubblewrap.wrapped(command, readable, self.places.hidden, [self._scratch], self._devices)
+        wrapped = bubblewrap.wrap(command, readable, self.places.hidden, [self._scratch], self._devices)
         self._in_bubblewrap = wrapped != command
         if not self._in_bubblewrap:
             return command
@@ -170,59 +167,37 @@ class Zygote:
         return [] if self.options.device == "cpu" else bubblewrap.gpus()
 
     @property
-    def _default(self) -> str:
-        """The level to begin with; on a GPU strict was not tried yet, and is had only where it is asked for."""
-        return "strict" if self.options.device == "cpu" else "basic"
-
-    @property
     def sandbox(self) -> str:
-        """The level of containment in force: what was asked for, or the strictest to be had.
-
-        :raises WorkerError: as :meth:`hello`.
-        """
-        if self.options.sandbox:
-            return self.options.sandbox
-        return "basic" if self._default != "strict" or self.hello()["uncontained"] else "strict"
+        """Give the level of containment in force: the option's, or the strictest that there is."""
+        return self.options.sandbox or ("basic" if self.hello()["uncontained"] else "strict")
 
     def hello(self) -> Mapping[str, Any]:
-        """Versions of the interpreter, torch, numpy and the preloaded packages; ``uncontained``: why processes cannot
-        be contained strictly, or None.
-
-        :raises WorkerError: where the zygote did not come up; ends with what it printed.
-        """
-        self.start()
-        with self._lock:
-            return self._greet()
+        """Give versions of the interpreter, torch, numpy and the packages; ``uncontained``: why strict is impossible,
+        or None."""
+        return self.require(())
 
     def require(self, packages: Sequence[str]) -> Mapping[str, Any]:
-        """As :meth:`hello`, after these packages were imported too where they are installed."""
+        """Do as :meth:`hello`, after these packages were imported too where they are installed."""
         self.start()
         with self._lock:
-            hello = self._greet()
-            missing = [name for name in packages if name not in hello["packages"]]
-            if missing:
-                try:
-                    self._command({"op": "preload", "modules": missing})
-                    hello["packages"] = {**hello["packages"], **answers.of_preload(self._answer())}
-                    self._preload += missing
-                except (EOFError, OSError, protocol.ProtocolError):
-                    raise WorkerError(self._bury()) from None
-            return hello
+            return self._greet(packages)
 
-    def _greet(self) -> dict[str, Any]:
-        if self._hello is None:
-            try:
-                hello = answers.of_greeting(self._answer())
-                self._command({"op": "preload", "modules": self._preload})
-                hello["packages"] = answers.of_preload(self._answer())
-            except (EOFError, OSError, protocol.ProtocolError):
-                raise WorkerError(self._bury()) from None
-            self._hello = hello
-        return self._hello
+    def _greet(self, packages: Sequence[str] = ()) -> dict[str, Any]:
+        preload = dict.fromkeys([*self._preload, *packages])
+        try:
+            hello = self._hello or {**answers.of_greeting(self._answer()), "packages": {}}
+            missing = [name for name in preload if name not in hello["packages"]]
+            if missing:
+                versions = answers.of_preload(self._ask({"op": "preload", "modules": missing}))
+                hello["packages"] = {**hello["packages"], **versions}
+        except (EOFError, OSError, protocol.ProtocolError):
+            raise WorkerError(self._bury()) from None
+        self._hello, self._preload = hello, list(preload)
+        return hello
 
     def _bury(self) -> str:
-        """Why there is no answer. One that was killed makes room for another, which the next question starts; one that
-        ended by itself would do so again."""
+        """Say why there is no answer. The next question starts another zygote where this one was killed; one that ended
+        by itself would do so again."""
         killed = self._killed_by()
         words = self._last_words(killed)
         if killed:
@@ -235,11 +210,12 @@ class Zygote:
             raise WorkerError("the worker has been stopped")
         return self._channel
 
-    def _command(self, message: Mapping[str, Any], fd: int | None = None) -> None:
+    def _ask(self, message: Mapping[str, Any], *fds: int) -> Any:
         # A descriptor can only ride on ordinary bytes, so each command is led by one.
         self._open.settimeout(_PATIENCE)
-        socket.send_fds(self._open, [b"!"], [] if fd is None else [fd])
+        socket.send_fds(self._open, [b"!"], fds)
         protocol.send(self._open, message)
+        return self._answer()
 
     def _answer(self) -> Any:
         return protocol.receive(self._open, time.monotonic() + _PATIENCE)
@@ -263,7 +239,7 @@ class Zygote:
         return f"the worker ({python}) {what}: {lines[-1] if lines else 'it printed nothing'}"
 
     def _killed_by(self) -> str:
-        """The signal that ended the zygote; empty where none did."""
+        """Name the signal that ended the zygote; empty where none did."""
         if self._process is None or self._stopped:
             return ""
         try:
@@ -315,24 +291,22 @@ class Zygote:
         )
 
     def compile(self, checkout: Checkout, made_with: Iterable[str], files: Sequence[str]) -> int | None:
-        """Have the byte code of a checkout's files put beside it, by a process that runs none of it.
+        """Put byte code beside a checkout by a process that runs none of it; nobody needs to wait for it.
 
         :param made_with: the checkout's own names of its files.
         :param files: as the process says that imports them: what is none of those names is left out.
-        :return: the process, which nobody needs to wait for; None where there is nothing to do.
         """
         # Under no other level than strict: there the process that imports has written it already.
         if not files or self.sandbox != "strict" or self._in_bubblewrap:
             return None
-        said, tree = set(files), str(checkout.path)
-        names = [name for name in made_with if name.endswith(".py") and f"{tree}/{name}" in said]
+        paths, tree = set(files), str(checkout.path)
+        names = [name for name in made_with if name.endswith(".py") and f"{tree}/{name}" in paths]
         if names:
             with self._lock, contextlib.suppress(EOFError, OSError, protocol.ProtocolError):
                 with _room():
                     scratch = tempfile.mkdtemp(prefix="compile-", dir=self._scratch)
                 message = {"tree": tree, "names": names, "folder": _byte_code_of(checkout), "scratch": scratch}
-                self._command({"op": "compile", **message, "contain": self._contained([tree])})
-                return int(self._answer()["pid"])
+                return int(self._ask({"op": "compile", **message, "contain": self._contained([tree])})["pid"])
         return None
 
     def oracle(self) -> TargetProcess:
@@ -371,11 +345,10 @@ class Zygote:
                 scratch = tempfile.mkdtemp(prefix="target-", dir=self._scratch)
             _give(scratch, bubblewrap.user() if self._in_bubblewrap else None)
             own = {"scratch": scratch, "memory": memory, "limited": limited, "patience": self.options.timeout}
-            self._command({"op": "spawn", "spec": {**spec, **own}}, theirs.fileno())
-            born = self._answer()
-            if "refused" in born:
+            birth = self._ask({"op": "spawn", "spec": {**spec, **own}}, theirs.fileno())
+            if "refused" in birth:
                 raise WorkerError(
-                    f"strict containment is not available here: {born['refused']}; `sentinel doctor` says more, "
+                    f"strict containment is not available here: {birth['refused']}; `sentinel doctor` says more, "
                     "--sentinel-sandbox=basic does without"
                 )
             theirs.close()
@@ -418,7 +391,7 @@ class Zygote:
             self._log.close()
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
-            os.close(self._kept)
+            os.close(self._folder_lock)
         self._channel = self._process = self._hello = self._log = self._scratch = None
 
 
@@ -430,13 +403,12 @@ def _give(folder: str, user: int | None) -> None:
 _PREFIX = "sentinel-worker-"
 
 
-def _kept_folder() -> tuple[str, int]:
-    """A new temporary folder, and the descriptor that keeps it; those that nobody keeps any more are removed: whoever
-    made one may have been killed at any moment."""
+def _locked_folder() -> tuple[str, int]:
+    """Make a temporary folder and a descriptor that keeps it, and remove those of processes that were killed."""
     owners = (os.geteuid(), *(USERS if os.geteuid() == 0 else ()))
     for left in glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), f"{_PREFIX}*")):
         with contextlib.suppress(OSError):  # it is kept, or somebody else's
-            handle = _kept(left, fcntl.LOCK_EX)
+            handle = _lock_folder(left, fcntl.LOCK_EX)
             try:
                 if os.fstat(handle).st_uid in owners:
                     shutil.rmtree(left, ignore_errors=True)
@@ -445,14 +417,11 @@ def _kept_folder() -> tuple[str, int]:
     while True:
         folder = tempfile.mkdtemp(prefix=_PREFIX)
         with contextlib.suppress(BlockingIOError, FileNotFoundError):  # another process took it for one that was left
-            return folder, _kept(folder, fcntl.LOCK_SH)
+            return folder, _lock_folder(folder, fcntl.LOCK_SH)
 
 
-def _kept(folder: str, how: int) -> int:
-    """A descriptor of a folder, locked.
-
-    :raises OSError: where another process has locked it, or it is no folder.
-    """
+def _lock_folder(folder: str, how: int) -> int:
+    """Lock a folder and give its descriptor; OSError where another process has it, or it is no folder."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, how | fcntl.LOCK_NB)
@@ -474,115 +443,13 @@ def _room() -> Iterator[None]:
         ) from error
 
 
-class TargetProcess:
-    """The controller's handle on a target process (or an oracle process). One request at a time: threads queue."""
+class _Handle:
+    """The controller's end of a process; a pid of None is of one that ended before it could say a word."""
 
     def __init__(self, channel: socket.socket, pid: int | None, options: Options) -> None:
-        """:param pid: None for a process that ended before it could say a word."""
-        self._lock = threading.Lock()
         self._channel = channel
         self._leader = None if pid is None else Leader(pid)
         self._options = options
-        self.dead: Failed | None = None
-        if pid is None:
-            self._bury("crash", "the target process ended as it was forked")
-
-    def load(self, paths: Sequence[str], adapter: str, contract_file: str, contract: str) -> list[str]:
-        """Import the modules of these dotted paths, the adapter and the contract, so that later probes find them.
-
-        :return: the files of the checkout that had no byte code.
-        """
-        message = {
-            "op": "import",
-            "modules": list(paths),
-            "adapter": adapter,
-            "contract_file": contract_file,
-            "contract": contract,
-        }
-        told = self._ask(message, self._options.timeout, "while its modules were imported", answers.of_import)
-        return [] if isinstance(told, Failed) else list(told)
-
-    def probe(self, request: Mapping[str, Any]) -> Measured | Failed:
-        """Run one probe."""
-        timeout = float(request.get("timeout") or self._options.timeout)
-        message = {**request, "op": request.get("op", "probe"), "timeout": timeout, "device": self._options.device}
-        return self._ask(message, timeout, "while a probe ran", partial(answers.of_probe, variants=request["variants"]))
-
-    def probes(self, requests: Sequence[Mapping[str, Any]], timeout: float) -> Sequence[Measured | Failed]:
-        """Run several probes in one process; no answers where it ended, or took longer than ``timeout`` seconds."""
-        message = {"op": "probes", "questions": list(requests), "timeout": timeout, "device": self._options.device}
-        parse = partial(answers.of_probes, requests=requests)
-        told = self._ask(message, timeout, "while probes ran", parse)
-        return () if isinstance(told, Failed) else told
-
-    def compiled(self, source: bytes | str, timeout: float) -> Compiled | Failed:
-        """Say what a source defines: of these bytes, or of a file as this process sees it. Nothing of it is run."""
-        message = {"op": "compile", "source": source, "timeout": timeout}
-        return self._ask(message, timeout, "while a source was compiled", answers.of_source)
-
-    def bare(self) -> None:
-        """Fork, run one backward pass and exit: what a probe costs at the least (for benchmarks)."""
-        timeout = self._options.timeout
-        self._ask({"op": "bare", "timeout": timeout}, timeout, "while it forked", lambda answer: None)
-
-    def session(self) -> Session:
-        """Fork a session: many calls, one process.
-
-        :raises WorkerError: where the target process is gone.
-        """
-        if self.dead is not None:
-            raise WorkerError(self.dead.reason)
-        ours, theirs = socket.socketpair()
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # before anything can be sent: see _first_sender
-        timeout, when = self._options.timeout + _GRACE, "while a session was forked"
-        try:
-            with self._lock:
-                self._channel.settimeout(timeout)
-                deadline = time.monotonic() + timeout
-                protocol.send(self._channel, {"op": "session"})
-                socket.send_fds(self._channel, [b"!"], [theirs.fileno()])
-                protocol.receive(self._channel, deadline)
-            theirs.close()  # or nobody would see that the session ended before it said a word
-            return Session(ours, _first_sender(ours, self._options.timeout), self._options)
-        except TimeoutError:
-            failed = self._bury("timeout", f"the target process did not answer within {timeout:g} s {when}")
-        except (EOFError, OSError) as error:
-            failed = self._bury("crash", f"the target process ended {when}: {error or type(error).__name__}")
-        except protocol.ProtocolError as error:
-            failed = self._bury("crash", f"the target process sent something that is no answer {when}: {error}")
-        finally:
-            theirs.close()
-        ours.close()
-        raise WorkerError(failed.reason)
-
-    def _ask(
-        self, message: Mapping[str, Any], timeout: float, when: str, parsed: Callable[[Any], _Answer]
-    ) -> _Answer | Failed:
-        """Ask, and have what comes parsed; all of it has to be here before the time is over."""
-        if self.dead is not None:
-            return self.dead
-        nonce = secrets.token_hex(16)
-        try:
-            with self._lock:
-                began = time.monotonic()
-                self._channel.settimeout(timeout + _GRACE)
-                protocol.send(self._channel, {**message, "nonce": nonce})
-                answer = _own(protocol.receive(self._channel, began + timeout + _GRACE), nonce)
-            told = parsed(answer)
-            if isinstance(told, Failed) and told.kind == "timeout" and time.monotonic() < began + timeout:
-                raise protocol.ProtocolError("a time that is over before it is")
-        except TimeoutError:
-            return self._bury("timeout", f"the target process did not answer within {timeout:g} s {when}")
-        except (EOFError, OSError):
-            return self._bury("crash", f"the target process ended {when}")
-        except protocol.ProtocolError as error:
-            return self._bury("crash", f"the target process sent something that is no answer {when}: {error}")
-        return told
-
-    def _bury(self, kind: WorkerKind, reason: str) -> Failed:
-        self.dead = Failed(kind, reason)
-        self.close()
-        return self.dead
 
     def close(self) -> None:
         """End the process; it takes its probes along."""
@@ -595,15 +462,102 @@ class TargetProcess:
         self._channel.close()
 
 
-class Session:
-    """The controller's handle on a session. Send, then receive; between the two the controller is free."""
+class TargetProcess(_Handle):
+    """A target process, or an oracle process. One request at a time: threads queue."""
 
-    def __init__(self, channel: socket.socket, pid: int, options: Options) -> None:
-        self._channel = channel
-        self._leader = Leader(pid)
-        self._options = options
-        self._nonce, self._calls = "", list[str]()
-        self.dead = ""
+    def __init__(self, channel: socket.socket, pid: int | None, options: Options) -> None:
+        super().__init__(channel, pid, options)
+        self._lock = threading.Lock()
+        self.dead: Failed | None = None
+        if pid is None:
+            self._bury("crash", "the target process ended as it was forked")
+
+    def load(self, paths: Sequence[str], adapter: str, contract_file: str, contract: str) -> list[str]:
+        """Import these modules, the adapter and the contract; give the files of the checkout that had no byte code."""
+        what = {"modules": list(paths), "adapter": adapter, "contract_file": contract_file, "contract": contract}
+        when = "while its modules were imported"
+        sources = self._ask({**what, "op": "import"}, self._options.timeout, when, answers.of_import)
+        return [] if isinstance(sources, Failed) else list(sources)
+
+    def probe(self, request: Mapping[str, Any]) -> Measured | Failed:
+        """Run one probe."""
+        timeout = float(request.get("timeout") or self._options.timeout)
+        message = {**request, "op": request.get("op", "probe"), "timeout": timeout, "device": self._options.device}
+        return self._ask(message, timeout, "while a probe ran", partial(answers.of_probe, variants=request["variants"]))
+
+    def probes(self, requests: Sequence[Mapping[str, Any]], timeout: float) -> Sequence[Measured | Failed]:
+        """Run several probes in one process; no answers where it ended, or took longer than ``timeout`` seconds."""
+        message = {"op": "probes", "questions": list(requests), "timeout": timeout, "device": self._options.device}
+        parse = partial(answers.of_probes, requests=requests)
+        results = self._ask(message, timeout, "while probes ran", parse)
+        return () if isinstance(results, Failed) else results
+
+    def compiled(self, source: bytes | str, timeout: float) -> Compiled | Failed:
+        """Say what a source defines: of these bytes, or of a file as this process sees it. Nothing of it is run."""
+        message = {"op": "compile", "source": source, "timeout": timeout}
+        return self._ask(message, timeout, "while a source was compiled", answers.of_source)
+
+    def bare(self) -> None:
+        """Fork, run one backward pass and exit: what a probe costs at the least (for benchmarks)."""
+        timeout = self._options.timeout
+        self._ask({"op": "bare", "timeout": timeout}, timeout, "while it forked", lambda answer: None)
+
+    def session(self) -> Session:
+        """Fork a session: many calls, one process."""
+        if self.dead is not None:
+            raise WorkerError(self.dead.reason)
+        ours, theirs = socket.socketpair()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # before anything can be sent: see _first_sender
+
+        def forked(_: Any) -> Session:
+            theirs.close()  # or nobody would see that the session ended before it said a word
+            return Session(ours, _first_sender(ours, self._options.timeout), self._options)
+
+        with theirs:
+            when = "while a session was forked"
+            session = self._ask({"op": "session"}, self._options.timeout, when, forked, theirs.fileno())
+        if isinstance(session, Failed):
+            ours.close()
+            raise WorkerError(session.reason)
+        return session
+
+    def _ask(
+        self, message: Mapping[str, Any], timeout: float, when: str, parsed: Callable[[Any], _Answer], fd: int = -1
+    ) -> _Answer | Failed:
+        """Ask, with a descriptor where there is one, and parse the answer, all of which must come in time."""
+        if self.dead is not None:
+            return self.dead
+        nonce = secrets.token_hex(16)
+        try:
+            with self._lock:
+                began = time.monotonic()
+                self._channel.settimeout(timeout + _GRACE)
+                protocol.send(self._channel, {**message, "nonce": nonce})
+                if fd >= 0:
+                    socket.send_fds(self._channel, [b"!"], [fd])
+                answer = _own(protocol.receive(self._channel, began + timeout + _GRACE), nonce)
+            result = parsed(answer)
+            if isinstance(result, Failed) and result.kind == "timeout" and time.monotonic() < began + timeout:
+                raise protocol.ProtocolError("a time that is over before it is")
+        except TimeoutError:
+            return self._bury("timeout", f"the target process did not answer within {timeout:g} s {when}")
+        except (EOFError, OSError):
+            return self._bury("crash", f"the target process ended {when}")
+        except protocol.ProtocolError as error:
+            return self._bury("crash", f"the target process sent something that is no answer {when}: {error}")
+        return result
+
+    def _bury(self, kind: WorkerKind, reason: str) -> Failed:
+        self.dead = Failed(kind, reason)
+        self.close()
+        return self.dead
+
+
+class Session(_Handle):
+    """A session. Send, then receive; between the two the controller is free."""
+
+    dead = _nonce = ""
+    _calls: Sequence[str] = ()
 
     def send(self, request: Mapping[str, Any]) -> None:
         """Begin a call; :meth:`receive` has its answer."""
@@ -616,8 +570,8 @@ class Session:
         except OSError:
             self._bury("the session ended")
 
-    def receive(self) -> Sat | Failed:
-        """The answer to what was sent, or a failure; after one of the session's own it is dead."""
+    def receive(self) -> Replies | Failed:
+        """Receive the answer to what was sent, or a failure; after one of the session's own it is dead."""
         if not self.dead:
             try:
                 answer = protocol.receive(self._channel, time.monotonic() + self._options.timeout)
@@ -634,27 +588,17 @@ class Session:
         self.dead = reason
         self.close()
 
-    def close(self) -> None:
-        """End the session."""
-        if self._channel.fileno() < 0:
-            return
-        self._leader.kill()
-        self._channel.close()
-
 
 def _own(answer: Any, nonce: str) -> Any:
-    """An answer to the question of this nonce, without it."""
+    """Take the nonce off an answer, which must be that of the question."""
     if not isinstance(answer, dict) or answer.pop("nonce", None) != nonce:
         raise protocol.ProtocolError("it does not know the question")
     return answer
 
 
 def _first_sender(channel: socket.socket, timeout: float) -> int:
-    """Who has sent the first byte, as the kernel says it: the process id in this namespace. What the target process
-    says of itself is worth nothing, for this is what gets killed.
-
-    :raises EOFError: where nothing comes.
-    """
+    """Give the process id of the first byte's sender, as the kernel says it in this namespace. What the target process
+    says of itself is worth nothing, for this is what gets killed."""
     channel.settimeout(timeout)
     first, notes, _, _ = channel.recvmsg(1, socket.CMSG_SPACE(_CREDENTIALS.size))
     channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
@@ -676,5 +620,5 @@ def _byte_code_of(checkout: Checkout) -> str:
 
 def flags() -> dict[str, str]:
     """Give the worker's flags; ``SENTINEL_TORCHDYNAMO_DISABLE=0`` turns that one off, and the evidence records it."""
-    chosen = os.environ.get("SENTINEL_TORCHDYNAMO_DISABLE")
-    return {**FLAGS, "TORCHDYNAMO_DISABLE": chosen} if chosen else dict(FLAGS)
+    dynamo = os.environ.get("SENTINEL_TORCHDYNAMO_DISABLE")
+    return {**FLAGS, "TORCHDYNAMO_DISABLE": dynamo} if dynamo else dict(FLAGS)

@@ -48,21 +48,17 @@ def described(source: bytes | str) -> dict[str, Any]:
         code = compile(content, "", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         return {"codes": [], "names": [], "error": type(error).__name__}
-    told = [[each.co_firstlineno, each.co_name, digest(each), last_line(each)] for each in within(code)]
-    return {"codes": told, "names": sorted(set(_names(tree.body, ""))), "error": ""}
+    rows = [[each.co_firstlineno, each.co_name, digest(each), last_line(each)] for each in within(code)]
+    return {"codes": rows, "names": sorted(set(_names(tree.body, ""))), "error": ""}
 
 
 def _names(body: list[Any], owner: str) -> Iterator[str]:
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield f"{owner}{node.name}"
-            told = node.args
-            for parameter in (
-                *told.posonlyargs,
-                *told.args,
-                *told.kwonlyargs,
-                *filter(None, (told.vararg, told.kwarg)),
-            ):
+            arguments = node.args
+            plain = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+            for parameter in (*plain, *filter(None, (arguments.vararg, arguments.kwarg))):
                 yield f"{owner}{node.name}({parameter.arg})"
         elif isinstance(node, ast.ClassDef):
             yield f"{owner}{node.name}"
@@ -82,8 +78,8 @@ def _names(body: list[Any], owner: str) -> Iterator[str]:
 
 
 def digest(code: CodeType) -> str:
-    """``sha256:<hex>`` of its instructions, constants and names; where its file lies does not count."""
-    return f"sha256:{hashlib.sha256(repr(_described(code)).encode()).hexdigest()}"
+    """Digest instructions, constants and names; where the file lies does not count."""
+    return f"sha256:{hashlib.sha256(repr(_description(code)).encode()).hexdigest()}"
 
 
 def within(code: CodeType) -> Iterator[CodeType]:
@@ -95,7 +91,8 @@ def within(code: CodeType) -> Iterator[CodeType]:
 
 
 def last_line(code: CodeType) -> int:
-    """The last line of the source that it comes from; before Python 3.11, the first line of its last expression."""
+    """Find the last line of the source that it comes from; before Python 3.11, the first line of its last
+    expression."""
     lines = [code.co_firstlineno]
     for each in within(code):
         if sys.version_info >= (3, 11):
@@ -105,10 +102,10 @@ def last_line(code: CodeType) -> int:
     return max(lines)
 
 
-def _described(value: Any) -> Any:
+def _description(value: Any) -> Any:
     if isinstance(value, CodeType):
         parts = [getattr(value, name, None) for name in _PARTS]
-        return (value.co_code, parts, [_described(constant) for constant in value.co_consts])
+        return (value.co_code, parts, [_description(constant) for constant in value.co_consts])
     if isinstance(value, frozenset):  # in an order that differs from process to process
         return ("frozenset", sorted(map(repr, value)))
     return repr(value)

@@ -22,12 +22,11 @@ REFUSED = 125
 
 
 def contained_command(command: Sequence[str], folder: Path, *readable: Path, memory: int) -> list[str]:
-    """The command that runs another one strictly contained: with the standard streams, and with the environment but for
+    """Give the command that runs another one strictly contained, with the standard streams and the environment but for
     ``HOME`` and ``TMPDIR``.
 
     :param command: beginning with the path of a Python interpreter.
-    :param folder: a folder of the caller's, which it may read; its working folder is one in memory, at ``scratch``
-        below it.
+    :param folder: a folder of the caller's, which it may read; it works in memory, at ``scratch`` below it.
     :param readable: what else it may read beside that interpreter.
     :param memory: bytes of address space of each of its processes, 0 for no limit.
     """
@@ -42,14 +41,11 @@ def contained_command(command: Sequence[str], folder: Path, *readable: Path, mem
 
 
 def run(settings: str, command: Sequence[str]) -> NoReturn:
-    """Become a command that sees what is named, and nothing else; the caller's process waits for it.
-
-    :param settings: as :func:`contained_command` writes them.
-    """
-    wanted = json.loads(settings)
-    memory = wanted.pop("memory")
+    """Become a command that sees what :func:`contained_command` names, and nothing else; the caller waits for it."""
+    arguments = json.loads(settings)
+    memory = arguments.pop("memory")
     try:
-        containment.contain(**wanted, hidden=[], ready=lambda pid: None, wait=True)
+        containment.contain(**arguments, hidden=[], ready=lambda pid: None, wait=True)
         processes.die_with_parent()
         limits.limit(memory, True, _PATIENCE)
         os.execv(command[0], list(command))

@@ -49,13 +49,10 @@ class ContainmentError(Exception):
 
 
 def fork() -> tuple[int, bool]:
-    """Fork; where that can be had, as the first process of a PID namespace.
+    """Fork; as root, as the first process of a PID namespace: the pid, and whether it is that.
 
-    :func:`contain` need not fork again then, and each fork of a loaded worker costs milliseconds.
-
-    It can be had by root. Anybody else has to enter a user namespace before, and no process can leave one again.
-
-    :returns: as ``os.fork``; and whether the child is the first of its namespace.
+    :func:`contain` need not fork again then, and each fork of a loaded worker costs milliseconds. Anybody but root has
+    to enter a user namespace before, and no process can leave one again.
     """
     _interpreter()  # looked up once, for all that are forked
     if os.geteuid() != 0 or sys.platform != "linux":
@@ -141,25 +138,25 @@ def reason_against() -> str | None:
             finally:
                 os._exit(0)
         os.close(write)
-        said = b""
+        message = b""
         while part := os.read(read, 400):
-            said += part
+            message += part
         os.close(read)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, 0)
-    return said.decode(errors="replace") or None
+    return message.decode(errors="replace") or None
 
 
 def _place_of(package: str) -> str | None:
-    found = importlib.util.find_spec(package)
-    return found.origin if found is not None else None
+    spec = importlib.util.find_spec(package)
+    return spec.origin if spec is not None else None
 
 
 def _settle_in(scratch: str) -> None:
     """Let libraries look for their places in the scratch folder, those too that have noted the zygote's own."""
     before = os.environ.get("TMPDIR", "")
-    noted = {name: scratch for name, value in os.environ.items() if before and value.startswith(f"{before}/")}
-    os.environ.update(**noted, HOME=scratch, TMPDIR=scratch, USER="sentinel", LOGNAME="sentinel")
+    inner = {name: scratch for name, value in os.environ.items() if before and value.startswith(f"{before}/")}
+    os.environ.update(**inner, HOME=scratch, TMPDIR=scratch, USER="sentinel", LOGNAME="sentinel")
     tempfile.tempdir = None
     os.chdir(scratch)
 
@@ -190,12 +187,12 @@ def _unshare(user: int, numbers: int) -> None:
 
 
 def may_be_others() -> bool:
-    """Whether this process can become each of :data:`~sentinel.worker.limits.USERS`: as root, but for one that is root
-    in a user namespace with hardly anybody else in it."""
+    """Whether this process can become each of ``USERS``: as root, unless in a user namespace with hardly anybody in
+    it."""
     if os.geteuid() != 0:
         return False
-    known = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
-    return any(first <= USERS.start and USERS.stop <= first + count for first, _, count in known)
+    ranges = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    return any(first <= USERS.start and USERS.stop <= first + count for first, _, count in ranges)
 
 
 def _map_to_itself(user: int, group: int) -> None:
@@ -210,7 +207,7 @@ def _map_to_itself(user: int, group: int) -> None:
 
 @cache
 def _interpreter() -> Sequence[str]:
-    """What this interpreter may still want to read: its own folders, and those of packages that lie elsewhere."""
+    """List what this interpreter may still read: its own folders, and those of packages that lie elsewhere."""
     places = [sys.prefix, sys.base_prefix, sys.exec_prefix, *filter(None, sysconfig.get_paths().values())]
     # What .pth files add, but not a working tree of Sentinel's own: recipes and evidence lie in it.
     places += [entry for entry in sys.path if entry and not holds_sentinel(entry)]
@@ -224,7 +221,7 @@ def holds_sentinel(folder: str) -> bool:
 
 
 def _build_root(visible: Iterable[str], hidden: Sequence[str], scratch: str, user: int, devices: Iterable[str]) -> None:
-    """A tmpfs with bind mounts in it, made this process's root; the old one is let go."""
+    """Make a tmpfs with bind mounts in it this process's root; let the old one go."""
     os.umask(0o022)  # whatever the user's is: another user has to find the way
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
     _mount("tmpfs", scratch, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755,size=64m")
@@ -262,9 +259,9 @@ _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 
 def outermost(places: Iterable[str]) -> list[str]:
     """Give each place once, without those that lie within another; links and what they lead to are two places."""
-    wanted = {spelling for place in places for spelling in (os.path.abspath(place), os.path.realpath(place))}
+    spellings = {spelling for place in places for spelling in (os.path.abspath(place), os.path.realpath(place))}
     return sorted(
-        place for place in wanted if not any(place != other and place.startswith(f"{other}/") for other in wanted)
+        place for place in spellings if not any(place != other and place.startswith(f"{other}/") for other in spellings)
     )
 
 
@@ -280,21 +277,21 @@ def _bind(place: str, root: str, flags: int = _MS_RDONLY | _MS_NOSUID | _MS_NODE
         Path(here).touch()
     try:
         _mount(real, target, None, _MS_BIND)
-        mounted = [target]
+        mounts = [target]
     except ContainmentError:
         # Who is in a user namespace may not see what lies under another mount; those below come along then.
         _mount(real, target, None, _MS_BIND | _MS_REC)
-        mounted = [target, *_mounts_below(target)]
-    for place in mounted:
+        mounts = [target, *_mounts_below(target)]
+    for place in mounts:
         # The kernel lets nobody take away what the mount below was restricted by.
-        inherited = os.statvfs(place).f_flag & (_MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
-        _mount(None, place, None, _MS_BIND | _MS_REMOUNT | flags | inherited)
+        more = os.statvfs(place).f_flag & (_MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+        _mount(None, place, None, _MS_BIND | _MS_REMOUNT | flags | more)
 
 
 def _mounts_below(folder: str) -> list[str]:
     lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
     # Blanks and the like are written as octal numbers there.
-    places = [re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), line.split()[4]) for line in lines]
+    places = [re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), line.split()[4]) for line in lines]
     return [place for place in places if place.startswith(f"{folder}/")]
 
 

@@ -12,10 +12,7 @@ class DriftError(Exception):
 
 
 class UnknownInputError(DriftError):
-    """The boundary has no parameter for an input that the scenario gives.
-
-    :ivar input: its canonical name.
-    """
+    """The boundary has no parameter for ``input``, which the scenario gives."""
 
     def __init__(self, message: str, input: str) -> None:
         super().__init__(message)
@@ -23,10 +20,7 @@ class UnknownInputError(DriftError):
 
 
 class StandInMissingError(AttributeError):
-    """The target reads an attribute that a stand-in does not have.
-
-    An ``AttributeError``, so that the target's own ``getattr(x, name, default)`` and ``hasattr`` work on stand-ins.
-    """
+    """The target reads what a stand-in lacks. An AttributeError, so that its own ``getattr`` with a default works."""
 
 
 #: What the target's own configuration says of an attribute that a stand-in with these others lacks; empty where it says
@@ -35,10 +29,7 @@ Declared = Callable[[Mapping[str, Any], str], Sequence[Any]]
 
 
 class StandInNamespace(SimpleNamespace):
-    """A stand-in object: a namespace that says by name what was missing.
-
-    In the place of a configuration it has the target's own defaults, too: see :func:`answered_by`.
-    """
+    """Names what it lacks; in the place of a configuration it has the target's own defaults: :func:`answered_by`."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):

@@ -61,38 +61,30 @@ def policy_loss(
     one = {"algorithm": algorithm} if isinstance(algorithm, str) else {}
     several: dict[str, tuple[Any, ...]] = {} if isinstance(algorithm, str) else {"algorithm": tuple(algorithm)}
     without = {} if weights else {"importance_weights": None}
-    kept = {**POLICY_LOSS.lacking(*knobs), **(aggregated(mode) if mode else {}), **without, **one, **(fixed or {})}
+    constants = {**POLICY_LOSS.lacking(*knobs), **(aggregated(mode) if mode else {}), **without, **one, **(fixed or {})}
     choices = {**several, **(accepts or {})}
-    return Binding(path, "policy_loss", call=call, fixed=kept, accepts=choices, dialects=dialects, **more)
+    return Binding(path, "policy_loss", call=call, fixed=constants, accepts=choices, dialects=dialects, **more)
 
 
 def group_advantage(
     path: str, call: BoundaryCall | None, estimator: str, knobs: Sequence[str], *dialects: Dialect, **more: Any
 ) -> Binding:
-    """Bind an estimator that compares the responses to one prompt.
-
-    :param knobs: what it can be told; it lacks the others.
-    """
+    """Bind an estimator that compares the responses to one prompt; it lacks the knobs that are not named."""
     fixed = {"estimator": estimator, **GROUP_ADVANTAGE.lacking(*knobs), **more.pop("fixed", {})}
     outputs = ("advantages", "returns")
     return Binding(path, "group_advantage", outputs=outputs, call=call, fixed=fixed, dialects=dialects, **more)
 
 
 def normalised_rewards(path: str, call: BoundaryCall, *knobs: str, **more: Any) -> Binding:
-    """Bind what makes rewards relative to those of their group.
-
-    :param knobs: what it can be told; it lacks the others.
-    """
+    """Bind what makes rewards relative to those of their group; it lacks the knobs that are not named."""
     fixed = {"mean_level": "group", **more.pop("fixed", {})}
-    kept = {**REWARD_NORMALISATION.lacking(*knobs), **fixed}
-    return Binding(path, "reward_normalisation", call=call, fixed=kept, **more)
+    constants = {**REWARD_NORMALISATION.lacking(*knobs), **fixed}
+    return Binding(path, "reward_normalisation", call=call, fixed=constants, **more)
 
 
 def masked_statistic(path: str, statistic: str, *knobs: str, **more: Any) -> Binding:
-    """Bind a statistic of the tokens that count, whose axis is a number of torch's.
-
-    :param knobs: what it can be told; it lacks the others.
-    """
+    """Bind a statistic of the tokens that count, whose axis is torch's number; it lacks the knobs that are not
+    named."""
     fixed = {"statistic": statistic, **MASKED_STATISTICS.lacking(*knobs), **more.pop("fixed", {})}
     call = partial(passed, says={"axis": AXIS})
     return Binding(path, "masked_statistics", outputs=("result",), call=call, fixed=fixed, **more)
@@ -148,9 +140,9 @@ def rule_reward(
 
     :param knows: the ways to write an answer that it knows: of :data:`NORMALISERS`, or of the contract's ``NOTATIONS``.
     """
-    said: dict[str, tuple[Any, ...]] = {"wording": wordings} if wordings else {}
-    said["notation"] = (*_AS_IS, *NORMALISERS.get(knows, knows).split())
-    return Binding(path, "rule_reward", call=call, accepts={**said, **(accepts or {})}, **more)
+    choices: dict[str, tuple[Any, ...]] = {"wording": wordings} if wordings else {}
+    choices["notation"] = (*_AS_IS, *NORMALISERS.get(knows, knows).split())
+    return Binding(path, "rule_reward", call=call, accepts={**choices, **(accepts or {})}, **more)
 
 
 def sampling_request(
@@ -203,17 +195,14 @@ def rollout(
     :param role: what speaks between two answers.
     """
     plain = {item.name: item.default for item in ROLLOUT.inputs if item.default is not REQUIRED and item.name != "end"}
-    kept = {**plain, "options": None, "turns": 1, "after_an_answer": (role,), **(fixed or {})}
+    constants = {**plain, "options": None, "turns": 1, "after_an_answer": (role,), **(fixed or {})}
     free = ("options", "heard", "system", *takes.split())
-    kept = {name: value for name, value in kept.items() if name not in free or name in (fixed or {})}
-    return Binding(path, "rollout", call=call, stand_ins=(_ENGINE, WORDS, *stand_ins), fixed=kept, **more)
+    constants = {name: value for name, value in constants.items() if name not in free or name in (fixed or {})}
+    return Binding(path, "rollout", call=call, stand_ins=(_ENGINE, WORDS, *stand_ins), fixed=constants, **more)
 
 
 def balanced_partition(path: str, *leading: str, **more: Any) -> Binding:
-    """Bind what deals sequences out, and knows neither their prompts nor minibatches.
-
-    :param leading: the inputs that it is passed by their places.
-    """
+    """Bind what deals sequences out and knows no minibatches; the ``leading`` inputs are passed by their places."""
     free = () if "equal_size" in more.get("fixed", {}) else ("equal_size",)
     call = more.pop("call", None) or partial(passed, leading=leading or ("lengths", "parts"), takes=free)
     fixed = {"grouped": False, "keep_minibatches": False, **more.pop("fixed", {})}
@@ -221,14 +210,12 @@ def balanced_partition(path: str, *leading: str, **more: Any) -> Binding:
 
 
 def microbatch_packing(path: str, call: BoundaryCall | None = None, **more: Any) -> Binding:
-    """Bind what packs sequences without padding into microbatches of at most so many tokens.
-
-    :param call: left out, it is passed the lengths and the most tokens.
-    """
+    """Bind what packs sequences into microbatches of so many tokens; without a ``call`` it takes lengths and that
+    number."""
     fields = {name: more.pop(name) for name in ("formerly", "imports", "requires", "stand_ins") if name in more}
-    made = call or partial(packed, **more)
+    packing = call or partial(packed, **more)
     accepts = {"attention_mask": ("full", "right")}
-    return Binding(path, "microbatch_packing", call=made, accepts=accepts, **fields)
+    return Binding(path, "microbatch_packing", call=packing, accepts=accepts, **fields)
 
 
 @dataclass(frozen=True)
@@ -261,11 +248,7 @@ class Container:
 
 
 def data_proto(protocol: str, **chunks: Any) -> tuple[Binding, ...]:
-    """Bind DataProto, which several frameworks have taken from each other.
-
-    :param protocol: its module.
-    :param chunks: further fields of the binding of ``chunk``.
-    """
+    """Bind DataProto of the module ``protocol``; ``chunks`` are further fields of the binding of ``chunk``."""
     data = f"{protocol}.DataProto"
     proto = Container(partial(container, data), common={"imports": (protocol,)})
     return (

@@ -12,7 +12,7 @@ import dis
 import importlib.util
 import linecache
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -65,9 +65,8 @@ class Ghost:
     """Stands for a missing module, or for anything that was reached through one.
 
     Reading an attribute only names something, so it always gives another ghost. Anything that would let a ghost decide
-    a
-    value (a call, a truth test, arithmetic, iteration) is inert while the target is imported and refused while a probe
-    runs. ``isinstance(x, ghost)`` is simply false: nothing is an instance of a class that is not there.
+    a value (a call, a truth test, arithmetic, iteration) is inert while the target is imported and refused while a
+    probe runs. ``isinstance(x, ghost)`` is false: nothing is an instance of a class that is not there.
     """
 
     def __init__(self, name: str) -> None:
@@ -88,7 +87,7 @@ class Ghost:
         return f"<ghost {self._ghost_name}>"
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
-        """``class X(ghost.Base)``: beside real bases the missing one adds nothing; alone it is inert."""
+        """Let ``class X(ghost.Base)`` be: beside real bases the missing one adds nothing; alone it is inert."""
         ghosts = [base for base in bases if isinstance(base, Ghost)]
         return (_inert_base(self._ghost_name),) if len(ghosts) == len(bases) and ghosts[0] is self else ()
 
@@ -110,34 +109,6 @@ class Ghost:
         if len(args) == 3 and isinstance(args[0], str) and isinstance(args[1], tuple) and isinstance(args[2], dict):
             return type(args[0], args[1], args[2])  # a metaclass
         return Ghost(f"{self._ghost_name}()")
-
-    def __bool__(self) -> bool:
-        _STATE.use(self._ghost_name)
-        return False
-
-    def __int__(self) -> int:
-        _STATE.use(self._ghost_name)
-        return 0
-
-    __index__ = __int__
-
-    def __float__(self) -> float:
-        _STATE.use(self._ghost_name)
-        return 0.0
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        _STATE.use(self._ghost_name)
-
-    def __delitem__(self, key: Any) -> None:
-        _STATE.use(self._ghost_name)
-
-    def __iter__(self) -> Iterator[Any]:
-        _STATE.use(self._ghost_name)
-        return iter(())
-
-    def __len__(self) -> int:
-        _STATE.use(self._ghost_name)
-        return 0
 
     def __enter__(self) -> Ghost:
         _STATE.use(self._ghost_name)
@@ -164,7 +135,8 @@ def _decorable(value: Any) -> bool:
 
 @cache
 def _inert_base(name: str) -> type:
-    """A base class that takes any arguments and does nothing, for import time; refused while a probe runs."""
+    """Make a base class that takes any arguments and does nothing while modules are imported; refused while a probe
+    runs."""
 
     def initialise(self: object, *_: Any, **__: Any) -> None:
         _STATE.use(name)
@@ -174,13 +146,11 @@ def _inert_base(name: str) -> type:
             raise AttributeError(attribute)
         return Ghost(f"{name}.{attribute}")
 
-    schema = classmethod(lambda *_: _any_schema())
-    takes_all = classmethod(lambda cls, **_: None)  # of ``class X(ghost.Base, table=True)``
     members = {
-        "__init_subclass__": takes_all,
+        "__init_subclass__": classmethod(lambda cls, **_: None),  # of ``class X(ghost.Base, table=True)``
         "__init__": initialise,
         "__getattr__": attribute,
-        "__get_pydantic_core_schema__": schema,
+        "__get_pydantic_core_schema__": classmethod(lambda *_: _any_schema()),
     }
     return type(name.rpartition(".")[2], (), members)
 
@@ -192,10 +162,10 @@ def _any_schema() -> Any:
     return core_schema.any_schema()
 
 
-def _operator(name: str) -> Callable[..., Ghost]:
-    def method(self: Ghost, *_: Any) -> Ghost:
+def _operator(name: str) -> Callable[..., Any]:
+    def method(self: Ghost, *_: Any) -> Any:
         _STATE.use(self._ghost_name)
-        return Ghost(f"{self._ghost_name}.{name}")
+        return _INERT[name]() if name in _INERT else Ghost(f"{self._ghost_name}.{name}")
 
     return method
 
@@ -211,25 +181,27 @@ class InertModules(MetaPathFinder, Loader):
     def __init__(self, names: Iterable[str]) -> None:
         self._names = tuple(names)
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, name: str, *_: Any) -> ModuleSpec | None:
         inert = any(f"{name}.".startswith(f"{one}.") for one in self._names)
         return ModuleSpec(name, self, is_package=True) if inert else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return _GhostModule(spec.name)
 
-    def exec_module(self, module: ModuleType) -> None:
-        """There is nothing in it."""
+    def exec_module(self, _: ModuleType) -> None: ...
 
 
+#: Special method -> what it gives while the target is imported.
+_INERT: dict[str, Callable[[], Any]] = {
+    "bool": bool, "int": int, "index": int, "float": float, "len": int, "iter": lambda: iter(()),
+    "setitem": lambda: None, "delitem": lambda: None,
+}  # fmt: skip
 # ``X | None`` and ``X[int]`` stand in annotations; the rest in constants that modules compute while they are imported.
 _OPERATORS = """
     or ror and rand xor getitem contains add radd sub rsub mul rmul matmul truediv rtruediv floordiv mod pow
     neg pos abs invert lshift rshift lt le gt ge
 """
-for _name in _OPERATORS.split():
+for _name in (*_INERT, *_OPERATORS.split()):
     setattr(Ghost, f"__{_name}__", _operator(_name))
 
 
@@ -254,7 +226,7 @@ class ImportRecorder:
         self.hidden = ONLY_WHERE_NAMED - {name.partition(".")[0] for name in real}
         self.edges: dict[str, set[str]] = {}
         self.ghosts: dict[str, Ghost] = {}
-        self.given: dict[str, set[str]] = {}
+        self.missing: dict[str, set[str]] = {}
         self._versions = dict(versions or {})
         self._closures: dict[str, set[str]] = {}  # those asked for since the last edge
         self._import = builtins.__import__
@@ -286,7 +258,7 @@ class ImportRecorder:
             if (missing != top and not fromlist) or self._guarded(sys._getframe(1)):
                 raise
             self._link(sys._getframe(1))
-            self.given.setdefault(importer, set()).add(missing)
+            self.missing.setdefault(importer, set()).add(missing)
             return self._ghost(name if fromlist else top)
         finally:
             _STATE.probing = probing
@@ -308,10 +280,10 @@ class ImportRecorder:
             absolute = f"{base}.{name}" if name else base
         if absolute.partition(".")[0] in self.packages:
             edges = self.edges.setdefault(importer, set())
-            known = len(edges)
+            count = len(edges)
             edges.add(absolute)
             edges.update(f"{absolute}.{item}" for item in fromlist or ())
-            if len(edges) > known:
+            if len(edges) > count:
                 self._closures.clear()
 
     def _link(self, frame: FrameType | None) -> None:
@@ -327,11 +299,8 @@ class ImportRecorder:
         self._closures.clear()
 
     def _guarded(self, frame: FrameType | None) -> bool:
-        """Whether this statement, or any statement of the target through which it came to run, stands in a guard.
-
-        ``try: from pkg.extra import X / except ImportError`` must see the failure of what ``pkg.extra`` imports,
-        exactly as on a machine without the package.
-        """
+        """Whether this statement, or one of the target's through which it came to run, stands in a guard: ``try: import
+        pkg.extra / except ImportError`` must see the failure of what ``pkg.extra`` imports, as on any other machine."""
         while frame is not None:
             file = frame.f_code.co_filename
             if file.startswith(self.roots):
@@ -346,25 +315,25 @@ class ImportRecorder:
     def closure(self, module: str) -> set[str]:
         """Give the target's own modules that a module's import statements reach, packages on the way included."""
         if module not in self._closures:
-            self._closures[module] = self._reached(module)
+            self._closures[module] = self._reach(module)
         return self._closures[module]
 
-    def _reached(self, module: str) -> set[str]:
-        found: set[str] = set()
+    def _reach(self, module: str) -> set[str]:
+        modules: set[str] = set()
         queue = [module]
         while queue:
             current = queue.pop()
             parts = current.split(".")
             for end in range(1, len(parts) + 1):
                 name = ".".join(parts[:end])
-                if name not in found and name in sys.modules:
-                    found.add(name)
+                if name not in modules and name in sys.modules:
+                    modules.add(name)
                     queue.extend(self.edges.get(name, ()))
-        return found
+        return modules
 
     def ghosts_of(self, module: str) -> list[str]:
         """Give the ghosts that those modules were given."""
-        return sorted({ghost for name in self.closure(module) for ghost in self.given.get(name, ())})
+        return sorted({ghost for name in self.closure(module) for ghost in self.missing.get(name, ())})
 
 
 @cache
@@ -377,7 +346,7 @@ def installed(top: str) -> bool:
 
 @cache
 def _guarded_lines(file: str) -> frozenset[int]:
-    """The lines of a file that stand in the body of a ``try`` that goes on where an import fails."""
+    """List the lines of a file in the body of a ``try`` that goes on where an import fails."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
@@ -400,11 +369,8 @@ def _handled(frame: FrameType) -> bool:
 
 
 def _goes_on_without(handlers: list[ast.ExceptHandler]) -> bool:
-    """Whether a failed import is caught and not raised again.
-
-    Who raises something else instead needs the module like anybody: ``raise ImportError("install it")``, and the lazy
-    modules of a library, through which everything in it is imported.
-    """
+    """Whether a failed import is caught and not raised again. Who raises something else needs the module like anybody:
+    ``raise ImportError("install it")``, and the lazy modules of a library, through which everything is imported."""
     for handler in handlers:
         if _catches(handler.type):
             leaves = any(isinstance(node, (ast.Return, ast.Continue, ast.Break)) for node in ast.walk(handler))

@@ -27,9 +27,9 @@ def stand_in(**attributes: Any) -> Any:
 
 def unbuilt(owner: Any, **attributes: Any) -> Any:
     """Make an instance of a class without what its constructor sets up; it has these attributes alone."""
-    made = object.__new__(owner)
-    vars(made).update(attributes)
-    return made
+    instance = object.__new__(owner)
+    vars(instance).update(attributes)
+    return instance
 
 
 class Named(dict[str, Any]):
@@ -44,16 +44,16 @@ class Named(dict[str, Any]):
 
 def nested(options: Mapping[str, Any]) -> Any:
     """Make a stand-in of options, in which a dot in a name leads from a group into it."""
-    made, groups = stand_in(), dict[str, dict[str, Any]]()
+    namespace, groups = stand_in(), dict[str, dict[str, Any]]()
     for name, value in options.items():
         group, dot, rest = name.partition(".")
         if dot:
             groups.setdefault(group, {})[rest] = value
         else:
-            setattr(made, name, value)
+            setattr(namespace, name, value)
     for group, inside in groups.items():
-        setattr(made, group, nested(inside))
-    return made
+        setattr(namespace, group, nested(inside))
+    return namespace
 
 
 def accepted(kind: Any, options: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -62,14 +62,14 @@ def accepted(kind: Any, options: Mapping[str, Any], usual: Mapping[str, Any] | N
     :param usual: what it did before it had an option.
     :raises AbsentError: for an option that it does not have, where another value than the usual is asked for.
     """
-    known: set[str] = set()
+    names: set[str] = set()
     with suppress(ValueError):  # a typed dictionary has none
-        known.update(inspect.signature(kind).parameters)
-    known.update(name for base in kind.__mro__ for name in getattr(base, "__annotations__", {}))
+        names.update(inspect.signature(kind).parameters)
+    names.update(name for base in kind.__mro__ for name in getattr(base, "__annotations__", {}))
     for name, value in options.items():
-        if name not in known and (usual is None or value != usual.get(name)):
+        if name not in names and (usual is None or value != usual.get(name)):
             raise AbsentError(f"not in this version: {kind.__name__} has no option {name!r}")
-    return {name: value for name, value in options.items() if name in known}
+    return {name: value for name, value in options.items() if name in names}
 
 
 def itself(value: Any, *_: Any, **__: Any) -> Any:
@@ -154,18 +154,18 @@ def passed(
     :param upstream: further arguments, under their upstream names.
     :raises AbsentError: where the function has no word for what the scenario says.
     """
-    given = dict(inputs)
+    arguments = dict(inputs)
     for name, words in (says or {}).items():
-        if given[name] not in words:
-            raise AbsentError(f"not in this version: {boundary.path} has no {name} {given[name]}")
-        given[name] = words[given[name]]
+        if arguments[name] not in words:
+            raise AbsentError(f"not in this version: {boundary.path} has no {name} {arguments[name]}")
+        arguments[name] = words[arguments[name]]
     for name, usual in (since or {}).items():
-        if not takes_input(boundary, name) and given.pop(name) != usual:
+        if not takes_input(boundary, name) and arguments.pop(name) != usual:
             raise AbsentError(f"not in this version: {boundary.path} has no {name}")
-    before = [given.pop(name) for name in leading]
-    given = given if takes is None else {name: given[name] for name in takes if name in given}
-    found = boundary.invoke(given, *before, **upstream)
-    return found if reads is None else {name: part_of(found, place) for name, place in reads.items()}
+    before = [arguments.pop(name) for name in leading]
+    arguments = arguments if takes is None else {name: arguments[name] for name in takes if name in arguments}
+    answer = boundary.invoke(arguments, *before, **upstream)
+    return answer if reads is None else {name: part_of(answer, place) for name, place in reads.items()}
 
 
 def takes_input(boundary: Any, name: str) -> bool:
@@ -176,11 +176,7 @@ def takes_input(boundary: Any, name: str) -> bool:
 def estimated(
     switches: Mapping[str, Mapping[str, Any]], names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]
 ) -> Any:
-    """Call a KL estimate by its estimator's name.
-
-    :param switches: the estimators that there were before they had names -> what asked for each.
-    :param names: the inputs that it takes.
-    """
+    """Call a KL estimate by its estimator's name, or, before there were names, by the switches that asked for it."""
     if takes_input(boundary, "kl_estimator"):
         return boundary.invoke(taken(inputs, *names, "kl_estimator"))
     if inputs["kl_estimator"] not in switches:
@@ -199,22 +195,22 @@ def with_options(
     :return: the configuration, and what it then says of each option that it has.
     :raises AbsentError: where the scenario gives an option that it does not have.
     """
-    known = inspect.signature(make).parameters
-    given, words = {name: value for name, value in beside.items() if name in known}, {}
+    parameters = inspect.signature(make).parameters
+    values, words = {name: value for name, value in beside.items() if name in parameters}, {}
     for option, field in fields.items():
         name, says = (field, None) if isinstance(field, str) else field
-        if name in known:
+        if name in parameters:
             words[option] = (name, says)
         if inputs[option] is not None:
-            if name not in known:
+            if name not in parameters:
                 raise AbsentError(f"not in this version: there is no option {name}")
-            given[name] = says[inputs[option]] if says else inputs[option]
-    made = make(**given)
-    said = {}
+            values[name] = says[inputs[option]] if says else inputs[option]
+    configuration = make(**values)
+    readings = {}
     for option, (name, says) in words.items():
-        value = getattr(made, name)
-        said[option] = next(word for word in says if says[word] == value) if says else value
-    return made, said
+        value = getattr(configuration, name)
+        readings[option] = next(word for word in says if says[word] == value) if says else value
+    return configuration, readings
 
 
 def fields(same: str, **others: Any) -> dict[str, Any]:
@@ -245,20 +241,20 @@ def with_base64(*modules: Any) -> Iterator[None]:
 
 
 def record(owner: Any) -> Callable[..., Any]:
-    """What makes records of a class that is declared by annotated fields, where the package that would is not there:
-    it has these fields and no others."""
-    known = {name: getattr(owner, name, None) for name in owner.__annotations__}
-    return lambda **given: stand_in(
-        **{**copy.deepcopy(known), **{name: given[name] for name in known if name in given}}
+    """Give a maker of records for a class of annotated fields, where the package that would make them is not
+    installed."""
+    defaults = {name: getattr(owner, name, None) for name in owner.__annotations__}
+    return lambda **values: stand_in(
+        **{**copy.deepcopy(defaults), **{name: values[name] for name in defaults if name in values}}
     )
 
 
-def kept(made: Any, name: str) -> Any:
-    """What a record keeps in a field: None where it has no such field, and nothing where that is empty."""
-    if not hasattr(made, name):
+def kept(owner: Any, name: str) -> Any:
+    """Read what a record keeps in a field: None where it has no such field, and nothing where that is empty."""
+    if not hasattr(owner, name):
         return None
-    held = getattr(made, name)
-    return [] if held is None else held
+    value = getattr(owner, name)
+    return [] if value is None else value
 
 
 class Asked(Exception):
@@ -269,13 +265,13 @@ def asked(way: Coroutine[Any, Any, Any]) -> Any:
     """Go a way to an engine, in the place of which something raises :class:`Asked`."""
     try:
         asyncio.run(way)
-    except Asked as found:
-        return found.args[0]
+    except Asked as request:
+        return request.args[0]
     raise DriftError("nothing is asked of the engine")
 
 
 def of_parser(adds: Callable[[Any], Any], **beside: Any) -> Callable[..., Any]:
-    """What makes the namespace of a framework's own command line: its defaults, and what else is given.
+    """Give a maker of the namespace of a framework's own command line: its defaults, with other values.
 
     :param adds: adds the framework's arguments to a parser.
     :param beside: arguments that another package adds, which is not installed.
@@ -287,8 +283,8 @@ def of_parser(adds: Callable[[Any], Any], **beside: Any) -> Callable[..., Any]:
         action.required = False
     plain = {**beside, **vars(parser.parse_args([]))}
 
-    def make(**given: Any) -> Any:
-        return stand_in(**{**copy.deepcopy(plain), **given})
+    def make(**values: Any) -> Any:
+        return stand_in(**{**copy.deepcopy(plain), **values})
 
     fields = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=plain[name]) for name in plain]
     make.__signature__ = inspect.Signature(fields)  # type: ignore[attr-defined]
@@ -310,15 +306,15 @@ def requested(
         raise AbsentError(f"not in this version: {module} has no {name}")
     make = getattr(boundary.imported[module], name)
     make = of_parser(make(), **beside) if parsed else make
-    made, said = with_options(make, fields, inputs, **beside)
-    return {"request": ask(boundary, made), "configured": said}
+    configuration, configured = with_options(make, fields, inputs, **beside)
+    return {"request": ask(boundary, configuration), "configured": configured}
 
 
-def part_of(found: Any, place: Any) -> Any:
+def part_of(answer: Any, place: Any) -> Any:
     """Look up a place or a key, or several, one inside the other."""
     for step in place if isinstance(place, tuple) else (place,):
-        found = found[step]
-    return found
+        answer = answer[step]
+    return answer
 
 
 #: How torch counts the axis of tokens.
@@ -347,10 +343,10 @@ def packed(boundary: Any, inputs: Mapping[str, Any], **upstream: Any) -> dict[st
     return {"parts": boundary.function(lengths_of(inputs), inputs["max_tokens_per_microbatch"], **upstream)}
 
 
-def score_of(found: Any) -> Any:
+def score_of(answer: Any) -> Any:
     """Read the score of what a rule answers: a number, a record, or the number before what it is made of."""
-    found = found["score"] if isinstance(found, Mapping) else found
-    return found[0] if isinstance(found, tuple) else found
+    answer = answer["score"] if isinstance(answer, Mapping) else answer
+    return answer[0] if isinstance(answer, tuple) else answer
 
 
 def ruled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -366,21 +362,21 @@ def rates(inputs: Mapping[str, Any], schedule: Callable[[Any], Any]) -> dict[str
     """Read the rate that an optimiser has, update after update; ``schedule(optimizer)`` is the boundary's."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=inputs["peak"])
     scheduler = schedule(optimizer)
-    found = []
+    values = []
     for _ in range(inputs["training_steps"]):
-        found.append(optimizer.param_groups[0]["lr"])
+        values.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         scheduler.step()
-    return {"rates": found}
+    return {"rates": values}
 
 
 def coefficients(controller: Any, inputs: Mapping[str, Any], argument: str = "current") -> dict[str, Any]:
     """Read a controller's value, and that after each step."""
-    found = [controller.value]
+    values = [controller.value]
     for kl in inputs["kls"]:
         controller.update(**{argument: kl, "n_steps": inputs["samples_per_step"]})
-        found.append(controller.value)
-    return {"coefficients": found}
+        values.append(controller.value)
+    return {"coefficients": values}
 
 
 # -- containers of rows ------------------------------------------------------------------------------------------------
@@ -402,8 +398,8 @@ def container(path: str, boundary: Any, fields: Mapping[str, Any], meta: Mapping
         objects[name] = numpy.empty(len(fields[name]), dtype=object)
         objects[name][:] = fields[name]
     module, _, owner = path.rpartition(".")
-    made = getattr(boundary.imported[module], owner)
-    return made.from_dict(tensors=tensors, non_tensors=objects, meta_info=dict(meta))
+    kind = getattr(boundary.imported[module], owner)
+    return kind.from_dict(tensors=tensors, non_tensors=objects, meta_info=dict(meta))
 
 
 def columns(data: Any) -> dict[str, Any]:
@@ -416,21 +412,21 @@ def columns_and_meta(data: Any, inputs: Mapping[str, Any]) -> tuple[Mapping[str,
 
 def operated(make: Make, read: Read, do: Surgery, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Do a surgery to a container of the scenario's rows."""
-    made = make(boundary, inputs["fields"], inputs["meta"])
-    parts = [read(part, inputs) for part in do(boundary, inputs, made)]
+    data = make(boundary, inputs["fields"], inputs["meta"])
+    parts = [read(part, inputs) for part in do(boundary, inputs, data)]
     return {"parts": [part for part, _ in parts], "metas": [meta for _, meta in parts]}
 
 
 def iterated(make: Make, read: Read, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Go through a container's minibatches."""
-    made = boundary.function(
+    batches = boundary.function(
         make(boundary, inputs["fields"], {}),
         mini_batch_size=inputs["minibatch_size"],
         epochs=inputs["epochs"],
         seed=inputs["seed"],
         dataloader_kwargs={"shuffle": inputs["shuffle"]},
     )
-    return {"parts": [read(part, inputs)[0] for part in made]}
+    return {"parts": [read(part, inputs)[0] for part in batches]}
 
 
 def joined(make: Make, boundary: Any, inputs: Mapping[str, Any], _: Any) -> Sequence[Any]:
@@ -458,8 +454,8 @@ def reordered(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[A
 
 def filled(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
     """Fill up; what it says of the rows that it has added must be so."""
-    made, added = boundary.function(data, inputs["count"])
-    return [made] if added == len(made) - len(data) else []
+    longer, added = boundary.function(data, inputs["count"])
+    return [longer] if added == len(longer) - len(data) else []
 
 
 def numbered_rows(lengths: Sequence[int]) -> dict[str, Any]:
@@ -469,10 +465,10 @@ def numbered_rows(lengths: Sequence[int]) -> dict[str, Any]:
 
 
 def dealt(data: Any, parts: int) -> dict[str, Any]:
-    """Read the parts of a container whose rows stand in the order in which they are dealt out, as many to each. A row
-    whose label is not its own is in no part."""
-    found = columns(data)
-    rows = [row if row == label else -1 for row, label in zip(found["row"].tolist(), found["label"])]
+    """Read the rows of each part of a container that is dealt out in order; one whose label is another's is in no
+    part."""
+    fields = columns(data)
+    rows = [row if row == label else -1 for row, label in zip(fields["row"].tolist(), fields["label"])]
     size = len(rows) // parts
     return {"parts": [[row for row in rows[rank * size :][:size] if row >= 0] for rank in range(parts)]}
 
@@ -493,15 +489,15 @@ class Rows(list[dict[str, Any]]):
         with_indices: bool = False,
         **_: Any,
     ) -> Rows:
-        gone = {remove_columns} if isinstance(remove_columns, str) else {*(remove_columns or ())}
-        wanted = fn_kwargs or {}
-        kept = [{name: value for name, value in row.items() if name not in gone} for row in self]
+        outdated = {remove_columns} if isinstance(remove_columns, str) else {*(remove_columns or ())}
+        keywords = fn_kwargs or {}
+        rest = [{name: value for name, value in row.items() if name not in outdated} for row in self]
         if batched:
-            columns = function({name: self[name] for name in self.column_names}, **wanted)
-            made = [dict(zip(columns, values)) for values in zip(*columns.values())]
+            columns = function({name: self[name] for name in self.column_names}, **keywords)
+            rows = [dict(zip(columns, values)) for values in zip(*columns.values())]
         else:
-            made = [function(dict(row), *[place] * with_indices, **wanted) for place, row in enumerate(self)]
-        whole = [{**before, **after} for before, after in zip(kept, made)] if len(kept) == len(made) else made
+            rows = [function(dict(row), *[place] * with_indices, **keywords) for place, row in enumerate(self)]
+        whole = [{**before, **after} for before, after in zip(rest, rows)] if len(rest) == len(rows) else rows
         return type(self)(whole)
 
     def filter(self, function: Callable[..., bool], fn_kwargs: Mapping[str, Any] | None = None, **_: Any) -> Rows:
@@ -527,9 +523,9 @@ def named_tokens(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def unpadded(values: Any, mask: Any, *_: Any, **__: Any) -> Any:
     """Take the tokens that are attended to, one row after the other, as flash-attention's ``unpad_input`` does."""
-    lengths, kept = mask.sum(-1), mask.bool()
+    lengths, counts = mask.sum(-1), mask.bool()
     ends = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
-    return values[kept], kept.flatten().nonzero().flatten(), ends, int(lengths.max())
+    return values[counts], counts.flatten().nonzero().flatten(), ends, int(lengths.max())
 
 
 def tables_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -554,39 +550,39 @@ def gradient_of_ranks(tables: Sequence[Any]) -> Any:
 
 
 def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
-    """Let ``work(rank)`` run on so many ranks at once, each of which a thread is, and give what each returns. They talk
-    to each other by ``torch.distributed``'s functions, in which all of them are one group."""
+    """Run ``work(rank)`` in a thread per rank, all in one group of ``torch.distributed``, and give what each
+    returns."""
     dist = torch.distributed
-    meeting, own, said = threading.Barrier(count), threading.local(), [None] * count
+    meeting, own, slots = threading.Barrier(count), threading.local(), [None] * count
     answers: list[Any] = [None] * count
-    failed: list[BaseException] = []
-    joined: dict[str, Callable[[list[Any]], Any]] = {
+    errors: list[BaseException] = []
+    reductions: dict[str, Callable[[list[Any]], Any]] = {
         "sum": sum,
         "avg": lambda parts: sum(parts) / count,
         "max": lambda parts: torch.stack(parts).amax(0),
         "min": lambda parts: torch.stack(parts).amin(0),
     }
 
-    def exchanged(value: Any) -> list[Any]:
-        said[own.rank] = value
+    def exchange(value: Any) -> list[Any]:
+        slots[own.rank] = value
         meeting.wait()
-        found = list(said)
+        values = list(slots)
         meeting.wait()
-        return found
+        return values
 
     def all_reduce(tensor: Any, op: Any = dist.ReduceOp.SUM, *_: Any, **__: Any) -> None:
-        name = next(name for name in joined if op == getattr(dist.ReduceOp, name.upper()))
-        tensor.copy_(joined[name](exchanged(tensor.detach().clone())))
+        name = next(name for name in reductions if op == getattr(dist.ReduceOp, name.upper()))
+        tensor.copy_(reductions[name](exchange(tensor.detach().clone())))
 
-    def all_gather(found: list[Any], value: Any, *_: Any, **__: Any) -> None:
-        for rank, part in enumerate(exchanged(value)):
-            found[rank] = part
+    def all_gather(into: list[Any], value: Any, *_: Any, **__: Any) -> None:
+        for rank, part in enumerate(exchange(value)):
+            into[rank] = part
 
     answered = {
         "all_reduce": all_reduce,
         "all_gather": all_gather,
         "all_gather_object": all_gather,
-        "barrier": lambda *_, **__: exchanged(None),
+        "barrier": lambda *_, **__: exchange(None),
         "get_rank": lambda *_, **__: own.rank,
         "get_world_size": lambda *_, **__: count,
         "is_initialized": lambda: True,
@@ -603,7 +599,7 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
         except threading.BrokenBarrierError:
             pass  # another rank has failed
         except BaseException as error:
-            failed.append(error)
+            errors.append(error)
             meeting.abort()
 
     with ExitStack() as alone:
@@ -614,8 +610,8 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
             thread.start()
         for thread in threads:
             thread.join()
-    if failed:
-        raise failed[0]
+    if errors:
+        raise errors[0]
     return answers
 
 
@@ -668,16 +664,18 @@ def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool
         def forward(self, input_ids: Any, *_: Any, **__: Any) -> Any:
             following = torch.nn.functional.pad(input_ids[:, 1:], (0, 1), value=_PADDING)
             beside = (input_ids - _FIRST + 1).clamp(min=0)
-            said = self.table.flatten(0, 1)[torch.where(following < _FIRST, beside, following - _FIRST)]
+            entries = self.table.flatten(0, 1)[torch.where(following < _FIRST, beside, following - _FIRST)]
             if scores:
-                return said
+                return entries
             if self.table.ndim == 3:
-                logits = torch.nn.functional.pad(said, (0, size - said.shape[-1]), value=-1000.0)
+                logits = torch.nn.functional.pad(entries, (0, size - entries.shape[-1]), value=-1000.0)
             else:
-                other = torch.where(said < 0, torch.log(-torch.expm1(torch.where(said < 0, said, -1.0))), -1000.0)
-                logits = said.new_full((*said.shape, size), -1000.0)
+                other = torch.where(
+                    entries < 0, torch.log(-torch.expm1(torch.where(entries < 0, entries, -1.0))), -1000.0
+                )
+                logits = entries.new_full((*entries.shape, size), -1000.0)
                 logits = logits.scatter(-1, torch.full_like(following, _ELSE)[..., None], other[..., None])
-                logits = logits.scatter(-1, following[..., None], said[..., None])
+                logits = logits.scatter(-1, following[..., None], entries[..., None])
             return outputs.BaseModelOutputWithPast(last_hidden_state=logits)
 
     class TokenTable(transformers.PreTrainedModel, transformers.GenerationMixin):  # type: ignore[misc]
@@ -718,23 +716,21 @@ def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool
     sizes = {"vocab_size": size, "hidden_size": size, "num_hidden_layers": 1, "num_attention_heads": 1,
              "num_labels": 2 - scores}  # fmt: skip
     with own_randomness():  # layers draw what they are replaced with
-        made = TokenTable(transformers.PretrainedConfig(pad_token_id=_PADDING, eos_token_id=_END, **sizes))
-    made.loss_type, made.warnings_issued = "ForCausalLM", {}  # the latter was a model's until transformers 5
-    return made
+        model = TokenTable(transformers.PretrainedConfig(pad_token_id=_PADDING, eos_token_id=_END, **sizes))
+    model.loss_type, model.warnings_issued = "ForCausalLM", {}  # the latter was a model's until transformers 5
+    return model
 
 
 def token_ids(mask: Any, ended: bool = False) -> list[list[int]]:
-    """Number the tokens of :func:`token_table`'s rows: the first of each, and those of a row that the mask counts.
-
-    :param ended: whether the end of the text stands for the last of them.
-    """
+    """Number the tokens of :func:`token_table`'s rows that the mask counts; ``ended``: the last one is the text's
+    end."""
     width = mask.shape[1] + 2
-    found = []
+    numbers = []
     for row, counts in enumerate(mask.tolist()):
-        places = [0, *(place + 1 for place, kept in enumerate(counts) if kept)]
+        places = [0, *(place + 1 for place, is_token in enumerate(counts) if is_token)]
         ids = [_FIRST + row * width + place for place in places]
-        found.append([*ids[:-1], _END] if ended and len(ids) > 1 else ids)
-    return found
+        numbers.append([*ids[:-1], _END] if ended and len(ids) > 1 else ids)
+    return numbers
 
 
 def token_words(ids: Sequence[int]) -> str:
@@ -750,10 +746,10 @@ def table_tokenizer(model: Any) -> Any:
 
     words = {"<pad>": _PADDING, "<end>": _END, "<else>": _ELSE}
     words.update({f"w{token}": token for token in range(_FIRST, model.config.vocab_size)})
-    made = Tokenizer(models.WordLevel(words, unk_token="<else>"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<else>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     special = {"pad_token": "<pad>", "eos_token": "<end>", "unk_token": "<else>"}
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, **special)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
 
 
 def one_step(rows: int, micro_batch_size: int | None) -> dict[str, Any]:
@@ -768,17 +764,17 @@ def one_step(rows: int, micro_batch_size: int | None) -> dict[str, Any]:
 
 
 def trained(trainer: Any, model: Any) -> tuple[float, Any]:
-    """Let a trainer of transformers train a :func:`token_table`: the loss that it reports, and all the gradient that
-    has arrived at the table, that of first tokens and of what comes after the last ones among it."""
+    """Train a :func:`token_table` by a trainer of transformers; give the loss that it reports and the table's
+    gradient."""
     table = model.model.table
-    arrived = torch.zeros_like(table)
+    total = torch.zeros_like(table)
 
     def add(gradient: Any) -> None:
-        arrived.add_(gradient)
+        total.add_(gradient)
 
     table.register_hook(add)
     with own_randomness():
-        return trainer.train().training_loss, arrived
+        return trainer.train().training_loss, total
 
 
 def configured_by(boundary: Any) -> Any:
@@ -800,8 +796,8 @@ def built(
     datasets: Any = importlib.import_module("datasets")
 
     datasets.disable_progress_bars()
-    made = configured_by(boundary)
-    args = made(**{**one_step(len(rows), micro), **accepted(made, options)})
+    configuration = configured_by(boundary)
+    args = configuration(**{**one_step(len(rows), micro), **accepted(configuration, options)})
     model = token_table(table, after, scores=scores)
     tokenizer = table_tokenizer(model)
     by_name = stand_in(from_pretrained=partial(itself, tokenizer))
@@ -839,13 +835,13 @@ def own_randomness() -> Iterator[None]:
 
     import numpy
 
-    kept = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
+    states = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
     try:
         yield
     finally:
-        random.setstate(kept[0])
-        numpy.random.set_state(kept[1])
-        torch.set_rng_state(kept[2])
+        random.setstate(states[0])
+        numpy.random.set_state(states[1])
+        torch.set_rng_state(states[2])
 
 
 def with_gradient(loss: float, table: Any, gradient: Any) -> Any:
@@ -858,7 +854,7 @@ PROMPT = 2
 
 
 def sequences(mask: Any) -> dict[str, Any]:
-    """A batch of PROMPT prompt tokens and the response, as a collator hands it to a trainer."""
+    """Make a batch of PROMPT prompt tokens and the response, as a collator hands it to a trainer."""
     mask = mask.long()
     prompt = torch.ones(len(mask), PROMPT, dtype=torch.long, device=mask.device)
     ids = torch.tensor(token_ids(mask * 0 + 1), device=mask.device)
@@ -868,9 +864,9 @@ def sequences(mask: Any) -> dict[str, Any]:
             "completion_mask": whole, "prompts": ids[:, :PROMPT], "prompt_attention_mask": prompt}  # fmt: skip
 
 
-def answered(known: Mapping[int, Any], input_ids: Any, *_: Any, **options: Any) -> Any:
-    """What a model generates: to a prompt that is given for the first time its first answer, then its second."""
-    left = {prompt: list(answers) for prompt, answers in known.items()}
+def answered(by_prompt: Mapping[int, Any], input_ids: Any, *_: Any, **options: Any) -> Any:
+    """Generate as a model: to a prompt that comes for the first time its first answer, then its second."""
+    left = {prompt: list(answers) for prompt, answers in by_prompt.items()}
     answers = [left[prompt].pop(0) for prompt in input_ids[:, -1].tolist()]
     width = max(map(len, answers))
     padded = torch.tensor([answer + [0] * (width - len(answer)) for answer in answers])
@@ -879,7 +875,7 @@ def answered(known: Mapping[int, Any], input_ids: Any, *_: Any, **options: Any) 
 
 
 def prompted(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """A batch of prompts of one token, each with a completion."""
+    """Make a batch of prompts of one token, each with a completion."""
     prompts = torch.tensor([[row["first"]] for row in rows])
     completions = torch.nn.utils.rnn.pad_sequence([torch.tensor(row["rest"]) for row in rows], batch_first=True)
     counts, ones = (completions != 0).long(), torch.ones_like(prompts)

@@ -17,8 +17,8 @@ import re
 import sys
 import textwrap
 import zlib
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from itertools import product
 from typing import Any
@@ -51,11 +51,23 @@ class Unknown:
             return _refuse(self)
         return Unknown(f"{object.__getattribute__(self, '_name')}.{name}")
 
-    def __call__(self, *positional: Any, **named: Any) -> Any:
+    def __call__(self, *positional: Any, **keywords: Any) -> Any:
         name = object.__getattribute__(self, "_name")
         if not _ASIDE.search(name):
-            HANDED.append((name, {**{f"{place}": value for place, value in enumerate(positional)}, **named}))
+            HANDED.append((name, {**{f"{place}": value for place, value in enumerate(positional)}, **keywords}))
         return Unknown(f"{name}()")
+
+
+@contextmanager
+def off_the_record() -> Iterator[Callable[[], bool]]:
+    """Forget at the end of a block what ghosts and unknown values were asked in it; gives whether they were."""
+    records = (ghosts.state().used, ASKED)
+    lengths = [len(record) for record in records]
+    try:
+        yield lambda: lengths != [len(record) for record in records]
+    finally:
+        for record, length in zip(records, lengths):
+            del record[length:]
 
 
 def _refuse(self: Any, *_: Any, **__: Any) -> Any:
@@ -74,8 +86,7 @@ for _name in _ASKED.split():
 
 
 class Settings(dict[str, Any]):
-    """A configuration in the place of one that cannot be built: read by attribute or by key, and by nothing that was
-    not put in."""
+    """A configuration in the place of one that cannot be built; it refuses what was not put in."""
 
     def __getattr__(self, name: str) -> Any:
         if name in self:
@@ -104,8 +115,8 @@ class WordTokenizer:
         return self.vocab_size
 
     def _id(self, word: str) -> int:
-        known = {other: number for number, other in self._words.items()}
-        number = known.get(word, 4 + zlib.crc32(word.encode()) % (self.vocab_size - 4))
+        numbers = {other: number for number, other in self._words.items()}
+        number = numbers.get(word, 4 + zlib.crc32(word.encode()) % (self.vocab_size - 4))
         self._words.setdefault(number, word)
         return number
 
@@ -117,8 +128,8 @@ class WordTokenizer:
 
     def decode(self, ids: Any, skip_special_tokens: bool = False, **_: Any) -> str:
         numbers = [int(number) for number in (ids if hasattr(ids, "__iter__") else [ids])]
-        shown = [number for number in numbers if not (skip_special_tokens and number in self.all_special_ids)]
-        return "".join(self._words.get(number, f" w{number}") for number in shown)
+        plain = [number for number in numbers if not (skip_special_tokens and number in self.all_special_ids)]
+        return "".join(self._words.get(number, f" w{number}") for number in plain)
 
     def batch_decode(self, rows: Any, **more: Any) -> list[str]:
         return [self.decode(row, **more) for row in rows]
@@ -131,13 +142,13 @@ class WordTokenizer:
 
         rows = [self.encode(one) for one in ([text] if isinstance(text, str) else text)]
         width = max(map(len, rows), default=0)
-        made = {
+        columns = {
             "input_ids": [row + [0] * (width - len(row)) for row in rows] if return_tensors else rows,
             "attention_mask": [[1] * len(row) + [0] * (width - len(row)) * bool(return_tensors) for row in rows],
         }
         if return_tensors:
-            return Settings({name: torch.tensor(value) for name, value in made.items()})
-        return Settings({name: value[0] for name, value in made.items()} if isinstance(text, str) else made)
+            return Settings({name: torch.tensor(value) for name, value in columns.items()})
+        return Settings({name: value[0] for name, value in columns.items()} if isinstance(text, str) else columns)
 
     def apply_chat_template(
         self,
@@ -150,10 +161,10 @@ class WordTokenizer:
         tokenize: bool = True,
         **more: Any,
     ) -> Any:
-        messages, said = conversation, {"add_generation_prompt": add_generation_prompt, "tokenize": tokenize}
-        if messages and isinstance(messages[0], (list, tuple)):
-            return [self.apply_chat_template(one, tools, **said, **more) for one in messages]
-        text = "".join(f"<|{one['role']}|> {one['content']} {self.eos_token}" for one in messages)
+        if conversation and isinstance(conversation[0], (list, tuple)):
+            options = {"add_generation_prompt": add_generation_prompt, "tokenize": tokenize, **more}
+            return [self.apply_chat_template(one, tools, **options) for one in conversation]
+        text = "".join(f"<|{one['role']}|> {one['content']} {self.eos_token}" for one in conversation)
         text += "<|assistant|>" * add_generation_prompt
         if not tokenize:
             return text
@@ -167,8 +178,8 @@ class Table(Rows):
     """A data set of two rows, with what the rows of most have, in the place of one that would be downloaded."""
 
     def __init__(self, rows: Any = None) -> None:
-        given = ({"question": "two plus two", "answer": "it is #### 4"}, {"question": "hi", "answer": "ho #### b"})
-        super().__init__([_row(**one) for one in given] if rows is None else rows)
+        examples = ({"question": "two plus two", "answer": "it is #### 4"}, {"question": "hi", "answer": "ho #### b"})
+        super().__init__([_row(**one) for one in examples] if rows is None else rows)
 
     features = Rows.column_names
 
@@ -190,20 +201,20 @@ class Table(Rows):
 
 
 def _row(question: str, answer: str) -> dict[str, Any]:
-    asked, said = ({"role": role, "content": text} for role, text in (("user", question), ("assistant", answer)))
+    user, assistant = ({"role": role, "content": text} for role, text in (("user", question), ("assistant", answer)))
     texts = {"prompt": question, "problem": question, "solution": answer, "response": answer, "text": question + answer}
     pair = {"chosen": question + answer, "rejected": question, "ground_truth": answer, "data_source": "openai/gsm8k"}
-    return {"question": question, "answer": answer, **texts, **pair, "messages": [asked, said], "images": []}
+    return {"question": question, "answer": answer, **texts, **pair, "messages": [user, assistant], "images": []}
 
 
 def reward(*texts: Any, **more: Any) -> float:
-    """A reward function, in the place of the user's: another number for other texts."""
-    said = [text for text in (*texts, *more.values()) if isinstance(text, (str, int, float))]
-    return zlib.crc32(repr(said).encode()) % 8 / 4
+    """Reward texts in the place of the user's function: another number for other texts."""
+    values = [text for text in (*texts, *more.values()) if isinstance(text, (str, int, float))]
+    return zlib.crc32(repr(values).encode()) % 8 / 4
 
 
 def alone() -> Any:
-    """The process group of a world of one."""
+    """Make the process group of a world of one."""
     from torch import distributed
 
     if not distributed.is_initialized():
@@ -246,7 +257,7 @@ WORLD: tuple[tuple[str, Any], ...] = (
 
 
 def answer(name: str) -> tuple[Any] | None:
-    """What a package that is not installed answers where there is one process; None where that is not known."""
+    """Answer for a package that is not installed, where there is one process; None where that is not known."""
     for pattern, value in WORLD:
         if re.fullmatch(pattern, name):
             return (value() if callable(value) else value,)
@@ -271,11 +282,9 @@ class Context:
     def save_for_backward(self, *tensors: Any) -> None:
         self.saved_tensors = tensors
 
-    def mark_non_differentiable(self, *_: Any) -> None: ...
-
     def mark_dirty(self, *_: Any) -> None: ...
 
-    def set_materialize_grads(self, _: bool) -> None: ...
+    mark_non_differentiable = set_materialize_grads = mark_dirty
 
 
 class ModelOutput(Settings):
@@ -286,8 +295,8 @@ class ModelOutput(Settings):
 
 
 def language_model(vocabulary: int) -> Any:
-    """A causal language model of two layers whose weights are always the same, with the parts that transformers gives
-    one: ``model``, ``lm_head`` and ``config``."""
+    """Make a causal language model of two layers with fixed weights, and transformers' ``model``, ``lm_head``,
+    ``config``."""
     import torch
 
     class Base(torch.nn.Module):
@@ -297,8 +306,8 @@ def language_model(vocabulary: int) -> Any:
 
         def forward(self, input_ids: Any, attention_mask: Any = None, **_: Any) -> Any:
             hidden = self.embed_tokens(input_ids % vocabulary)
-            seen = torch.ones_like(input_ids) if attention_mask is None else (attention_mask != 0).long()
-            before = (hidden * seen[..., None]).cumsum(-2) / seen.cumsum(-1).clamp(min=1)[..., None]
+            mask = torch.ones_like(input_ids) if attention_mask is None else (attention_mask != 0).long()
+            before = (hidden * mask[..., None]).cumsum(-2) / mask.cumsum(-1).clamp(min=1)[..., None]
             hidden = torch.tanh(hidden + before)
             return ModelOutput(
                 last_hidden_state=hidden,
@@ -328,141 +337,136 @@ def language_model(vocabulary: int) -> Any:
 # -- the framework's own objects ---------------------------------------------------------------------------------------
 
 
-def found(path: str) -> Any:
+def lookup(path: str) -> Any:
     module, _, name = path.rpartition(".")
     return getattr(importlib.import_module(module), name)
 
 
 def default(path: str) -> Any:
-    """An instance of a class with its own defaults; None where an annotation names no class that is there."""
+    """Make an instance of a class with its own defaults; None where an annotation names no class that is there."""
     try:
-        of = found(path)
+        of = lookup(path)
     except (ImportError, AttributeError):
         return None
     if not isinstance(of, type) or of.__module__ in ("builtins", "typing"):
         return None
-    return _made(of, path)
+    return _default_of(of, path)
 
 
-def _made(of: Any, name: str) -> Any:
-    """What a class or a function makes of nothing; of a class that cannot, as much as it can."""
-    used = len(ghosts.state().used)
-    with suppress(Exception):  # it has fields without defaults, or looks for what is not there
-        made = of()
-        if len(ghosts.state().used) == used:
-            return made
-    del ghosts.state().used[used:]
+def _default_of(of: Any, name: str) -> Any:
+    """Call a class or a function without arguments; of a class that refuses, make as much as it can."""
+    with off_the_record() as asked_something, suppress(Exception):  # it may want fields, or what is not there
+        instance = of()
+        if not asked_something():
+            return instance
     return built(of, {}) if isinstance(of, type) else Unknown(name)
 
 
 def built(owner: type, arguments: Mapping[str, Any]) -> Any:
-    """An instance of a class: of its constructor, every statement that can run has run.
-
-    What a statement that fails would have made, or has made already, is unknown.
-    """
+    """Make an instance by every statement of its constructor that can run; what the others would have made is
+    unknown."""
     if hasattr(owner, "model_construct"):  # pydantic's way without looking at what is given
         return owner.model_construct(**arguments)
     whole: Any = type(owner.__name__, (owner,), {"__module__": owner.__module__})
     whole.__abstractmethods__ = frozenset()
-    made = whole.__new__(whole)
+    instance = whole.__new__(whole)
     if dataclasses.is_dataclass(owner):
-        _give_fields(made, arguments)
+        _give_fields(instance, arguments)
     else:
-        _construct(owner, made, (), arguments)
-    return made
+        _construct(owner, instance, (), arguments)
+    return instance
 
 
-def _give_fields(made: Any, arguments: Mapping[str, Any]) -> None:
-    for field in dataclasses.fields(made):
+def _give_fields(instance: Any, arguments: Mapping[str, Any]) -> None:
+    for field in dataclasses.fields(instance):
         if field.name in arguments:
-            object.__setattr__(made, field.name, arguments[field.name])
+            object.__setattr__(instance, field.name, arguments[field.name])
         elif field.default is not dataclasses.MISSING:
-            object.__setattr__(made, field.name, field.default)
+            object.__setattr__(instance, field.name, field.default)
         elif field.default_factory is not dataclasses.MISSING:
-            object.__setattr__(made, field.name, _made(field.default_factory, f"{type(made).__name__}.{field.name}"))
+            object.__setattr__(
+                instance, field.name, _default_of(field.default_factory, f"{type(instance).__name__}.{field.name}")
+            )
         else:
             may_lack = re.search(r"Optional|None", str(field.type))
-            object.__setattr__(made, field.name, None if may_lack else Unknown(f"{type(made).__name__}.{field.name}"))
+            object.__setattr__(
+                instance, field.name, None if may_lack else Unknown(f"{type(instance).__name__}.{field.name}")
+            )
 
 
-def _construct(owner: type, made: Any, positional: Sequence[Any], named: Mapping[str, Any]) -> None:
+def _construct(owner: type, instance: Any, positional: Sequence[Any], arguments: Mapping[str, Any]) -> None:
     """Run the constructor of a class, or of the next above it that has one, statement by statement."""
     cls = next(each for each in owner.__mro__ if "__init__" in vars(each))
     function = inspect.unwrap(vars(cls)["__init__"])
     top = owner.__module__.partition(".")[0]
     if cls.__module__.partition(".")[0] != top or not hasattr(function, "__code__"):
-        used = len(ghosts.state().used)
-        with suppress(Exception):  # it is of a package that is not there, or wants what nobody knows
-            vars(cls)["__init__"](made, *positional, **named) if cls is not object else None
-        del ghosts.state().used[used:]
+        with off_the_record(), suppress(Exception):  # it is of a package that is not there, or wants what nobody knows
+            vars(cls)["__init__"](instance, *positional, **arguments) if cls is not object else None
         return
-    taken = inspect.signature(function).parameters
-    given = {name: value for name, value in named.items() if name in taken}
-    bound = inspect.signature(function).bind_partial(made, *positional, **given)
-    bound.apply_defaults()
-    space = {**function.__globals__, **inspect.getclosurevars(function).nonlocals, **bound.arguments}
-    for name, parameter in taken.items():
-        if name not in space or (name not in bound.arguments and parameter.default is parameter.empty):
+    parameters = inspect.signature(function).parameters
+    keywords = {name: value for name, value in arguments.items() if name in parameters}
+    binding = inspect.signature(function).bind_partial(instance, *positional, **keywords)
+    binding.apply_defaults()
+    space = {**function.__globals__, **inspect.getclosurevars(function).nonlocals, **binding.arguments}
+    for name, parameter in parameters.items():
+        if name not in space or (name not in binding.arguments and parameter.default is parameter.empty):
             space[name] = Unknown(name)
             annotation = str(parameter.annotation).strip("'")
             made_of = function.__globals__.get(annotation)
             if isinstance(made_of, type) and dataclasses.is_dataclass(made_of):
                 space[name] = default(f"{function.__module__}.{annotation}")
-    own = next(iter(taken))
-    space["super"] = lambda *_: _Above(cls, made)
+    own = next(iter(parameters))
+    space["super"] = lambda *_: _Above(cls, instance)
     file = function.__code__.co_filename
     for statement in ast.parse(textwrap.dedent(inspect.getsource(function))).body[0].body:  # type: ignore[attr-defined]
-        _run(statement, file, space, own, made)
+        _run(statement, file, space, own, instance)
 
 
 class _Above:
     """What ``super()`` is in a constructor."""
 
-    def __init__(self, cls: type, made: Any) -> None:
-        self._cls, self._made = cls, made
+    def __init__(self, cls: type, instance: Any) -> None:
+        self._cls, self._instance = cls, instance
 
     def __getattr__(self, name: str) -> Any:
         if name != "__init__":
-            return getattr(super(self._cls, self._made), name)
-        line = type(self._made).__mro__
+            return getattr(super(self._cls, self._instance), name)
+        line = type(self._instance).__mro__
         above = next(each for each in line[line.index(self._cls) + 1 :] if "__init__" in vars(each))
-        return lambda *positional, **named: _construct(above, self._made, positional, named)
+        return lambda *positional, **keywords: _construct(above, self._instance, positional, keywords)
 
 
-def _run(statement: ast.stmt, file: str, space: dict[str, Any], own: str, made: Any) -> None:
-    before, used, asked = dict(vars(made)), len(ghosts.state().used), len(ASKED)
-    with suppress(Exception, SystemExit):
+def _run(statement: ast.stmt, file: str, space: dict[str, Any], own: str, instance: Any) -> None:
+    before = dict(vars(instance))
+    with off_the_record() as asked_something, suppress(Exception, SystemExit):
         exec(compile(ast.Module([statement], []), file, "exec"), space)
-        if len(ghosts.state().used) == used and len(ASKED) == asked:
+        if not asked_something():
             return
-    del ghosts.state().used[used:], ASKED[asked:]
-    lost = {name for name, value in vars(made).items() if name not in before or before[name] is not value}
+    unknown = {name for name, value in vars(instance).items() if name not in before or before[name] is not value}
     for node in ast.walk(statement):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             space[node.id] = Unknown(node.id)
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == own:
-            lost.add(node.attr)
-    for name in lost:
-        object.__setattr__(made, name, Unknown(f"self.{name}"))
+            unknown.add(node.attr)
+    for name in unknown:
+        object.__setattr__(instance, name, Unknown(f"self.{name}"))
 
 
-def fill(made: Any) -> None:
-    """Make what an object will have where its constructor leaves None and says that it will be of the framework's own
-    class."""
-    top = type(made).__module__.partition(".")[0]
-    for cls in type(made).__mro__:
+def fill(instance: Any) -> None:
+    """Make the attributes that a constructor leaves None and annotates with one of the framework's own classes."""
+    top = type(instance).__module__.partition(".")[0]
+    for cls in type(instance).__mro__:
         function = inspect.unwrap(vars(cls).get("__init__", len))
         if cls.__module__.partition(".")[0] != top or not hasattr(function, "__code__"):
             continue
         for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))):
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute):
-                named = (each.id for each in ast.walk(node.annotation) if isinstance(each, ast.Name))
-                classes = (each for each in map(function.__globals__.get, named) if isinstance(each, type))
+                names = (each.id for each in ast.walk(node.annotation) if isinstance(each, ast.Name))
+                classes = (each for each in map(function.__globals__.get, names) if isinstance(each, type))
                 of = next((each for each in classes if each.__module__.partition(".")[0] == top), None)
-                if of is not None and getattr(made, node.target.attr, 0) is None:
-                    used, asked = len(ghosts.state().used), len(ASKED)
-                    object.__setattr__(made, node.target.attr, default(f"{of.__module__}.{of.__qualname__}"))
-                    del ghosts.state().used[used:], ASKED[asked:]
+                if of is not None and getattr(instance, node.target.attr, 0) is None:
+                    with off_the_record():
+                        object.__setattr__(instance, node.target.attr, default(f"{of.__module__}.{of.__qualname__}"))
 
 
 # -- the framework's own configuration ---------------------------------------------------------------------------------
@@ -470,14 +474,12 @@ def fill(made: Any) -> None:
 
 @cache
 def _nodes(source: str) -> tuple[Any, ...]:
-    """A framework's defaults and all parts of them, the whole first."""
-    used = len(ghosts.state().used)
+    """List a framework's defaults and all parts of them, the whole first."""
     try:
-        whole = _loaded(source) if source.endswith(".yaml") else _defaults(found(source))
+        with off_the_record():
+            whole = _load(source) if source.endswith(".yaml") else _defaults(lookup(source))
     except (Exception, SystemExit):  # this version has none there
         return ()
-    finally:
-        del ghosts.state().used[used:]
     nodes: list[Any] = []
     left = [whole]
     while left and len(nodes) < 1000:
@@ -487,23 +489,23 @@ def _nodes(source: str) -> tuple[Any, ...]:
     return tuple(nodes)
 
 
-def _defaults(made: Any) -> Any:
-    if not isinstance(made, type):
+def _defaults(source: Any) -> Any:
+    if not isinstance(source, type):
         parser = argparse.ArgumentParser()
         with suppress(Exception):  # some of them are a package's that is not installed
-            made()(parser)
+            source()(parser)
         for action in parser._actions:
             action.required = False
         return _settings(vars(parser.parse_args([])))
     try:
-        return made()
+        return source()
     except Exception:  # it has fields without defaults
-        whole: Any = object.__new__(made)
+        whole: Any = object.__new__(source)
         _give_fields(whole, {})
         return whole
 
 
-def _loaded(file: str) -> Any:
+def _load(file: str) -> Any:
     import yaml
 
     place = next(path for root in sys.path if os.path.isfile(path := os.path.join(root, file)))
@@ -519,16 +521,16 @@ def _parts(node: Any) -> Mapping[str, Any]:
     return node if isinstance(node, dict) else vars(node)
 
 
-def as_loaded(made: Any) -> Any:
-    """A configuration as a framework that loads its own has it."""
-    if not (type(made) is Settings and made and "omegaconf" in sys.modules):
-        return made
+def as_loaded(settings: Any) -> Any:
+    """Make a configuration what it is in a framework that loads its own."""
+    if not (type(settings) is Settings and settings and "omegaconf" in sys.modules):
+        return settings
     try:
         from omegaconf import OmegaConf
 
-        return OmegaConf.create(_settings(made, dict))
+        return OmegaConf.create(_settings(settings, dict))
     except Exception:  # not all of it can be written to a file
-        return made
+        return settings
 
 
 def _at(node: Any, steps: Sequence[str]) -> Any:
@@ -542,16 +544,12 @@ def _at(node: Any, steps: Sequence[str]) -> Any:
 def configured(
     sources: Sequence[str], reads: Sequence[Sequence[str]], unknown: Sequence[Sequence[str]], whole: bool
 ) -> Any:
-    """The part of a framework's own defaults that has all that is read, or all of it that nobody else knows; None where
-    there is none, or where several do and say different things of that.
-
-    :param whole: whether it is called the configuration: then the whole is meant where no part has all, and the whole
-        has something that nobody else knows.
-    """
-    for source, wanted in product(sources, (reads, unknown)):
-        fit = [node for node in _nodes(source) if wanted and _has(node, wanted)]
-        said = {repr([_at(node, steps) for steps in unknown]) for node in fit}
-        if fit and (len(said) == 1 or fit[0] is _nodes(source)[0]):
+    """Give the part of a framework's defaults that has all that is read, or all of it that is unknown elsewhere; None
+    where there is none, or where several disagree. ``whole``: the whole of a source is meant where no part has all."""
+    for source, options in product(sources, (reads, unknown)):
+        fit = [node for node in _nodes(source) if options and _has(node, options)]
+        meanings = {repr([_at(node, steps) for steps in unknown]) for node in fit}
+        if fit and (len(meanings) == 1 or fit[0] is _nodes(source)[0]):
             return copy.deepcopy(fit[0])
     roots = [nodes[0] for source in sources if whole and (nodes := _nodes(source))]
     if len(roots) == 1 and not reads:  # whoever it is handed to reads it
@@ -559,20 +557,16 @@ def configured(
     return next((copy.deepcopy(root) for root in roots if any(_has(root, [steps]) for steps in unknown)), None)
 
 
-def declared(sources: Sequence[str], given: Mapping[str, Any], name: str) -> list[Any]:
-    """What a framework's own defaults say of an option that a stand-in lacks.
-
-    What has two of the stand-in's attributes may be what it stands for (an adapter gives it the options of other
-    versions and packages, too); of several it is what has most. Where those say different things, and where the default
-    is that of another option, nothing is said.
-    """
+def declared(sources: Sequence[str], attributes: Mapping[str, Any], name: str) -> list[Any]:
+    """Give what a framework's defaults say of an option that a stand-in lacks: of the part that shares most attributes
+    with it, two at least. Nothing where such parts disagree, and where the default is that of another option."""
     parts = (_parts(node) for source in sources for node in _nodes(source))
-    known = [(len(given.keys() & part.keys()), part[name]) for part in parts if name in part]
-    most = max((shared for shared, _ in known), default=0)
-    said = {repr(value): value for shared, value in known if shared == most}
-    if most < 2 or len(said) > 1 or next(iter(said)).startswith("'${"):
+    candidates = [(len(attributes.keys() & part.keys()), part[name]) for part in parts if name in part]
+    most = max((shared for shared, _ in candidates), default=0)
+    values = {repr(value): value for shared, value in candidates if shared == most}
+    if most < 2 or len(values) > 1 or next(iter(values)).startswith("'${"):
         return []
-    return copy.deepcopy([*said.values()])
+    return copy.deepcopy([*values.values()])
 
 
 def _has(node: Any, reads: Sequence[Sequence[str]]) -> bool:

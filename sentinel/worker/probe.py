@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from sentinel.worker.slips import slip
 SEED = 20260821
 
 
+@cache
 def load_contract(file: str, name: str) -> Contract:
     """Give the contract of that name in that file: one of ours by import, another package's by path."""
     path = Path(file)
@@ -41,7 +42,7 @@ def load_binding(adapter: str, boundary: str, contract: str) -> Binding:
 
 
 def _plain_call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The generic contract's call: the arguments as the recipe names them, nothing translated."""
+    """Call as the generic contract does: the arguments as the recipe names them, nothing translated."""
     leading = [inputs["self"]] if inputs["self"] is not None else []
     positional = [*leading, *inputs["positional"]]
     signature = inspect.signature(boundary.function)
@@ -73,28 +74,25 @@ def settle(device: str, seed: int = SEED) -> None:
     else:  # the same switch; that one would import torch's compiler first, two seconds for every probe
         torch.set_deterministic_debug_mode("warn")
     if device != "cpu":
-        torch.cuda.set_device(device)
+        torch.cuda.set_device(torch.device(device).index or 0)  # it takes no device without a number
         torch.cuda.manual_seed_all(seed)
 
 
 @dataclass(frozen=True)
-class Prepared:
+class Preparation:
     """A boundary, found and described."""
 
     boundary: calling.Boundary
     provenance: dict[str, Any]
 
 
-def prepare(request: Mapping[str, Any], roots: tuple[str, ...]) -> Prepared:
-    """Find the boundary that a request names.
-
-    :raises DriftError: where it is not in this checkout.
-    """
+def prepare(request: Mapping[str, Any], roots: tuple[str, ...]) -> Preparation:
+    """Find the boundary that a request names, and describe it."""
     binding = load_binding(request["adapter"], request["boundary"], request["contract"])
-    boundary = found(binding, roots, frozenset(request["given"]), request["device"])
+    boundary = find_boundary(binding, roots, frozenset(request["given"]), request["device"])
     answered_by(partial(objects.declared, load_file(Path(request["adapter"])).TARGET.defaults))
     file, line, signature = calling.source_of(boundary.function)
-    return Prepared(
+    return Preparation(
         boundary,
         {
             "boundary": boundary.path,
@@ -117,8 +115,8 @@ def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: ghosts.Imp
         for required in request["requires"]:
             if not calling.has(required, roots):
                 return _failure("not-in-this-version", f"not in this version: the checkout has no {required}")
-        prepared = prepare(request, roots)
-        boundary, provenance = prepared.boundary, prepared.provenance
+        preparation = prepare(request, roots)
+        boundary, provenance = preparation.boundary, preparation.provenance
         ghosts.state().probing = True
         observation = {
             variant: observe(contract, boundary, inputs, roots, request["device"])
@@ -137,7 +135,9 @@ def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: ghosts.Imp
         return describe(error, provenance, roots)
 
 
-def found(binding: Binding, roots: tuple[str, ...], given: frozenset[str], device: str) -> calling.Boundary:
+def find_boundary(
+    binding: Binding, roots: tuple[str, ...], scenario_inputs: frozenset[str], device: str
+) -> calling.Boundary:
     for path in binding.paths:
         try:
             module, function, owner = calling.resolve(path, roots, near=False)
@@ -153,7 +153,7 @@ def found(binding: Binding, roots: tuple[str, ...], given: frozenset[str], devic
             if there is None:
                 raise DriftError(f"{name} is not in this checkout, and the adapter calls {path} with it")
             imported[name] = calling.import_whole(there)
-        return calling.Boundary(path, module, function, owner, binding, given, device, imported)
+        return calling.Boundary(path, module, function, owner, binding, scenario_inputs, device, imported)
     calling.resolve(binding.boundary, roots)  # raises, and says what is near
     raise AssertionError(f"{binding.boundary} is there after all")
 
@@ -161,20 +161,18 @@ def found(binding: Binding, roots: tuple[str, ...], given: frozenset[str], devic
 def observe(
     contract: Contract, call: Any, inputs: Mapping[str, Any], roots: tuple[str, ...], device: str
 ) -> dict[str, Any]:
-    """Give the contract's observation of one call.
-
-    :param call: the boundary, or something that wraps it.
-    """
+    """Give the contract's observation of one call of the boundary, or of what wraps it."""
 
     def resolve(path: str) -> Any:
         return calling.resolve(path, roots)[1]
 
     live = {name: tensors.build(value, resolve, device) for name, value in inputs.items()}
-    return {key: tensors.observe(value) for key, value in contract.measure(call, live).items()}
+    with tensors.on_device(device):
+        return {key: tensors.observe(value) for key, value in contract.measure(call, live).items()}
 
 
 def run_bare() -> dict[str, Any]:
-    """One backward pass and nothing else."""
+    """Do one backward pass and nothing else."""
     import torch
 
     torch.autograd.backward((torch.ones(2, 2, requires_grad=True) * 2).sum())
@@ -189,8 +187,8 @@ def consult(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any]:
     def refuse(path: str) -> Any:
         raise DriftError(f"the oracle cannot make {path}")
 
-    def oracle(**given: Any) -> Mapping[str, Any]:
-        return reference(given)
+    def oracle(**values: Any) -> Mapping[str, Any]:
+        return reference(values)
 
     live = {name: _double(tensors.build(item, refuse)) for name, item in inputs.items()}
     return {key: tensors.observe(value) for key, value in contract.measure(oracle, live).items()}
@@ -211,12 +209,12 @@ def _failure(kind: str, reason: str, trace: str = "", provenance: Any = None) ->
 
 
 def _ghost_reason() -> str:
-    used = sorted(set(ghosts.state().used))
-    missing = dict.fromkeys(name.partition(".")[0].removesuffix("()") for name in used)
+    names = sorted(set(ghosts.state().used))
+    missing = dict.fromkeys(name.partition(".")[0].removesuffix("()") for name in names)
     if ghosts.ONLY_WHERE_NAMED.issuperset(missing):  # installing it would change nothing
-        return f"the code used {', '.join(used)}, which is real only for a target that names it in `preload`"
+        return f"the code used {', '.join(names)}, which is real only for a target that names it in `preload`"
     return (
-        f"the code used {', '.join(used)}, which is not installed; install {', '.join(missing)} in the environment of "
+        f"the code used {', '.join(names)}, which is not installed; install {', '.join(missing)} in the environment of "
         "the probes"
     )
 
@@ -226,10 +224,8 @@ def ghost_failure(provenance: Any = None) -> dict[str, Any]:
 
 
 def describe(error: BaseException, provenance: Any, roots: tuple[str, ...], traced: bool = True) -> dict[str, Any]:
-    """Give a failure from an exception: what kind it is, and upstream's own traceback with paths of the checkout only.
-
-    :param traced: whether the traceback is wanted; writing one takes longer than most calls.
-    """
+    """Make a failure of an exception, with upstream's own traceback; ``traced=False`` spares it, which most calls
+    do."""
     text = f"{type(error).__name__}: {error}"
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__)[-40:]) if traced else ""
     if isinstance(error, DriftError) and error.__cause__ is None:
@@ -248,26 +244,26 @@ def describe(error: BaseException, provenance: Any, roots: tuple[str, ...], trac
     if isinstance(error, SystemExit):
         return _failure("exit", f"the code called sys.exit({error.code!r})", trace, provenance)
     needed = versions.needed_version(error)
-    package = "" if provenance else versions.needed_package(error, _place_of(error))
-    if needed is not None or package:
-        lacks = f"{package} ({text}), which is not installed; install it, or name an interpreter that has it with"
+    lacks = "" if provenance else versions.needed_import(error, _place_of(error))
+    if needed is not None or lacks:
+        package = lacks.partition(".")[0]
+        need = f"{package} ({text}), which is not installed; install it, or name an interpreter that has it with"
         if needed is not None:
             here = f"{sys.version_info[0]}.{sys.version_info[1]}"
-            lacks = f"Python {needed[0]}.{needed[1]} ({text}), and this one is {here}; name another interpreter with"
-        failed = _failure(
-            "python", f"its code needs {lacks} --sentinel-python (of a command: --python)", trace, provenance
-        )
-        failed["failure"]["place"] = _place_of(error)
-        return failed
+            need = f"Python {needed[0]}.{needed[1]} ({text}), and this one is {here}; name another interpreter with"
+        reason = f"its code needs {need} --sentinel-python (of a command: --python)"
+        answer = _failure("python", reason, trace, provenance)
+        answer["failure"].update(place=_place_of(error), lacks=lacks)
+        return answer
     if not provenance:
         return _failure("import", f"the module does not import: {text}{_advice(error)}", trace)
-    failed = _failure("raised", f"the boundary raised {text}", trace, provenance)
-    failed["failure"]["slip"] = slip(error, roots)
-    return failed
+    answer = _failure("raised", f"the boundary raised {text}", trace, provenance)
+    answer["failure"]["slip"] = slip(error, roots)
+    return answer
 
 
 def _place_of(error: BaseException) -> str:
-    """The file that an exception is about: the one that does not parse, or the one it came from."""
+    """Name the file that an exception is about: the one that does not parse, or the one it came from."""
     if isinstance(error, SyntaxError):
         return error.filename or ""
     frames = traceback.extract_tb(error.__traceback__)
@@ -275,7 +271,7 @@ def _place_of(error: BaseException) -> str:
 
 
 def _advice(error: BaseException | None) -> str:
-    """What to do about a package that a third party's import wants, however that wraps the failure."""
+    """Say what to do about a package that a third party's import wants, however that wraps the failure."""
     missing = ""
     while error is not None:
         if isinstance(error, ModuleNotFoundError) and error.name:

@@ -32,10 +32,7 @@ def adopt_orphans() -> None:
 
 
 def await_end(pid: int, seconds: float | None = None) -> None:
-    """Wait until a process has ended, and what it forked has another parent.
-
-    :param seconds: the longest to wait; None: as long as it takes.
-    """
+    """Wait until a process has ended and its children have another parent, for so many seconds at most."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:  # the kernel has reaped it already
@@ -59,17 +56,17 @@ class Leader:
         """:param pid: of a process that comes from this one; of any other, it is taken for reaped."""
         self.pid = pid
         self._own: int | None = None
-        self._gone = False
+        self._is_gone = False
         try:
             self._own = os.pidfd_open(pid)
         except ProcessLookupError:
-            self._gone = True
+            self._is_gone = True
         except (OSError, AttributeError):  # no descriptors here: the number has to do
             return
         # Who sent the number may have ended by then. What is ours now, and is there still, is of the descriptor.
-        if self._own is not None and not (_comes_from_here(pid) and _signalled(self._own, 0)):
+        if self._own is not None and not (_comes_from_here(pid) and _signal(self._own, 0)):
             os.close(self._own)
-            self._own, self._gone = None, True
+            self._own, self._is_gone = None, True
 
     def __del__(self) -> None:
         """Close the descriptor of a leader that nobody has to end any more: its channel closes in the same way."""
@@ -84,16 +81,16 @@ class Leader:
         own, self._own = self._own, None
         if own is not None:
             try:
-                if _signalled(own, signal.SIGKILL, _PROCESS_GROUP):
-                    self._gone = True
-                    _signalled(own, signal.SIGKILL)  # it may not lead its group yet
+                if _signal(own, signal.SIGKILL, _PROCESS_GROUP):
+                    self._is_gone = True
+                    _signal(own, signal.SIGKILL)  # it may not lead its group yet
                     return
-                self._gone = not _signalled(own, signal.SIGKILL)
+                self._is_gone = not _signal(own, signal.SIGKILL)
             finally:
                 os.close(own)
-        if self._gone and _is_used(self.pid):
+        if self._is_gone and _is_used(self.pid):
             return  # by another process: while its group has members, the kernel gives its number to none
-        self._gone = True
+        self._is_gone = True
         for kill in (os.killpg, os.kill):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 kill(self.pid, signal.SIGKILL)
@@ -103,7 +100,7 @@ class Leader:
 _PROCESS_GROUP = 4
 
 
-def _signalled(own: int, number: int, flags: int = 0) -> bool:
+def _signal(own: int, number: int, flags: int = 0) -> bool:
     """Whether a signal reached the process of a descriptor: it was not reaped yet, and the kernel knows the flags."""
     try:
         signal.pidfd_send_signal(own, number, None, flags)
@@ -139,12 +136,12 @@ def _is_used(pid: int) -> bool:
 
 def children() -> list[int]:
     """Give the pids of this process's children (empty where the kernel does not say)."""
-    found: list[int] = []
+    pids: list[int] = []
     with contextlib.suppress(OSError):
         for thread in os.listdir("/proc/self/task"):
             with open(f"/proc/self/task/{thread}/children") as file:
-                found += [int(pid) for pid in file.read().split()]
-    return found
+                pids += [int(pid) for pid in file.read().split()]
+    return pids
 
 
 def kill_children(spare: frozenset[int] = frozenset()) -> None:

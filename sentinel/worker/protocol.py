@@ -11,7 +11,7 @@ import struct
 import time
 from typing import Any
 
-from sentinel.values.literals import Array, Attribute, Device, Namespace, New, Tensor, Tuple
+from sentinel.values.literals import WRITTEN, Array, Attribute, Device, Namespace, New, Tensor, Tuple
 
 #: A frame is this header (length of the JSON part, length of the bytes part) and the two parts.
 _HEADER = struct.Struct(">QQ")
@@ -30,6 +30,8 @@ MAX_VALUES = 1 << 18
 _DEEPEST = 32
 
 _TAG = "$"
+#: Tag of a literal -> the keys of its fields in a frame, in the order of the fields.
+_KEYS = {"array": "vd", "tuple": "v", "namespace": "v", "new": "pv", "attribute": "p", "device": "p"}
 
 
 class ProtocolError(Exception):
@@ -37,10 +39,7 @@ class ProtocolError(Exception):
 
 
 def encode(value: Any) -> bytes:
-    """Encode scalars, lists, string-keyed mappings and the literals of :mod:`sentinel.values.literals` as one frame.
-
-    :raises TypeError: for anything else, naming its type.
-    """
+    """Encode scalars, lists, string-keyed mappings and literals as one frame; TypeError for anything else."""
     blobs: list[bytes] = []
     text = json.dumps(_encode(value, blobs), separators=(",", ":")).encode()
     body = b"".join(blobs)
@@ -48,10 +47,7 @@ def encode(value: Any) -> bytes:
 
 
 def decode(frame: bytes) -> Any:
-    """Give the inverse of :func:`encode`.
-
-    :raises ProtocolError: where the bytes are no frame.
-    """
+    """Decode what :func:`encode` made; ProtocolError where the bytes are no frame."""
     try:
         text_length, body_length = _HEADER.unpack_from(frame)
         if text_length > MAX_TEXT:
@@ -92,12 +88,9 @@ def send(channel: socket.socket, value: Any) -> None:
 
 
 def receive(channel: socket.socket, deadline: float | None = None) -> Any:
-    """Read one frame.
+    """Read one frame, by a ``deadline`` of ``time.monotonic``; None: as long as it takes.
 
-    :param deadline: when all of it has to be here, by ``time.monotonic``; None: as long as it takes.
-    :raises EOFError: where the other end is gone.
-    :raises TimeoutError: where the deadline is over, however much has come.
-    :raises ProtocolError: where it sent no frame.
+    :raises EOFError: where the other end is gone; TimeoutError, however much has come; ProtocolError for no frame.
     """
     header = _read(channel, _HEADER.size, deadline)
     text_length, body_length = _HEADER.unpack(header)
@@ -143,18 +136,10 @@ def _encode(value: Any, blobs: list[bytes]) -> Any:
     if isinstance(value, bytes):
         blobs.append(value)
         return {_TAG: "bytes", "n": len(value)}
-    if isinstance(value, Array):
-        return {_TAG: "array", "v": [_encode(item, blobs) for item in value.values], "d": value.dtype}
-    if isinstance(value, Tuple):
-        return {_TAG: "tuple", "v": [_encode(item, blobs) for item in value.items]}
-    if isinstance(value, Namespace):
-        return {_TAG: "namespace", "v": _encode(dict(value.attributes), blobs)}
-    if isinstance(value, New):
-        return {_TAG: "new", "p": value.path, "v": _encode(dict(value.arguments), blobs)}
-    if isinstance(value, Attribute):
-        return {_TAG: "attribute", "p": value.path}
-    if isinstance(value, Device):
-        return {_TAG: "device", "p": value.name}
+    if type(value) in WRITTEN:
+        tag, *_ = WRITTEN[type(value)]
+        parts = zip(_KEYS[tag], WRITTEN[type(value)].values())
+        return {_TAG: tag, **{key: _encode(getattr(value, name), blobs) for key, name in parts}}
     if hasattr(value, "items"):
         return _encoded_mapping(value, blobs)
     raise TypeError(f"a value of type {type(value).__module__}.{type(value).__qualname__} cannot be sent")
@@ -168,7 +153,7 @@ def _encoded_mapping(value: Any, blobs: list[bytes]) -> dict[str, Any]:
 
 
 def _sendable(text: str) -> str:
-    """The text without lone surrogates, which no output can hold."""
+    """Replace lone surrogates, which no output can hold."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
@@ -180,10 +165,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class _Reading:
-    """What a frame's JSON and bytes say, each value counted.
-
-    Tensors lie in the bytes in the order in which the JSON names them, so a running offset is enough.
-    """
+    """Reads a frame's JSON and bytes, and counts the values; tensors lie in the bytes in the order of the JSON."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body

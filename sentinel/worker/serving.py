@@ -25,41 +25,38 @@ from sentinel.contracts.contract import Contract, DoesNotApply
 from sentinel.worker import calling, ghosts, probe, processes, protocol
 from sentinel.worker.answers import PARTS
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.side_effects import Watched, parts, turned
+from sentinel.worker.side_effects import Watch, parts, turned
 
 
 def serve(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None) -> None:
     """Answer requests until the socket closes.
 
-    Each request names a boundary and its contract and has ``calls``: name -> ``inputs``, ``boundary`` (where it is
-    another one: a twin), ``watch`` and ``settings`` (options that the boundary finds set otherwise, where it is to
-    describe what it hands on). The answer has for each ``observation`` or ``refused``, and where it was watched
-    ``effects``, or what it was refused with when it was called once more; beside them provenance, ghosts and stand-ins,
-    and where the request asks to ``describe``, the target's functions that ran; or, where it is to describe ``lines``,
-    these: see :class:`_BranchTracer`. Where it is to describe what some functions hand on, each observation has that
-    beside it: see :class:`_Beside`.
-    """
+    Each request names a boundary and its contract and has ``calls``: name -> ``inputs``, ``boundary`` (a twin's),
+    ``watch`` and ``settings`` (options that the boundary finds set otherwise). The answer has for each ``observation``
+    or ``refused``, and where it was watched ``effects``, or what it was refused with when it was called once more;
+    beside them provenance, ghosts and stand-ins. Where the request asks to ``describe``, it lists the target's
+    functions that ran, or ``lines`` (:class:`_BranchTracer`), or each observation has what some functions hand on
+    (:class:`_Beside`)."""
     processes.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sitting = Sitting(roots, recorder)
+    server = Server(roots, recorder)
     while True:
         try:
             request = protocol.receive(channel)
         except (EOFError, OSError, protocol.ProtocolError):
             return
         try:
-            frame = protocol.encode({**sitting.answer(request), "nonce": request["nonce"]})
+            frame = protocol.encode({**server.answer(request), "nonce": request["nonce"]})
         except BaseException as error:  # an answer that cannot be sent
             frame = protocol.encode({**probe.describe(error, None, roots), "nonce": request["nonce"]})
         channel.sendall(frame)
 
 
-class Sitting:
+class Server:
     def __init__(self, roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None) -> None:
         self._roots = roots
         self._recorder = recorder
-        self._prepared: dict[tuple[str, str, str], probe.Prepared] = {}
-        self._contracts: dict[str, Contract] = {}
+        self._preparations: dict[tuple[str, str, str], probe.Preparation] = {}
         self._settled = False
         self._branches: _BranchTracer | None = None
 
@@ -68,7 +65,7 @@ class Sitting:
             probe.settle(request["device"])
             self._settled = True
         try:
-            contract = self._contract(request)
+            contract = probe.load_contract(request["contract_file"], request["contract"])
             if not self._roots:
                 return {"answers": {name: self._consult(contract, call) for name, call in request["calls"].items()}}
             main = self._prepare(request, request["boundary"])
@@ -83,11 +80,13 @@ class Sitting:
         answers = {}
         for name, call in request["calls"].items():
             try:
-                prepared = self._prepare(request, call["boundary"]) if call.get("boundary") else main
+                preparation = self._prepare(request, call["boundary"]) if call.get("boundary") else main
             except BaseException as error:  # a twin that is not there concerns no law but the one that compares
-                answers[name] = {"refused": _absent(probe.describe(error, None, self._roots, traced=False)["failure"])}
+                failure = probe.describe(error, None, self._roots, traced=False)["failure"]
+                kind = "not-in-this-version" if failure["kind"] == "drift" else failure["kind"]
+                answers[name] = {"refused": {**failure, "kind": kind}}
             else:
-                answers[name] = self._measure(contract, prepared, call, request["device"], tracer)
+                answers[name] = self._measure(contract, preparation, call, request["device"], tracer)
         return {
             "answers": answers,
             "provenance": main.provenance,
@@ -96,26 +95,20 @@ class Sitting:
             "functions": tracer.functions() if tracer else [],
         }
 
-    def _contract(self, request: Mapping[str, Any]) -> Contract:
-        name = request["contract"]
-        if name not in self._contracts:
-            self._contracts[name] = probe.load_contract(request["contract_file"], name)
-        return self._contracts[name]
-
-    def _prepare(self, request: Mapping[str, Any], boundary: str) -> probe.Prepared:
+    def _prepare(self, request: Mapping[str, Any], boundary: str) -> probe.Preparation:
         key = (boundary, request["contract"], " ".join(request["given"]))
-        if key not in self._prepared:
-            prepared = probe.prepare({**request, "boundary": boundary}, self._roots)
-            for required in prepared.boundary.binding.requires:
+        if key not in self._preparations:
+            preparation = probe.prepare({**request, "boundary": boundary}, self._roots)
+            for required in preparation.boundary.binding.requires:
                 if not calling.has(required, self._roots):
                     raise AbsentError(f"not in this version: the checkout has no {required}")
-            self._prepared[key] = prepared
-        return self._prepared[key]
+            self._preparations[key] = preparation
+        return self._preparations[key]
 
     def _measure(
         self,
         contract: Contract,
-        prepared: probe.Prepared,
+        preparation: probe.Preparation,
         call: Mapping[str, Any],
         device: str,
         tracer: _Tracer | None,
@@ -123,28 +116,30 @@ class Sitting:
         state = ghosts.state()
         state.probing = True
         state.used.clear()
-        boundary = prepared.boundary
+        boundary = preparation.boundary
         make = self._call if tracer is None else tracer.around(self._call)
-        watched = Watched(boundary) if call.get("watch") else None
+        watched = Watch(boundary) if call.get("watch") else None
         try:
-            answer = make(contract, prepared, watched or boundary, call, device)
+            answer = make(contract, preparation, watched or boundary, call, device)
             if watched is not None and "observation" in answer:
-                again = make(contract, prepared, boundary, call, device)
-                failed = "observation" not in again  # of no concern to laws that do not ask what a call leaves behind
-                answer["effects"] = again if failed else {**watched.effects(), "again": again["observation"]}
+                again = make(contract, preparation, boundary, call, device)
+                has_failed = (
+                    "observation" not in again
+                )  # of no concern to laws that do not ask what a call leaves behind
+                answer["effects"] = again if has_failed else {**watched.effects(), "again": again["observation"]}
         finally:
             state.probing = False  # between calls another boundary's module may still be imported
         return answer
 
     def _call(
-        self, contract: Contract, prepared: probe.Prepared, boundary: Any, call: Mapping[str, Any], device: str
+        self, contract: Contract, preparation: probe.Preparation, boundary: Any, call: Mapping[str, Any], device: str
     ) -> dict[str, Any]:
         try:
             probe.reseed()
             observation = probe.observe(contract, boundary, call["inputs"], self._roots, device)
         except BaseException as error:
-            refused = probe.describe(error, prepared.provenance, self._roots, traced=False)["failure"]
-            return {"refused": {**refused, "unknown_input": getattr(error, "input", "")}}
+            failure = probe.describe(error, preparation.provenance, self._roots, traced=False)["failure"]
+            return {"refused": {**failure, "unknown_input": getattr(error, "input", "")}}
         if ghosts.state().used:
             return {"refused": probe.ghost_failure()["failure"]}
         return {"observation": observation}
@@ -156,11 +151,6 @@ class Sitting:
             return {"silent": str(error)}
         except BaseException as error:
             return {"refused": probe.describe(error, None, ())["failure"]}
-
-
-def _absent(failure: Mapping[str, Any]) -> dict[str, Any]:
-    """The refusal of a call of a boundary that could not be prepared: one that is not found is not in this version."""
-    return {**failure, "kind": "not-in-this-version" if failure["kind"] == "drift" else failure["kind"]}
 
 
 class _Tracer:
@@ -178,8 +168,8 @@ class _Tracer:
             paths.add(f"{module}.{name}")
             package = module
             while package := package.rpartition(".")[0]:
-                known = getattr(sys.modules.get(package), name, None)
-                if getattr(known, "__code__", None) is code:
+                member = getattr(sys.modules.get(package), name, None)
+                if getattr(member, "__code__", None) is code:
                     paths.add(f"{package}.{name}")
         return sorted(paths)
 
@@ -209,43 +199,45 @@ class _Beside(_Tracer):
     :param wanted: these functions, by dotted path.
     """
 
-    def __init__(self, roots: tuple[str, ...], boundary: calling.Boundary, adapter: str, wanted: Sequence[str]) -> None:
+    def __init__(
+        self, roots: tuple[str, ...], boundary: calling.Boundary, adapter: str, functions: Sequence[str]
+    ) -> None:
         super().__init__(roots)
         own = inspect.unwrap(boundary.function)
         own = inspect.getattr_static(own, "__init__") if isinstance(own, type) else getattr(own, "__func__", own)
         self._names: dict[Any, str | None] = {getattr(own, "__code__", None): ""}  # None: it is not looked at
-        self._wanted, self._outside = frozenset(wanted), (adapter, os.path.dirname(os.path.abspath(__file__)))
+        self._functions, self._outside = frozenset(functions), (adapter, os.path.dirname(os.path.abspath(__file__)))
 
     def around(self, call: Any) -> Any:
         traced = super().around(call)
 
         @functools.wraps(call)
         def beside(*arguments: Any) -> Any:
-            self._found: dict[str, Any] = {}
+            self._parts_of_call: dict[str, Any] = {}
             self._open: dict[Any, tuple[str, dict[str, Any], dict[str, Any]]] = {}
             self._times: Counter[str] = Counter()
-            self._asked: set[str] = set()
+            self._digests: set[str] = set()
             self._settings, self._turned = arguments[3].get("settings", {}), list[Any]()
             with warnings.catch_warnings(record=True) as warned:
                 warnings.simplefilter("always")
                 answer = traced(*arguments)
             ours = [each for each in warned if each.filename.startswith(self._roots)]
-            said = [f"{each.category.__name__}: {each.message}" for each in ours]
-            self._found.update(parts({"warnings": said}, "", self._roots))
+            messages = [f"{each.category.__name__}: {each.message}" for each in ours]
+            self._parts_of_call.update(parts({"warnings": messages}, "", self._roots))
             self._open.clear()
             for take_back in self._turned:
                 take_back()
-            return {**answer, "beside": self._found} if "observation" in answer else answer
+            return {**answer, "beside": self._parts_of_call} if "observation" in answer else answer
 
         return beside
 
     def _name(self, frame: Any) -> str | None:
-        """What a function is called here: nothing where it is the boundary, and ``stand-in`` where it is one."""
+        """Name a function here: nothing for the boundary, and ``stand-in`` for one."""
         code = frame.f_code
         if code not in self._names:
             path = f"{frame.f_globals.get('__name__', '')}.{getattr(code, 'co_qualname', code.co_name)}"
             outside = code.co_filename.startswith(self._outside) and not re.fullmatch(r"__(?!call)\w+__", code.co_name)
-            self._names[code] = "stand-in" if outside else path if path in self._wanted else None
+            self._names[code] = "stand-in" if outside else path if path in self._functions else None
         name = self._names[code]
         return name if name != "stand-in" or frame.f_back.f_code.co_filename.startswith(self._roots) else None
 
@@ -253,10 +245,10 @@ class _Beside(_Tracer):
         super()._note(frame, event, argument)
         with suppress(Exception):  # the framework's own object may refuse to be looked at
             if event == "return" and frame in self._open:
-                who, given, before = self._open[frame]
-                after = self._parts({"returned": argument, **{f"given.{name}": each for name, each in given.items()}})
-                self._found.update((who + key, each) for key, each in after.items() if before.get(key) != each)
-            elif event == "call" and frame not in self._open and len(self._found) < PARTS:
+                who, values, before = self._open[frame]
+                after = self._parts({"returned": argument, **{f"given.{name}": each for name, each in values.items()}})
+                self._parts_of_call.update((who + key, each) for key, each in after.items() if before.get(key) != each)
+            elif event == "call" and frame not in self._open and len(self._parts_of_call) < PARTS:
                 name = self._name(frame)
                 if name is not None:
                     self._enter(frame, name)
@@ -264,25 +256,25 @@ class _Beside(_Tracer):
     def _enter(self, frame: Any, name: str) -> None:
         code, local = frame.f_code, frame.f_locals
         many = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
-        given = {each: local[each] for each in code.co_varnames[:many] if each in local}
+        arguments = {each: local[each] for each in code.co_varnames[:many] if each in local}
         if not name:
-            self._turned += turned(given, self._settings)
+            self._turned += turned(arguments, self._settings)
         elif name == "stand-in":
             name = code.co_name
-            given.pop("self", None)
-        before = self._parts({f"given.{each}": value for each, value in given.items()})
-        said = hashlib.blake2b(repr((name, sorted(before.items()))).encode(), digest_size=4).hexdigest()
+            arguments.pop("self", None)
+        before = self._parts({f"given.{each}": value for each, value in arguments.items()})
+        digest = hashlib.blake2b(repr((name, sorted(before.items()))).encode(), digest_size=4).hexdigest()
         if name != code.co_name:
             self._times[name] += 1
             again = f"{self._times[name]}: " if self._times[name] > 1 else ""
-            self._open[frame] = f"{name}({said}): " if name else again, given, before
-        elif said not in self._asked:  # to ask the same once more is no other answer
-            self._asked.add(said)
+            self._open[frame] = f"{name}({digest}): " if name else again, arguments, before
+        elif digest not in self._digests:  # to ask the same once more is no other answer
+            self._digests.add(digest)
             self._times[name] += 1
-            self._found.update((f"{name} {self._times[name]}: {key}", each) for key, each in before.items())
+            self._parts_of_call.update((f"{name} {self._times[name]}: {key}", each) for key, each in before.items())
 
-    def _parts(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        return dict(chain.from_iterable(islice(parts(given[key], key, self._roots), PARTS // 10) for key in given))
+    def _parts(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(chain.from_iterable(islice(parts(values[key], key, self._roots), PARTS // 10) for key in values))
 
 
 class _BranchTracer(_Tracer):
@@ -296,15 +288,15 @@ class _BranchTracer(_Tracer):
             data_file=None, branch=True, config_file=False, include=[f"{root}*" for root in self._roots], messages=False
         )
         self._coverage.set_option("run:disable_warnings", ["no-data-collected"])
-        self._told: set[str] = set()
+        self._jumps: set[str] = set()
 
     def functions(self) -> list[str]:
-        """Give ``file line>line`` of each two that ran one after the other, once; a negative line is where a code
-        object begins or ends."""
+        """Give each new ``file line>line`` that ran one after the other; a negative line begins or ends a code
+        object."""
         data = self._coverage.get_data()
         ran = {f"{file} {one}>{other}" for file in data.measured_files() for one, other in data.arcs(file) or ()}
-        new = sorted(ran - self._told)
-        self._told |= ran
+        new = sorted(ran - self._jumps)
+        self._jumps |= ran
         return new
 
     def around(self, call: Any) -> Any:

@@ -25,12 +25,9 @@ _DEPTH = 4
 _PLACES = re.compile(r"\b0x[0-9a-f]+|(?<=\.py:)\d+|(?<=line )\d+")
 
 
-class Watched:
-    """The boundary's call, watched. Pass it to a contract's ``measure`` in place of the boundary.
-
-    :ivar mutated: names of canonical inputs whose values were others after a call than before.
-    :ivar changed: names of global states that were others after a call than before.
-    """
+class Watch:
+    """Watches the boundary's call, in whose place a contract's ``measure`` gets it: which inputs and global states
+    change."""
 
     def __init__(self, call: Callable[..., Mapping[str, Any]]) -> None:
         self._call = call
@@ -56,10 +53,7 @@ def _values(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def global_state() -> dict[str, Any]:
     """Give what one call may leave behind for the next."""
-    import numpy
-    import torch
-
-    kind, keys, *rest = numpy.random.get_state(legacy=True)
+    kind, keys, *rest = np.random.get_state(legacy=True)
     return {
         "random": random.getstate(),
         "numpy.random": (kind, keys.tobytes(), *rest),  # type: ignore[union-attr]
@@ -74,8 +68,7 @@ def global_state() -> dict[str, Any]:
 
 
 def turned(value: Any, settings: Mapping[str, Any], depth: int = _DEPTH) -> Iterator[Callable[[], None]]:
-    """Give options in a value, of any configuration that it holds, what is said of them, where they are of that kind;
-    what takes that back."""
+    """Set options wherever a value has them, of any configuration in it; give what takes that back."""
     kind = type(value)
     if not depth or issubclass(kind, (str, *_PLAIN, *_DEAF)) or kind.__module__ == "unittest.mock":
         return
@@ -85,15 +78,15 @@ def turned(value: Any, settings: Mapping[str, Any], depth: int = _DEPTH) -> Iter
         return
     keys = hasattr(kind, "keys") and hasattr(kind, "__setitem__")
     own = value if keys else getattr(value, "__dict__", {})
-    put = partial(kind.__setitem__ if keys else object.__setattr__, value)
+    write = partial(kind.__setitem__ if keys else object.__setattr__, value)
     for name in [name for name in own if isinstance(name, str)]:
         with suppress(Exception):  # what it holds is not read, or it takes nothing
-            held = own[name]
+            part = own[name]
             if name not in settings:
-                yield from turned(held, settings, depth - 1)
-            elif held is None or type(held) is type(settings[name]) is not dict:
-                put(name, settings[name])
-                yield partial(put, name, held)
+                yield from turned(part, settings, depth - 1)
+            elif part is None or type(part) is type(settings[name]) is not dict:
+                write(name, settings[name])
+                yield partial(write, name, part)
 
 
 _PLAIN = (bool, int, float, enum.Enum, torch.Tensor, np.ndarray, np.generic, torch.dtype, torch.device, type(None))
@@ -103,8 +96,8 @@ _DEAF = (Ghost, Unknown)
 
 
 def parts(value: Any, path: str, roots: tuple[str, ...] = (), depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
-    """The parts of a value that may be anything, each with its path, as what can be sent. Of an object these are its
-    public attributes, of a model its weights and their gradients; nothing that a stand-in would record is asked."""
+    """Give the parts of any value, each with its path, as what can be sent: public attributes of an object, weights and
+    gradients of a model. Nothing that a stand-in would record is asked."""
     kind = type(value)
     if issubclass(kind, str):
         for root in roots:

@@ -16,12 +16,12 @@ _RAISE = dis.opmap["RAISE_VARARGS"]
 
 
 def slip(error: BaseException, roots: tuple[str, ...]) -> str:
-    """What Python or a library refuses a line of the target's own code, as the name of an exception; empty where a
-    ``raise`` or ``assert`` says it, where it comes from other code, and where it may be about what the caller gave.
+    """Name the exception with which Python or a library refuses a line of the target's own code; empty where a
+    ``raise`` or ``assert`` says it, where it comes from other code, and where it may be about what the caller
+    gave.
 
     An attribute, a key, a file or a package that is not there may be missing in the caller's objects or on this
-    machine, and so may whatever ``None`` stands for.
-    """
+    machine, and so may whatever ``None`` stands for."""
     kind = next((each.__name__ for each in _SLIPS if isinstance(error, each)), "")
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
@@ -35,22 +35,22 @@ def slip(error: BaseException, roots: tuple[str, ...]) -> str:
     return kind if not isinstance(error, TypeError) or _is_own(str(error), inside) else ""
 
 
-def _is_own(said: str, inside: tuple[str, ...]) -> bool:
+def _is_own(message: str, inside: tuple[str, ...]) -> bool:
     """Whether a function of the target is called as it cannot be, or an operator is given plain values."""
-    called = _CALL.match(said)
-    if called is None:
-        kinds = re.findall(r"'(\w+)'", said)
+    match = _CALL.match(message)
+    if match is None:
+        kinds = re.findall(r"'(\w+)'", message)
         return bool(kinds) and all(isinstance(getattr(builtins, kind, None), type) for kind in kinds)
     for module in list(sys.modules.values()):
         names: dict[str, Any] = vars(module) if isinstance(module, ModuleType) else {}
         if not str(names.get("__file__")).startswith(inside):
             continue
-        found: Any = None
-        for part in called[1].split("."):
-            found = names.get(part)
-            names = dict(vars(found)) if inspect.isclass(found) else {}
-        found = getattr(found, "__func__", found)
-        found = inspect.unwrap(found) if callable(found) else None
-        if isinstance(found, FunctionType) and found.__code__.co_filename.startswith(inside):
+        member: Any = None
+        for part in match[1].split("."):
+            member = names.get(part)
+            names = dict(vars(member)) if inspect.isclass(member) else {}
+        member = getattr(member, "__func__", member)
+        member = inspect.unwrap(member) if callable(member) else None
+        if isinstance(member, FunctionType) and member.__code__.co_filename.startswith(inside):
             return True
     return False

@@ -63,8 +63,8 @@ def program() -> bytes:
         raise NoFilterError(f"libseccomp is not installed: {error}") from None
     filter_ = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
     refuse = pyseccomp.ERRNO(errno.EPERM)
-    known = [(refuse, name) for name in REFUSED] + [(pyseccomp.ERRNO(errno.ENOSYS), name) for name in ABSENT]
-    for action, name in known:
+    rules = [(refuse, name) for name in REFUSED] + [(pyseccomp.ERRNO(errno.ENOSYS), name) for name in ABSENT]
+    for action, name in rules:
         try:
             filter_.add_rule(action, name)
         except (OSError, ValueError):  # this libseccomp, or this architecture, has no such call

@@ -62,18 +62,18 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
             answer: Any = {"imported": True, "compiled": compiled[:]}
             compiled.clear()
         elif request["op"] == "probe":
-            work = partial(trace.told, partial(probe.run, request, roots, recorder))
-            answer = _forked(channel, work, request["timeout"], nonce)
+            work = partial(trace.with_questions, partial(probe.run, request, roots, recorder))
+            answer = _fork(channel, work, request["timeout"], nonce)
         elif request["op"] == "compile":
             work = partial(codes.described, request["source"])
-            answer = _forked(channel, work, request["timeout"], nonce)
+            answer = _fork(channel, work, request["timeout"], nonce)
         elif request["op"] == "probes":
             together = partial(_one_after_the_other, request, roots, recorder)
-            answer = _forked(channel, together, request["timeout"], nonce)
+            answer = _fork(channel, together, request["timeout"], nonce)
         elif request["op"] == "session":
             answer = _session(channel, roots, recorder)
         else:  # "bare"
-            answer = _forked(channel, probe.run_bare, request["timeout"], nonce)
+            answer = _fork(channel, probe.run_bare, request["timeout"], nonce)
         if isinstance(answer, bytes):
             channel.sendall(answer)
         else:
@@ -85,8 +85,8 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
 def _one_after_the_other(
     request: Mapping[str, Any], roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None
 ) -> dict[str, Any]:
-    """Answer several probe requests in one process. What one leaves behind the next one meets: whoever asks compares
-    with the answers of another process, in another order."""
+    """Answer several probe requests in one process, where each meets what the last one leaves behind: whoever asks
+    compares with another process, in another order."""
     answers = []
     for question in request["questions"]:
         ghosts.state().probing = False  # the next boundary's module may still be imported
@@ -126,7 +126,7 @@ def _living_sessions() -> frozenset[int]:
     return frozenset(_SESSIONS)
 
 
-def _forked(channel: socket.socket, work: Callable[[], Any], timeout: float, nonce: str) -> Any:
+def _fork(channel: socket.socket, work: Callable[[], Any], timeout: float, nonce: str) -> Any:
     """Run work in a fork; its frame, or a failure that says how the fork ended."""
     read, write = os.pipe()
     gc.freeze()  # a collection in the fork would touch, and so copy, every page that holds an object
@@ -156,7 +156,7 @@ def _forked(channel: socket.socket, work: Callable[[], Any], timeout: float, non
     try:
         protocol.decode(frame)
     except protocol.ProtocolError as error:
-        return _ended("crash", f"what it sent is no answer: {error}") if whole else _how_it_ended(status)
+        return _end("crash", f"what it sent is no answer: {error}") if whole else _how_it_ended(status)
     return frame
 
 
@@ -175,9 +175,9 @@ def _leaf(work: Callable[[], Any], write: int, nonce: str) -> None:
     try:
         frame = framed(work())
     except MemoryError:  # it ran out again while what had happened was written down
-        frame = framed(_ended("memory", "out of memory"))
+        frame = framed(_end("memory", "out of memory"))
     except BaseException as error:
-        frame = framed(_ended("harness", f"{type(error).__name__}: {error}"))
+        frame = framed(_end("harness", f"{type(error).__name__}: {error}"))
     if os.getpid() != pid:
         os._exit(0)  # the boundary forked, and this is its child, come back from the call
     if not protocol.fits(frame):
@@ -197,7 +197,7 @@ def _drain(read: int, timeout: float) -> tuple[bytes, dict[str, Any] | None]:
     while True:
         left = deadline - time.monotonic()
         if left <= 0:
-            return bytes(parts), _ended("timeout", f"no answer within {timeout:g} s")
+            return bytes(parts), _end("timeout", f"no answer within {timeout:g} s")
         if poller.poll(left * 1000):
             part = os.read(read, 1 << 20)
             if not part:
@@ -218,15 +218,15 @@ def _how_it_ended(status: int) -> dict[str, Any]:
     if os.WIFSIGNALED(status):
         name = signal.Signals(os.WTERMSIG(status)).name
         kind = "memory" if name == "SIGKILL" else "crash"
-        return _ended(kind, f"the process was killed by {name}" + (" (out of memory?)" if kind == "memory" else ""))
-    return _ended("exit", f"the process exited with status {os.WEXITSTATUS(status)} before it answered")
+        return _end(kind, f"the process was killed by {name}" + (" (out of memory?)" if kind == "memory" else ""))
+    return _end("exit", f"the process exited with status {os.WEXITSTATUS(status)} before it answered")
 
 
-def _ended(kind: str, reason: str) -> dict[str, Any]:
+def _end(kind: str, reason: str) -> dict[str, Any]:
     return {"failure": {"kind": kind, "reason": reason, "traceback": "", "provenance": None}}
 
 
-_TOO_LONG = _ended(
+_TOO_LONG = _end(
     "crash",
     f"its answer is larger than {protocol.MAX_FRAME >> 20} MiB, than {protocol.MAX_TEXT >> 20} MiB without tensors, or "
     f"than {protocol.MAX_VALUES} values",

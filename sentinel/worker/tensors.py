@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 
 from sentinel.values.literals import STORAGE, Array, Attribute, Device, Namespace, New, Tensor, Tuple
 from sentinel.worker.drift import StandInNamespace
@@ -28,11 +31,40 @@ def to_torch(literal: Tensor, device: str = "cpu") -> torch.Tensor:
     return value.requires_grad_(True) if literal.requires_grad else value
 
 
-def _strided(value: torch.Tensor) -> torch.Tensor:
-    """The same values as every second element of a tensor whose other elements nobody may read: NaN, or the largest.
+#: What makes a tensor of nothing but numbers.
+_FACTORIES = {getattr(torch, name) for name in (
+    "arange", "empty", "eye", "full", "linspace", "ones", "rand", "randint", "randn", "randperm", "tensor", "zeros"
+)}  # fmt: skip
 
-    A single element is contiguous however it lies, and so is a scalar.
+#: How modules of ours, adapters and other packages' contracts are called.
+_OURS = ("sentinel.", "sentinel_file_")
+
+
+class _OnDevice(TorchFunctionMode):
+    """Makes tensors on a device where an adapter or a contract names none: they stand beside the scenario's.
+
+    A framework's own calls stay as they are: a tensor that it makes on another device than its arguments is its bug.
     """
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self._device = device
+
+    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        options = options or {}
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        if function in _FACTORIES and options.get("device") is None and caller.startswith(_OURS):
+            options = {**options, "device": self._device}
+        return function(*arguments, **options)
+
+
+def on_device(device: str) -> AbstractContextManager[object]:
+    """Give the context in which adapters and contracts make their tensors on a scenario's device."""
+    return nullcontext() if device == "cpu" else _OnDevice(device)
+
+
+def _strided(value: torch.Tensor) -> torch.Tensor:
+    """Give the values as every second element of a tensor whose others nobody may read: NaN, or the largest."""
     if value.dim() == 0:
         return value
     if value.is_floating_point():
@@ -43,10 +75,7 @@ def _strided(value: torch.Tensor) -> torch.Tensor:
 
 
 def from_torch(value: torch.Tensor) -> Tensor:
-    """Give a tensor as data.
-
-    :raises TypeError: for a tensor that has no values to read (meta, sparse, quantised).
-    """
+    """Give a tensor as data; TypeError where it has no values to read (meta, sparse, quantised)."""
     if value.layout is not torch.strided or value.device.type == "meta":
         raise TypeError(f"a tensor without plain values was returned (layout {value.layout}, device {value.device})")
     plain = value.detach().to("cpu").contiguous()
@@ -59,10 +88,7 @@ def from_torch(value: torch.Tensor) -> Tensor:
 
 
 def build(value: Any, resolve: Callable[[str], Any], device: str = "cpu") -> Any:
-    """Make the live object that a typed literal describes.
-
-    :param resolve: dotted path -> object of the target, for ``new`` and ``attribute``.
-    """
+    """Make the live object of a typed literal; ``resolve`` gives the target's own by dotted path."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value  # first: most are, and to find that something is no Mapping takes long in a process with torch
     if isinstance(value, Tensor):
@@ -79,8 +105,8 @@ def build(value: Any, resolve: Callable[[str], Any], device: str = "cpu") -> Any
     if isinstance(value, Namespace):
         return StandInNamespace(**{key: build(item, resolve, device) for key, item in value.attributes.items()})
     if isinstance(value, New):
-        made = resolve(value.path)
-        return made(**{key: build(item, resolve, device) for key, item in value.arguments.items()})
+        kind = resolve(value.path)
+        return kind(**{key: build(item, resolve, device) for key, item in value.arguments.items()})
     if isinstance(value, Attribute):
         return resolve(value.path)
     if isinstance(value, Device):
@@ -93,11 +119,10 @@ def build(value: Any, resolve: Callable[[str], Any], device: str = "cpu") -> Any
 
 
 def observe(value: Any) -> Any:
-    """What a boundary returned, as values that can be sent.
+    """Turn what a boundary returns into values that can be sent.
 
     Tensors and arrays become :class:`~sentinel.values.literals.Tensor`, containers are walked, enum members and dtypes
-    become their names; an object of any other type becomes ``{"type": dotted name}``.
-    """
+    become their names; an object of any other type becomes ``{"type": dotted name}``."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, Ghost):

@@ -39,31 +39,27 @@ class Trace:
     def __init__(self, base: str) -> None:
         self._base = os.path.normpath(base)
         self._below = self._base + os.sep
-        self._asked: set[str] = set()
+        self._questions: set[str] = set()
         self.paused = False
 
     def install(self) -> None:
         """Begin to record. An audit hook cannot be removed: only for a process that lives for one checkout."""
         sys.addaudithook(self._audit)
         for name in ("stat", "lstat", "access", "readlink"):  # audit events know nothing of these
-            setattr(os, name, self._watched(getattr(os, name)))
+            setattr(os, name, self._watch(getattr(os, name)))
 
-    def module(self, folder: str, name: str) -> None:
-        """The import system looks for a module in a folder."""
-        self._ask("m", f"{folder}{os.sep}{name}")
-
-    def asked(self) -> list[str]:
+    def questions(self) -> list[str]:
         """Give every question so far. A file that the import system found needs no question of its own."""
-        asked = set(self._asked)  # another thread may go on asking
-        if EVERYTHING in asked:
+        questions = set(self._questions)  # another thread may go on asking
+        if EVERYTHING in questions:
             return [EVERYTHING]
-        modules = {question[2:] for question in asked if question[0] == "m"}
-        return sorted(q for q in asked if q[0] != "f" or _module_of(q[2:]) not in modules)
+        modules = {question[2:] for question in questions if question[0] == "m"}
+        return sorted(q for q in questions if q[0] != "f" or _module_of(q[2:]) not in modules)
 
-    def _ask(self, kind: str, path: str) -> None:
+    def ask(self, kind: str, path: str) -> None:
         path = os.path.normpath(path)
         if path.startswith(self._below) and not self.paused:
-            self._asked.add(f"{kind}:{path[len(self._below) :]}")
+            self._questions.add(f"{kind}:{path[len(self._below) :]}")
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open" or event == "ctypes.dlopen":
@@ -73,7 +69,7 @@ class Trace:
             if sys._getframe(1).f_code.co_filename != _IMPORT_SYSTEM:
                 self._name("d", "." if arguments[0] is None else arguments[0])
         elif event in _PROCESSES and self._base in repr(arguments):
-            self._asked.add(EVERYTHING)  # what another process reads in the checkout is not seen here
+            self._questions.add(EVERYTHING)  # what another process reads in the checkout is not seen here
 
     def _name(self, kind: str, path: Any) -> None:
         if isinstance(path, int):
@@ -82,22 +78,22 @@ class Trace:
             text = os.fsdecode(path)
         except TypeError:
             return
-        self._ask(kind, text if os.path.isabs(text) else os.path.join(os.getcwd(), text))
+        self.ask(kind, text if os.path.isabs(text) else os.path.join(os.getcwd(), text))
 
-    def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _watch(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def watched(path: Any, *arguments: Any, **options: Any) -> Any:
             self._name("f", path)
             return function(path, *arguments, **options)
 
-        for known in (os.supports_dir_fd, os.supports_effective_ids, os.supports_fd, os.supports_follow_symlinks):
-            if function in known:
-                known.add(watched)
+        for support in (os.supports_dir_fd, os.supports_effective_ids, os.supports_fd, os.supports_follow_symlinks):
+            if function in support:
+                support.add(watched)
         return watched
 
 
 def _module_of(path: str) -> str:
-    """The module question that covers a source file."""
+    """Give the module question that covers a source file."""
     stem = path.removesuffix(".py")
     return stem.removesuffix("/__init__") if stem != path else ""
 
@@ -113,13 +109,14 @@ def begin(base: str) -> None:
 
 
 def module(folder: str, name: str) -> None:
+    """Record that the import system looks for a module in a folder."""
     if _TRACE is not None:
-        _TRACE.module(folder, name)
+        _TRACE.ask("m", f"{folder}{os.sep}{name}")
 
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """What is asked here decides no verdict: a search for a hint in a message."""
+    """Record nothing: a search for a hint in a message decides no verdict."""
     if _TRACE is None:
         yield
         return
@@ -130,9 +127,9 @@ def paused() -> Iterator[None]:
         _TRACE.paused = before
 
 
-def told(work: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-    """The answer of a probe, with what was asked until its end where this process records it."""
+def with_questions(work: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    """Answer as a probe does, with what was asked until its end where this process records it."""
     answer = dict(work())
     if _TRACE is not None:
-        answer["asked"] = _TRACE.asked()
+        answer["asked"] = _TRACE.questions()
     return answer

@@ -21,30 +21,15 @@ _SYNTAX: tuple[tuple[tuple[int, int], str, str], ...] = (
 )
 
 #: Names that the standard library gained, which these frameworks import without a fallback.
-_NAMES: dict[str, tuple[int, int]] = {
-    "StrEnum": (3, 11),
-    "ReprEnum": (3, 11),
-    "Self": (3, 11),
-    "Never": (3, 11),
-    "assert_never": (3, 11),
-    "LiteralString": (3, 11),
-    "NotRequired": (3, 11),
-    "Required": (3, 11),
-    "Unpack": (3, 11),
-    "TypeVarTuple": (3, 11),
-    "dataclass_transform": (3, 11),
-    "UTC": (3, 11),
-    "timeout": (3, 11),
-    "TaskGroup": (3, 11),
-    "Runner": (3, 11),
-    "tomllib": (3, 11),
-    "chdir": (3, 11),
-    "override": (3, 12),
-    "batched": (3, 12),
-    "TypeIs": (3, 13),
-    "ReadOnly": (3, 13),
-    "deprecated": (3, 13),
+_GAINED = {
+    (3, 11): """
+        LiteralString Never NotRequired ReprEnum Required Runner Self StrEnum TaskGroup TypeVarTuple UTC Unpack
+        assert_never chdir dataclass_transform timeout tomllib
+    """,
+    (3, 12): "batched override",
+    (3, 13): "ReadOnly TypeIs deprecated",
 }
+_NAMES = {name: version for version, names in _GAINED.items() for name in names.split()}
 
 
 def needed_version(error: BaseException) -> tuple[int, int] | None:
@@ -52,21 +37,21 @@ def needed_version(error: BaseException) -> tuple[int, int] | None:
 
     A head that is simply broken is not mistaken for one: only forms that a newer Python is known to accept count.
     """
-    found: tuple[int, int] | None = None
+    version: tuple[int, int] | None = None
     if isinstance(error, SyntaxError):
         line = error.text or ""
-        found = max(
-            (v for v, shape, said in _SYNTAX if re.search(shape, line) and re.search(said, error.msg or "")),
+        version = max(
+            (v for v, shape, message in _SYNTAX if re.search(shape, line) and re.search(message, error.msg or "")),
             default=None,
         )
     elif isinstance(error, ModuleNotFoundError):
-        found = _NAMES.get(error.name or "")
+        version = _NAMES.get(error.name or "")
     elif isinstance(error, ImportError) and (error.name or "").partition(".")[0] in sys.stdlib_module_names:
         match = re.search(r"cannot import name '(\w+)'", str(error))
-        found = _NAMES.get(match.group(1)) if match else None
+        version = _NAMES.get(match.group(1)) if match else None
     elif isinstance(error, AttributeError) and _is_standard(error.obj):
-        found = _NAMES.get(error.name or "")
-    return found if found and sys.version_info[:2] < found else None
+        version = _NAMES.get(error.name or "")
+    return version if version and sys.version_info[:2] < version else None
 
 
 def names_newer(source: bytes) -> bool:
@@ -74,24 +59,21 @@ def names_newer(source: bytes) -> bool:
     return not _NAMES.keys().isdisjoint(re.findall(r"\w+", source.decode(errors="replace")))
 
 
-def needed_package(error: BaseException, file: str) -> str:
-    """Give the package that is not installed and from which a module would have the name that it lacks: it imports it
-    where the package is there, and has it in an annotation or a base class all the same. Empty where that is not why
-    it failed.
-
-    :param file: the module's.
-    """
+def needed_import(error: BaseException, file: str) -> str:
+    """Give ``package.name`` where a module lacks a name that it imports only where that package is installed, and uses
+    in an annotation or a base class all the same. Empty where that is not why it failed."""
     if not isinstance(error, NameError) or not error.name:
         return ""
-    return next((top for top in origins(error.name, codes.described(file)["names"]) if not ghosts.installed(top)), "")
+    packages = origins(error.name, codes.described(file)["names"])
+    return next((f"{package}.{error.name}" for package in packages if not ghosts.installed(package)), "")
 
 
 def origins(name: str, names: Iterable[str]) -> list[str]:
-    """The packages from which a module imports a name, of what its source defines (see ``codes.described``)."""
-    found = (
+    """List the packages from which a module imports a name, of what its source defines (see ``codes.described``)."""
+    packages = (
         item.partition("=")[2].partition(".")[0].partition(":")[0] for item in names if item.startswith(f"{name}=")
     )
-    return list(filter(None, found))
+    return list(filter(None, packages))
 
 
 def _is_standard(module: object) -> bool:

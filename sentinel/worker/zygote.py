@@ -94,24 +94,24 @@ def _spawn(channel: socket.socket, message: dict[str, Any], fds: list[int], grou
     gc.freeze()  # see target_process
     spec = message["spec"]
     group = groups.make(limits.MOST_PROCESSES, spec["memory"]) if spec["contain"] else None
-    told, tell = os.pipe()
+    report, tell = os.pipe()
     adopted, adopt = os.pipe()
     pid, first = containment.fork() if spec["contain"] else (os.fork(), False)
     if pid:
         os.close(fds[0])
         os.close(tell)
         os.close(adopted)
-        born = _born(pid, told)
-        if born["pid"] != pid:
+        birth = _birth_of(pid, report)
+        if birth["pid"] != pid:
             processes.await_end(pid)
         if group is not None:
-            group.add(born["pid"])
+            group.add(birth["pid"])
         os.close(adopt)
-        protocol.send(channel, born)
+        protocol.send(channel, birth)
         return
     try:
         channel.close()
-        os.close(told)
+        os.close(report)
         os.close(adopt)
         if group is not None:
             _contain(spec, first, tell)
@@ -161,14 +161,14 @@ def _contain(spec: dict[str, Any], first: bool, tell: int) -> None:
         os._exit(1)
 
 
-def _tell(tell: int, **told: Any) -> None:
-    os.write(tell, json.dumps(told).encode() + b"\n")
+def _tell(tell: int, **facts: Any) -> None:
+    os.write(tell, json.dumps(facts).encode() + b"\n")
 
 
-def _born(pid: int, told: int) -> dict[str, Any]:
-    """What became of a fork, once it is contained."""
-    born: dict[str, Any] = {"pid": pid}
-    with open(told, encoding="utf-8") as lines:
+def _birth_of(pid: int, report: int) -> dict[str, Any]:
+    """Say what became of a fork, once it is contained."""
+    birth: dict[str, Any] = {"pid": pid}
+    with open(report, encoding="utf-8") as lines:
         for line in lines:
-            born.update(json.loads(line))
-    return born
+            birth.update(json.loads(line))
+    return birth

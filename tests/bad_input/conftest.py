@@ -1,7 +1,5 @@
 """Bad input, end to end: what a user sees, with which exit status, and that nothing else was touched."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Each way of misbehaving is in ``tests/worker/test_hazards.py`` and ``tests/hosti
 here is what becomes of a run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,8 +14,8 @@ from sentinel.reports.store import files, load
 
 LOSSES = "demo_rl/losses.py"
 
-#: what stands at the top of the boundary's module -> the verdict, and words of its reason; under ``basic``, and where
-#: containment makes a difference to the head, under ``strict`` too
+#: what stands at the top of the boundary's module -> the verdict, and words of its reason; under ``basic``, or, where
+#: containment makes a difference to the head, under ``strict``
 HEADS = {
     "crashes": ("import ctypes\nctypes.string_at(0)", "inconclusive", "crash: the process was killed by SIGSEGV"),
     "kills its group": ("import os\nos.killpg(0, 9)", "inconclusive", "killed by SIGKILL"),
@@ -45,7 +43,7 @@ def head(tmp_path: Path) -> Callable[[str], Path]:
 
 
 @pytest.mark.parametrize(
-    ("name", "level"), [*((name, "basic") for name in HEADS), *((name, "strict") for name in {**HEADS, **CONTAINED})]
+    ("name", "level"), [*((name, "basic") for name in HEADS), *((name, "strict") for name in CONTAINED)]
 )
 def test_a_head_that_misbehaves(name, level, head, demo, fixed_tree, here, offered):
     offered(level)

@@ -1,7 +1,5 @@
 """Runs that are ended from outside, in processes of their own, as a user starts them; Ctrl-C: test_plugin_processes."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal
@@ -58,10 +56,7 @@ def _left_behind(scratch: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    "number", [pytest.param(signal.SIGTERM, marks=pytest.mark.nightly), signal.SIGKILL], ids=lambda number: number.name
-)
-def test_a_run_that_is_interrupted(number, here, tmp_path, fixed_tree, begun):
+def test_a_run_that_is_killed(here, tmp_path, fixed_tree, begun):
     """The second item hangs. What the first wrote is whole, and every process of the worker is gone."""
     tree = copy_demo(tmp_path / "hanging", "fixed")
     slow = MASKED_TOKENS["boundary"].replace("agg_loss", "slow_loss")
@@ -81,7 +76,7 @@ def test_a_run_that_is_interrupted(number, here, tmp_path, fixed_tree, begun):
     os.close(write)
     _wait_for(read, b"DEMO-SLOW")
     assert _left_behind(scratch) != []
-    run.send_signal(number)
+    run.send_signal(signal.SIGKILL)
     said, _ = run.communicate(timeout=LONG)
     _wait_until_gone(scratch)
     assert list(scratch.iterdir()) == []
@@ -95,7 +90,7 @@ def test_a_run_that_is_interrupted(number, here, tmp_path, fixed_tree, begun):
 
 
 def _wait_until_gone(scratch: Path) -> None:
-    """After SIGTERM and SIGKILL nobody waits for the worker: it ends by itself when its socket closes."""
+    """Then nobody waits for the worker: it ends by itself when its socket closes."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if str(scratch).encode() not in (process / "environ").read_bytes():

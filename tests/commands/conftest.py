@@ -1,7 +1,5 @@
 """A target ``tiny`` in a git repository of its own, an adapter and a recipe for it, and nothing else in the catalog."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

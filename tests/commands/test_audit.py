@@ -1,10 +1,7 @@
 """``sentinel audit`` on working trees of ``tiny``."""
 
-from __future__ import annotations
-
 import json
 import subprocess
-import venv
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +32,7 @@ def tree(tiny: Any, commit: str, folder: Path) -> Path:
     return folder
 
 
-def test_it_answers_in_words_first(run_sentinel: Any, mirrored: None, tiny: Any, tmp_path: Path) -> None:
+def test_it_answers_in_words_first(run_sentinel, mirrored, tiny, tmp_path):
     answer = run_sentinel("audit", "tiny", "--repo", tree(tiny, tiny.buggy, tmp_path / "buggy"))
     assert answer.status == 1
     assert answer.out.startswith(f"1 bug (1 recipe) is in tiny at {tiny.buggy[:12]}.")
@@ -44,9 +41,7 @@ def test_it_answers_in_words_first(run_sentinel: Any, mirrored: None, tiny: Any,
     assert answer.out.startswith("0 bugs (0 recipes) are in tiny")
 
 
-def test_a_configuration_that_names_nothing_is_not_known(
-    run_sentinel: Any, mirrored: None, tiny: Any, tmp_path: Path
-) -> None:
+def test_a_configuration_that_names_nothing_is_not_known(run_sentinel, mirrored, tiny, tmp_path):
     config = tmp_path / "run.yaml"
     config.write_text("actor: {lr: 1}\n")
     buggy = tree(tiny, tiny.buggy, tmp_path / "buggy")
@@ -71,9 +66,7 @@ def tree_with_options(tiny: Any, tiny_catalog: Any, monkeypatch: pytest.MonkeyPa
     return buggy
 
 
-def test_what_the_configuration_leaves_out_is_the_default(
-    run_sentinel: Any, mirrored: None, tree_with_options: Path
-) -> None:
+def test_what_the_configuration_leaves_out_is_the_default(run_sentinel, mirrored, tree_with_options):
     answer = run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip=0.2")
     assert answer.status == 1
     first, *others = answer.out.splitlines()
@@ -104,9 +97,7 @@ def _rewritten(tree: Path, **lines: str) -> None:
     recipe.write_text(text + "".join(f"{name}: {line}\n" for name, line in lines.items()))
 
 
-def test_what_hits_is_apart_from_what_hits_only_if(
-    run_sentinel: Any, mirrored: None, tree_with_options: Path, tmp_path: Path
-) -> None:
+def test_what_hits_is_apart_from_what_hits_only_if(run_sentinel, mirrored, tree_with_options, tmp_path):
     audit = ("audit", "tiny", "--repo", tree_with_options, "--sarif", "x.sarif", "--set")
     _rewritten(tree_with_options, affects='[{when: {actor.clip: "> 0.1"}}]')
     answer = run_sentinel(*audit, "actor.clip=0.2")
@@ -133,9 +124,7 @@ def test_what_hits_is_apart_from_what_hits_only_if(
     assert (answer.status, "1 more are hardening" in answer.out) == (0, True)
 
 
-def test_a_bug_counts_once_by_the_worst_of_its_recipes(
-    run_sentinel: Any, mirrored: None, tree_with_options: Path
-) -> None:
+def test_a_bug_counts_once_by_the_worst_of_its_recipes(run_sentinel, mirrored, tree_with_options):
     _rewritten(tree_with_options, root="tiny-mean", affects='[{when: {actor.clip: "> 0.1"}}]')
     first = tree_with_options.parent / "recipes" / "tiny" / "TINY-MEAN.yaml"
     other = first.read_text().replace("bug_id: TINY-MEAN", "bug_id: TINY-OTHER").replace("> 0.1", "< 0.1")
@@ -145,9 +134,7 @@ def test_a_bug_counts_once_by_the_worst_of_its_recipes(
     assert ": 1 hit you, 0 only if more is so, 0 do not." in answer.out
 
 
-def test_single_settings_are_read_as_they_are_written_for_a_run(
-    run_sentinel: Any, mirrored: None, tree_with_options: Path, tmp_path: Path
-) -> None:
+def test_single_settings_are_read_as_they_are_written_for_a_run(run_sentinel, mirrored, tree_with_options, tmp_path):
     config = tmp_path / "run.yaml"
     config.write_text("actor: {clip: {low: 0.2}, loss_agg_mode: other}\n")
     audit = ("audit", "tiny", "--repo", tree_with_options, "--config", config, "--json", "--set")
@@ -161,9 +148,7 @@ def test_single_settings_are_read_as_they_are_written_for_a_run(
     )
 
 
-def test_the_command_that_starts_the_training_is_read(
-    run_sentinel: Any, mirrored: None, tree_with_options: Path, tmp_path: Path
-) -> None:
+def test_the_command_that_starts_the_training_is_read(run_sentinel, mirrored, tree_with_options, tmp_path):
     audit = ("audit", "tiny", "--repo", tree_with_options, "--json")
     command = ("python", "train.py", "actor.clip=0.2", "actor.loss_agg_mode=token-mean")
     assert run_sentinel(*audit, "--", *command).json()["bugs"][0]["reach"] == "reached"
@@ -181,8 +166,8 @@ def test_the_command_that_starts_the_training_is_read(
 
 
 def test_what_a_configuration_is_composed_of_is_told_where_it_is_not_read(
-    run_sentinel: Any, mirrored: None, tree_with_options: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    run_sentinel, mirrored, tree_with_options, tmp_path, monkeypatch
+):
     def without(*_: object) -> None:
         raise HydraMissingError("hydra-core is not installed")
 
@@ -203,9 +188,7 @@ def test_what_a_configuration_is_composed_of_is_told_where_it_is_not_read(
     assert "defaults list" not in run_sentinel(*audit).err
 
 
-def test_a_configuration_is_composed_first(
-    run_sentinel: Any, mirrored: None, tree_with_options: Path, tmp_path: Path
-) -> None:
+def test_a_configuration_is_composed_first(run_sentinel, mirrored, tree_with_options, tmp_path):
     pytest.importorskip("hydra", reason="the extra `hydra` is not installed; CI has a job for it")
     (tmp_path / "mine.yaml").write_text("actor: {clip: 0.2, other: '???'}\n")
     config = tmp_path / "run.yaml"
@@ -227,9 +210,7 @@ def test_a_configuration_is_composed_first(
     )
 
 
-def test_what_it_takes_is_told_where_it_is_not_known(
-    run_sentinel: Any, mirrored: None, tree_with_options: Path
-) -> None:
+def test_what_it_takes_is_told_where_it_is_not_known(run_sentinel, mirrored, tree_with_options):
     (tree_with_options / "tiny" / "config.yaml").unlink()
     answer = run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip=0.2", "--json").json()
     assert answer["defaults"] is None
@@ -237,7 +218,7 @@ def test_what_it_takes_is_told_where_it_is_not_known(
     assert run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip").status == 2
 
 
-def test_mistakes_are_told(run_sentinel: Any, mirrored: None, tiny: Any, tmp_path: Path) -> None:
+def test_mistakes_are_told(run_sentinel, mirrored, tiny, tmp_path):
     assert run_sentinel("audit", "nothing").status == 2
     answer = run_sentinel("audit", "tiny")
     assert answer.status == 2
@@ -246,16 +227,3 @@ def test_mistakes_are_told(run_sentinel: Any, mirrored: None, tiny: Any, tmp_pat
     answer = run_sentinel("audit", "tiny", "--repo", tmp_path / "nowhere")
     assert answer.status == 2
     assert "nowhere: no such folder; name a working tree of tiny" in answer.err
-
-
-def test_an_interpreter_without_torch_is_told_with_the_commands_own_option(
-    run_sentinel: Any, mirrored: None, tiny: Any, tmp_path: Path
-) -> None:
-    bare = tmp_path / "bare"
-    venv.create(bare)
-    Path("sentinel.toml").write_text(f'python = "{bare / "bin" / "python"}"')
-    answer = run_sentinel("audit", "tiny", "--repo", str(tiny.upstream))
-    assert answer.status == 2
-    assert "/bare/bin/python has no " in answer.err
-    said = "install torch and numpy there, or name another interpreter with --sentinel-python (of a command: --python)"
-    assert said in answer.err

@@ -1,7 +1,5 @@
 """``sentinel bisect``: what it prints, and what it says to wrong input."""
 
-from __future__ import annotations
-
 import pytest
 
 pytestmark = pytest.mark.usefixtures("mirrored", "warm_runs")

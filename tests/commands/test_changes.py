@@ -1,7 +1,5 @@
 """``sentinel report changes``: a run beside its baseline, for people, programs and job summaries."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -56,7 +54,7 @@ def test_a_branch_is_compared_with_its_base_and_only_what_is_worse_fails(run_sen
     assert "{" not in text.out, "no JSON for people"
 
 
-def test_what_is_worse_comes_first_and_the_most_severe_of_it(run_sentinel: Any, overnight: list[str]) -> None:
+def test_what_is_worse_comes_first_and_the_most_severe_of_it(run_sentinel, overnight):
     (file,) = Path("tonight").glob("tiny/*/*.json")
     fixed, (bad,) = json.loads(file.read_text()), Path("recorded").glob("tiny/*/*.json")
     broken = json.loads(bad.read_text())

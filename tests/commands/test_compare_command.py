@@ -1,10 +1,7 @@
 """``sentinel compare``: who means the same, what explains it where they do not, and wrong input."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +9,7 @@ import pytest
 
 import sentinel.recipes.catalog
 from sentinel.errors import INSTALL
-from sentinel.recipes.catalog import Catalog, OnDemand
+from sentinel.recipes.catalog import Catalog
 
 pytestmark = pytest.mark.usefixtures("mirrored", "warm_runs")
 
@@ -55,7 +52,7 @@ def compare(
     return run
 
 
-def test_two_of_one_meaning_are_as_it_is_defined(compare: Compare) -> None:
+def test_two_of_one_meaning_are_as_it_is_defined(compare):
     answer = compare("loss_aggregation", "--json")
     assert answer.status == 0, answer.err
     [row] = answer.json()["rows"]
@@ -65,7 +62,7 @@ def test_two_of_one_meaning_are_as_it_is_defined(compare: Compare) -> None:
     assert row["places"] == {"tiny agg_loss": "tiny/losses.py:2", "other agg_loss": "other/losses.py:1"}
 
 
-def test_what_nothing_explains_is_shown_on_the_smallest_scenario(compare: Compare) -> None:
+def test_what_nothing_explains_is_shown_on_the_smallest_scenario(compare):
     answer = compare("loss_aggregation", other=f"2 * {MEAN}")
     assert answer.status == 1
     assert "2 functions of 2 frameworks mean 2 things; 1 as it is defined" in answer.out
@@ -74,7 +71,7 @@ def test_what_nothing_explains_is_shown_on_the_smallest_scenario(compare: Compar
     assert answer.out.endswith("1 unexplained\n")
 
 
-def test_a_declared_dialect_explains_what_it_speaks_of_and_nothing_else(compare: Compare) -> None:
+def test_a_declared_dialect_explains_what_it_speaks_of_and_nothing_else(compare):
     answer = compare("loss_aggregation", "--json", other=ROWS, declared=DIALECT, mode="seq-mean-token-mean")
     assert answer.status == 0, answer.out
     [row] = [row for row in answer.json()["rows"] if row["apart"]]
@@ -86,22 +83,18 @@ def test_a_declared_dialect_explains_what_it_speaks_of_and_nothing_else(compare:
     assert "unexplained: other agg_loss" in halved.out
 
 
-def test_a_known_bug_explains_where_it_is_there_and_not_where_it_is_mended(
-    compare: Compare, tiny: Any, run_sentinel: Any
-) -> None:
+def test_a_known_bug_explains_where_it_is_there_and_not_where_it_is_mended(compare, tiny, run_sentinel):
     there = run_sentinel("compare", "loss_aggregation", "--ref", f"git:{tiny.buggy}")
     assert (there.status, "known: TINY-MEAN" in there.out) == (0, True), there.out
     assert "TINY-MEAN" not in run_sentinel("compare", "loss_aggregation", "--ref", "git:main").out
 
 
-def test_rounding_and_what_is_not_finite_are_no_other_meaning(compare: Compare) -> None:
+def test_rounding_and_what_is_not_finite_are_no_other_meaning(compare):
     rewritten = "((loss_mat * loss_mask) / loss_mask.sum()).sum()"  # NaN of a batch of no token
     assert compare("loss_aggregation", other=rewritten).status == 0
 
 
-def test_all_writes_the_page_and_the_data_with_a_batch_in_numbers(
-    compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_writes_the_page_and_the_data_with_a_batch_in_numbers(compare, tmp_path, monkeypatch):
     answer = compare("--all", "--examples", "10", other=f"2 * {MEAN}")
     assert answer.status == 1
     page = Path("docs/dialects.md").read_text()
@@ -116,7 +109,7 @@ def test_all_writes_the_page_and_the_data_with_a_batch_in_numbers(
     assert "| other agg_loss other/losses.py:1 | A |" in page
 
 
-def test_another_precision_is_a_twin(compare: Compare) -> None:
+def test_another_precision_is_a_twin(compare):
     """One of them is wrong in bfloat16 alone."""
     answer = compare("loss_aggregation", "--json", other=f"(1 if '32' in str(loss_mat.dtype) else 2) * {MEAN}")
     [row] = json.loads(answer.out)["rows"]
@@ -127,7 +120,7 @@ def test_another_precision_is_a_twin(compare: Compare) -> None:
     assert float(value) == pytest.approx(2 * float(row["alike"]["other agg_loss"]), rel=1e-2)
 
 
-def test_defaults_are_those_that_the_code_declares(compare: Compare, tiny: Any, tmp_path: Path) -> None:
+def test_defaults_are_those_that_the_code_declares(compare, tiny, tmp_path):
     """In the tree at the ref, by the option that options.toml names."""
     file = tiny.recipe.parent.parent / "other" / "options.toml"
     file.parent.mkdir(exist_ok=True)
@@ -147,25 +140,8 @@ def test_defaults_are_those_that_the_code_declares(compare: Compare, tiny: Any, 
     assert value != row["alike"]["other agg_loss"]
 
 
-def test_a_target_that_is_not_asked_for_is_not_imported(
-    run_sentinel: Any, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "unwanted.py").touch()
-
-    def unwanted() -> Any:
-        raise AssertionError("imported")
-
-    adapters = OnDemand(
-        {"tiny": lambda: catalog.adapters["tiny"], "unwanted": unwanted}, {"unwanted": tmp_path / "unwanted.py"}
-    )
-    monkeypatch.setattr(sentinel.recipes.catalog, "bundled_catalog", lambda: replace(catalog, adapters=adapters))
-    assert run_sentinel("compare", "loss_aggregation", "--targets", "tiny").status == 0
-    with pytest.raises(AssertionError, match="imported"):
-        run_sentinel("compare", "loss_aggregation")
-
-
-@pytest.mark.parametrize("preload", ["", "transformers"])
-def test_a_family_of_packages_is_loaded_for_targets_that_name_it_alone(compare: Compare, preload: str) -> None:
+@pytest.mark.parametrize("preload", ["", pytest.param("transformers", marks=pytest.mark.nightly)])
+def test_a_family_of_packages_is_loaded_for_targets_that_name_it_alone(compare, preload):
     if preload:
         pytest.importorskip(preload)
     seen = "(2 if 'transformers' in __import__('sys').modules else 1)"
@@ -174,7 +150,7 @@ def test_a_family_of_packages_is_loaded_for_targets_that_name_it_alone(compare: 
 
 
 @pytest.mark.parametrize("preload", ["no_such_package", "torch._dynamo"])
-def test_a_package_that_a_target_wants_is_named_with_its_extra(compare: Compare, preload: str) -> None:
+def test_a_package_that_a_target_wants_is_named_with_its_extra(compare, preload):
     """What lies inside of a package is there with it."""
     wanting = f"{MEAN}\n\nfrom no_such_package import Base\n\nclass Config(Base):\n    pass\n\nNAMES = Config.fields\n"
     answer = compare("loss_aggregation", other=wanting, preload=preload)
@@ -199,14 +175,14 @@ def test_a_package_that_a_target_wants_is_named_with_its_extra(compare: Compare,
         (["loss_aggregation", "--ref", "nonsense"], "nonsense"),
     ],
 )
-def test_wrong_input_is_one_sentence_and_status_2(run_sentinel: Any, arguments: list[str], said: str) -> None:
+def test_wrong_input_is_one_sentence_and_status_2(run_sentinel, arguments, said):
     answer = run_sentinel("compare", *arguments)
     assert (answer.status, answer.out) == (2, "")
     assert said in answer.err
     assert answer.err.count("\n") <= 2
 
 
-def test_a_target_that_cannot_be_had_is_named_and_the_rest_is_compared(compare: Compare, run_sentinel: Any) -> None:
+def test_a_target_that_cannot_be_had_is_named_and_the_rest_is_compared(compare, run_sentinel):
     compare("loss_aggregation")  # leaves the catalog of two
     answer = run_sentinel("compare", "loss_aggregation")
     assert answer.status == 0
@@ -214,9 +190,7 @@ def test_a_target_that_cannot_be_had_is_named_and_the_rest_is_compared(compare: 
     assert "1 function of 1 framework mean 1 thing" in answer.out
 
 
-def test_ctrl_c_shows_what_was_compared_until_then(
-    run_sentinel: Any, monkeypatch: pytest.MonkeyPatch, compare: Compare
-) -> None:
+def test_ctrl_c_shows_what_was_compared_until_then(run_sentinel, monkeypatch, compare):
     from sentinel.commands import compare as command  # whatever was imported anew, it asks the class that it has
 
     agreement = command.frameworks.Agreement

@@ -1,12 +1,9 @@
 """``sentinel coverage`` at a working tree, and over a history."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -40,7 +37,7 @@ def work(tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> P
     return folder.parent
 
 
-def test_the_table_of_modules_and_the_total(run_sentinel: Any, work: Path) -> None:
+def test_the_table_of_modules_and_the_total(run_sentinel, work):
     answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}")
     assert answer.status == 0, answer.err
     lines = [line.split() for line in answer.out.splitlines()]
@@ -51,7 +48,7 @@ def test_the_table_of_modules_and_the_total(run_sentinel: Any, work: Path) -> No
     assert "masked_mean" not in answer.out
 
 
-def test_what_nobody_bound_and_answers_is_automatic(run_sentinel: Any, work: Path) -> None:
+def test_what_nobody_bound_and_answers_is_automatic(run_sentinel, work):
     losses = work / "tiny" / "losses.py"
     losses.write_text(LOSSES.replace("(x, mask)", "(rewards, mask)").replace("x *", "rewards[:, None] *"))
     answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--call", "-v")
@@ -75,9 +72,7 @@ def test_what_nobody_bound_and_answers_is_automatic(run_sentinel: Any, work: Pat
         ("transformers", "never looked at the code used transformers.mean, which is real only for a target that names"),
     ],
 )
-def test_what_wants_a_package_that_is_not_there_is_left_out(
-    run_sentinel: Any, work: Path, package: str, state: str
-) -> None:
+def test_what_wants_a_package_that_is_not_there_is_left_out(run_sentinel, work, package, state):
     losses = work / "tiny" / "losses.py"
     losses.write_text(f"import {package}\n\ndef masked_mean(rewards, mask):\n    return {package}.mean(rewards)\n")
     answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--call", "-v")
@@ -95,7 +90,7 @@ def masked_sum(x):
 """
 
 
-def test_which_lines_a_quick_search_runs(run_sentinel: Any, work: Path) -> None:
+def test_which_lines_a_quick_search_runs(run_sentinel, work):
     (work / "tiny" / "losses.py").write_text(GUARDED)
     answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--run", "-v")
     assert answer.status == 0, answer.err
@@ -108,7 +103,7 @@ def test_which_lines_a_quick_search_runs(run_sentinel: Any, work: Path) -> None:
     assert (beside["ran"], beside["idle"]) == ([7], [])
 
 
-def test_what_the_site_shows_is_put_into_one_file(run_sentinel: Any, work: Path, tmp_path: Path) -> None:
+def test_what_the_site_shows_is_put_into_one_file(run_sentinel, work, tmp_path):
     (work / "tiny" / "losses.py").write_text(GUARDED)
     file = tmp_path / "coverage.json"
     for more in ((), ("--run",)):
@@ -118,15 +113,13 @@ def test_what_the_site_shows_is_put_into_one_file(run_sentinel: Any, work: Path,
     assert told["lines"]["modules"]["tiny.losses"]["ran"] == 3
 
 
-def test_lines_want_the_library_that_counts_them(
-    run_sentinel: Any, work: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_want_the_library_that_counts_them(run_sentinel, work, monkeypatch):
     monkeypatch.setitem(sys.modules, "coverage", None)
     answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--run")
     assert (answer.status, "coverage.py counts lines, and is not installed here" in answer.err) == (2, True)
 
 
-def test_for_programs(run_sentinel: Any, work: Path) -> None:
+def test_for_programs(run_sentinel, work):
     found = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--json").json()
     assert found["totals"] == {
         "by contract": 1,
@@ -140,20 +133,20 @@ def test_for_programs(run_sentinel: Any, work: Path) -> None:
     assert (found["target"], found["outside"], found["unread"]) == ("tiny", [], {})
 
 
-def test_a_bound_boundary_that_the_rule_does_not_see_is_named(run_sentinel: Any, work: Path) -> None:
+def test_a_bound_boundary_that_the_rule_does_not_see_is_named(run_sentinel, work):
     (work / "tiny" / "losses.py").write_text("def agg_loss(x):\n    return other(x)\n")
     answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}")
     assert "bound, and not counted: the rule does not see signal in tiny.losses.agg_loss" in answer.out
 
 
-def test_a_file_that_cannot_be_read_makes_the_table_incomplete(run_sentinel: Any, work: Path) -> None:
+def test_a_file_that_cannot_be_read_makes_the_table_incomplete(run_sentinel, work):
     (work / "tiny" / "rows.py").write_text("def (")
     answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}")
     assert answer.status == 1
     assert "not read: tiny/rows.py: it does not parse with Python " in answer.out
 
 
-def test_without_a_mirror(run_sentinel: Any) -> None:
+def test_without_a_mirror(run_sentinel):
     for arguments in (("coverage", "tiny"), ("coverage", "tiny", "--history")):
         answer = run_sentinel(*arguments)
         assert (answer.status, answer.err.count("no mirror of tiny")) == (2, 1)
@@ -161,7 +154,7 @@ def test_without_a_mirror(run_sentinel: Any) -> None:
 
 
 @pytest.mark.usefixtures("mirrored")
-def test_of_a_mirror(run_sentinel: Any) -> None:
+def test_of_a_mirror(run_sentinel):
     answer = run_sentinel("coverage", "tiny")
     assert (answer.status, answer.out.splitlines()[-1]) == (0, "1 function of training signal, 0 never looked at (0%)")
     answer = run_sentinel("coverage", "tiny", "--history")

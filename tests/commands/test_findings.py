@@ -1,7 +1,5 @@
 """``sentinel report findings`` and ``sentinel report duplicates``."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

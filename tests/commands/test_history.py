@@ -1,7 +1,5 @@
 """``sentinel report history``: a bug's story from what sweeps have kept."""
 
-from __future__ import annotations
-
 import pytest
 
 pytestmark = pytest.mark.usefixtures("mirrored", "warm_runs")

@@ -1,7 +1,5 @@
 """``sentinel pulls``: what each open pull request changes, what is kept of it, and what no head can spoil."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -117,6 +115,7 @@ def test_each_head_has_an_answer_and_a_hostile_one_spoils_its_own(run_sentinel, 
     assert [each["number"] for each in only] == [9, 8, 7, 6, 5, 4]
 
 
+@pytest.mark.nightly
 def test_six_hundred_heads_of_which_some_are_hostile_each_have_an_answer(
     run_sentinel, tiny, git, pull, mirror, tmp_path
 ):

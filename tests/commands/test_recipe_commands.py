@@ -1,7 +1,5 @@
 """``sentinel recipe``, ``list`` and ``show``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import jsonschema_rs

@@ -1,7 +1,5 @@
 """``sentinel report site``: what it writes, and what it will not write over."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

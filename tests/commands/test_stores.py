@@ -1,7 +1,5 @@
 """``sentinel mirror`` and ``sentinel cache``."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

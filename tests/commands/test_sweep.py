@@ -1,7 +1,5 @@
 """``sentinel sweep``: what it prints, and what it says to wrong input."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """``sentinel verify``, ``report``, ``baseline`` and the verdicts in ``show``: on evidence of real runs of ``tiny``."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -31,16 +29,6 @@ def forge(evidence: Path, tiny: Any) -> Callable[[str, Change], Path]:
         return file
 
     return write
-
-
-def test_the_settings_of_the_folder_hold(run_sentinel, mirrored, evidence, tiny):
-    file = evidence / "tiny" / "TINY-MEAN" / f"git-{tiny.buggy[:12]}.json"
-    for option, said in (("repo-url", "https://host.invalid/me/tiny"), ("python", "/bin/false")):
-        Path("sentinel.toml").write_text(f'{option} = "{said}"')
-        assert said in run_sentinel("verify", file).out
-        Path("sentinel.toml").unlink()
-        answer = run_sentinel("verify", file, f"--{option}=tiny={said}")
-        assert (answer.status, said in answer.out) == (2, True)
 
 
 def test_evidence_verifies(run_sentinel, mirrored, evidence, tiny):

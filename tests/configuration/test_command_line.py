@@ -1,7 +1,5 @@
 """What a command, or a launch script, sets: nothing of it is executed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Configurations that Hydra composes: where it looks, what it is kept from, and what is said where it refuses."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

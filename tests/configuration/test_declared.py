@@ -1,7 +1,5 @@
 """Which options a copy has: the declarations beside the recipes, and the files of the copy that they name."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,9 +1,5 @@
 """A configuration as settings, and what a run has for one."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from sentinel.configuration.effective import Setting, Training, training
@@ -27,7 +23,7 @@ OPTIONS = Options(
 )
 
 
-def test_what_is_given_comes_before_the_default() -> None:
+def test_what_is_given_comes_before_the_default():
     run = Training({"rollout.n": "8"}, OPTIONS)
     assert run.setting("rollout.n") == Setting("rollout.n", "8")
     assert run.setting("actor.clip.low") == Setting("actor.clip.low", "0.2", default=True)
@@ -37,7 +33,7 @@ def test_what_is_given_comes_before_the_default() -> None:
     assert Training({}).setting("rollout.n") is None
 
 
-def test_a_section_that_is_null_has_no_members_until_one_is_written() -> None:
+def test_a_section_that_is_null_has_no_members_until_one_is_written():
     silent = Setting("actor.norm", "null", default=True)
     assert Training({}, OPTIONS).setting("actor.norm.level") == silent
     assert Training({"actor.clip.low": "1"}, OPTIONS).setting("actor.norm.level") == silent
@@ -48,7 +44,7 @@ def test_a_section_that_is_null_has_no_members_until_one_is_written() -> None:
     assert Training({"actor": ""}, OPTIONS).setting("actor.clip.low") == Setting("actor.clip.low", "0.2", default=True)
 
 
-def test_references_are_followed_as_far_as_they_can_be() -> None:
+def test_references_are_followed_as_far_as_they_can_be():
     assert Training({}, OPTIONS).setting("actor.n") == Setting("actor.n", "1", default=True)
     assert Training({"rollout.n": "8"}, OPTIONS).setting("actor.n") == Setting("actor.n", "8", default=False)
     assert Training({}, OPTIONS).setting("actor.m") == Setting("actor.m", "4", default=True)
@@ -57,7 +53,7 @@ def test_references_are_followed_as_far_as_they_can_be() -> None:
     assert around.setting("a") == Setting("a", None)
 
 
-def test_the_trainer_is_the_one_that_knows_the_settings() -> None:
+def test_the_trainer_is_the_one_that_knows_the_settings():
     other = Options("SFT", "sft.py", {"packing": Option("true"), "rollout.n": Option("2")})
     assert training({"packing": "true"}, [OPTIONS, other]).options is other
     assert training({}, [OPTIONS, other]).options is OPTIONS
@@ -65,7 +61,7 @@ def test_the_trainer_is_the_one_that_knows_the_settings() -> None:
     assert training({"rollout.n": "1"}, []).options is None
 
 
-def test_a_file_that_is_no_configuration_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_no_configuration_is_told(tmp_path):
     file = tmp_path / "run.yaml"
     for text in ("- 1", "a: [", "just words"):
         file.write_text(text)

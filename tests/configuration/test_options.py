@@ -1,9 +1,5 @@
 """Options read off code and YAML without importing it."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 from sentinel.configuration.declared import options_of_parser, options_of_tree
 from sentinel.configuration.option_classes import options_of_class
 from sentinel.configuration.options import Option
@@ -60,7 +56,7 @@ class Train:
 """
 
 
-def test_classes_and_their_sections(tmp_path: Path) -> None:
+def test_classes_and_their_sections(tmp_path):
     (tmp_path / "base.py").write_text(BASE)
     (tmp_path / "config.py").write_text(CONFIG)
     files = {"package.base": tmp_path / "base.py"}
@@ -92,7 +88,7 @@ def test_classes_and_their_sections(tmp_path: Path) -> None:
     assert "actor.norm.level" not in options_of_class(tmp_path / "config.py", "Train", {}.get)
 
 
-def test_classes_that_would_never_end_are_left(tmp_path: Path) -> None:
+def test_classes_that_would_never_end_are_left(tmp_path):
     lines = ["from dataclasses import dataclass, field"]
     for level in range(12, -1, -1):
         fields = [f"    f{place}: C{level + 1} = field(default_factory=C{level + 1})" for place in range(10)]
@@ -101,7 +97,7 @@ def test_classes_that_would_never_end_are_left(tmp_path: Path) -> None:
     assert len(options_of_class(tmp_path / "wide.py", "C0", {}.get)) < 2000
 
 
-def test_arguments(tmp_path: Path) -> None:
+def test_arguments(tmp_path):
     file = tmp_path / "arguments.py"
     file.write_text("""
 raise RuntimeError("it is not imported")
@@ -126,7 +122,7 @@ def add(parser):
     }
 
 
-def test_a_tree(tmp_path: Path) -> None:
+def test_a_tree(tmp_path):
     file = tmp_path / "trainer.yaml"
     file.write_text("defaults: [actor]\nhydra: {run: 1}\nactor: {lr: 1, path: '???', clip: {}}\nn:\n")
     assert options_of_tree(file) == {

@@ -1,7 +1,5 @@
 """The contracts' float64 references, asked in an oracle process as a run asks them."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,7 +10,7 @@ from contract_kit import Oracle, scenario
 from sentinel.contracts.contract import DoesNotApply
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.values.literals import Tensor
-from sentinel.worker.answers import Sat
+from sentinel.worker.answers import Replies
 from sentinel.worker.client import Zygote
 
 
@@ -46,7 +44,7 @@ def oracle(_sessions: Any) -> Oracle:
             told = session.receive()
             if not session.dead:
                 break
-        assert isinstance(told, Sat), told
+        assert isinstance(told, Replies), told
         answer = told.answers[""]
         if answer.silent:
             raise DoesNotApply(answer.silent)

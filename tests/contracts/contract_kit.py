@@ -1,7 +1,5 @@
 """What a contract sees of a call: by default of its own oracle."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Oracles of advantages, returns and normalisations: numbers by hand and promises of the papers."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Mapping, Sequence
@@ -184,10 +182,7 @@ THREE_STEPS: dict[str, Any] = {
         ({"gamma": 0.5, "credit": "segment"}, [[4, 0, 6, 6], [8, 8, 8, 8]]),
         ({"kl": None, "kl_coef": 0.5}, [[7, 0, 6, 4], [8, 8, 8, 8]]),
         ({"kl": [[2.0, 9, 4, 0], [0.0, 0, 0, 2]], "kl_coef": 0.5}, [[4, 0, 4, 4], [7, 7, 7, 7]]),
-        (
-            {"kl": [[2.0, 9, 4, 0], [0.0, 0, 0, 2]], "kl_coef": 0.5, "credit": "response"},
-            [[6, 0, 5, 7], [8, 8, 8, 7]],
-        ),
+        ({"kl": [[2.0, 9, 4, 0], [0.0, 0, 0, 2]], "kl_coef": 0.5, "credit": "response"}, [[6, 0, 5, 7], [8, 8, 8, 7]]),
     ],
 )
 def test_returns_by_hand(more, returns, oracle):
@@ -378,10 +373,7 @@ STEP: dict[str, Any] = {
             [[-49.5, -49.5, 0, 0], [0, 49.5, 49.5, 0], [0] * 4, [0] * 4],
         ),
         # 1, 1, 100, 100 and 4: mean 41.2.
-        (
-            {"adv_norm": MEAN_OF_THE_BATCH},
-            [[-40.2, -40.2, 0, 0], [0, 58.8, 58.8, 0], [0] * 4, [0, -37.2, 0, 0]],
-        ),
+        ({"adv_norm": MEAN_OF_THE_BATCH}, [[-40.2, -40.2, 0, 0], [0, 58.8, 58.8, 0], [0] * 4, [0, -37.2, 0, 0]]),
     ],
 )
 def test_the_advantage_step_by_hand(more, advantages, oracle):

@@ -1,7 +1,5 @@
 """Balanced partitions: the oracle keeps every promise, and partitions that break one each are seen to."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 
@@ -10,16 +8,7 @@ from contract_kit import measured
 
 GIVEN: dict[str, Any] = {"lengths": [1, 9, 3, 3, 2, 2], "parts": 2, "equal_size": True}
 #: Loads of 12 and 8.
-KEPT = {
-    "times": [1] * 6,
-    "parts": 2,
-    "empty": 0,
-    "uneven": 0,
-    "torn": 0,
-    "strayed": 0,
-    "excess": 0,
-    "spread": 4,
-}
+KEPT = {"times": [1] * 6, "parts": 2, "empty": 0, "uneven": 0, "torn": 0, "strayed": 0, "excess": 0, "spread": 4}
 
 
 def test_the_definitions_partition_by_hand():

@@ -1,7 +1,5 @@
 """Batch surgery: the definition's row has every field and no weight; a wrong one is seen in each way it differs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Contracts: what they declare is what they measure, on a right and on a broken twin of the framework's part."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Mapping

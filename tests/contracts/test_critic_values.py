@@ -1,7 +1,5 @@
 """The oracle of critic values against numbers by hand, which code the positions."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """What is trained on of what was sampled: the oracles by hand, and what the measurement makes of broken twins."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy

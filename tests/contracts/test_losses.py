@@ -1,7 +1,5 @@
 """Oracles of losses against numbers worked out by hand."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Mapping
@@ -20,8 +18,6 @@ from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.scenarios import draw
 from sentinel.targets import Binding
 from sentinel.values.literals import Tensor
-
-Grid = list[list[float]]
 
 LN2 = math.log(2)
 

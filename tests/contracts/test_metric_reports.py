@@ -1,7 +1,5 @@
 """What is reported of a batch: the oracles by hand, and what the measurement makes of broken twins."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The oracle of microbatch packing, and packings that are none."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

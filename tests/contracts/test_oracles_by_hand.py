@@ -1,7 +1,5 @@
 """Oracles against numbers worked out by hand, and against what the definition promises of any distribution."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -15,10 +13,7 @@ def close(value: Any) -> Any:
 # -- KL estimates ------------------------------------------------------------------------------------------------------
 
 #: Two tokens: the policy gives the first twice the reference's probability, the second half of it.
-TWICE_AND_HALF = {
-    "log_probs": [[math.log(0.5), math.log(0.25)]],
-    "ref_log_probs": [[math.log(0.25), math.log(0.5)]],
-}
+TWICE_AND_HALF = {"log_probs": [[math.log(0.5), math.log(0.25)]], "ref_log_probs": [[math.log(0.25), math.log(0.5)]]}
 LN2 = math.log(2)
 
 

@@ -1,7 +1,5 @@
 """The oracle of policy updates against numbers by hand."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial
@@ -24,12 +22,7 @@ UNEVEN: dict[str, Any] = {
 }
 
 #: Every way to cut two rows.
-CUTS: list[dict[str, Any]] = [
-    {},
-    {"micro_batch_size": 1},
-    {"max_tokens_per_microbatch": 8},
-    {"dp_size": 2},
-]
+CUTS: list[dict[str, Any]] = [{}, {"micro_batch_size": 1}, {"max_tokens_per_microbatch": 8}, {"dp_size": 2}]
 
 
 @pytest.fixture
@@ -145,10 +138,7 @@ def stepped(*stages, **more):
     """What is seen of a driver whose batch comes out of each boundary in these parts."""
     by_definition = bundled_catalog().contracts["training_step"].oracle
     return measured(
-        "training_step",
-        lambda **inputs: {**by_definition(inputs), "stages": stages, "rows": ROWS},
-        **SCORED,
-        **more,
+        "training_step", lambda **inputs: {**by_definition(inputs), "stages": stages, "rows": ROWS}, **SCORED, **more
     )
 
 

@@ -1,7 +1,5 @@
 """What makes rollouts and batches of them: the oracles by hand, and what the measurement makes of broken twins."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Surgery on rows and the minibatches of a batch: the oracles by hand, and what is seen of broken twins."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rule-based rewards: the oracle by hand, and what the measurement makes of graders that are broken."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

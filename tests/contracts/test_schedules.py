@@ -1,7 +1,5 @@
 """The KL coefficient and the learning rate: the oracles by hand, and broken twins."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

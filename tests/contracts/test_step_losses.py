@@ -1,7 +1,5 @@
 """Losses and advantages of whole steps: the oracles by hand, a second derivation, and broken twins."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -20,7 +18,7 @@ LOSSES = {
 }
 
 
-def test_every_prompt_weighs_the_same() -> None:
+def test_every_prompt_weighs_the_same():
     seen = measured("prompt_loss", **LOSSES)
     assert seen["loss"] == (3.0 + 5.0) / 2
     assert seen["per_token_gradient"] == [
@@ -31,14 +29,14 @@ def test_every_prompt_weighs_the_same() -> None:
     ]
 
 
-def test_a_mean_over_responses_is_another() -> None:
+def test_a_mean_over_responses_is_another():
     def twin(loss_mat: Any, response_mask: Any, **_: Any) -> dict[str, Any]:
         return {"loss": ((loss_mat * response_mask).sum(-1) / response_mask.sum(-1)).mean() / 2}
 
     assert measured("prompt_loss", twin, **LOSSES)["loss"] != measured("prompt_loss", **LOSSES)["loss"]
 
 
-def test_ranks_are_not_in_the_loss() -> None:
+def test_ranks_are_not_in_the_loss():
     losses = torch.tensor([1.0, 2.0, 6.0])
     for ranks in (1, 2):
         given = {"losses": losses, "prompt_length": 2, "context_parallel_size": ranks, "per_token": True}
@@ -48,7 +46,7 @@ def test_ranks_are_not_in_the_loss() -> None:
 # -- advantages --------------------------------------------------------------------------------------------------------
 
 
-def test_a_penalty_and_the_kl_that_is_told() -> None:
+def test_a_penalty_and_the_kl_that_is_told():
     seen = measured(
         "penalised_advantage",
         log_probs=torch.tensor([[-1.0, -2.0, 0.0]], dtype=torch.float64),
@@ -75,7 +73,7 @@ STEP: dict[str, Any] = {
 }
 
 
-def test_a_weight_is_a_constant() -> None:
+def test_a_weight_is_a_constant():
     seen = measured("decoupled_loss", **STEP)
     # r w / 2 of the first token; the second's weight e^3 is out of bounds.
     value = math.exp(0.1) * math.exp(0.2) / 2
@@ -85,12 +83,12 @@ def test_a_weight_is_a_constant() -> None:
     assert seen["ratio"] == [[pytest.approx(math.exp(0.1)), 1.0]]
 
 
-def test_what_the_loss_is_divided_by() -> None:
+def test_what_the_loss_is_divided_by():
     counted, kept = (measured("decoupled_loss", **STEP, denominator=name)["loss"] for name in ("counted", "kept"))
     assert kept == pytest.approx(2 * counted)
 
 
-def test_a_weight_that_is_not_detached() -> None:
+def test_a_weight_that_is_not_detached():
     def twin(log_probs: Any, proximal_log_probs: Any, behaviour_log_probs: Any, **_: Any) -> dict[str, Any]:
         ratio = (log_probs - proximal_log_probs).exp()
         weight = (proximal_log_probs - behaviour_log_probs).exp()
@@ -115,12 +113,12 @@ def pairs(tokens: int, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 8])
-def test_ipo_does_not_go_by_length(tokens: int) -> None:
+def test_ipo_does_not_go_by_length(tokens):
     assert measured("preference_loss", **pairs(tokens, loss_type="ipo"))["loss"] == pytest.approx(23.04)
 
 
 @pytest.mark.parametrize("tokens", [1, 3])
-def test_orpo_compares_the_odds_of_a_token(tokens: int) -> None:
+def test_orpo_compares_the_odds_of_a_token(tokens):
     """0.8 against 0.2: odds of 4 and of 1/4, whose ratio is 16, however long the responses are."""
     given = pairs(tokens, loss_type="orpo", reference="none")
     for side, likely in (("chosen", 0.8), ("rejected", 0.2)):
@@ -128,7 +126,7 @@ def test_orpo_compares_the_odds_of_a_token(tokens: int) -> None:
     assert measured("preference_loss", **given)["loss"] == pytest.approx(0.1 * math.log(17 / 16))
 
 
-def test_dpo_goes_by_the_sum() -> None:
+def test_dpo_goes_by_the_sum():
     seen = measured("preference_loss", **pairs(2, loss_type="sigmoid"))
     assert seen["loss"] == pytest.approx(math.log1p(math.exp(-0.1 * 0.4)))
     slope = -0.1 / (1 + math.exp(0.1 * 0.4))
@@ -136,14 +134,14 @@ def test_dpo_goes_by_the_sum() -> None:
     assert seen["rejected_gradient"] == [[pytest.approx(-slope)] * 2]
 
 
-def test_tokens_beyond_the_shorter_response_weigh_less() -> None:
+def test_tokens_beyond_the_shorter_response_weigh_less():
     """One token is shared: the chosen response has 0.1 + 3 * 0.25 * 0.1, the rejected one -0.1."""
     given = pairs(4, loss_type="sigmoid", ld_alpha=0.25)
     given["rejected_mask"] = torch.tensor([[1.0, 0.0, 0.0, 0.0]])
     assert measured("preference_loss", **given)["loss"] == pytest.approx(math.log1p(math.exp(-0.1 * 0.275)))
 
 
-def test_how_pairs_are_cut_changes_nothing_and_a_sum_over_microbatches_does() -> None:
+def test_how_pairs_are_cut_changes_nothing_and_a_sum_over_microbatches_does():
     def added_up(chosen_log_probs: Any, micro_batch_size: int | None, **inputs: Any) -> dict[str, Any]:
         given = {**PREFERENCE_UPDATE.lacking(), **inputs, "chosen_log_probs": chosen_log_probs}
         loss = PREFERENCE_UPDATE.reference(given)["loss"]
@@ -157,7 +155,7 @@ def test_how_pairs_are_cut_changes_nothing_and_a_sum_over_microbatches_does() ->
     assert parts["loss"] == pytest.approx(2 * whole["loss"])
 
 
-def test_kto_is_relative_to_what_its_microbatch_says() -> None:
+def test_kto_is_relative_to_what_its_microbatch_says():
     """Log-ratios 0.4 and 0.2 of the first pair, -0.6 and -0.4 of the second: of both together they say 0."""
     given = {
         "chosen_log_probs": torch.tensor([[-0.6], [-1.6]], dtype=torch.float64),
@@ -177,7 +175,7 @@ def test_kto_is_relative_to_what_its_microbatch_says() -> None:
     assert whole["loss"] == pytest.approx(without["loss"]) == pytest.approx(mean(0.4, -0.2, -0.6, 0.4))
 
 
-def test_without_a_reference_the_log_probs_themselves_are_compared() -> None:
+def test_without_a_reference_the_log_probs_themselves_are_compared():
     given = {**pairs(2, loss_type="sigmoid"), "reference": "none"}
     zeros = {f"{side}_ref_log_probs": torch.zeros(1, 2) for side in ("chosen", "rejected")}
     relative = measured("preference_loss", **{**given, **zeros, "reference": "given"})
@@ -188,7 +186,7 @@ def test_without_a_reference_the_log_probs_themselves_are_compared() -> None:
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
-def test_a_divergence_by_hand(beta: float) -> None:
+def test_a_divergence_by_hand(beta):
     """A student of 3/4 and 1/4, a teacher of halves; the second token does not count."""
     student, teacher, step = (0.75, 0.25), (0.5, 0.5), 4
     logits = torch.tensor([[[math.log(p) for p in student], [5.0, 0.0]]], dtype=torch.float64)
@@ -211,7 +209,7 @@ def test_a_divergence_by_hand(beta: float) -> None:
     assert seen["logits_gradient"][0][1] == [0.0, 0.0]
 
 
-def test_a_step_is_divided_by_the_tokens_that_it_learns_from() -> None:
+def test_a_step_is_divided_by_the_tokens_that_it_learns_from():
     given = {
         "logits": torch.tensor([[[0.0, 2.0], [0.0, 2.0]]], dtype=torch.float64),
         "teacher_logits": torch.zeros(1, 2, 2, dtype=torch.float64),
@@ -224,7 +222,7 @@ def test_a_step_is_divided_by_the_tokens_that_it_learns_from() -> None:
     assert step["logits_gradient"][0][0][0] == pytest.approx(first["logits_gradient"][0][0][0] / 2)
 
 
-def test_a_mean_over_the_part_is_another() -> None:
+def test_a_mean_over_the_part_is_another():
     def twin(logits: Any, response_mask: Any, **_: Any) -> dict[str, Any]:
         return {"loss": (logits[..., 0] * response_mask).sum() / response_mask.sum()}
 

@@ -1,7 +1,5 @@
 """The oracle of supervised updates against numbers by hand, against a loop over tokens."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """The oracle of token log-probs against numbers by hand."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any

@@ -1,9 +1,8 @@
 """The processes of a run, asked for from several threads at once."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
@@ -43,3 +42,18 @@ def test_what_several_threads_ask_for_at_once_is_made_once(kind, catalog, warm_r
         assert answers == made * 4
     finally:
         processes.close()
+
+
+@pytest.mark.parametrize(("device", "imported"), [("cpu", 1), ("cuda", 0)])
+def test_nothing_is_imported_before_probes_that_use_a_gpu(device, imported, catalog, fixed_tree, monkeypatch):
+    """A module that asks for the GPU as it is imported leaves a process whose forks cannot use it."""
+    loads: list[object] = []
+    process = SimpleNamespace(
+        dead=None, load=lambda *paths: loads.append(paths), probe=lambda request: None, close=bool
+    )
+    monkeypatch.setattr(Zygote, "target", lambda *_: process)
+    processes = Processes(catalog, Options(device=device))
+    demo, ref = catalog.targets["demo"], Ref("path", str(fixed_tree))
+    request = {"contract": "call", "contract_file": "call.py"}
+    processes.loaded(demo, ref, open_checkout(demo, ref)).probe(demo.bindings[0].boundary, request)
+    assert len(loads) == imported

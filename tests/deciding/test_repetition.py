@@ -1,7 +1,5 @@
 """Asking again: what is sent the second time, how its answer is made out, and what counts as the same."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

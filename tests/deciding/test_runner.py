@@ -1,7 +1,5 @@
 """Questions about one checkout are measured together; what one leaves behind changes no other one's verdict."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

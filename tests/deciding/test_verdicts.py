@@ -1,7 +1,5 @@
 """Observation and expectation to verdict: which of the two value sets, neither, or why it cannot be said."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,9 +1,5 @@
 """What a difference is called: one sentence that says what has changed, in numbers."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from sentinel.diff.comparing import Difference
@@ -23,7 +19,7 @@ TWO = tensor([1.0, 2.0], "float32")
         ("shape", TWO, tensor([1.0], "float32"), ": the shape: [2] before, [1] after"),
     ],
 )
-def test_a_difference_is_said_with_what_was_and_what_is(symptom: str, before: Any, after: Any, said: str) -> None:
+def test_a_difference_is_said_with_what_was_and_what_is(symptom, before, after, said):
     details = {"loss": "the shape: [2] before, [1] after" if symptom == "shape" else "element [0]"}
     difference = Difference(symptom, {}, {"before": {"loss": before}, "after": {"loss": after}}, details)
     assert of_difference(difference).startswith(f"loss{'' if said[0] == ':' else ' '}{said}")

@@ -1,14 +1,11 @@
 """What is kept of parsed files says what parsing them says; what is not ours is parsed again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 
 from sentinel.diff import reached
-from sentinel.diff.modules import Modules
-from sentinel.diff.reached import Module
+from sentinel.diff.reached import Module, Modules
 
 #: Modules with all that a unit may be.
 SOURCES = [file.read_bytes() for file in sorted(Path(reached.__file__).parent.parent.rglob("*.py"))[::9]]
@@ -25,7 +22,7 @@ def kept(home: Path) -> Path:
     return file
 
 
-def test_what_was_parsed_is_read_as_it_was(home: Path) -> None:
+def test_what_was_parsed_is_read_as_it_was(home):
     modules = Modules("some")
     modules.update({f"{number}": reached._module(source) for number, source in enumerate(SOURCES)})
     modules.update(empty=Module(), broken=reached._module(b"def ("))
@@ -42,7 +39,7 @@ def test_what_was_parsed_is_read_as_it_was(home: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "a", "a ", "a []", 'a [[], {"x": 1}, {}, []]', "a [[[1]], {}, {}, []]", "\x00 \n"]
 )
-def test_what_is_something_else_is_forgotten(home: Path, text: str) -> None:
+def test_what_is_something_else_is_forgotten(home, text):
     modules = Modules("some")
     modules["a"] = Module()
     modules.save()
@@ -50,7 +47,7 @@ def test_what_is_something_else_is_forgotten(home: Path, text: str) -> None:
     assert "a" not in Modules("some")
 
 
-def test_a_home_that_cannot_be_written_is_done_without(home: Path) -> None:
+def test_a_home_that_cannot_be_written_is_done_without(home):
     (home / "history").write_text("no folder")
     modules = Modules("some")
     modules["a"] = Module()

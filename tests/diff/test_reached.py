@@ -1,7 +1,5 @@
 """What a boundary reaches in the syntax: all that may change its numbers, and nothing of what cannot."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -130,10 +128,7 @@ def names(reached: Reached) -> set[str]:
         ("one", {"one", "EPSILON", "register"}),
         ("two", {"two", "scale", "register"}),
         ("chosen", {"chosen", "FAMILY", "register", "one", "two", "EPSILON", "scale"}),
-        (
-            "over_rows",
-            {"over_rows", "total", "_summed", "Batch", "Batch.rows", "Batch._rows", "Base", "Base.__len__"},
-        ),
+        ("over_rows", {"over_rows", "total", "_summed", "Batch", "Batch.rows", "Batch._rows", "Base", "Base.__len__"}),
     ],
 )
 def test_a_boundary_reaches_what_it_names_and_no_more(reaching, boundary, reached):

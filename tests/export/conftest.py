@@ -1,7 +1,5 @@
 """A recipe of the demo framework, exported from two trees."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A bug of the demo framework as files that do without Sentinel."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import json

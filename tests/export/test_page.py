@@ -1,7 +1,5 @@
 """The page of a bug: what a maintainer sees, and what nobody may smuggle into it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The rule of adapters and contracts: what calls and measures a boundary is self-contained."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

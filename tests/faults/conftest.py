@@ -1,7 +1,5 @@
 """What befalls each command that writes, between any two of its effects."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

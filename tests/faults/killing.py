@@ -5,8 +5,6 @@ are counted by ptrace, so git and pip are walked like Python, and nothing in ``s
 kernel stops a process *before* the call; to end it there is to end it between two effects.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os
@@ -148,34 +146,29 @@ def possible() -> str:
     if not sys.platform.startswith("linux") or not CALLS:
         return f"the system calls of {sys.platform} on {platform.machine()} are not known"
     try:
-        return "" if _forked(lambda: 0, Path("/nowhere"), None, False).status == 0 else "no process can be traced here"
+        return "" if _forked(lambda: 0, Path("/nowhere"), None).status == 0 else "no process can be traced here"
     except (OSError, ValueError) as error:
         return f"no process can be traced here: {error}"
 
 
-def run(
-    action: Callable[[], int], folder: Path, before: int | None = None, alone: bool = False, error: Error | None = None
-) -> Run:
+def run(action: Callable[[], int], folder: Path, before: int | None = None, error: Error | None = None) -> Run:
     """Run an action in a fork of this process.
 
-    :param before: the effect, counted from 0, before which it is killed; None: none.
-    :param alone: kill its first process alone, as a user would; what that has started lives on. Else all of them end at
-        once, as when a machine or a container goes down.
+    :param before: the effect, counted from 0, before which all its processes are killed, as when a machine
+        goes down; None: none.
     :param error: nothing is killed; from that effect on calls fail with this.
     """
-    return _forked(action, folder.resolve(), before, alone, error)
+    return _forked(action, folder.resolve(), before, error)
 
 
-def _forked(
-    action: Callable[[], int], folder: Path, before: int | None, alone: bool, error: Error | None = None
-) -> Run:
+def _forked(action: Callable[[], int], folder: Path, before: int | None, error: Error | None = None) -> Run:
     read, write = os.pipe()
     tracer = os.fork()  # of its own: it waits for any child, and pytest has others
     if not tracer:
         try:
             os.close(read)
             with open(write, "w", encoding="utf-8") as answer:
-                json.dump(_Tracer(folder, before, alone, error).trace(action), answer)
+                json.dump(_Tracer(folder, before, error).trace(action), answer)
         finally:
             os._exit(0)
     os.close(write)
@@ -195,10 +188,9 @@ def ptrace() -> Any:
 
 
 class _Tracer:
-    def __init__(self, folder: Path, before: int | None, alone: bool, error: Error | None) -> None:
+    def __init__(self, folder: Path, before: int | None, error: Error | None) -> None:
         self._folder = str(folder)
         self._before = before
-        self._alone = alone
         self._effects: list[str] = []
         self._error = error
         self._failing: set[int] = set()
@@ -241,7 +233,7 @@ class _Tracer:
     def _stopped(self, pid: int, state: int) -> None:
         self._pids.add(pid)
         number, pass_on = os.WSTOPSIG(state), 0
-        if self._ended and not self._alone and self._error is None:
+        if self._ended and self._error is None:
             os.kill(pid, signal.SIGKILL)
         elif number == signal.SIGTRAP | 0x80:
             effect = self._effect(pid)
@@ -277,7 +269,7 @@ class _Tracer:
 
     def _end(self) -> None:
         self._ended = True
-        for pid in [self._first] if self._alone else list(self._pids):
+        for pid in list(self._pids):
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:

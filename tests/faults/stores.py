@@ -1,7 +1,5 @@
 """What is done to a ``SENTINEL_HOME``, as actions; and what is in it afterwards."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

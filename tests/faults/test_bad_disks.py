@@ -1,6 +1,4 @@
-"""Disks that are read-only or interrupted from each effect on in turn, and those that fill up where few look."""
-
-from __future__ import annotations
+"""Disks that are read-only, and those that fill up where few look."""
 
 import errno
 import tempfile
@@ -9,29 +7,14 @@ import killing
 import pytest
 from demo_kit import returned
 from killing import Error
-from stores import PRUNE, add, contents, opened, said
-from walking import FULL, GROWS, Command, interrupted, put_up_with, unwalkable
+from stores import add, opened
+from walking import FULL, GROWS, unwalkable
 
 from sentinel.worker.client import Options, WorkerError, Zygote
 
 pytestmark = pytest.mark.skipif(bool(unwalkable("without room")), reason=unwalkable("without room") or "it can be had")
 
 READ_ONLY = Error(errno.EROFS, GROWS | {"unlink", "rmdir", "chmod", "utime"})
-
-
-def test_making_a_mirror_on_a_disk_that_is_read_only(home, demo_repository):
-    act = said("mirror", "add", "demo", "--from", f"file://{demo_repository.path}")
-    assert put_up_with(Command(act, contents(home), 60, PRUNE), home, READ_ONLY)
-
-
-def test_making_a_checkout_on_a_disk_that_is_read_only(home, fixed_tree):
-    assert put_up_with(Command(opened(f"path:{fixed_tree}"), contents(home), 12, PRUNE), home, READ_ONLY)
-
-
-def test_calls_that_are_interrupted(home, demo_repository):
-    """EINTR is no error: whoever is interrupted does it again."""
-    act = said("mirror", "add", "demo", "--from", str(demo_repository.path))
-    assert interrupted(Command(act, contents(home), 40, PRUNE), home)
 
 
 def test_a_cache_that_is_there_and_read_only(home, demo_repository):

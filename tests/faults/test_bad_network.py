@@ -1,18 +1,14 @@
 """Networks that are slow, truncate or lie: a clear sentence, nothing half-made, and all is well when they are."""
 
-from __future__ import annotations
-
 import hashlib
+import http.server
 import os
-import subprocess
-from collections.abc import Iterator
-from dataclasses import replace
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import misbehaving
 import pytest
-from demo_kit import Repository, few
-from misbehaving import Site, Way
 from wheels import wheel
 
 from sentinel.cli import main
@@ -24,11 +20,81 @@ from sentinel.targets.refs import Ref
 
 PAGE, FILE = "/simple/demo-dist/", "/files/demo_dist-1.0-py3-none-any.whl"
 
+#: Answers a request in its own way: the handler to send with, and what it would have sent.
+Way = Callable[["Handler", bytes], None]
+
+
+@dataclass
+class Site:
+    """What a web server on the loopback gives out.
+
+    :ivar files: path -> content; a path that is not there is a 404.
+    :ivar ways: path -> how it is answered.
+    :ivar requested: every path that was requested.
+    :ivar over: set when the server is to stop.
+    """
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    ways: dict[str, Way] = field(default_factory=dict)
+    requested: list[str] = field(default_factory=list)
+    url: str = ""
+    over: threading.Event = field(default_factory=threading.Event)
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    site: Site
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        self.site.requested.append(path)
+        content = self.site.files.get(path)
+        if path in self.site.ways:
+            self.site.ways[path](self, content or b"")
+        else:
+            self.begin(404 if content is None else 200, content or b"")
+            self.wfile.write(content or b"")
+
+    def begin(self, status: int, content: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "text/html" if self.path.endswith("/") else "application/octet-stream")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+
+    def log_message(self, *arguments: object) -> None:
+        """Say nothing."""
+
+
+def closes_early(handler: Handler, content: bytes) -> None:
+    handler.begin(200, content)
+    handler.wfile.write(content[: len(content) // 2])
+
+
+def is_damaged(handler: Handler, content: bytes) -> None:
+    """Right in its length, and wrong in the middle."""
+    handler.begin(200, content)
+    handler.wfile.write(content[:-300] + bytes(byte ^ 0xFF for byte in content[-300:-290]) + content[-290:])
+
+
+def drips(handler: Handler, content: bytes) -> None:
+    """A byte now and then: no read of it ever takes long."""
+    handler.begin(200, bytes(100_000))
+    while not handler.site.over.wait(0.05):
+        handler.wfile.write(b" ")
+
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    with misbehaving.serving() as served:
-        yield served
+    served = Site()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), type("Own", (Handler,), {"site": served}))
+    server.handle_error = lambda *_: None  # type: ignore[method-assign] - a client that has gone away is no news
+    served.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield served
+    served.over.set()
+    server.shutdown()
+    server.server_close()
+    thread.join()
 
 
 @pytest.fixture
@@ -37,57 +103,29 @@ def target() -> Target:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> MirrorStore:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MirrorStore:
+    monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "home"))
     return MirrorStore(Home(tmp_path / "home"))
 
 
-# -- a package index --------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def index(site: Site, fixed_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    """A package index that has one release, and settings of pip's own."""
+@pytest.mark.parametrize(
+    ("path", "way", "says"),
+    [
+        (FILE, closes_early, "DO NOT MATCH THE HASHES|IncompleteRead|bytes missing"),
+        (FILE, is_damaged, "DO NOT MATCH THE HASHES"),
+        (PAGE, drips, "pip did not end within 4 s"),
+    ],
+)
+def test_a_package_index(path, way, says, site, store, target, fixed_tree, tmp_path, monkeypatch):
     content = wheel(tmp_path, fixed_tree).read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     site.files = {FILE: content, PAGE: f'<a href="{FILE}#sha256={digest}">demo_dist-1.0-py3-none-any.whl</a>'.encode()}
-    settings = {"INDEX_URL": f"{site.url}/simple", "CONFIG_FILE": os.devnull, "RETRIES": "0"}
-    for name, value in settings.items():
+    for name, value in {"INDEX_URL": f"{site.url}/simple", "CONFIG_FILE": os.devnull, "RETRIES": "0"}.items():
         monkeypatch.setenv(f"PIP_{name}", value)
     monkeypatch.setattr(pypi, "_answers", {})
-    return site
-
-
-def has(site: Site, store: MirrorStore, target: Target) -> None:
-    """The release is available, and is the right one."""
-    pypi._answers.clear()  # another run
-    made = open_checkout(target, Ref.parse("pypi:1.0"), store=store)
-    assert made.version == "1.0"
-    assert "agg_loss" in (made.path / "demo_rl" / "losses.py").read_text()
-
-
-#: what -> (of which file, the way, words of the reason)
-INDEXES: dict[str, tuple[str, Way, str]] = {
-    "a file that ends early": (FILE, misbehaving.closes_early, "DO NOT MATCH THE HASHES|IncompleteRead|bytes missing"),
-    "a file whose length is a lie": (FILE, misbehaving.says_too_little, "DO NOT MATCH THE HASHES"),
-    "a file that is another": (FILE, misbehaving.is_damaged, "DO NOT MATCH THE HASHES"),
-    "a page that redirects for ever": (PAGE, misbehaving.redirects_for_ever, "redirects|could not be reached"),
-    "a file that redirects for ever": (FILE, misbehaving.redirects_for_ever, "redirects|could not be reached"),
-    "a page that fails": (PAGE, misbehaving.fails, "no release of it, or could not be reached"),
-    "a file that hangs after its headers": (FILE, misbehaving.hangs, "timed out"),
-    "a page of garbage": (PAGE, misbehaving.is_garbage, "JSON|codec"),
-    "a page of thirty megabytes": (PAGE, misbehaving.is_huge, "JSON"),
-    "a page that drips": (PAGE, misbehaving.drips, "pip did not end within 4 s"),
-    "a file that is reset": (FILE, misbehaving.resets, "reset|could not be reached|Connection"),
-}
-
-
-@pytest.mark.parametrize(("path", "way", "says"), few(INDEXES, 3))
-def test_a_package_index(path, way, says, index, store, target, monkeypatch):
-    if way is misbehaving.drips:
+    if way is drips:
         monkeypatch.setattr(pypi, "_PATIENCE", 4.0)
-    if way is misbehaving.hangs:
-        monkeypatch.setenv("PIP_TIMEOUT", "1")
-    index.ways[path] = way
+    site.ways[path] = way
     with pytest.raises(Unavailable, match=f"pypi:1.0 of demo-dist cannot be had: .*({says})") as refusal:
         open_checkout(target, Ref.parse("pypi:1.0"), store=store)
     assert "\n" not in refusal.value.reason
@@ -95,73 +133,25 @@ def test_a_package_index(path, way, says, index, store, target, monkeypatch):
     assert left == []
 
 
-def test_a_package_index_that_fails_once(index, store, target, monkeypatch):
-    """Whether pip asks again is the user's setting, and pip's own by default. What is had after an error is right."""
-    monkeypatch.setenv("PIP_RETRIES", "2")
-    index.ways[FILE] = misbehaving.fails_once
-    has(index, store, target)
-    assert index.asked.count(FILE) == 2
+def test_a_git_server_that_drips(site, store, capsys, monkeypatch):
+    monkeypatch.setitem(gitbinary._ENVIRONMENT, "GIT_HTTP_LOW_SPEED_TIME", "1")
+    site.ways["/demo.git/info/refs"] = drips
+    assert main(["mirror", "add", "demo", "--from", f"{site.url}/demo.git"]) == 2
+    assert f"sentinel: cannot mirror {site.url}/demo.git: " in capsys.readouterr().err
+    assert [place.name for place in store.home.mirrors.iterdir()] == [".demo.lock"]
 
 
-# -- git over http ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def hosted(site: Site, demo_repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    """The demo framework's repository on a git server."""
-    bare = tmp_path / "demo.git"
-    command = ["git", "clone", "-q", "--bare", "--no-local", str(demo_repository.path), str(bare)]
-    subprocess.run(command, check=True, capture_output=True)
-    subprocess.run(["git", "-C", str(bare), "update-server-info"], check=True)
-    site.repositories = tmp_path
-    monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "home"))
-    return site
-
-
-REFS, PACK = "/demo.git/info/refs", "/demo.git/git-upload-pack"
-REPOSITORIES: dict[str, tuple[str, Way]] = {
-    "refs that end early": (REFS, misbehaving.closes_early),
-    "refs that redirect for ever": (REFS, misbehaving.redirects_for_ever),
-    "refs that fail": (REFS, misbehaving.fails),
-    "refs that hang": (REFS, misbehaving.hangs),
-    "refs of garbage": (REFS, misbehaving.is_garbage),
-    "refs that drip": (REFS, misbehaving.drips),
-    "a pack that ends early": (PACK, misbehaving.closes_early),
-    "a pack whose length is a lie": (PACK, misbehaving.says_too_little),
-    "a pack that is damaged": (PACK, misbehaving.is_damaged),
-    "a pack that is reset": (PACK, misbehaving.resets),
-    "a pack that hangs": (PACK, misbehaving.hangs),
-    "a pack of garbage": (PACK, misbehaving.is_garbage),
-}
-
-
-@pytest.mark.parametrize(("path", "way"), few(REPOSITORIES, 3))
-def test_a_git_server(path, way, hosted, store, target, capsys):
-    hosted.ways[path] = way
-    with pytest.MonkeyPatch.context() as patch:
-        if way in (misbehaving.hangs, misbehaving.drips):  # who answers may take longer, on a busy machine
-            patch.setitem(gitbinary._ENVIRONMENT, "GIT_HTTP_LOW_SPEED_TIME", "1")
-        refused(hosted, store, target, capsys)
-    hosted.ways.clear()
-    assert main(["mirror", "add", "demo", "--from", f"{hosted.url}/demo.git"]) == 0
-    assert open_checkout(target, Ref.parse("git:main"), store=store).roots == ("demo_rl",)
-
-
-def test_a_server_of_plain_files(hosted, store, target, capsys, tmp_path):
+def test_a_server_of_plain_files(site, store, target, capsys, demo_repository, tmp_path):
     """Without a word for it, git would start git for each object that is not here yet, without end."""
     bare = tmp_path / "demo.git"
-    hosted.repositories = None
-    hosted.files = {f"/demo.git/{f.relative_to(bare)}": f.read_bytes() for f in bare.rglob("*") if f.is_file()}
-    assert "does not speak git's protocol" in refused(hosted, store, target, capsys)
-    assert not [path for path in hosted.asked if "/objects/" in path]
-
-
-def refused(hosted: Site, store: MirrorStore, target: Target, capsys: pytest.CaptureFixture[str]) -> str:
-    """Nothing of a mirror is there, and the last line says why."""
-    assert main(["mirror", "add", "demo", "--from", f"{hosted.url}/demo.git"]) == 2
+    demo_repository.git("clone", "-q", "--bare", "--no-local", str(demo_repository.path), str(bare))
+    demo_repository.git("--git-dir", str(bare), "update-server-info")
+    site.files = {f"/demo.git/{f.relative_to(bare)}": f.read_bytes() for f in bare.rglob("*") if f.is_file()}
+    assert main(["mirror", "add", "demo", "--from", f"{site.url}/demo.git"]) == 2
     (last,) = capsys.readouterr().err.splitlines()[-1:]
-    assert last.startswith(f"sentinel: cannot mirror {hosted.url}/demo.git: ")
+    assert last.startswith(f"sentinel: cannot mirror {site.url}/demo.git: ")
+    assert "does not speak git's protocol" in last
+    assert not [path for path in site.requested if "/objects/" in path]
     assert [place.name for place in store.home.mirrors.iterdir()] == [".demo.lock"]
     with pytest.raises(Unavailable, match="no mirror of demo; run"):
         open_checkout(target, Ref.parse("git:main"), store=store)
-    return last

@@ -1,7 +1,5 @@
 """Kills and full disks at any effect of what writes evidence, records and pages."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -12,7 +10,7 @@ from typing import Any
 import killing
 import pytest
 from demo_kit import MASKED_TOKENS, REJECTED_ROW, Decide, Repository, write_recipe
-from walking import FULL, Command, interrupted, listing, load_everything, unwalkable
+from walking import FULL, Command, listing, load_everything, unwalkable
 
 import sentinel.recipes.catalog
 import sentinel.run.session
@@ -21,8 +19,8 @@ from sentinel.deciding.outcomes import Decision
 from sentinel.deciding.runner import Job
 from sentinel.export.contribution import Contribution, documented
 from sentinel.export.exporting import Bundle, Side
+from sentinel.export.page import write as write_export
 from sentinel.export.script import Script
-from sentinel.export.writing import write as write_export
 from sentinel.history import record as records
 from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.reports import store
@@ -150,13 +148,6 @@ def test_a_run_that_cannot_write_its_summary(here, decided, broken_tree):
 
 
 @pytest.mark.nightly
-@pytest.mark.skipif(bool(unwalkable("without room")), reason=unwalkable("without room") or "calls can be interrupted")
-def test_a_run_that_is_interrupted(here, decided, fixed_tree):
-    reports = here / "sentinel-reports"
-    assert interrupted(Command(run_of(fixed_tree), written(reports), 3), here)
-
-
-@pytest.mark.nightly
 def test_a_run_on_other_code(walked, here, decided, broken_tree, fixed_tree):
     """Evidence of an earlier run stays what it is until that of this one is whole."""
     reports = here / "sentinel-reports"
@@ -183,14 +174,6 @@ def test_updating_a_baseline(walked, here, decided, broken_tree, fixed_tree):
 def test_findings(walked, here, decided, broken_tree):
     ready = run_of(broken_tree, report_dir="reports")
     act = Command(lambda: main(["report", "findings"]), lambda: listing(here / "findings"), 5, before=ready)
-    assert walked(act, here)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("style", ["text", "markdown"])
-def test_a_report(walked, style, here, decided, broken_tree):
-    arguments = ["report", "--format", style, "-o", "pages/report"]
-    act = Command(lambda: main(arguments), lambda: listing(here / "pages"), before=run_of(broken_tree))
     assert walked(act, here)
 
 

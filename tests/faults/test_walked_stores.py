@@ -1,7 +1,5 @@
 """Kills and full disks at any effect of what writes to ``SENTINEL_HOME``: mirrors, checkouts, releases, pruning."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -9,18 +7,12 @@ import killing
 import pytest
 from demo_kit import Repository, copy_demo
 from stores import PRUNE, add, contents, opened, said
-from walking import Command, needs_tracing, walk
+from walking import Command
 from wheels import wheel
 
 
 def test_making_a_mirror_from_a_folder(walked, home, demo_repository):
     assert walked(Command(add(demo_repository), contents(home), 25, PRUNE), home)
-
-
-@pytest.mark.nightly
-def test_making_a_mirror_from_a_url(walked, home, demo_repository):
-    act = said("mirror", "add", "demo", "--from", f"file://{demo_repository.path}")
-    assert walked(Command(act, contents(home), 25, PRUNE), home)
 
 
 @pytest.fixture
@@ -47,12 +39,6 @@ def test_updating_a_mirror(walked, home, behind):
 
 
 @pytest.mark.nightly
-@needs_tracing
-def test_updating_a_mirror_while_its_first_process_alone_is_killed(home, behind):
-    assert walk(behind, home, alone=True)
-
-
-@pytest.mark.nightly
 def test_putting_more_into_a_mirror(walked, home, moving, tmp_path):
     assert killing.apart(add(moving)).status == 0
     moving.commit("fixed", copy_demo(tmp_path / "later", "fixed"))
@@ -63,11 +49,6 @@ def test_making_a_checkout(walked, home, demo_repository):
     ready = add(demo_repository)
     act = opened(f"git:{demo_repository.commits['fixed']}")
     assert walked(Command(act, contents(home), 12, PRUNE, ready), home)
-
-
-@pytest.mark.nightly
-def test_making_a_checkout_of_a_working_tree(walked, home, fixed_tree):
-    assert walked(Command(opened(f"path:{fixed_tree}"), contents(home), 9, PRUNE), home)
 
 
 @pytest.mark.nightly

@@ -1,7 +1,5 @@
 """The walk: a command is killed before each of its effects in turn, and done again."""
 
-from __future__ import annotations
-
 import errno
 import importlib
 import os
@@ -21,10 +19,6 @@ from killing import Error
 import sentinel
 from sentinel.errors import SentinelError
 from sentinel.recipes.catalog import bundled_catalog
-
-#: Where this is set, every so manieth effect of every command is walked, which takes hours where it is 1; else one in
-#: as many as the command says. The last one always. For `pytest -m nightly tests/faults`.
-ALL = int(os.environ.get("SENTINEL_ALL_FAULTS", "0"))  # read now: no test sees a variable of this name
 
 
 @dataclass(frozen=True)
@@ -51,24 +45,19 @@ class Command:
 GROWS = frozenset({"open", "write", "mkdir", "symlink", "link", "rename", "truncate"})
 #: A disk that is full from some effect on, and a user's part of one.
 FULL = (Error(errno.ENOSPC, GROWS), Error(errno.EDQUOT, GROWS))
-#: Calls that a signal interrupts: that is no error, and they are made again.
-INTERRUPTED = Error(errno.EINTR, frozenset({"open", "write", "lock"}), once=True)
 #: One that becomes full in the middle of a write.
 PARTLY = Error(errno.ENOSPC, GROWS, partly=True)
 #: One that is full, or bad, at one effect alone.
 ONCE = tuple(Error(number, GROWS, once=True) for number in (errno.ENOSPC, errno.EDQUOT, errno.EIO))
-#: What git says when it cannot write, and not why.
-SENTENCES_OF_GIT = (
-    *("could not write", "couldn't write", "unable to write", "nable to create", "nable to append", "couldn't set '"),
-)
-#: What a command says then: one of these.
+#: What a command says then, or git, which does not say why: one of these.
 SENTENCES = (
-    *("no space left on the disk that holds", "cannot write", "Out of diskspace", *SENTENCES_OF_GIT),
-    *("No space left on device", "Disk quota exceeded", "Read-only file system", "Input/output error"),
+    *("no space left on the disk that holds", "cannot write", "Out of diskspace", "could not write", "couldn't write"),
+    *("unable to write", "nable to create", "nable to append", "couldn't set '", "No space left on device"),
+    *("Disk quota exceeded", "Read-only file system", "Input/output error"),
 )
 
 
-def walk(command: Command, folder: Path, alone: bool = False) -> int:
+def walk(command: Command, folder: Path) -> int:
     """Kill a command before each effect on a folder, do it again, and compare with one that nobody has killed.
 
     :returns: at how many effects it was killed.
@@ -79,14 +68,13 @@ def walk(command: Command, folder: Path, alone: bool = False) -> int:
             assert done.status == 0, f"{where}: {done.said}"
         return done.killed
 
-    return _at_each_effect(command, folder, again, alone=alone)
+    return _at_each_effect(command, folder, again)
 
 
-def put_up_with(command: Command, folder: Path, *errors: killing.Error, sentences: tuple[str, ...] = SENTENCES) -> int:
-    """Let calls fail at each effect on a folder, with these errors in turn; then do it again where nothing fails.
+def put_up_with(command: Command, folder: Path, *errors: killing.Error) -> int:
+    """Let calls fail at each effect on a folder, with these errors in turn; then do it again where nothing fails. A
+    command that says nothing of it is taken at its word: nothing is done again then.
 
-    :param sentences: one of them is what the command says, with a status of its refusals; none: it does not even
-        notice. A command that says nothing is taken at its word: nothing is done again then.
     :returns: at how many effects something failed.
     """
 
@@ -94,7 +82,7 @@ def put_up_with(command: Command, folder: Path, *errors: killing.Error, sentence
         where = f"{where}: {done.said}"
         assert "Traceback" not in done.said, where
         assert "INTERNALERROR" not in done.said, where
-        told = any(sentence in done.said for sentence in sentences)
+        told = any(sentence in done.said for sentence in SENTENCES)
         assert done.status in (command.refusals if told else (0,)), where
         return told
 
@@ -102,11 +90,7 @@ def put_up_with(command: Command, folder: Path, *errors: killing.Error, sentence
 
 
 def _at_each_effect(
-    command: Command,
-    folder: Path,
-    again: Callable[[killing.Run, str], bool],
-    errors: tuple[killing.Error, ...] = (),
-    alone: bool = False,
+    command: Command, folder: Path, again: Callable[[killing.Run, str], bool], errors: tuple[killing.Error, ...] = ()
 ) -> int:
     """:param again: (what became of it, where) -> whether it is to be done again; fails where it took that badly."""
     # Nothing of this is done in this process itself: it would hold what it uses as long as pytest lives.
@@ -127,30 +111,24 @@ def _at_each_effect(
     assert undisturbed.status == 0, undisturbed.said
     assert killing.apart(command.tidy).status == 0
     wanted = command.outcome()
-    met, failures = 0, []
+    met = 0
     for count, number in enumerate(_chosen(undisturbed.effects, command.step, errors)):
         _put_back(usual, folder)
         error = errors[count % len(errors)] if errors else None
-        done = killing.run(act, folder, number, alone, error)
+        done = killing.run(act, folder, number, error)
         what = "killed before" if error is None else f"{errno.errorcode[error.number]} {'at' if error.once else 'from'}"
         met += done.killed or done.failed
-        try:
-            where = f"{what} effect {number}, {undisturbed.effects[number]}"
-            command.whole()
-            if again(done, where):
-                repeated = killing.apart(act)
-                assert repeated.status == 0, f"{where}: {done.said}: {repeated.said}"
-            if error is None:
-                an_hour_later(folder)
-            tidied = killing.apart(command.tidy)
-            assert tidied.status == 0, f"{where}: {tidied.said}"
-            found = command.outcome()
-            assert found == wanted, f"{where}: {done.said}: {_differ(found, wanted)}"
-        except AssertionError as failure:
-            if not ALL:
-                raise
-            failures.append(str(failure))  # whoever walks for an hour wants to know them all
-    assert not failures, "\n\n".join(failures)
+        where = f"{what} effect {number}, {undisturbed.effects[number]}"
+        command.whole()
+        if again(done, where):
+            repeated = killing.apart(act)
+            assert repeated.status == 0, f"{where}: {done.said}: {repeated.said}"
+        if error is None:
+            an_hour_later(folder)
+        tidied = killing.apart(command.tidy)
+        assert tidied.status == 0, f"{where}: {tidied.said}"
+        found = command.outcome()
+        assert found == wanted, f"{where}: {done.said}: {_differ(found, wanted)}"
     print(f"disturbed at {met} of {len(undisturbed.effects)} effects")
     return met
 
@@ -159,7 +137,7 @@ def _chosen(effects: Sequence[str], step: int, errors: tuple[killing.Error, ...]
     """The effects to disturb, by their numbers; where calls are to fail, those of calls that can."""
     assert effects, "a command without an effect is no command"
     can = [number for number, effect in enumerate(effects) if not errors or effect.split()[0] in errors[0].calls]
-    return sorted({*can[:: ALL or step], can[-1]})
+    return sorted({*can[::step], can[-1]})
 
 
 def _differ(found: Any, wanted: Any) -> str:
@@ -219,37 +197,17 @@ def load_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         if not module.name.startswith(("sentinel.worker.", "sentinel._bundled", "sentinel.history.ray_executor")):
             importlib.import_module(module.name)
     bundled_catalog()
-    monkeypatch.setattr("sentinel.commands.known._with_plugins", lambda catalog: catalog)
+    monkeypatch.setattr("sentinel.commands.options._with_plugins", lambda catalog: catalog)
 
-
-needs_tracing = pytest.mark.skipif(bool(killing.possible()), reason=killing.possible() or "processes can be traced")
 
 #: ``walk(command, folder)``: at how many effects something befell it.
 Walk = Callable[[Command, Path], int]
 
 
-def _without_room(*errors: Error) -> Walk:
-    return lambda command, folder: put_up_with(command, folder, *errors)
-
-
-def interrupted(command: Command, folder: Path) -> int:
-    """Only git gives up then: its disks are not interrupted."""
-    return put_up_with(command, folder, INTERRUPTED, sentences=SENTENCES_OF_GIT)
-
-
-#: Name -> what can befall a command. Where not all effects are walked, all the errors share those that are.
+#: Name -> what can befall a command. Not all effects are walked, and all the errors share those that are.
 WALKS: dict[str, Walk] = {
     "killed": walk,
-    **(
-        {
-            "full from there on": _without_room(*FULL),
-            "full in the middle": _without_room(PARTLY),
-            "full for once": _without_room(*ONCE),
-            "interrupted": interrupted,
-        }
-        if ALL
-        else {"without room": _without_room(FULL[0], ONCE[1], PARTLY, FULL[1], *ONCE[::2])}
-    ),
+    "without room": lambda command, folder: put_up_with(command, folder, FULL[0], ONCE[1], PARTLY, FULL[1], *ONCE[::2]),
 }
 
 

@@ -1,7 +1,5 @@
 """A release of the demo framework."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 

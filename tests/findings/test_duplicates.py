@@ -1,7 +1,5 @@
 """Looking for a bug elsewhere: recipes up to symmetries, history, pull requests, a fork; the unsearched says why."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import threading
@@ -15,7 +13,7 @@ import pytest
 from demo_kit import MASKED_TOKENS, REJECTED_ROW, Repository, write_recipe
 
 from sentinel.findings.duplicates import Source, duplicates, likeness, scenario
-from sentinel.findings.heads import told_at
+from sentinel.findings.heads import verdict_at
 from sentinel.findings.history import files_of
 from sentinel.history.closure_verdicts import ClosureVerdict
 from sentinel.recipes import Recipe, load_recipe
@@ -192,4 +190,4 @@ RAISED = ClosureVerdict("", "", "inconclusive", "raised", "the boundary raised K
     ],
 )
 def test_a_head_says_something_of_a_bug_that_was_there_when_it_began(head, began, verdict, reason):
-    assert told_at(head, began) == (verdict, reason)
+    assert verdict_at(head, began) == (verdict, reason)

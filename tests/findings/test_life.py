@@ -1,14 +1,12 @@
 """The life of a finding: each state from its facts, kept once, and back again where a bug comes back."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sentinel.errors import SentinelError
-from sentinel.findings.life import STATES, Finding, advanced, at_main, first_seen, load, mended_with, place, save, state_of
+from sentinel.findings.life import STATES, Finding, advanced, at_main, first_day, load, mended_with, place, save, state_of
 from sentinel.findings.page import Entry, page
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import bundled_catalog
@@ -118,9 +116,9 @@ def test_dates_are_of_revisions_and_main_is_the_branch(loaded_recipe):
         {"verdict": "fixed", "first": {"date": "2024-01-01T00:00:00Z"}},
         {"verdict": "reproduced", "first": {"date": "2025-01-02T00:00:00Z"}},
     ]
-    assert first_seen(told, {"runs": runs}) == "2025-01-02"
-    assert first_seen(told, None) == "2025-02-03"
-    assert first_seen(replace(told, document={}), None) == ""
+    assert first_day(told, {"runs": runs}) == "2025-01-02"
+    assert first_day(told, None) == "2025-02-03"
+    assert first_day(replace(told, document={}), None) == ""
     document = {"verdict": "reproduced", "checkout": {"commit": "c"}, "boundary": {"file": "f.py", "line": 1}}
     assert at_main([{**document, "ref": "git:" + "a" * 40}]) == {}
     assert at_main([{**document, "ref": "git:main"}])["commit"] == "c"

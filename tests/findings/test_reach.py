@@ -1,7 +1,5 @@
 """Whether a configuration reaches a bug: by the settings that the recipe names, defaults for the rest."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The readers of foreign bytes, on their seeds and on what Hypothesis makes of them; the long runs are in ``fuzz/``."""
 
-from __future__ import annotations
-
 import tracemalloc
 from functools import cache
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Which commits brought a bug and which mended it, as far as a sweep knows: what ``introduced_by`` and ``fixed_by`` of
 a recipe say."""
 
-from __future__ import annotations
-
 from sentinel.history.record import Record
 from sentinel.history.timelines import came_with_its_code
 

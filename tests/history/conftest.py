@@ -1,7 +1,5 @@
 """A target ``tiny`` whose history a test writes, mirrored in a home of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path

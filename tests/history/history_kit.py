@@ -1,7 +1,5 @@
 """Synthetic histories: a repository of a tiny framework whose every commit says whether the bug is in it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Where boundaries are in a history: found by any of their names, alike under another, or not there."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -45,7 +43,7 @@ def seen(history: History, catalog: Catalog, **changes: Any) -> list[Seen]:
 
 
 def paths(found: list[Seen]) -> list[str]:
-    return [one.where.found.path if one.where.found else "" for one in found]
+    return [one.where.definition.path if one.where.definition else "" for one in found]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Bisection finds what brute force finds, skips what cannot be decided."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -36,20 +34,20 @@ def write(history: History, *texts: str) -> None:
 def test_the_commit_that_brought_the_bug_in_few_steps(history, find):
     write(history, *[FIXED] * 11, *[BUGGY] * 9)
     found = find(history.commits[0], "main")
-    assert found.found.sha == history.commits[11]
+    assert found.first.sha == history.commits[11]
     assert len(found.steps) <= 5
 
 
 def test_commits_that_cannot_be_decided_are_skipped(history, find):
     write(history, FIXED, FIXED, BROKEN, BROKEN, FIXED, BUGGY, BROKEN, BUGGY)
     found = find(history.commits[0], "main")
-    assert found.found.sha == history.commits[5]
+    assert found.first.sha == history.commits[5]
 
 
 def test_where_the_change_lies_among_skipped_commits_all_of_them_are_suspects(history, find):
     write(history, FIXED, BROKEN, BROKEN, BUGGY)
     found = find(history.commits[0], "main")
-    assert found.found is None
+    assert found.first is None
     assert {commit.sha for commit in found.suspects} == set(history.commits[1:])
 
 
@@ -62,7 +60,7 @@ def test_a_bug_from_a_merged_branch_came_with_the_merge(history, find):
     merge = history.merge("side", {"tiny/losses.py": BUGGY})
     history.commit({"README": "and on"})
     line = find(history.commits[0], "main")
-    assert line.found.sha == merge
+    assert line.first.sha == merge
 
 
 def test_ends_on_two_branches_are_judged_by_where_they_parted(history, find):
@@ -72,7 +70,7 @@ def test_ends_on_two_branches_are_judged_by_where_they_parted(history, find):
     history.git("checkout", "-q", "main")
     write(history, FIXED, BUGGY)
     found = find(release, "main")
-    assert found.found.sha == history.commits[-1]
+    assert found.first.sha == history.commits[-1]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """From verdicts to runs, changes and spells, by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -94,15 +92,8 @@ def test_a_line_for_each_bug_from_all_that_was_recorded_of_it():
         shared: dict[str, Any] = {"target": "tiny", "runs": runs, "changes": [], "spells": [], "releases": [release]}
         return {**shared, "bug_id": bug, "source": source, "commits": commits}
 
-    records = [
-        record("A", "git", "first-parent", 9),
-        record("A", "pypi", "releases", 2),
-        record("B", "git", "tags", 3),
-    ]
+    records = [record("A", "git", "first-parent", 9), record("A", "pypi", "releases", 2), record("B", "git", "tags", 3)]
     headings, rows = overview(records)
     assert headings[-2:] == ("releases with the bug", "on PyPI")
-    assert rows == [
-        ("tiny", "A", "not decided", "", "", "v1", "v1"),
-        ("tiny", "B", "not swept", "", "", "v1", ""),
-    ]
+    assert rows == [("tiny", "A", "not decided", "", "", "v1", "v1"), ("tiny", "B", "not swept", "", "", "v1", "")]
     assert counts(records)[0] == "bugs: 1, at 9 commits; seen: 0; in a tagged release: 0"

@@ -1,7 +1,5 @@
 """The histories that are committed under ``reports/history``: what they say agrees with the recipes, and is shown."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

@@ -1,7 +1,5 @@
 """Which functions carry training signal, by their text alone; and what becomes of each over a history."""
 
-from __future__ import annotations
-
 import ast
 import os
 import runpy
@@ -17,7 +15,6 @@ from sentinel.history.coverage import Coverage, coverage
 from sentinel.history.gittrees import GitTrees
 from sentinel.history.inventory import Source, read, signal_functions
 from sentinel.recipes.catalog import Catalog
-from sentinel.sources import MirrorStore
 
 AGGREGATE = "def agg_loss(loss_mat, loss_mask):\n    return (loss_mat * loss_mask).sum()\n"
 
@@ -43,7 +40,7 @@ def carriers(text: str, module: str = "tiny.algos") -> list[str]:
         "if True:\n    def masked_mean(x, mask):\n        return (x * mask).sum() / mask.sum()",
     ],
 )
-def test_what_carries_signal(text: str) -> None:
+def test_what_carries_signal(text):
     assert len(carriers(text)) == 1
 
 
@@ -64,29 +61,29 @@ def test_what_carries_signal(text: str) -> None:
         "class AttentionLayer:\n    def forward(self, hidden_states, x):\n        return hidden_states * x",
     ],
 )
-def test_what_carries_none(text: str) -> None:
+def test_what_carries_none(text):
     assert carriers(text) == []
 
 
-def test_methods_have_the_names_of_their_classes_and_the_lines_of_their_decorators() -> None:
+def test_methods_have_the_names_of_their_classes_and_the_lines_of_their_decorators():
     text = "class A:\n    class B:\n        @property\n        def advantages(rewards):\n            return x[0]\n"
     [found] = signal_functions(ast.parse(text).body, "tiny.norm")
     assert (found.name, found.span) == ("A.B.advantages", (3, 5))
     assert found.subjects == ("advantage", "reward")
 
 
-def test_of_two_definitions_the_last_counts() -> None:
+def test_of_two_definitions_the_last_counts():
     [found] = signal_functions(ast.parse(AGGREGATE + AGGREGATE).body, "tiny.algos")
     assert found.span == (3, 4)
 
 
 @pytest.mark.parametrize("module", ["tiny.tests.test_loss", "tiny.test_loss"])
-def test_tests_train_nothing(module: str) -> None:
+def test_tests_train_nothing(module):
     assert carriers(AGGREGATE, module) == []
     assert carriers(AGGREGATE, "tiny._test_helpers") == ["agg_loss"]  # that one trains, whatever it is called
 
 
-def test_every_pattern_matches_whole_words_and_could_matter() -> None:
+def test_every_pattern_matches_whole_words_and_could_matter():
     assert inventory._spoken("oldLogProbs") == ((0, "log-probability"),)
     assert inventory._spoken("catalog_problem") == ()
     for subject, levels in inventory.WORDS.items():
@@ -104,7 +101,7 @@ HOSTILE = {
 }
 
 
-def test_what_does_not_parse_is_said_and_the_rest_is_read() -> None:
+def test_what_does_not_parse_is_said_and_the_rest_is_read():
     files = {name: ("tiny.x", content) for name, content in HOSTILE.items()} | {"good": ("tiny.x", AGGREGATE.encode())}
     found = read(files)
     assert {name for name, source in found.items() if source.unread} == set(HOSTILE)
@@ -116,7 +113,7 @@ def _ending(work: tuple[str, bytes]) -> Source:
     os._exit(1)
 
 
-def test_a_file_that_ends_the_process_ends_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_ends_the_process_ends_the_command(monkeypatch):
     monkeypatch.setattr(inventory, "_read", _ending)
     with pytest.raises(SentinelError, match="seconds or 2 GiB to parse"):
         read({"x": ("tiny.x", b"")})
@@ -139,7 +136,7 @@ def seen(history: History, catalog: Catalog) -> list[Coverage]:
         trees.close()
 
 
-def test_the_states_of_functions_over_a_history(history: History, tiny_catalog: Catalog) -> None:
+def test_the_states_of_functions_over_a_history(history, tiny_catalog):
     history.commit({name.replace("tiny/", "old/"): text for name, text in FILES.items()})
     history.commit({**{name.replace("tiny/", "old/"): None for name in FILES}, **FILES})
     history.commit({"tiny/losses.py": "def agg_loss(x, y):\n    return (x * y).sum()\n", "tiny/rows.py": "def ("})
@@ -169,9 +166,7 @@ MEAN = "def masked_mean(x, mask):\n    return (x * mask).mean()\n"
 PORT = "def port():\n    return 1 + 1\n"
 
 
-def test_fixes_are_mined_that_nobody_has_shown(
-    history: History, tiny_catalog: Catalog, store: MirrorStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fixes_are_mined_that_nobody_has_shown(history, tiny_catalog, store, tmp_path, monkeypatch):
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": AGGREGATE + MEAN, "tiny/net.py": PORT})
     found = AGGREGATE.replace(".sum()", ".sum() / loss_mask.sum()")
     for subject, files in {

@@ -1,7 +1,5 @@
 """What changed overnight, which way it went, and with which commit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,5 @@
 """Whether code was written in the commit that it is first seen in, or moved there."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,8 +10,6 @@ from sentinel.history.closure_verdicts import ClosureVerdict
 from sentinel.history.commits import commit
 from sentinel.history.gittrees import GitTrees
 from sentinel.history.origins import Origin, origin
-
-Swept = Callable[..., dict[str, Any]]
 
 #: Lines that git takes for a copy: each has letters enough, as those of real functions do.
 BODY = """    weighted_sum_of_losses = (loss_mat * 1.0).sum()

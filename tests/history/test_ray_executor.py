@@ -1,7 +1,5 @@
 """Ray: a cluster of two nodes, of which one is taken away in the middle; nothing lost, nothing twice, all the same."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,9 +1,7 @@
 """A sweep says of every commit what brute force says of it, and probes each distinct closure once."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,9 +11,6 @@ from history_kit import BROKEN, BUGGY, CHANGED, DRIFTED, FIXED, VERDICTS, Histor
 from sentinel.history.commits import releases
 from sentinel.history.record import Selection
 from sentinel.recipes import find_recipes
-
-BruteForce = Callable[[Sequence[str]], dict[str, tuple[str, str]]]
-Swept = Callable[..., dict[str, Any]]
 
 #: ``losses.py`` that leaves the work to another module, so that the bug comes and goes beside the boundary's file.
 INDIRECT = "from tiny.inner import agg_loss\n"

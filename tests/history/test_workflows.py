@@ -1,8 +1,6 @@
 """The shell of each step of the workflows and of the action, run as a runner would: an empty home, nothing but its
 variables. Only ``pip install`` is not run; what it would install is what runs these tests."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -99,7 +97,7 @@ def read(name: str) -> dict[Any, Any]:
 
 
 @pytest.mark.nightly
-def test_the_nightly_run_is_green_where_nothing_changed_and_says_what_did(runner: Runner, tmp_path: Path) -> None:
+def test_the_nightly_run_is_green_where_nothing_changed_and_says_what_did(runner, tmp_path):
     workflow = read(".github/workflows/nightly.yml")
     job = workflow["jobs"]["upstream-main"]
     runner.values["inputs.targets"] = "demo"
@@ -158,7 +156,7 @@ def rev(runner: Runner, name: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_the_nightly_workflow_keeps_what_it_made_and_may_write_nothing(runner: Runner) -> None:
+def test_the_nightly_workflow_keeps_what_it_made_and_may_write_nothing(runner):
     workflow = read(".github/workflows/nightly.yml")
     uses = [
         (step["uses"].split("@")[0], step.get("with", {}))
@@ -201,7 +199,8 @@ def with_recipe(runner: Runner, tmp_path: Path) -> Runner:
     return runner
 
 
-def test_the_action_guards_a_working_tree(with_recipe: Runner, tmp_path: Path) -> None:
+@pytest.mark.nightly
+def test_the_action_guards_a_working_tree(with_recipe, tmp_path):
     working_tree(with_recipe, "fixed")
     wanted = {"sentinel-target": "demo", "bugs": "DEMO-MASKED-TOKENS"}
     assert [step.returncode for step in guard(with_recipe, **wanted)] == [0] * 4
@@ -211,7 +210,7 @@ def test_the_action_guards_a_working_tree(with_recipe: Runner, tmp_path: Path) -
     assert guard(with_recipe, **wanted)[CHECK].returncode == 1
 
 
-def test_a_heads_own_configuration_is_not_the_users(with_recipe: Runner, tmp_path: Path) -> None:
+def test_a_heads_own_configuration_is_not_the_users(with_recipe, tmp_path):
     """Files that pytest and Sentinel look for where they are started; the head has its say about none of it."""
     working_tree(with_recipe)
     attack = f"open({str(tmp_path / 'ran')!r}, 'w')\n"
@@ -236,7 +235,7 @@ def test_a_heads_own_configuration_is_not_the_users(with_recipe: Runner, tmp_pat
 
 
 @pytest.mark.nightly
-def test_with_a_base_the_action_fails_for_what_is_worse_alone(with_recipe: Runner) -> None:
+def test_with_a_base_the_action_fails_for_what_is_worse_alone(with_recipe):
     working_tree(with_recipe)
     wanted = {"sentinel-target": "demo", "base": "main", "bugs": "DEMO-*"}
     known = guard(with_recipe, **wanted)[CHECK]
@@ -252,7 +251,7 @@ def test_with_a_base_the_action_fails_for_what_is_worse_alone(with_recipe: Runne
     assert (worse.returncode, "newly broken: demo DEMO-MASKED-TOKENS" in worse.stdout) == (1, True)
 
 
-def test_the_reusable_workflow_is_the_action_at_its_own_commit() -> None:
+def test_the_reusable_workflow_is_the_action_at_its_own_commit():
     """Nothing is on PyPI, and what is installed must be what the caller named."""
     *checkouts, python, action = read(".github/workflows/guard.yml")["jobs"]["guard"]["steps"]
     assert "setup-python" in python["uses"]
@@ -266,7 +265,7 @@ def test_the_reusable_workflow_is_the_action_at_its_own_commit() -> None:
 
 
 @pytest.mark.parametrize("name", ["action.yml", *(f".github/workflows/{w}.yml" for w in ("nightly", "pages"))])
-def test_strangers_code_is_run_strictly_contained_or_not_at_all(name: str) -> None:
+def test_strangers_code_is_run_strictly_contained_or_not_at_all(name):
     """Without namespaces a run ends without evidence, and what compares it with its base fails."""
     document = read(name)
     jobs = document.get("jobs", {"": document.get("runs")}).values()
@@ -278,7 +277,7 @@ def test_strangers_code_is_run_strictly_contained_or_not_at_all(name: str) -> No
     )
 
 
-def test_nothing_promises_a_release_that_is_not_there() -> None:
+def test_nothing_promises_a_release_that_is_not_there():
     """``sentinel.errors.INSTALL`` alone says how Sentinel is installed."""
     told = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
     files = [ROOT / name for name in told if name.endswith((".py", ".md", ".yml", ".html", ".js", ".toml"))]
@@ -288,7 +287,7 @@ def test_nothing_promises_a_release_that_is_not_there() -> None:
 
 
 @pytest.mark.nightly
-def test_the_pre_commit_hooks_run(with_recipe: Runner) -> None:
+def test_the_pre_commit_hooks_run(with_recipe):
     working_tree(with_recipe, "fixed")
     hooks = {hook["id"]: hook for hook in yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())}
     run = f"{hooks['sentinel']['entry']} --sentinel-target=demo --sentinel-bug=DEMO-MASKED-TOKENS"

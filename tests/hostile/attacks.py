@@ -4,8 +4,6 @@ Bounded, so that a containment that fails harms nothing outside the test: 300 pr
 call, files of the test's own, no address but loopback.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Attackers' code, run for real, each under the containment level that a test names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,13 @@ import pytest
 from attacks import ATTACKS, Attack
 from demo_kit import Lab, returned
 
+from sentinel.sources import Home, MirrorStore
 from sentinel.worker.client import Zygote
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> MirrorStore:
+    return MirrorStore(Home(tmp_path / "home"))
 
 
 @pytest.fixture

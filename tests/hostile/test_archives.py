@@ -1,7 +1,5 @@
 """Releases and tars made to harm who unpacks them: what leads out, what never ends, what is two things at once."""
 
-from __future__ import annotations
-
 import io
 import stat
 import struct
@@ -18,7 +16,7 @@ import pytest
 from demo_kit import Repository
 
 from sentinel.errors import SentinelError, Unavailable
-from sentinel.sources import Home, MirrorStore, open_checkout, pypi
+from sentinel.sources import MirrorStore, open_checkout, pypi
 from sentinel.targets import PackageRoot, Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
@@ -41,11 +39,6 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setenv(f"PIP_{name}", value)
     monkeypatch.setattr(pypi, "_answers", {})
     return folder
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> MirrorStore:
-    return MirrorStore(Home(tmp_path / "home"))
 
 
 def _write_wheel(folder: Path, *members: Member, change: Callable[[bytes], bytes] = bytes) -> Path:

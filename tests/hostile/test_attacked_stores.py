@@ -3,14 +3,9 @@
 Each is one row of a table: what is planted, and what must then still be true.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -37,16 +32,10 @@ from sentinel.sources.home import remove_tree
 from sentinel.sources.locks import hold
 from sentinel.sources.pruning import prune
 from sentinel.targets import PackageRoot, Target
-from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 
 TARGET = Target("demo", "https://example.invalid/demo.git", (PackageRoot("demo_rl"),))
 MAIN = Ref.parse("git:main")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> MirrorStore:
-    return MirrorStore(Home(tmp_path / "home"))
 
 
 @pytest.fixture
@@ -132,11 +121,6 @@ def test_no_path_of_a_heads_is_followed(compiled, tmp_path, added):
     assert all("/tree.pycache/" in str(file) and not file.is_symlink() for file in made)
     planted = [place for place in (tmp_path / "home").rglob("planted*") if "/tree/" not in str(place)]
     assert planted == []
-
-
-def test_what_an_import_compiles_is_kept_for_the_next(compiled):
-    made = list(compiled("{tree}/demo_rl/unasked.py").rglob("*.pyc"))
-    assert {file.name.partition(".")[0] for file in made} == {"__init__", "evil", "unasked"}, "a name of its own counts"
 
 
 # -- checkouts that somebody has been at -------------------------------------------------------------------------------
@@ -230,22 +214,6 @@ def test_a_note_that_names_no_tree_is_none(upstream, store, tree):
     (note,) = (store.home.checkouts / "demo" / "refs").iterdir()
     note.write_text(json.dumps({"tree": tree}))
     assert open_checkout(TARGET, MAIN, store=store) == usual
-
-
-def test_runs_at_once_on_a_checkout_that_somebody_has_been_at(upstream, store):
-    store.add(TARGET, str(upstream.path))
-    usual = open_checkout(TARGET, MAIN, store=store)
-    whole = everything(usual.path)
-    (usual.path / "demo_rl").chmod(0o755)
-    (usual.path / "demo_rl" / "planted.py").write_text("")
-    found: list[Checkout] = []
-    runs = [threading.Thread(target=lambda: found.append(open_checkout(TARGET, MAIN, store=store))) for _ in range(4)]
-    for run in runs:
-        run.start()
-    for run in runs:
-        run.join()
-    assert found == [usual] * 4
-    assert everything(usual.path) == whole
 
 
 def test_a_damaged_checkout_is_replaced_while_nobody_else_looks(upstream, store, monkeypatch):
@@ -421,24 +389,6 @@ def test_a_run_that_nobody_wrote(decision, tmp_path, capsys):
         assert "run.json" in capsys.readouterr().err
 
 
-def test_updates_at_once(decision, tmp_path):
-    """Two of one baseline: each file is one of the two, whole."""
-    for number in range(2):
-        for bug in range(20):
-            named = replace(decision, recipe=replace(decision.recipe, bug_id=f"DEMO-{bug}", title=str(number)))
-            reports.write(tmp_path / f"run-{number}", named)
-    both = [
-        threading.Thread(target=update, args=(tmp_path / f"run-{number}", tmp_path / "baseline")) for number in range(2)
-    ]
-    for each in both:
-        each.start()
-    for each in both:
-        each.join()
-    found = [reports.load(file) for file in reports.files(tmp_path / "baseline")]
-    assert sorted(document["bug_id"] for document in found) == sorted(f"DEMO-{bug}" for bug in range(20))
-    assert not [file for file in (tmp_path / "baseline").rglob("*") if file.name.endswith(".tmp")]
-
-
 NAMES = ["../../out", "/etc/out", "..", ".git", "-rf", "a\0b", "x" * 5000, "\ud800", "a/b", "a\nb", "", " ", "git~1"]
 
 
@@ -454,18 +404,3 @@ def test_no_name_leads_out_of_a_report_folder(decision, tmp_path):
         places.add(file)
     assert len(places) == len(NAMES), "no two share a place"
     assert len(everything(tmp_path / "in")) == len(NAMES) + 1, "the evidence, and what keeps it out of git"
-
-
-def test_files_that_may_not_grow(tmp_path, upstream):
-    """``ulimit -f``: a sentence, and no half of a checkout."""
-    script = (
-        "import resource, sys; from pathlib import Path; from sentinel.sources import *\n"
-        "from sentinel.targets.refs import Ref; from sentinel.targets import *\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n"
-        "demo = Target('demo', 'https://example.invalid/demo.git', (PackageRoot('demo_rl'),))\n"
-        "open_checkout(demo, Ref('path', sys.argv[1]), store=MirrorStore(Home(Path(sys.argv[2]))))\n"
-    )
-    command = [sys.executable, "-c", script, str(upstream.path), str(tmp_path / "home")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert "SentinelError: cannot write to" in done.stderr
-    assert not list((tmp_path / "home").rglob("checkout.json"))

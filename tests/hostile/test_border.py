@@ -1,8 +1,6 @@
 # ruff: noqa: E501 (an attack is easier to read on one line)
 """What a head has its worker say, and do: each attack ends in a verdict, and in evidence that can be read."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -172,8 +170,7 @@ ANSWERS = {
     "absence of code that is not the checkout's": ("claims(value, file='/etc/passwd') or fail(value, 'not-in-this-version')", ("inconclusive", "drift")),
     "another Python, and nothing shows it": ("fail(value, 'python')", ("inconclusive", "import")),
     "a package, and nothing imports it": (
-        "fail(value, 'python') or value['failure'].update(provenance=None, place=__file__, "
-        "reason='its code needs absent_one (NameError: name \'agg_loss\' is not defined), which is not installed')",
+        "fail(value, 'python') or value['failure'].update(provenance=None, place=__file__, lacks='absent_one.agg_loss')",
         ("inconclusive", "import")),
     "a file elsewhere": ("claims(value, file='/etc/passwd')", ("inconclusive", "drift")),
     "a file that leads out": ("claims(value, file=__file__ + '/../../../x.py')", ("inconclusive", "drift")),
@@ -338,8 +335,7 @@ AT_CALL = {
 
 
 @pytest.mark.parametrize(
-    "lines",
-    few({**AT_IMPORT, **{name: f"def agg_loss(*_, **__):\n    {body}" for name, body in AT_CALL.items()}}),
+    "lines", few({**AT_IMPORT, **{name: f"def agg_loss(*_, **__):\n    {body}" for name, body in AT_CALL.items()}})
 )
 def test_what_a_head_does(lines, judged):
     decision = judged(lines, timeout=2.0)

@@ -1,7 +1,5 @@
 """A command that is strictly contained: what exported runners are tried with."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Heads that lie about what they compute: what is found out from outside, and what cannot be."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Another environment, of ``--sentinel-python``, whose own files attack as its interpreter starts."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """What an attacker writes into names, values, tracebacks and commits, looked for in everything that Sentinel says."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import json

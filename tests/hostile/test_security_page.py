@@ -1,7 +1,5 @@
 """SECURITY.md names a test for each promise; each of them is there."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

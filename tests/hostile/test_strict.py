@@ -1,7 +1,5 @@
 """What strict containment promises, attack by attack; and beside it what basic does not."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import socket

@@ -1,7 +1,5 @@
 """Trees, repositories and working trees made to harm who looks into them."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -22,7 +20,7 @@ from sentinel.history import commits
 from sentinel.history.gittrees import GitTrees
 from sentinel.history.workcopy import WorkCopy
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.sources import Home, MirrorStore, checkouts, gitbinary, gitrefs, open_checkout, path
+from sentinel.sources import MirrorStore, checkouts, gitbinary, gitrefs, open_checkout, path
 from sentinel.sources.adding import open_directory
 from sentinel.targets import PackageRoot, Target
 from sentinel.targets.checkout import Checkout
@@ -63,11 +61,6 @@ def raw(tmp_path: Path) -> Raw:
 @pytest.fixture
 def code(raw: Raw) -> str:
     return raw.write("blob", b"VALUE = 1\n")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> MirrorStore:
-    return MirrorStore(Home(tmp_path / "home"))
 
 
 @pytest.fixture

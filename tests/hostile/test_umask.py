@@ -1,7 +1,5 @@
 """A user whose new files nobody else may read: contained processes are another user's where root runs them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The demo framework's two bugs, measured."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

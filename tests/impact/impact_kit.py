@@ -1,7 +1,5 @@
 """What a test of ``sentinel impact`` gets back."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass

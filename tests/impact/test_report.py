@@ -1,7 +1,5 @@
 """Numbers on a scenario at base beside head."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -36,11 +34,7 @@ def test_a_gradient_has_an_angle_and_a_ratio_of_norms():
 @pytest.mark.parametrize(
     ("base", "head", "said"),
     [
-        (
-            float64([_NAN, 1]),
-            float64([0, 1]),
-            "relative 0.00, not finite 1 / 0",
-        ),
+        (float64([_NAN, 1]), float64([0, 1]), "relative 0.00, not finite 1 / 0"),
         (float64([1, 2]), float64([1]), "is float64[2] / float64[1]"),
         (None, float64([1]), "is absent / float64[1]"),
         (float64([6, 2]), float64([1, 2]), "largest difference 5.00, relative 2.50"),

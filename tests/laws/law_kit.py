@@ -1,7 +1,5 @@
 """A contract with every kind of observation, an honest function of it in numpy, and a way to ask a law about any."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """When two observations are the same: the error bound, honest infinities, and which positions count."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any
@@ -125,7 +123,7 @@ def advantages(values: list[list[float]], dtype: str = "float32") -> dict[str, A
 def test_tokens_that_do_not_count_are_not_compared():
     one = advantages([[1.0, 7.0], [1.0, 1.0]])
     assert same(case(one, advantages([[1.0, 8.0], [1.0, 1.0]])), "baseline", "other") == []
-    (violation,) = same(case(one, advantages([[1.0, 7.0], [1.0, 2.0]])), "baseline", "other", said="so: ")
+    (violation,) = same(case(one, advantages([[1.0, 7.0], [1.0, 2.0]])), "baseline", "other", prefix="so: ")
     assert violation.key == "other.advantages"
     assert violation.detail.startswith("so: element [1, 1]: 1.0 in 'baseline', 2.0 in 'other'")
     assert violation.demanded is None  # they disagree, and nothing says which of them is right

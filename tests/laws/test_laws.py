@@ -1,7 +1,5 @@
 """Each law holds on a right twin and fires on a broken one, whatever the numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

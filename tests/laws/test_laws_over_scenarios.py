@@ -1,7 +1,5 @@
 """Every law holds on an honest function, whatever the scenario, and fires on a twin that breaks it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A law says nothing about variants that differ in more than it speaks of: recipes write such ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A small catalog for the tests of recipes: one framework, a contract of each sort, two laws."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

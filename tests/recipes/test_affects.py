@@ -1,7 +1,5 @@
 """The conditions of ``affects``: what holds, how it is said, and what a recipe may not say."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -22,8 +20,6 @@ from sentinel.recipes.structure import schema
         ("set", ("1", "grpo", "{…}", "0"), ("null", "false", "")),
         ("unset", ("null", "false", ""), ("true", "x")),
         ("> 1", ("2", "1.5"), ("1", "0", "null", "word")),
-        (">= 1", ("1",), ("0.9",)),
-        ("< 1", ("0.95",), ("1", "null")),
         ("<= 0", ("0", "-1"), ("1",)),
         ("!= 1", ("0.7", "null"), ("1", "1.0")),
         ("!= k1,k2", ("k3",), ("k1", "k2")),
@@ -51,12 +47,7 @@ def valid(entry: Any) -> bool:
 
 @pytest.mark.parametrize(
     "entry",
-    [
-        "prose",
-        {"when": {"a.b_c.0": "x"}},
-        {"when": {"a": [1, "x", True]}, "where": "w"},
-        {"when": {"a": ">= 1e-6"}},
-    ],
+    ["prose", {"when": {"a.b_c.0": "x"}}, {"when": {"a": [1, "x", True]}, "where": "w"}, {"when": {"a": ">= 1e-6"}}],
 )
 def test_what_a_recipe_may_say(entry):
     assert valid(json.loads(json.dumps(entry)))
@@ -66,15 +57,12 @@ def test_what_a_recipe_may_say(entry):
     "entry",
     [
         {},
-        {"where": "w"},
         {"when": {}},
         {"wehn": {"a": 1}},
         {"when": {"a": ">1"}},
-        {"when": {"a": "=1"}},
         {"when": {"a": None}},
         {"when": {"a b": 1}},
         {"when": {"a": ["> 1"]}},
-        {"when": {"a": ["set"]}},
         {"when": {"a": 1}, "where": ""},
     ],
 )

@@ -1,7 +1,5 @@
 """Adapters are files or packages, loaded by their path."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -42,19 +40,19 @@ def package(folder: Path, workers: str = WORKERS) -> Path:
     return folder / "__init__.py"
 
 
-def test_an_adapter_may_be_a_package(tmp_path: Path) -> None:
+def test_an_adapter_may_be_a_package(tmp_path):
     adapter = load_adapter(package(tmp_path / "mine"), CONTRACTS)
     assert adapter.target.bindings[0].boundary == "mine.workers.update"
 
 
-def test_every_module_of_a_package_counts_for_its_digest(tmp_path: Path) -> None:
+def test_every_module_of_a_package_counts_for_its_digest(tmp_path):
     one = load_adapter(package(tmp_path / "one"), CONTRACTS)
     same = load_adapter(package(tmp_path / "same"), CONTRACTS)
     other = load_adapter(package(tmp_path / "other", WORKERS + "# said otherwise\n"), CONTRACTS)
     assert one.digest == same.digest != other.digest
 
 
-def test_a_package_that_did_not_load_is_read_again(tmp_path: Path) -> None:
+def test_a_package_that_did_not_load_is_read_again(tmp_path):
     broken = package(tmp_path / "broken", "BINDINGS = (")
     with pytest.raises(SentinelError, match=r"the adapter does not import: SyntaxError"):
         load_adapter(broken, CONTRACTS)
@@ -62,7 +60,7 @@ def test_a_package_that_did_not_load_is_read_again(tmp_path: Path) -> None:
     assert load_adapter(broken, CONTRACTS).target.name == "mine"
 
 
-def test_an_adapter_that_does_not_import_stops_its_own_target_alone(tmp_path: Path) -> None:
+def test_an_adapter_that_does_not_import_stops_its_own_target_alone(tmp_path):
     broken = package(tmp_path / "roll", "BINDINGS = (")
     catalog = bundled_catalog()
     adapters = {name: partial(catalog.adapters.__getitem__, name) for name in catalog.adapters}
@@ -72,7 +70,7 @@ def test_an_adapter_that_does_not_import_stops_its_own_target_alone(tmp_path: Pa
         find_recipes(catalog, targets=["roll"])
 
 
-def test_a_target_that_nobody_asks_for_is_not_imported() -> None:
+def test_a_target_that_nobody_asks_for_is_not_imported():
     code = (
         "import sys; from sentinel.recipes import find_recipes; from sentinel.recipes.catalog import bundled_catalog\n"
         "from sentinel.deciding.pool import contained_places\n"
@@ -85,23 +83,23 @@ def test_a_target_that_nobody_asks_for_is_not_imported() -> None:
     assert told.stdout.strip() == "['skyrl']"
 
 
-def test_a_bundled_adapter_has_its_files_name() -> None:
+def test_a_bundled_adapter_has_its_files_name():
     catalog = bundled_catalog()
     assert {name: target.name for name, target in catalog.targets.items()} == {name: name for name in catalog.targets}
 
 
-def test_the_committed_index_of_recipes_is_the_generated_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_committed_index_of_recipes_is_the_generated_one(capsys):
     assert main(["list", "recipes", "--markdown"]) == 0
     committed = bundled("recipes") / "README.md"
     assert committed.read_text() == capsys.readouterr().out, "sentinel list recipes --markdown > recipes/README.md"
 
 
-def test_every_shipped_recipe_says_how_bad_it_is_and_what_is_wrong() -> None:
+def test_every_shipped_recipe_says_how_bad_it_is_and_what_is_wrong():
     said = {recipe.bug_id: recipe.document for recipe in find_recipes(bundled_catalog())}
     assert [bug for bug, document in said.items() if not (document.get("severity") and document.get("signal"))] == []
 
 
-def test_no_bug_is_called_unreported_that_a_recorded_head_of_a_pull_request_mends() -> None:
+def test_no_bug_is_called_unreported_that_a_recorded_head_of_a_pull_request_mends():
     """What a record says counts, and not what a pin expects; a `.fix.yaml` may name the head, too."""
     head = re.compile(r"\bhead of #\d+|#\d+ as merged")
     wrong, looked = [], 0
@@ -121,7 +119,7 @@ def test_no_bug_is_called_unreported_that_a_recorded_head_of_a_pull_request_mend
     assert looked > 50
 
 
-def test_every_shipped_bug_that_is_called_unreported_says_how_a_run_gets_there() -> None:
+def test_every_shipped_bug_that_is_called_unreported_says_how_a_run_gets_there():
     unreported = [r for r in find_recipes(bundled_catalog()) if r.upstream.get("status") == "unreported"]
     assert unreported
     assert [recipe.bug_id for recipe in unreported if not realism(recipe.document)] == []
@@ -158,7 +156,7 @@ def test_every_shipped_bug_that_is_called_unreported_says_how_a_run_gets_there()
         ),
     ],
 )
-def test_an_adapters_mistake_is_told_with_its_file(tmp_path: Path, written: str, mistaken: str, says: str) -> None:
+def test_an_adapters_mistake_is_told_with_its_file(tmp_path, written, mistaken, says):
     bundled = bundled_catalog()
     text = bundled.adapters["demo"].file.read_text()
     assert text.count(written) == 1

@@ -1,7 +1,5 @@
 """Values of the recipe language to literals, and addresses."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -36,8 +34,6 @@ def spec(kind: str, dtype: str = "float32") -> Input:
         ("number", "", 3, 3),
         ("number", "", "Infinity", math.inf),
         ("number", "", {"tensor": 2.0}, tensor(2.0, "float32")),
-        ("integer", "", 3, 3),
-        ("boolean", "", False, False),
         ("string", "", "NaN", "NaN"),
         ("labels", "", ["p", 1], ["p", 1]),
         ("mapping", "", {"device": "cpu", "tensor": None}, {"device": "cpu", "tensor": None}),
@@ -51,23 +47,18 @@ def test_a_value_takes_the_form_of_its_input(kind, dtype, written, literal):
     ("kind", "written", "words", "place"),
     [
         ("tensor", [[1.0], [1.0, 2.0]], "ragged: [1] has length 2 where [0] has length 1", (1,)),
-        ("tensor", [[[1], [2]], [[1], [2, 3]]], "ragged: [1] has length 2", (1, 1)),
         ("tensor", [1.0, [2.0]], "ragged: [1] has length 1 where [0] is a number", (1,)),
         ("tensor", [[1.0, "a"]], "expected a number, found the string 'a'", (0, 1)),
         ("tensor", [[1.0, None]], "found null", (0, 1)),
         ("tensor", "abc", "expected a tensor", ()),
-        ("tensor", None, "expected a tensor", ()),
         ("tensor", {"tensr": [1.0]}, "did you mean 'tensor'?", ()),
         ("tensor", {"tensor": [1.0], "dtyp": "float32"}, "did you mean 'dtype'?", ("dtyp",)),
-        ("tensor", {"tensor": [1.0], "dtype": "float3"}, "did you mean 'float32'?", ("dtype",)),
         ("tensor", {"tensor": [1, 1.5], "dtype": "int64"}, "the number 1.5 does not fit dtype int64", ("tensor", 1)),
         ("tensor", {"tensor": [300], "dtype": "uint8"}, "the number 300 does not fit dtype uint8", ("tensor", 0)),
-        ("tensor", {"tensor": [10**30], "dtype": "int64"}, "does not fit dtype int64", ("tensor", 0)),
         ("tensor", {"tensor": [1], "dtype": "int64", "requires_grad": True}, "needs a float dtype", ("requires_grad",)),
         ("tensor", {"tensor": [1.0], "requires_grad": "yes"}, "must be true or false", ("requires_grad",)),
         ("tensor", {"tensor": [1.0], "contiguous": "no"}, "must be true or false", ("contiguous",)),
         ("tensor", {"full": 0.0}, "needs a shape", ()),
-        ("tensor", {"full": 0.0, "shape": [2, -1]}, "needs a shape", ("shape",)),
         ("tensor", {"full": 0.0, "shape": [10**9, 10**9]}, "more than 1,000,000 elements", ("shape",)),
         ("tensor", {"full": 0.0, "shape": [0, 10**12]}, "more than 1,000,000 elements", ("shape",)),
         ("tensor", {"full": [1.0], "shape": [1]}, "full takes a number", ("full",)),
@@ -81,7 +72,6 @@ def test_a_value_takes_the_form_of_its_input(kind, dtype, written, literal):
         ("mapping", [1], "expected a mapping", ()),
         ("any", {"new": "os.system", "arguments": {}}, "outside the target's packages toy, toy_plugins", ("new",)),
         ("any", {"a": [{"attribute": "toy.x.__import__('os')"}]}, "is not a dotted path", ("a", 0, "attribute")),
-        ("any", {"attribute": "../etc"}, "is not a dotted path", ("attribute",)),
         ("any", {"new": "toy.A", "argument": {}}, "did you mean 'arguments'?", ("argument",)),
         ("any", {"device": "cpu; rm"}, "is no device", ("device",)),
         ("any", {"device": "cpu", "n": 1}, "written {mapping: {...}}", ("n",)),
@@ -133,27 +123,6 @@ def test_an_address_reads_back_as_itself(names, key):
     for address in (Address((names[0],), key), Address((names[1], names[0]), key)):
         assert parse_address(str(address), names) == address
     assert parse_address(str(Address(("",), key))) == Address(("",), key)
-
-
-@pytest.mark.parametrize(
-    ("text", "variants", "canonical"),
-    [
-        ("loss", ("",), "loss"),
-        ("the_loss", ("",), "loss"),
-        (" loss ", ("",), "loss"),
-        ("baseline.the_loss", ("baseline", "outlier"), "baseline.loss"),
-        ("difference( outlier ,baseline ) . loss", ("baseline", "outlier"), "difference(outlier, baseline).loss"),
-    ],
-)
-def test_addresses_have_one_form(text, variants, canonical):
-    assert str(parse_address(text, variants, ("loss",), {"the_loss": "loss"})) == canonical
-
-
-@pytest.mark.parametrize(
-    "text", ["returned", "returned.0", "returned.advantages", "gradients.logits", "mutated.x", "raised"]
-)
-def test_open_keys_are_dotted(text):
-    assert parse_address(text).key == text
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,11 @@
 # ruff: noqa: E501 (a sentence of an error is easier to compare on one line)
 """Recipes: what a file becomes, what is refused and how that is said, folders, published blobs, lint, template."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import importlib.util
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -201,10 +197,8 @@ def test_everything_else_is_kept():
     ("text", "sentence"),
     [
         (GOOD.replace("toy.losses.agg_loss", "toy.losses.agg_los"), "TOY-1.yaml:6:11: unknown boundary 'toy.losses.agg_los' — did you mean 'agg_loss'?"),
-        (GOOD.replace("toy.losses.agg_loss", "toy.lossses.agg_loss"), "6:11: unknown boundary 'toy.lossses.agg_loss' — did you mean 'toy.losses.agg_loss'?"),
         (GOOD.replace("toy.losses.agg_loss", "os.system"), "6:11: boundary: 'os.system' is outside the target's packages toy, toy_plugins"),
         (GOOD.replace("toy.losses.agg_loss", "../toy/x.py"), "6:11: boundary: the string '../toy/x.py' is not a dotted path"),
-        (GOOD.replace("toy.losses.agg_loss", "/toy/x"), "is not a dotted path"),
         (GOOD.replace("toy.losses.agg_loss", "toy"), "'toy' is a package, no function"),
         (GOOD.replace("toy.losses.agg_loss", "toy.actor.Actor._advantages"), "5:11: adapter toy binds toy.actor.Actor._advantages to step, not to aggregation"),
         (GOOD.replace("contract: aggregation", "contract: agregation"), "5:11: unknown contract 'agregation' — did you mean 'aggregation'?"),
@@ -220,16 +214,12 @@ def test_everything_else_is_kept():
         (GOOD.replace("recipe_version: 1", "recipe_version: 2"), "1:17: recipe_version must be 1, found the number 2"),
         (GOOD.replace("bug_id: TOY-1\n", ""), "1:1: missing key 'bug_id'"),
         (GOOD.replace("TOY-1", "../TOY"), "2:9: bug_id: the string '../TOY' will not do; Letters, digits"),
-        (GOOD.replace("TOY-1", "/etc/passwd"), "2:9: bug_id"),
-        (GOOD.replace("TOY-1", ".."), "2:9: bug_id"),
         (GOOD.replace("bug_id: TOY-1", 'bug_id: "TOY\\n"'), "2:9: bug_id: the string 'TOY"),
-        (changed(severity=[]), "severity must be a string, found a list"),
         (GOOD + "reach: {producer: a/b.py, how: x}\n", "14:19: reach.producer: the string 'a/b.py' will not do; Where the value"),
         (GOOD + "reach: {producer: none}\n", "missing key 'how'"),
         (GOOD + "affects: [{wehn: {a.b: 1}}]\n", "14:12: unknown key 'wehn' — did you mean 'when'?"),
         (GOOD + "affects: [{when: {a.b: '>1'}}]\n", "14:24: affects[0].when.a.b: the string '>1' will not do; a value, a list of values"),
         (GOOD + "affects: [{when: {a b: 1}}]\n", "14:19: 'a b' is not the dotted name of a setting"),
-        (GOOD + "until: {a.b: [1]}\n", "14:14: until.a.b must be a string or a number or true or false or nothing, found a list"),
         (GOOD.replace("loss: 1.0", "los: 1.0"), "11:18: unknown observation 'los' — did you mean 'loss'?"),
         (GOOD.replace("loss: 1.0", "loss: {valu: 1.0}"), "11:25: unknown key 'valu' — did you mean 'value'?"),
         (GOOD.replace("loss: 1.0", "loss: {value: [1, a], dtype: int64}"), "11:36: loss: expected a number, found the string 'a'"),
@@ -238,8 +228,6 @@ def test_everything_else_is_kept():
         (GOOD.replace("expect: reproduced", "expect: broken"), "must be one of reproduced, fixed, changed, unavailable, inconclusive; found the string 'broken'"),
         (GOOD.replace("expect: reproduced", "expect: fixd"), "did you mean 'fixed'?"),
         (GOOD.replace(f"git:{SHA}", "git:main"), "13:11: git:main is not immutable; moving refs belong in watch:"),
-        (GOOD.replace(f"git:{SHA}", "git:0123456"), "is not immutable"),
-        (GOOD.replace(f"git:{SHA}", "pypi:latest"), "is not immutable"),
         (GOOD.replace(f"git:{SHA}", "path:../x"), "is not immutable; what lies on one machine is no pin"),
         (GOOD.replace(f"git:{SHA}", "git:--upload-pack=x"), "13:11: not a ref"),
         (changed(pins=2 * [{"ref": f"git:{SHA}", "expect": "fixed"}]), "is pinned twice"),
@@ -247,21 +235,18 @@ def test_everything_else_is_kept():
         (changed(watch=["main"]), "not a ref: 'main'"),
         (changed(requires=["toy.x", "os.path"]), "requires: 'os.path' is outside the target's packages"),
         (changed(also_breaks=["order_does_not_mater"]), "22:3: unknown invariant 'order_does_not_mater' — did you mean 'order_does_not_matter'?"),
-        (changed(invariant="order_does_not_mater"), "unknown invariant 'order_does_not_mater' — did you mean 'order_does_not_matter'?"),
         (changed(expected_unpatched=None), "expected_fixed without expected_unpatched"),
         (changed(expected_fixed=None, invariant="order_does_not_matter"), "expected_unpatched without expected_fixed"),
         (changed(expected_fixed={}), "expected_fixed is empty"),
         (changed(tolerance={"exact": True, "relative": 0.1}), "exact: true leaves no tolerance"),
         (changed(tolerance={"relative": -1}), "tolerance.relative: the number -1 will not do"),
         (changed(tolerance={"relative": float("inf")}), "relative must be a finite number"),
-        (changed(upstream={"pull": "444"}), "upstream.pull must be an integer, found the string '444'"),
         (changed(upstream={"url": "javascript:alert(1)"}), "upstream.url"),
         (changed(constructed_scenario={}), "two names of one thing"),
         (changed(variants={}), "variants is empty"),
         (changed(variants={"a b": {}}), "'a b' is not a name of letters, digits and _"),
         (changed(variants={"difference": {}}), "'difference' is not a name"),
         (changed(variants={"a": [1]}), "variants.a must be a mapping or nothing, found a list"),
-        (changed(scenario=[1]), "scenario must be a mapping, found a list"),
         (variants(expected_fixed={"loss": 1.0}), "does not say of which variant (baseline, outlier); write baseline.loss"),
         (variants(expected_fixed={"basline.loss": 1.0}), "did you mean 'baseline'?"),
         (variants(expected_fixed={"difference(outlier, basline).loss": 1.0}), "unknown variant 'basline'"),
@@ -270,7 +255,6 @@ def test_everything_else_is_kept():
         (changed(contract="call", scenario={"arguments": {"f": {"attribute": "os.system"}}}, expected_unpatched={"returned": 1}, expected_fixed={"returned": 2}), "arguments: 'os.system' is outside the target's packages"),
         (changed(target="other", contract="step", boundary="other.f", scenario={"rewards": [1]}, expected_unpatched={"advantages": 1}, expected_fixed={"advantages": 2}, pins=[{"ref": "pypi:1.0", "expect": "fixed"}]), "target other has no releases on PyPI"),
         ("- a\n", "1:1: a recipe is a mapping that begins with recipe_version: 1; found a list"),
-        ("just text\n", "1:1: a recipe is a mapping"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_with_its_place_and_the_nearest_name(text, sentence):
@@ -329,18 +313,6 @@ def test_files_that_are_no_recipe_say_file_line_and_column(tmp_path, monkeypatch
     (tmp_path / "x.yaml").write_bytes(raw)
     with pytest.raises(RecipeError, match=r"^x\.yaml:[12]:\d+: "):
         load_recipe(tmp_path / "x.yaml", CATALOG)
-
-
-def test_a_directory_a_missing_file_and_a_100_mb_file_are_refused(tmp_path):
-    with (tmp_path / "big.yaml").open("wb") as handle:
-        handle.truncate(100_000_000)
-    for path, words in (
-        (tmp_path, "a directory"),
-        (tmp_path / "no.yaml", "cannot be read"),
-        (tmp_path / "big.yaml", "at most"),
-    ):
-        with pytest.raises(RecipeError, match=words):
-            load_recipe(path, CATALOG)
 
 
 def write(folder: Path, name: str, text: str = GOOD) -> Path:
@@ -480,11 +452,6 @@ def test_a_published_blob_takes_the_place_of_the_bundled_recipe_and_its_pins(tmp
 # -- schema, lint, template, laws
 
 
-def test_the_schema_is_a_schema_and_accepts_the_good_recipe():
-    jsonschema_rs.meta.validate(schema())
-    assert jsonschema_rs.is_valid(schema(), yaml.safe_load(GOOD))
-
-
 _scalars = st.sampled_from(
     [None, True, 0, 1, 1.0, -2, 0.5, "x", "TOY-1", "reproduced", "float32", "https://a", [], {}, [1], {"x": 1}, ["x"]]
 )
@@ -567,35 +534,16 @@ def test_a_template_checks_once_it_is_filled_in_and_not_before(tmp_path):
     assert check_files([write(tmp_path, "TOY-9.yaml", filled.replace("TODO: what", "What"))], CATALOG) == []
 
 
-@pytest.mark.parametrize("name", sorted(bundled_catalog().contracts))
-def test_there_is_a_template_for_each_contract(name):
-    text = template("1E5", "toy", contract=bundled_catalog().contracts[name])
-    document = read_text(text.encode()).data
-    assert document["bug_id"] == "1E5"
-    assert document["contract"] == name
+def test_there_is_a_template_for_each_contract():
+    for name, contract in bundled_catalog().contracts.items():
+        document = read_text(template("1E5", "toy", contract=contract).encode()).data
+        assert (document["bug_id"], document["contract"]) == ("1E5", name)
 
 
 def test_every_shipped_recipe_loads_and_lints():
     catalog = bundled_catalog()
     files = [path for folder in catalog.recipe_folders if folder.is_dir() for path in recipe_files(folder)]
     assert [str(problem) for problem in check_files(files, catalog)] == []
-
-
-def test_importing_recipes_costs_neither_torch_nor_a_parser():
-    code = "import sys, sentinel.recipes; print([m for m in ('torch', 'numpy', 'yaml', 'jsonschema_rs') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-def test_good_recipes_load_without_torch(tmp_path):
-    write(tmp_path, "TOY-1.yaml", (PUBLISHED / "ROLL-AGGLOSS-TOKENMEAN-MASK.json").read_text())
-    code = (
-        "import sys; from pathlib import Path; from sentinel.recipes.catalog import bundled_catalog; "
-        "from sentinel.recipes import load_folder; load_folder(Path(sys.argv[1]), bundled_catalog()); "
-        "print('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
 
 
 @pytest.mark.parametrize(

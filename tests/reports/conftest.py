@@ -1,7 +1,5 @@
 """Hand-built decisions: what the reports of a run are made from."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

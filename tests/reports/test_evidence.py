@@ -1,14 +1,10 @@
-from __future__ import annotations
-
 import copy
 import getpass
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, get_args
+from typing import get_args
 
-import jsonschema_rs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,8 +14,6 @@ from sentinel.errors import SentinelError
 from sentinel.reports.evidence import dumps, evidence, schema, validate
 from sentinel.targets.refs import Ref
 from sentinel.values.literals import tensor
-
-Build = Callable[..., Any]
 
 
 def test_the_published_shape_where_the_bug_is_there(decide):
@@ -155,16 +149,6 @@ def test_any_plain_value_is_kept(decide, recipe, value):
     assert json.loads(text)["recipe"]["document"]["x"] == value
 
 
-def test_foreign_text_is_neutralised(decide, recipe, hostile):
-    failure = Failure("raised", hostile, hostile)
-    decision = decide("inconclusive", failure=failure, verdict=Verdict("inconclusive", hostile, "raised"))
-    document = evidence(replace(decision, recipe=recipe(title=hostile)))
-    validate(document)
-    for text in (document["title"], document["reason"], document["failure"]["traceback"]):
-        assert not any(character in text for character in "\x1b\x07\u202e\r")
-    assert "\x1b" not in dumps(document)
-
-
 def test_a_value_that_json_cannot_hold_is_named(decide):
     with pytest.raises(SentinelError, match=r"cannot hold a object \(at .*\)"):
         evidence(decide(comparisons=(Comparison("x", object()),)))
@@ -174,18 +158,14 @@ def test_a_value_that_json_cannot_hold_is_named(decide):
     ("change", "where"),
     [
         (lambda d: d.pop("verdict"), "verdict"),
-        (lambda d: d.update(verdict="broken"), "verdict"),
         (lambda d: d.update(status="fixed"), "status"),
         (lambda d: d.update(schema_version=2), "schema_version"),
         (lambda d: d.update(surprise=1), "surprise"),
         (lambda d: d.update(observation=None), "observation"),
-        (lambda d: d.pop("observed_bad_behavior"), "observed_bad_behavior"),
         (lambda d: d["recipe"].update(digest="sha256:abc"), "digest"),
         (lambda d: d["boundary"].update(file="/abs/x.py"), "file"),
-        (lambda d: d["boundary"].update(blob="zz"), "blob"),
         (lambda d: d["comparison"][0].pop("key"), "key"),
         (lambda d: d["expectation"]["tolerance"].update(relative=-1), "relative"),
-        (lambda d: d["environment"]["flags"].update(x=1), "flags"),
         (lambda d: d.update(verdict="inconclusive", status="inconclusive", reason=""), ""),
     ],
 )
@@ -195,10 +175,6 @@ def test_the_schema_rejects_a_broken_document(decide, change, where):
     change(document)
     with pytest.raises(SentinelError, match=f"not valid evidence: at .*{where}"):
         validate(document)
-
-
-def test_the_schema_is_one():
-    jsonschema_rs.meta.validate(schema())
 
 
 def test_the_schema_lists_the_kinds_of_reasons():

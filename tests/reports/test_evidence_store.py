@@ -1,13 +1,7 @@
-from __future__ import annotations
-
 import errno
 import json
-import os
-import re
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import Any
 
 import pytest
 
@@ -16,7 +10,6 @@ from sentinel.reports import store
 from sentinel.reports.evidence import evidence
 from sentinel.targets.refs import Ref
 
-Build = Callable[..., Any]
 PLACE = "roll/ROLL-AGGLOSS-TOKENMEAN-MASK/git-c09bc8bc9f43.json"
 
 
@@ -59,25 +52,11 @@ def test_a_law_without_a_recipe_has_a_place_of_its_own(decide, recipe):
     assert str(path) == "roll/laws/roll.utils.functionals.agg_loss/groups_are_isolated/git-c09bc8bc9f43.json"
 
 
-@pytest.mark.parametrize("bug_id", ["../../etc", "..", "a/b", "a b", "\x1b[31m", ".hidden", "x" * 500, "-rf", "größe"])
-def test_no_name_leaves_the_folder(decide, recipe, tmp_path, bug_id):
-    file = store.write(tmp_path, decide(recipe=recipe(bug_id=bug_id)))
-    assert file.parent.parent == tmp_path / "roll"
-    assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", file.parent.name)
-
-
 def test_a_file_where_the_folder_should_be(decide, tmp_path):
     (tmp_path / "reports").write_text("mine")
     with pytest.raises(SentinelError, match=r"cannot write reports to .*reports: .*--sentinel-report-dir"):
         store.write(tmp_path / "reports", decide())
     assert (tmp_path / "reports").read_text() == "mine"
-
-
-@pytest.mark.skipif(os.geteuid() == 0 if hasattr(os, "geteuid") else True, reason="root writes anywhere")
-def test_a_read_only_folder(decide, tmp_path):
-    tmp_path.chmod(0o500)
-    with pytest.raises(SentinelError, match="cannot write reports"):
-        store.write(tmp_path, decide())
 
 
 def test_a_full_disk_leaves_the_old_evidence(decide, tmp_path, monkeypatch):

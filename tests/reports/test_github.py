@@ -1,7 +1,5 @@
 """What GitHub Actions is told, and that nobody else is told it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from sentinel.reports.evidence import evidence
@@ -29,13 +27,6 @@ def test_an_annotation_of_the_workspaces_own_tree_stands_on_its_line(decide):
     assert line.startswith("::error file=ROLL/roll/utils/functionals.py,line=312,endLine=340,")
     (line,) = workflow_commands([(document, "failed")], {"roll": Path("/elsewhere/ROLL")}, ACTIONS)
     assert "file=" not in line
-
-
-def test_foreign_text_cannot_end_the_command(decide, recipe, hostile):
-    lines = workflow_commands([(evidence(decide("reproduced", recipe=recipe(title=hostile))), "failed")], {}, ACTIONS)
-    assert len(lines) == 1
-    assert "\n" not in lines[0]
-    assert "\x1b" not in lines[0]
 
 
 def test_the_summary_is_appended(decide, tmp_path):

@@ -1,11 +1,8 @@
 """Summary, failure text, Markdown and HTML: what people look at."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +10,7 @@ import pytest
 from sentinel.deciding.outcomes import Comparison, Failure, Verdict
 from sentinel.reports import summary as table
 from sentinel.reports.evidence import evidence
-from sentinel.reports.explain import beside, explain, told_apart
+from sentinel.reports.explain import beside, distinct, explain
 from sentinel.reports.markdown import LIMIT, markdown
 from sentinel.targets.refs import Ref
 from sentinel.values.literals import tensor
@@ -36,18 +33,7 @@ def results(decide: Build) -> list[tuple[Any, str]]:
     ]
 
 
-@pytest.fixture
-def hostile_decision(decide: Build, recipe: Build, hostile: str) -> Any:
-    return decide(
-        "inconclusive",
-        recipe=recipe(bug_id=f"X{hostile}", title=hostile, boundary=hostile),
-        failure=Failure("raised", hostile, f"Traceback\n{hostile}"),
-        verdict=Verdict("inconclusive", hostile, "raised"),
-        comparisons=(Comparison(hostile, hostile, hostile, None, False, None, hostile),),
-    )
-
-
-def test_the_plain_table(results: list[tuple[Any, str]]) -> None:
+def test_the_plain_table(results):
     assert summary(results, "sentinel-reports").split("\n") == [
         "target  bug                          ref          verdict               reason",
         "roll    ROLL-AGGLOSS-TOKENMEAN-MASK  git:c09bc8b  inconclusive  failed  expected reproduced; "
@@ -61,7 +47,7 @@ def test_the_plain_table(results: list[tuple[Any, str]]) -> None:
     ]
 
 
-def test_what_is_the_same_shares_a_line(decide: Build, recipe: Build) -> None:
+def test_what_is_the_same_shares_a_line(decide, recipe):
     absent = Verdict("unavailable", "no mirror of roll", "ref")
     many = [
         (
@@ -79,27 +65,27 @@ def test_what_is_the_same_shares_a_line(decide: Build, recipe: Build) -> None:
     assert "ROLL-1" in summary(many[:3], every=False), "a few are no table that nobody reads"
 
 
-def test_unavailable_that_passes_says_why(decide: Build) -> None:
+def test_unavailable_that_passes_says_why(decide):
     why = Verdict("unavailable", "kl_loss is not in this version", "not-in-this-version")
     decision = decide(verdict=why, expect="unavailable")
     assert "kl_loss is not in this version; as the recipe's pin expects\n" in summary([(decision, "passed")])
     assert "pin expects" not in summary([(decision, "skipped")])
 
 
-def test_a_reason_is_told_only_where_something_is_wrong(decide: Build) -> None:
+def test_a_reason_is_told_only_where_something_is_wrong(decide):
     decision = decide(verdict=Verdict("reproduced", "the law is broken: [0][1]"))
     assert "the law is broken" not in summary([(decision, "passed")])
     assert "the law is broken" in summary([(decision, "failed")])
 
 
-def test_a_law_shows_what_it_demands(decide: Build) -> None:
+def test_a_law_shows_what_it_demands(decide):
     broken = Comparison("outlier.advantages", [1.0], None, [0.0], None, False, "[0]: 1.0 beside 0.0")
     text = explain(decide(comparisons=(broken,), law="masked_values_have_no_influence"))
     assert "unpatched" not in text
     assert "law: masked_values_have_no_influence" in text
 
 
-def test_laws_that_hold_are_counted_and_not_listed(decide: Build, recipe: Build) -> None:
+def test_laws_that_hold_are_counted_and_not_listed(decide, recipe):
     law = {"law": "order_does_not_matter", "comparisons": ()}
     silent = {**law, "verdict": Verdict("unavailable", "nothing to say", "law")}
     holds = decide("fixed", recipe=recipe(bug_id="", boundary="roll.holds"), **law)
@@ -115,7 +101,7 @@ def test_laws_that_hold_are_counted_and_not_listed(decide: Build, recipe: Build)
     assert "roll.holds" not in markdown(pairs[:1])
 
 
-def test_a_terminal_gets_colours_and_whole_ids(results: list[tuple[Any, str]]) -> None:
+def test_a_terminal_gets_colours_and_whole_ids(results):
     text = summary(results, terminal=True, width=110, environ={})
     assert ANSI.search(text)
     assert "ROLL-AGGLOSS-TOKENMEAN-MASK" in ANSI.sub("", text)
@@ -125,21 +111,11 @@ def test_a_terminal_gets_colours_and_whole_ids(results: list[tuple[Any, str]]) -
 @pytest.mark.parametrize(
     "how", [{"environ": {"NO_COLOR": "1"}}, {"environ": {"TERM": "dumb"}}, {"environ": {}, "width": 40}]
 )
-def test_plain_where_colours_or_room_are_missing(results: list[tuple[Any, str]], how: dict[str, Any]) -> None:
+def test_plain_where_colours_or_room_are_missing(results, how):
     assert summary(results, terminal=True, **how) == summary(results)
 
 
-@pytest.mark.parametrize("terminal", [False, True])
-def test_hostile_text_in_the_table(hostile_decision: Any, terminal: bool) -> None:
-    text = summary([(hostile_decision, "failed")], terminal=terminal, width=2000, environ={})
-    shown = ANSI.sub("", text)
-    assert "[red]x[/red]" in shown, "rich's markup is shown, not obeyed"
-    assert "\\x1b[31m<script>" in shown
-    assert not re.search("[\x00-\x09\x0b-\x1f\u202e]", shown)
-    assert "\n## h" not in shown
-
-
-def test_a_failure_is_explained(decide: Build) -> None:
+def test_a_failure_is_explained(decide):
     text = explain(decide("fixed"), "pytest 'recipes/roll/X.yaml::git:c09bc8b'")
     assert text.split("\n") == [
         "roll ROLL-AGGLOSS-TOKENMEAN-MASK at git:c09bc8b: fixed (it is not), expected reproduced",
@@ -159,19 +135,19 @@ def test_a_failure_is_explained(decide: Build) -> None:
     ]
 
 
-def test_the_users_own_paths_are_shown_to_the_user(decide: Build, tmp_path: Path) -> None:
+def test_the_users_own_paths_are_shown_to_the_user(decide, tmp_path):
     assert explain(decide(), f"pytest {tmp_path}/x").endswith(f"repeat: pytest {tmp_path}/x")
     assert summary([(decide(), "passed")], str(tmp_path)).endswith(f"evidence: {tmp_path}")
 
 
-def test_an_exception_shows_upstreams_traceback(decide: Build) -> None:
+def test_an_exception_shows_upstreams_traceback(decide):
     failure = Failure("raised", "KeyError: 'x'", "Traceback\n  File \"roll/a.py\", line 3, in f\nKeyError: 'x'")
     text = explain(decide("inconclusive", failure=failure, verdict=Verdict("inconclusive", failure.reason, "raised")))
     assert "reason: raised: KeyError: 'x'" in text
     assert '\n  Traceback\n    File "roll/a.py", line 3, in f\n' in text
 
 
-def test_a_large_tensor_is_shortened(decide: Build) -> None:
+def test_a_large_tensor_is_shortened(decide):
     text = explain(
         decide(comparisons=(Comparison("x", tensor([[0.0] * 100] * 100, "float32"), 1.0, 2.0, False, False),))
     )
@@ -179,7 +155,7 @@ def test_a_large_tensor_is_shortened(decide: Build) -> None:
     assert max(map(len, text.split("\n"))) < 200
 
 
-def test_a_long_value_shows_the_elements_that_differ(decide: Build) -> None:
+def test_a_long_value_shows_the_elements_that_differ(decide):
     values = [tensor([[0.5] * 9 + [last]] * 2, "float32") for last in (26.0, 26.0, 1.0)]
     broken = Comparison("gradient", *values, True, False, "20 is not shown")
     text = explain(decide("reproduced", comparisons=(broken,)))
@@ -194,12 +170,7 @@ def test_a_long_value_shows_the_elements_that_differ(decide: Build) -> None:
     assert "..." not in text
 
 
-def test_hostile_text_in_a_failure(hostile_decision: Any, hostile: str) -> None:
-    text = explain(hostile_decision, f"pytest {hostile}")
-    assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", text)
-
-
-def test_what_no_schema_holds_is_shown_too(decide: Build, hostile: str) -> None:
+def test_what_no_schema_holds_is_shown_too(decide, hostile):
     """Outcomes come from ``run.json``, which is anybody's; of the rest a schema is another's promise."""
     document = {**evidence(decide("fixed")), "verdict": f"fixed{hostile}"}
     text = table.summary([(document, f"passed{hostile}")], f"reports{hostile}")
@@ -207,7 +178,7 @@ def test_what_no_schema_holds_is_shown_too(decide: Build, hostile: str) -> None:
     assert text.count("\\x1b[31m<script>") == 3
 
 
-def test_markdown_tells_of_what_failed_first_and_without_json(decide: Build, recipe: Build) -> None:
+def test_markdown_tells_of_what_failed_first_and_without_json(decide, recipe):
     failed = [(evidence(decide(recipe=recipe(document={"severity": each}))), "failed") for each in ("low", "high")]
     text = markdown([(evidence(decide("fixed")), "passed"), *failed])
     assert "json" not in text
@@ -222,20 +193,10 @@ def test_markdown_tells_of_what_failed_first_and_without_json(decide: Build, rec
     ]
 
 
-def test_hostile_text_in_markdown(hostile_decision: Any) -> None:
-    text = markdown([(evidence(hostile_decision), "failed")])
-    assert "<script>" not in text
-    assert len([line for line in text.split("\n") if line.startswith("* ")]) == 1
-    rows = [line for line in text.split("\n") if line.startswith("| <code>roll")]
-    assert len(rows) == 1
-    assert rows[0].count("|") == 7
-    for obeyed in ("`", "@everyone", "[red]", "\x1b", "\n## h"):
-        assert obeyed not in text
-
-
 @pytest.mark.parametrize("outcome", ["passed", "failed"])
-def test_markdown_stays_under_githubs_limit(decide: Build, recipe: Build, outcome: str) -> None:
-    documents = [(evidence(decide(recipe=recipe(bug_id=f"B{index:05}"))), outcome) for index in range(600)]
+def test_markdown_stays_under_githubs_limit(decide, recipe, outcome):
+    usual = evidence(decide())
+    documents = [({**usual, "bug_id": f"B{index:05}"}, outcome) for index in range(600)]
     documents.append((evidence(decide("fixed", recipe=recipe(bug_id="ZZZ"))), "failed"))
     text = markdown(documents)
     assert len(text) < LIMIT
@@ -244,16 +205,16 @@ def test_markdown_stays_under_githubs_limit(decide: Build, recipe: Build, outcom
     assert ("more, of which the table tells" in text) == (outcome == "failed")
 
 
-def test_values_that_differ_late_are_shown_from_there() -> None:
+def test_values_that_differ_late_are_shown_from_there():
     one, other = ([[0.25] * 30 + [last]] for last in (1.0, 2.0))
-    left, right = told_apart(tensor(one, "float32"), tensor(other, "float32"))
+    left, right = distinct(tensor(one, "float32"), tensor(other, "float32"))
     assert left != right
     assert ("1.0" in left, "2.0" in right) == (True, True)
     assert max(len(left), len(right)) < 60
-    assert told_apart(1.0, 1.0) == ["1.0", "1.0"]  # what is the same may look the same
+    assert distinct(1.0, 1.0) == ["1.0", "1.0"]  # what is the same may look the same
 
 
-def test_a_value_that_is_right_with_the_bug_too_is_no_pair() -> None:
+def test_a_value_that_is_right_with_the_bug_too_is_no_pair():
     assert beside(-1.0, -1, -1.0) == ["-1.0", "as fixed", "-1"]
     assert beside(..., 2.0, 1.0) == ["1.0", "", "2.0"]
     assert beside(1.0, None) == ["1.0", "null"]

@@ -1,7 +1,5 @@
 """An open target with toy functions: right and wrong ones, whose faults are known."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Hunts: what is wrong is found, shrunk and confirmed; what is rounding, meant or loud is not."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,9 +8,8 @@ from toy_target import OpenToys
 
 from sentinel.deciding.law_session import LawSession, Plan
 from sentinel.laws.law import Law
-from sentinel.search.boundary_search import BoundarySearch, LawOutcome, glimpses
+from sentinel.search.boundary_search import BoundarySearch, Example, LawOutcome, glimpses
 from sentinel.search.decisions import of_outcome
-from sentinel.search.examples import Example
 from sentinel.values.literals import tensor
 
 
@@ -152,18 +149,6 @@ def test_what_a_law_shows_beside_its_first_symptom_need_not_be_shrunk(further, o
     assert len(shrunk) == (2 if further else 1)
 
 
-def test_a_known_scenario_that_shows_nothing_leaves_the_search_as_it_is(open_toys):
-    open_target, found = open_toys("unmasked")
-    values, mask = tensor([[1.0]], "float32"), tensor([[1.0]], "float32")
-    search = BoundarySearch(open_target.law_session, found["unmasked"], 0)
-    search.begin([Example({"": {"values": values, "response_mask": mask, "scale": 1.0, "shifted": False}})])
-    (outcome,) = search.outcomes.values()
-    assert outcome.findings == []
-    search.run(60)
-    _, alone = searched(open_toys, "unmasked")
-    assert [item.trial.variants for item in outcome.findings] == [item.trial.variants for item in alone.findings]
-
-
 def test_what_vanishes_in_float64_is_rounding(open_toys):
     _, outcome = searched(open_toys, "rough")
     assert outcome.findings == []
@@ -204,13 +189,6 @@ def test_a_law_that_says_nothing_once_an_input_is_left_out_has_nothing_to_look_a
     assert verdict.reason.endswith("another version")
 
 
-def test_a_refusal_is_loud_and_no_finding(open_toys):
-    _, outcome = searched(open_toys, "refuses")
-    assert outcome.findings == []
-    assert outcome.spoken == 0
-    assert list(outcome.refused) == ["the boundary raised NotImplementedError: not on this machine"]
-
-
 def test_the_oracle_knows_a_declared_dialect(open_toys):
     _, outcome = searched(open_toys, "shifted")
     assert (outcome.spoken, outcome.findings) == (60, [])
@@ -222,17 +200,7 @@ def test_a_law_that_the_framework_means_to_break_is_shown_and_no_finding(open_to
     assert outcome.dialects[0] > 0
 
 
-def shown(search: BoundarySearch) -> list[object]:
-    return [finding.trial.variants for outcome in search.outcomes.values() for finding in outcome.findings]
-
-
-def test_the_same_seed_gives_the_same_finding(open_toys):
-    first, _ = searched(open_toys, "unmasked", 30, seed=5)
-    second, _ = searched(open_toys, "unmasked", 30, seed=5)
-    assert shown(first) == shown(second) != []
-
-
-@pytest.mark.parametrize("parts", [(10, 20), (1, 29), (25, 5)])
+@pytest.mark.parametrize("parts", [(10, 20)])
 def test_a_hunt_in_parts_is_the_hunt_at_once(parts, open_toys):
     open_target, found = open_toys("right")
     seen: list[list[object]] = []
@@ -283,17 +251,3 @@ def test_an_input_that_a_revision_does_not_have_is_left_out(open_toys):
     assert outcome.spoken == 60 - outcome.refused.total()
     offset = search.subject.contract.input("offset")
     assert (offset.choices, offset.knob) == ((), False)
-
-
-def test_what_is_wrong_is_found_without_the_input_and_a_shorter_hunt_is_a_prefix(open_toys):
-    open_target, found = open_toys("plain_wrong")
-    lengths = (20, 60)
-    searches = [BoundarySearch(open_target.law_session, found["plain_wrong"], 0) for _ in lengths]
-    for search, length in zip(searches, lengths):
-        search.run(length)
-    one, other = (next(iter(search.outcomes.values())) for search in searches)
-    (finding,) = one.findings
-    assert finding.trial.variants == other.findings[0].trial.variants
-    (inputs,) = finding.trial.variants.values()
-    assert inputs["offset"] is None
-    assert one.refused == other.refused

@@ -1,7 +1,5 @@
 """Discoveries: turns, budgets, memory, grouping, and recipes that run at once."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from functools import partial
@@ -15,7 +13,7 @@ from sentinel.deciding.open_target import OpenTarget
 from sentinel.laws.law import Law
 from sentinel.recipes import load_recipe
 from sentinel.search.decisions import stale_dialects
-from sentinel.search.discovery import Discovery, Memory, Progress, grouped
+from sentinel.search.discovery import Discovery, Memory, grouped
 from sentinel.search.saving import recipe_document, save, tried_document
 from sentinel.search.scenarios import narrowed
 from sentinel.targets import Dialect
@@ -27,18 +25,20 @@ def every(law: Law) -> bool:
 
 
 def discover(
-    open_target: OpenTarget, found: dict[str, Subject], memory: Memory | None = None, seed: int = 0
+    open_target: OpenTarget, found: dict[str, Subject], memory: Memory | None = None, seed: int = 0, **length: Any
 ) -> Discovery:
-    return Discovery(open_target, list(found.values()), every, seed, memory)
+    discovery = Discovery(open_target, list(found.values()), every, seed, memory)
+    discovery.run(**length)
+    return discovery
 
 
-def names(progress: Progress) -> list[str]:
+def names(progress: Discovery) -> list[str]:
     return [finding.subject.boundary.rpartition(".")[2] for finding in progress.findings]
 
 
 def test_every_boundary_has_its_turn(open_toys):
     open_target, found = open_toys("right", "rough", "unmasked")
-    progress = discover(open_target, found).run(examples=60)
+    progress = discover(open_target, found, examples=60)
     assert progress.tried == 60
     assert [search.tried for search in progress.searches] == [20, 20, 20]
     assert names(progress) == ["unmasked"]
@@ -48,10 +48,10 @@ def test_a_budget_of_time_is_a_prefix_of_the_sequence(open_toys, monkeypatch):
     open_target, found = open_toys("right", "unmasked")
     clock = iter(range(10_000))
     monkeypatch.setattr("sentinel.search.discovery.time.monotonic", lambda: float(next(clock)))
-    timed = discover(open_target, found, seed=4).run(seconds=70.0)
+    timed = discover(open_target, found, seed=4, seconds=70.0)
     monkeypatch.undo()
     assert 0 < timed.tried < 70
-    counted = discover(open_target, found, seed=4).run(examples=timed.tried)
+    counted = discover(open_target, found, seed=4, examples=timed.tried)
     assert [search.tried for search in counted.searches] == [search.tried for search in timed.searches]
     assert [finding.trial.variants for finding in counted.findings] == [f.trial.variants for f in timed.findings]
 
@@ -67,7 +67,7 @@ def test_an_interrupt_in_the_middle_of_a_call_leaves_a_bench_that_works(open_toy
         return receive(session)
 
     monkeypatch.setattr(Session, "receive", interrupted)
-    progress = discover(open_target, found).run(examples=4000)
+    progress = discover(open_target, found, examples=4000)
     assert progress.stopped
     (finding,) = progress.findings
     [again] = open_target.law_session.try_(finding.subject, [(finding.law, finding.trial.variants)])
@@ -77,9 +77,9 @@ def test_an_interrupt_in_the_middle_of_a_call_leaves_a_bench_that_works(open_toy
 def test_what_was_found_is_tried_first_the_next_time(open_toys, tmp_path):
     open_target, found = open_toys("unmasked")
     memory = Memory(tmp_path / "found")
-    (first,) = discover(open_target, found, memory).run(examples=30).findings
+    (first,) = discover(open_target, found, memory, examples=30).findings
     assert not first.replayed
-    (again,) = discover(open_target, found, memory, seed=9).run(examples=1).findings
+    (again,) = discover(open_target, found, memory, seed=9, examples=1).findings
     assert again.replayed
     assert again.trial.variants == first.trial.variants
 
@@ -87,14 +87,14 @@ def test_what_was_found_is_tried_first_the_next_time(open_toys, tmp_path):
 def test_what_is_fixed_is_forgotten(open_toys, tmp_path):
     memory = Memory(tmp_path / "found")
     open_target, found = open_toys("unmasked")
-    discover(open_target, found, memory).run(examples=30)
+    discover(open_target, found, memory, examples=30)
     (law,) = found["unmasked"].laws
     assert memory.of("toys", found["unmasked"], law)
     fixed = "import torch\ndef unmasked(values, response_mask, scale):\n" + (
         "    return scale * torch.where(response_mask != 0, values, 0.0).sum(-1)\n"
     )
     open_target, found = open_toys("unmasked", code=fixed)
-    assert discover(open_target, found, memory).run(examples=10).findings == []
+    assert discover(open_target, found, memory, examples=10).findings == []
     assert memory.of("toys", found["unmasked"], law) == []
 
 
@@ -110,20 +110,20 @@ NARROWER: list[dict[str, Any]] = [
 
 def test_what_the_adapter_no_longer_accepts_is_forgotten(open_toys, tmp_path):
     open_target, found = open_toys("unmasked")
-    discover(open_target, found, Memory(tmp_path / "found")).run(examples=30)
+    discover(open_target, found, Memory(tmp_path / "found"), examples=30)
     subject = found["unmasked"]
     for number, now in enumerate(NARROWER):
         memory = Memory(shutil.copytree(tmp_path / "found", tmp_path / f"{number}"))
         assert memory.of("toys", subject, subject.laws[0])
         binding = replace(subject.binding, **now)
         narrower = replace(subject, binding=binding, contract=narrowed(TOY, binding))
-        assert discover(open_target, {"unmasked": narrower}, memory).run(examples=0).findings == [], now
+        assert discover(open_target, {"unmasked": narrower}, memory, examples=0).findings == [], now
         assert memory.of("toys", subject, subject.laws[0]) == [], now
 
 
 def test_where_every_call_is_refused_nothing_was_searched(open_toys):
     open_target, found = open_toys("refuses", "right")
-    progress = discover(open_target, found).run(examples=40)
+    progress = discover(open_target, found, examples=40)
     assert [search.subject.boundary for search in progress.searches] == ["pkg.toys.right"]
     ((boundary, reason),) = [(item.boundary, item.reason) for item in progress.not_searched]
     assert boundary == "pkg.toys.refuses"
@@ -133,7 +133,7 @@ def test_where_every_call_is_refused_nothing_was_searched(open_toys):
 
 def test_a_boundary_that_had_no_turn_was_not_searched(open_toys):
     open_target, found = open_toys("right", "unmasked")
-    progress = discover(open_target, found).run(examples=5)
+    progress = discover(open_target, found, examples=5)
     assert [(item.boundary, item.reason) for item in progress.not_searched] == [
         ("pkg.toys.unmasked", "the search ended before its turn")
     ]
@@ -141,23 +141,23 @@ def test_a_boundary_that_had_no_turn_was_not_searched(open_toys):
 
 def test_a_boundary_that_breaks_because_it_calls_another_is_named_beside_it(open_toys):
     open_target, found = open_toys("calls_unmasked", "unmasked", "right")
-    progress = discover(open_target, found).run(examples=120)
+    progress = discover(open_target, found, examples=120)
     assert sorted(names(progress)) == ["calls_unmasked", "unmasked"]
     (one,) = grouped(progress.findings)
-    assert one.finding.subject.boundary == "pkg.toys.unmasked"
+    assert one.subject.boundary == "pkg.toys.unmasked"
     assert one.also == ("pkg.toys.calls_unmasked",)
 
 
 def test_a_stale_dialect_is_told(open_toys, monkeypatch):
     monkeypatch.setattr("sentinel.search.discovery.stale_dialects", partial(stale_dialects, chances=30))
     open_target, found = open_toys("meant", "stale")
-    progress = discover(open_target, found).run(examples=80)
+    progress = discover(open_target, found, examples=80)
     assert [subject.boundary for subject, _ in progress.stale] == ["pkg.toys.stale"]
 
 
 def test_a_saved_finding_is_a_finished_recipe(open_toys, runners, toys, tmp_path):
     open_target, found = open_toys("unmasked")
-    (finding,) = discover(open_target, found).run(examples=30).findings
+    (finding,) = discover(open_target, found, examples=30).findings
     document = tried_document(finding, open_target, runners[-1], toys)
     place = save(tmp_path / "recipes", document)
     assert place.name == "TOYS-UNMASKED-THE-ORACLE-AGREES.yaml"
@@ -176,7 +176,7 @@ def test_a_saved_finding_is_a_finished_recipe(open_toys, runners, toys, tmp_path
 
 def test_a_scenario_of_a_law_that_held_is_a_recipe_without_values(open_toys, toys, tmp_path):
     open_target, found = open_toys("right")
-    (search,) = discover(open_target, found).run(examples=5).searches
+    (search,) = discover(open_target, found, examples=5).searches
     ((law, outcome),) = search.outcomes.items()
     document = recipe_document(
         search.subject, law, outcome.sample.variants, (), "toys", open_target.checkout, "TOYS-HELD"

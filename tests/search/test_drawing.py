@@ -1,7 +1,5 @@
 """What is drawn depends on the seed alone: not on which modules happen to be imported."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +40,6 @@ def drawn(folder: Path, company: str, how: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder).stdout
 
 
-@pytest.mark.parametrize(("how", "same"), [("as we do", True), ("bare", False)])
+@pytest.mark.parametrize(("how", "same"), [("as we do", True), pytest.param("bare", False, marks=pytest.mark.nightly)])
 def test_the_constants_of_another_module_are_not_drawn(how, same, tmp_path):
     assert (drawn(tmp_path, "alone", how) == drawn(tmp_path, "beside", how)) is same

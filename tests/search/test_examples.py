@@ -1,7 +1,5 @@
 """Scenarios that a search is given, or makes of another one, are as it would have drawn them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,8 +10,7 @@ from toy import TOY
 from sentinel.deciding.law_session import Subject
 from sentinel.laws.knobs import EVERY_KNOB_COUNTS
 from sentinel.recipes import Recipe
-from sentinel.search.boundary_search import CHOICES, Drawn
-from sentinel.search.examples import example
+from sentinel.search.boundary_search import CHOICES, Drawn, example
 from sentinel.targets import Binding, Dialect
 from sentinel.values.literals import tensor
 

@@ -1,7 +1,5 @@
 """Which recipe explains a finding: where the code was called something else, and where the recipe cannot be decided."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +11,7 @@ from toy_target import TOYS
 from sentinel.deciding.runner import Job
 from sentinel.recipes import Expected, load_recipe
 from sentinel.search.boundary_search import BoundarySearch
-from sentinel.search.discovery import Discovered, is_about, is_there, recognised
+from sentinel.search.discovery import is_about, is_there, recognised
 from sentinel.targets import Binding, PackageRoot, Target
 
 LAW = "masked_values_have_no_influence"
@@ -35,6 +33,7 @@ def finding(
         law=SimpleNamespace(name=law, twin=""),
         trial=SimpleNamespace(answer=SimpleNamespace(functions=ran)),
         examples=examples,
+        laws=(),
     )
 
 
@@ -114,6 +113,6 @@ def test_where_a_recipe_cannot_be_decided_its_scenario_is_tried(open_toys, runne
         search = BoundarySearch(open_target.law_session, subjects["unmasked"], 0)
         search.run(30)
         [outcome] = search.outcomes.values()
-        found, where = [Discovered(outcome.findings[0])], list(subjects.values())
+        found, where = outcome.findings[:1], list(subjects.values())
         [told] = recognised(runners[-1], toys.targets["toys"], open_target, found, [bug], where)
         assert told.known_as == known

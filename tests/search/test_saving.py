@@ -1,7 +1,5 @@
 """Saved findings: what a scenario holds, in the recipe language; what decides, and that it was tried."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Surveys: law jobs decided as they are asked for, by one hunter or several."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +9,6 @@ from sentinel.deciding.runner import Runner
 from sentinel.recipes.catalog import Catalog
 from sentinel.reports.baseline import difference
 from sentinel.reports.store import evidence_path, load, write
-from sentinel.search.recorded import Recorded
 from sentinel.search.survey import LEVELS, LawJob, Survey, law_jobs
 from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
@@ -53,7 +50,7 @@ def test_what_was_recorded_is_found_again_without_luck(
     for decision in first.values():
         write(tmp_path, decision)
     monkeypatch.setitem(LEVELS, "quick", (0, 0))  # no scenario is drawn
-    again = Survey(catalog, runner, "quick", recorded=Recorded(tmp_path, catalog) if seen_before else None)
+    again = Survey(catalog, runner, "quick", baseline=tmp_path if seen_before else None)
     broken = [job for job, decision in first.items() if decision.verdict.name == "reproduced"]
     assert broken
     for job in broken:

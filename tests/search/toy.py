@@ -1,7 +1,5 @@
 """A contract of its own for the tests of the search: the sum of a row's values, where the mask counts them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any

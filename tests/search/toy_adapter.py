@@ -1,7 +1,5 @@
 """An adapter for the toy functions of the tests of the search."""
 
-from __future__ import annotations
-
 from sentinel.targets import Binding, Dialect, PackageRoot, Target
 
 

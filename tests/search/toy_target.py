@@ -1,7 +1,5 @@
 """Toy functions, right and wrong ones, whose faults are known; and how a test opens an open target with them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from sentinel.deciding.law_session import Subject

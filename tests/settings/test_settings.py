@@ -1,7 +1,5 @@
 """Settings: the command line over a file over the defaults; every mistake is named, with the nearest right thing."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path
@@ -22,13 +20,8 @@ def settled(tmp_path: Path, file: dict[str, Any] | None = None, **given: Any) ->
 
 def test_the_defaults(tmp_path):
     found = settled(tmp_path)
-    assert not found.asked
-    assert (found.device, found.timeout, found.sandbox, found.report_dir) == (
-        "cpu",
-        60,
-        "",
-        Path("sentinel-reports"),
-    )
+    assert not found.selects_items
+    assert (found.device, found.timeout, found.sandbox, found.report_dir) == ("cpu", 60, "", Path("sentinel-reports"))
 
 
 def test_lists_by_comma_and_by_repetition(tmp_path):
@@ -83,12 +76,24 @@ def test_published_names_of_the_environment(tmp_path, monkeypatch):
         ({"device": "cuda:x"}, "unknown device 'cuda:x'; write cpu, cuda or cuda:N"),
         ({"timeout": "0"}, "the timeout must be more than 0 and less than 86400 seconds (a day), not 0"),
         ({"timeout": "nan"}, "must be more than 0 and less than 86400 seconds (a day), not nan"),
+        ({"timeout": "soon"}, "the timeout is a number of seconds, not 'soon'"),
         ({"sandbox": "bsic"}, "unknown sandbox 'bsic' — did you mean 'basic'?"),
+        ({"recipes": ["nowhere"]}, "no such folder: nowhere"),
+        ({"repo": ["dem=."]}, "unknown target 'dem' in 'dem=.' — did you mean 'demo'?"),
+        ({"ref": ["-x"]}, "not a ref: '-x'; write git:<sha|tag|branch|pull/N/head>"),
+        ({"ref": ["demo=git:-c"]}, "a git name cannot begin with '-'"),
+        ({"ref": ["git:../../etc/passwd"]}, "that is not a git name"),
+        ({"ref": ["git:main;touch pwned"]}, "that is not a git name"),
+        ({"ref": ["pypi:--index-url=https://evil.invalid"]}, "write a version such as pypi:0.9.1"),
+        ({"repo_url": ["--upload-pack=touch pwned"]}, "begins with '-', as an option does"),
+        ({"repo_url": ["https://host.invalid/$(touch pwned)"]}, "holds a blank or a character that a shell acts"),
+        ({"repo_url": ["https://host.invalid/a;touch${IFS}pwned"]}, "a character that a shell acts on"),
+        ({"repo_url": ["ssh://-oProxyCommand=id/x"]}, "there is no host in it"),
     ],
     ids=str,
 )
 def test_mistakes_on_the_command_line(given, said, tmp_path):
-    """Most of them: ``tests/bad_input``."""
+    """What a run says and does then: ``tests/bad_input``."""
     with pytest.raises(SentinelError) as raised:
         settled(tmp_path, **given)
     assert said in str(raised.value)

@@ -1,7 +1,5 @@
 """Records to make a site of: evidence of a few bugs, changed and with a history where a test asks for it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

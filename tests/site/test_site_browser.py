@@ -4,8 +4,6 @@ Needs Chromium with its driver (Debian: ``apt-get install chromium chromium-driv
 axe-core`` here or globally, or ``AXE_CORE=/path/to/axe.min.js``); what is missing is said where it is skipped.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -119,7 +117,7 @@ def _choose(browser: Any, name: str, value: str) -> None:
     )
 
 
-def test_no_page_makes_the_console_speak_and_every_picture_is_there(at: Any) -> None:
+def test_no_page_makes_the_console_speak_and_every_picture_is_there(at):
     for page in PAGES:
         browser = at(page)
         assert browser.get_log("browser") == [], page
@@ -127,7 +125,7 @@ def test_no_page_makes_the_console_speak_and_every_picture_is_there(at: Any) -> 
         assert browser.execute_script("return document.documentElement.classList.contains('js')"), page
 
 
-def test_filters_choose_rows_and_stand_in_the_address(at: Any) -> None:
+def test_filters_choose_rows_and_stand_in_the_address(at):
     browser = at("index.html")
     assert len(_shown(browser)) == 3
     _choose(browser, "target", "verl")
@@ -169,13 +167,13 @@ VALUES = [
 ]
 
 
-def test_the_page_has_the_conditions_that_the_audit_has(at: Any) -> None:
+def test_the_page_has_the_conditions_that_the_audit_has(at):
     asked = [[condition, value] for condition in CONDITIONS for value in VALUES]
     said = at("index.html").execute_script("return arguments[0].map(([c, v]) => holds(c, v))", asked)
     assert said == [holds(condition, value) for condition, value in asked]
 
 
-def test_the_page_compares_a_setting_with_another_one(at: Any) -> None:
+def test_the_page_compares_a_setting_with_another_one(at):
     ask = "return reach([{n: '< m'}, ''], settings(arguments[0]), false)"
     browser = at("index.html")
     said = [browser.execute_script(ask, text)["answer"] for text in ("n=1 m=1e1", "n=10 m=10", "n=10")]
@@ -201,12 +199,12 @@ def test_the_page_compares_a_setting_with_another_one(at: Any) -> None:
         ('{"a": {"b-c": [1, 2]}, "d": null}', {"a.b_c": "1,2", "d": "null"}),
     ],
 )  # fmt: skip
-def test_what_is_pasted_is_read_as_settings(at: Any, text: str, settings: dict[str, str]) -> None:
+def test_what_is_pasted_is_read_as_settings(at, text, settings):
     browser = at("index.html")
     assert browser.execute_script("return Object.fromEntries(settings(arguments[0]))", text) == settings
 
 
-def test_the_page_answers_for_a_version_and_a_configuration(at: Any) -> None:
+def test_the_page_answers_for_a_version_and_a_configuration(at):
     browser = at("index.html?target=verl")
 
     def headings() -> list[str]:
@@ -229,7 +227,7 @@ def test_the_page_answers_for_a_version_and_a_configuration(at: Any) -> None:
     assert browser.find_element("css selector", "output").text.endswith("choose a framework for an answer")
 
 
-def test_titles_and_todays_verdict_are_seen_on_a_phone(at: Any, browser: Any) -> None:
+def test_titles_and_todays_verdict_are_seen_on_a_phone(at, browser):
     size = {"width": 375, "height": 667, "deviceScaleFactor": 1, "mobile": True}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
@@ -248,7 +246,7 @@ def test_titles_and_todays_verdict_are_seen_on_a_phone(at: Any, browser: Any) ->
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-def test_a_chip_opens_its_evidence_and_the_evidence_its_file(at: Any) -> None:
+def test_a_chip_opens_its_evidence_and_the_evidence_its_file(at):
     browser = at("index.html")
     browser.find_element("css selector", f"a[href='{BUG}#git-main']").click()
     assert browser.current_url.endswith(f"{BUG}#git-main")
@@ -258,7 +256,7 @@ def test_a_chip_opens_its_evidence_and_the_evidence_its_file(at: Any) -> None:
     assert json.loads(browser.find_element("css selector", "pre").text)["bug_id"] == "ROLL-AGGLOSS-TOKENMEAN-MASK"
 
 
-def test_copy_buttons_copy_what_they_stand_beside(at: Any) -> None:
+def test_copy_buttons_copy_what_they_stand_beside(at):
     browser = at(BUG)
     browser.execute_cdp_cmd(
         "Browser.grantPermissions", {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
@@ -282,7 +280,7 @@ def test_copy_buttons_copy_what_they_stand_beside(at: Any) -> None:
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 400), ("dark", 1280)])
-def test_axe_finds_nothing(at: Any, browser: Any, scheme: str, width: int) -> None:
+def test_axe_finds_nothing(at, browser, scheme, width):
     axe = _axe()
     if axe is None:
         pytest.skip("no axe-core: npm install axe-core, or AXE_CORE=/path/to/axe.min.js")
@@ -311,7 +309,7 @@ def test_axe_finds_nothing(at: Any, browser: Any, scheme: str, width: int) -> No
         _media(browser)
 
 
-def test_a_hostile_page_runs_nothing(at: Any, made: Path) -> None:
+def test_a_hostile_page_runs_nothing(at, made):
     """The policy by itself: a page with every escape missed."""
     page = made / "hostile.html"
     head = (made / "index.html").read_text().partition("</head>")[0]
@@ -326,7 +324,7 @@ def test_a_hostile_page_runs_nothing(at: Any, made: Path) -> None:
     assert len(browser.get_log("browser")) >= 3
 
 
-def test_without_scripts_the_page_says_everything(browser: Any, made: Path) -> None:
+def test_without_scripts_the_page_says_everything(browser, made):
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         browser.get(f"{made.as_uri()}/index.html?target=verl")

@@ -1,7 +1,5 @@
 """A site on disk: what may be written to, what is left behind, and what an interruption leaves."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

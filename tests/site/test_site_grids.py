@@ -1,7 +1,5 @@
 """Values as tables: what is masked, what differs, what a person reads."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -54,7 +52,7 @@ def test_a_mask_of_another_shape_is_about_something_else():
 
 
 def test_one_number_a_row_is_drawn_beside_the_rows():
-    drawn = grid("group", ["p", "q"], mask=[[1, 0], [0, 0]], upright=True, mark=lambda i, j, _: "leak" if j else "")
+    drawn = grid("group", ["p", "q"], mask=[[1, 0], [0, 0]], upright=True, marks={(0, 1): "leak"})
     assert [[cell.text for cell in line.cells] for line in drawn.lines] == [["p"], ["q"]]
     assert [line.rejected for line in drawn.lines] == [False, True]
     assert [line.cells[0].mark for line in drawn.lines] == ["", "leak"]  # by its place in the value as it is written

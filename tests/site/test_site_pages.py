@@ -1,10 +1,7 @@
 """The pages: inert, linked, small, the same each time, and about what the evidence says."""
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from sentinel.errors import SentinelError
-from sentinel.recipes.catalog import Catalog, bundled_catalog
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.site.building import BUG_LIMIT, START_LIMIT, build
 from sentinel.site.material import read
 from sentinel.site.matrix import ranked, tables
@@ -83,7 +80,7 @@ def _poisoned(document: dict[str, Any]) -> None:
     document["failure"] = {"kind": "raised", "reason": nasty, "traceback": nasty}
 
 
-def test_hostile_evidence_is_text(changed: Any, site: Callable[[], Path]) -> None:
+def test_hostile_evidence_is_text(changed, site):
     changed("verl/*/git-main.json", _poisoned)
     made = site()
     plain = {(tag, name) for page in pages(made) for tag, attributes in Page(page).elements for name in attributes}
@@ -105,7 +102,7 @@ def test_hostile_evidence_is_text(changed: Any, site: Callable[[], Path]) -> Non
     assert "\\u202e" in text
 
 
-def test_each_page_has_the_policy_before_anything_that_loads(site: Callable[[], Path]) -> None:
+def test_each_page_has_the_policy_before_anything_that_loads(site):
     for file in pages(site()):
         elements = Page(file).elements
         policy = next(i for i, (_, a) in enumerate(elements) if a.get("http-equiv") == "Content-Security-Policy")
@@ -118,7 +115,7 @@ def test_each_page_has_the_policy_before_anything_that_loads(site: Callable[[], 
 @pytest.mark.parametrize(
     "url", ["javascript:alert(1)", "http://x.y", "https://a@b", "https:///x", "//x", "https://x\ny", 7]
 )
-def test_only_plain_https_is_a_place_to_go_to(url: Any) -> None:
+def test_only_plain_https_is_a_place_to_go_to(url):
     from sentinel.site.rendering import https
 
     assert https("https://github.com/x/y#L1")
@@ -128,7 +125,7 @@ def test_only_plain_https_is_a_place_to_go_to(url: Any) -> None:
 # -- linked ------------------------------------------------------------------------------------------------------------
 
 
-def test_every_link_of_the_site_leads_somewhere(site: Callable[[], Path], history: Path) -> None:
+def test_every_link_of_the_site_leads_somewhere(site, history):
     made = site()
     parsed = {file: Page(file) for file in pages(made)}
     anchors = {file: {a["id"] for _, a in page.elements if "id" in a} for file, page in parsed.items()}
@@ -149,7 +146,7 @@ def test_every_link_of_the_site_leads_somewhere(site: Callable[[], Path], histor
     assert count > 100
 
 
-def test_each_chip_leads_to_its_evidence(site: Callable[[], Path], reports: Path) -> None:
+def test_each_chip_leads_to_its_evidence(site, reports):
     made = site()
     links = {a["href"] for a in Page(made / "index.html").all("a")}
     documents = list(reports.glob("*/*/*.json"))
@@ -165,7 +162,7 @@ def test_each_chip_leads_to_its_evidence(site: Callable[[], Path], reports: Path
 # -- small, and the same each time -------------------------------------------------------------------------------------
 
 
-def test_the_committed_records_make_pages_of_a_size_that_loads_at_once() -> None:
+def test_the_committed_records_make_pages_of_a_size_that_loads_at_once():
     from sentinel.site import building
     from sentinel.site.bug_files import bug_page as page_of
     from sentinel.site.rendering import Pages
@@ -173,14 +170,14 @@ def test_the_committed_records_make_pages_of_a_size_that_loads_at_once() -> None
     material = read(Path(__file__).resolve().parents[2] / "reports", bundled_catalog())
     pages = Pages()
     assert len(building._index(pages, material).encode()) < START_LIMIT
-    largest = max(material.bugs, key=lambda bug: sum(len(seen.text) for seen in bug.seen))
+    largest = max(material.bugs, key=lambda bug: sum(len(seen.text) for seen in bug.evidence))
     assert len(page_of(pages, material, largest).encode()) < BUG_LIMIT
 
 
 # -- about what the evidence says --------------------------------------------------------------------------------------
 
 
-def test_a_masked_leak_is_drawn_before_beside_after(site: Callable[[], Path]) -> None:
+def test_a_masked_leak_is_drawn_before_beside_after(site):
     page = bug_page(site(), "ROLL-AGGLOSS-TOKENMEAN-MASK")
     assert page.classes().count("masked leak") == 2  # the losses 100 and -50
     assert page.classes().count("masked wrong") == 2  # their gradients
@@ -193,7 +190,7 @@ def chips(page: Page) -> set[str]:
     return {" ".join(text.split()) for text in re.findall(r"(?:today|base|fix) \S+ [\w, ]+? \w{7}\b", page.text)}
 
 
-def test_chips_name_base_fix_and_today_with_a_sign_and_a_word(site: Callable[[], Path]) -> None:
+def test_chips_name_base_fix_and_today_with_a_sign_and_a_word(site):
     made = site()
     page = Page(made / "index.html")
     wanted = {"today ✗ reproduced 8eb27cc", "base ✗ reproduced c09bc8b", "fix ✓ fixed f67f5d3"}
@@ -203,7 +200,7 @@ def test_chips_name_base_fix_and_today_with_a_sign_and_a_word(site: Callable[[],
     assert any(select.get("name") == "realism" for select in page.all("select"))
 
 
-def test_bugs_stand_by_severity_realism_and_whether_they_are_there_today(catalog: Catalog, reports: Path) -> None:
+def test_bugs_stand_by_severity_realism_and_whether_they_are_there_today(catalog, reports):
     material = read(reports, catalog)
     (verl,) = (bug for bug in material.bugs if bug.target == "verl")
 
@@ -213,28 +210,26 @@ def test_bugs_stand_by_severity_realism_and_whether_they_are_there_today(catalog
 
     shipped = {"producer": "a:1@b", "how": "", "shipped": "a:1@b"}
     bugs = [bug("LOW", "low"), bug("SAID", "high", shipped), bug("HARD", "high", {"producer": "none", "how": ""})]
-    gone = replace(bug("GONE", "high", shipped), seen=tuple(seen for seen in verl.seen if seen.verdict == "fixed"))
+    gone = replace(bug("GONE", "high", shipped), evidence=tuple(e for e in verl.evidence if e.verdict == "fixed"))
     rows = ranked(tables(replace(material, bugs=(*bugs, gone))))
     assert [row.bug.bug_id for row in rows] == ["SAID", "GONE", "HARD", "LOW"]
 
 
-def test_versions_are_those_of_records_and_of_evidence(site: Callable[[], Path], history: Path) -> None:
+def test_versions_are_those_of_records_and_of_evidence(site, history):
     page = Page(site() / "index.html")
     assert "main 0.3 0.2 0.1" in [option.get("data-versions") for option in page.all("option")]
     (at,) = (li["data-at"] for li in page.all("li") if li.get("data-target") == "roll")
     assert at == "x-x-"
 
 
-def test_a_verdict_other_than_the_pinned_one_is_marked(changed: Any, site: Callable[[], Path]) -> None:
+def test_a_verdict_other_than_the_pinned_one_is_marked(changed, site):
     changed("roll/ROLL-AGGLOSS-TOKENMEAN-MASK/git-c*.json", lambda document: document.update(expect="fixed"))
     made = site()
     assert "base ✗! reproduced, expected fixed c09bc8b" in chips(Page(made / "index.html"))
     assert "(expected fixed)" in bug_page(made, "ROLL-AGGLOSS-TOKENMEAN-MASK").text
 
 
-def test_a_life_is_told_where_there_is_a_record_and_owned_up_to_where_there_is_none(
-    site: Callable[[], Path], history: Path
-) -> None:
+def test_a_life_is_told_where_there_is_a_record_and_owned_up_to_where_there_is_none(site, history):
     made = site()
     told, silent = bug_page(made, "ROLL-AGGLOSS-TOKENMEAN-MASK"), bug_page(made, "VERL-REJECTED-ROW-GRPO")
     assert "there for 184 days" in told.text
@@ -246,7 +241,7 @@ def test_a_life_is_told_where_there_is_a_record_and_owned_up_to_where_there_is_n
     assert "#c9524a" in [bar.get("fill") for bar in page.all("rect")]
 
 
-def test_dialects_stand_with_reason_and_link(site: Callable[[], Path], catalog: Catalog) -> None:
+def test_dialects_stand_with_reason_and_link(site, catalog):
     page = Page(site() / "dialects.html")
     declared = [d for name in ("roll", "slime", "verl") for b in catalog.targets[name].bindings for d in b.dialects]
     assert len(declared) > 20
@@ -255,9 +250,7 @@ def test_dialects_stand_with_reason_and_link(site: Callable[[], Path], catalog: 
         assert not dialect.link.startswith("https://") or dialect.link in [a["href"] for a in page.all("a")]
 
 
-def test_what_frameworks_mean_by_a_name_stands_there_and_is_shown_as_text(
-    site: Callable[[], Path], reports: Path
-) -> None:
+def test_what_frameworks_mean_by_a_name_stands_there_and_is_shown_as_text(site, reports):
     row = {
         "title": "GRPO: <b>x</b>",
         "headline": "2 of 2 frameworks mean 1 thing",
@@ -279,7 +272,7 @@ def test_what_frameworks_mean_by_a_name_stands_there_and_is_shown_as_text(
     assert "mean by one name" not in Page(site() / "dialects.html").text
 
 
-def test_what_changes_between_revisions_and_in_pull_requests_is_a_page(site: Callable[[], Path], reports: Path) -> None:
+def test_what_changes_between_revisions_and_in_pull_requests_is_a_page(site, reports):
     assert "Nothing is recorded here." in Page(site() / "changes.html").text
     rows = [{"boundary": "f (f.py:1)", "is": "worse", "changes": "<b>", "numbers": "loss: 1 before", "commit": ""}]
     pull = {"number": 7, "head": "abc", "subject": "<i>", "answer": "brings", "said": ["f: brings X"]}
@@ -293,7 +286,7 @@ def test_what_changes_between_revisions_and_in_pull_requests_is_a_page(site: Cal
         assert said in text
 
 
-def test_which_functions_are_looked_at_stands_by_module_and_release(site: Callable[[], Path], reports: Path) -> None:
+def test_which_functions_are_looked_at_stands_by_module_and_release(site, reports):
     assert "carry training signal</h3>" not in (site() / "coverage.html").read_text()
     totals = {"by contract": 2, "left out": 1, "never looked at": 4}
     verl = {
@@ -307,7 +300,7 @@ def test_which_functions_are_looked_at_stands_by_module_and_release(site: Callab
         assert said in text
 
 
-def test_coverage_leads_to_bugs_and_findings(site: Callable[[], Path]) -> None:
+def test_coverage_leads_to_bugs_and_findings(site):
     made = site()
     page = Page(made / "coverage.html")
     links = [a["href"] or "" for a in page.all("a")]
@@ -317,7 +310,7 @@ def test_coverage_leads_to_bugs_and_findings(site: Callable[[], Path]) -> None:
     assert f"pytest 'laws/roll/{finding.parent.name}::{finding.stem}[git:main]'" in Page(finding).text
 
 
-def test_a_runner_that_was_exported_can_be_copied(reports: Path, catalog: Catalog, tmp_path: Path) -> None:
+def test_a_runner_that_was_exported_can_be_copied(reports, catalog, tmp_path):
     exports = tmp_path / "export"
     (exports / "ROLL-AGGLOSS-TOKENMEAN-MASK").mkdir(parents=True)
     (exports / "ROLL-AGGLOSS-TOKENMEAN-MASK" / "run_validation.py").write_text("print('<runner>')\n")
@@ -328,7 +321,7 @@ def test_a_runner_that_was_exported_can_be_copied(reports: Path, catalog: Catalo
     assert "sentinel contribute VERL-REJECTED-ROW-GRPO" in files["bugs/verl/VERL-REJECTED-ROW-GRPO.html"]
 
 
-def test_what_is_missing_is_said_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_said_with_the_extra_that_brings_it(monkeypatch):
     from sentinel.site import building
 
     real = building.importlib.util.find_spec

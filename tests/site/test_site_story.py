@@ -1,7 +1,5 @@
 """Which values leak, which differ between variants, and what came out before and after."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -83,14 +81,14 @@ def test_before_and_after_are_the_first_pins_of_either_verdict(told):
 
 def test_without_a_mended_revision_the_recipe_says_what_is_right(told, reports, catalog):
     bug = next(bug for bug in read(reports, catalog).bugs if bug.bug_id == "ROLL-AGGLOSS-TOKENMEAN-MASK")
-    found = told(bug.bug_id, seen=tuple(seen for seen in bug.seen if seen.verdict == "reproduced"))
+    found = told(bug.bug_id, evidence=tuple(seen for seen in bug.evidence if seen.verdict == "reproduced"))
     assert found.after is None
     assert next(outcome for outcome in found.outcomes if outcome.key == "loss").after.plain == "1"
 
 
 def test_without_the_bug_nothing_is_called_wrong(told, reports, catalog):
     bug = next(bug for bug in read(reports, catalog).bugs if bug.bug_id == "ROLL-AGGLOSS-TOKENMEAN-MASK")
-    found = told(bug.bug_id, seen=tuple(seen for seen in bug.seen if seen.verdict == "fixed"))
+    found = told(bug.bug_id, evidence=tuple(seen for seen in bug.evidence if seen.verdict == "fixed"))
     assert found.before is None
     assert found.wrong == ()
 

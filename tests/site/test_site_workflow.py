@@ -1,7 +1,5 @@
 """The workflow that publishes the site: the shell of its build, and what each of its jobs may do."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

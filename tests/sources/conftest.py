@@ -1,7 +1,5 @@
 """Synthetic repositories: a target ``fake`` with two package roots, made with git in a temporary folder."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Small files that are written whole, and what becomes of writers that are killed."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

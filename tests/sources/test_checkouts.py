@@ -1,7 +1,5 @@
 """Checkouts of commits: what is in them, how they are made once, and what is left out."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat
@@ -10,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from demo_kit import git
 
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.sources import Home, MirrorStore, checkouts, gitbinary, open_checkout
@@ -144,31 +141,6 @@ def test_files_left_behind_by_tools_do_not_count(store, target, upstream, git):
     again = open_checkout(target, MAIN, store=store)
     assert again.commit != clean.commit
     assert again.tree == clean.tree
-
-
-def test_two_processes_make_one_checkout(store, target, upstream, tmp_path):
-    for number in range(200):
-        (upstream / "fake" / f"module_{number}.py").write_text(f"N = {number}\n")
-    git(upstream, "add", ".")
-    git(upstream, "commit", "-qm", "many")
-    store.add(target, str(upstream))
-    code = (
-        "import sys; from pathlib import Path; from sentinel.sources import *; from sentinel.targets import *\n"
-        "from sentinel.targets.refs import Ref\n"
-        "t = Target('fake', sys.argv[2], (PackageRoot('fake'),)); sys.stdin.read()\n"
-        "c = open_checkout(t, Ref.parse('git:main'), store=MirrorStore(Home(Path(sys.argv[1]))))\n"
-        "print(c.path, len(list(c.path.rglob('*.py'))))"
-    )
-    command = [sys.executable, "-c", code, str(store.home.path), target.repository]
-    running = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    for process in running:  # All are waiting at the same line by now, or soon.
-        process.stdin.close()
-        process.stdin = None
-    said = {process.communicate()[0] for process in running}
-    assert [process.returncode for process in running] == [0] * 4
-    assert len(said) == 1
-    assert said.pop().split()[1] == "202"
-    assert not list(store.home.checkouts.glob("*/.new-*"))
 
 
 def test_the_loser_uses_the_winners(home, target):

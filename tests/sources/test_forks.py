@@ -1,7 +1,5 @@
 """A fork has a mirror of its own, and never answers for upstream."""
 
-from __future__ import annotations
-
 import pytest
 
 from sentinel.errors import SentinelError, Unavailable

@@ -1,7 +1,5 @@
 """The refs of a git directory, looked up often and changed by others meanwhile."""
 
-from __future__ import annotations
-
 from sentinel.sources.gitrefs import read_refs, write_refs
 
 _ONE, _OTHER = "1" * 40, "2" * 40

@@ -1,12 +1,10 @@
 """Where ``SENTINEL_HOME`` is on each platform, and what is said where it cannot be used."""
 
-from __future__ import annotations
-
 import pytest
 
 from sentinel.errors import SentinelError
 from sentinel.sources import home as module
-from sentinel.sources.home import Home, safe_name, write_atomically, writing
+from sentinel.sources.home import Home, safe_name, writing
 
 
 @pytest.mark.parametrize(
@@ -41,13 +39,3 @@ def test_a_name_that_leads_elsewhere(name):
 def test_what_the_disk_says(tmp_path, number, says):
     with pytest.raises(SentinelError, match=f"{says}.*set SENTINEL_HOME"), writing(tmp_path):
         raise OSError(number, "said the disk")
-
-
-def test_a_write_that_fails_leaves_the_old_content(tmp_path, monkeypatch):
-    file = tmp_path / "x.json"
-    write_atomically(file, "old")
-    monkeypatch.setattr(module.os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
-    with pytest.raises(OSError, match="full"):
-        write_atomically(file, "new")
-    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["x.json"]
-    assert file.read_text() == "old"

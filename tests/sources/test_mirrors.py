@@ -1,10 +1,7 @@
 """The mirror store: every kind of origin, whole or not at all, and no read that touches the network."""
 
-from __future__ import annotations
-
 import os
 import shutil
-import subprocess
 import sys
 import tarfile
 from dataclasses import replace
@@ -198,20 +195,6 @@ def test_a_run_killed_while_it_adds_leaves_nothing_to_be_used(store, target, ups
             store.add(target, str(upstream))
     assert store.list() == []
     assert store.add(target, str(upstream)).whole
-
-
-def test_two_processes_add_at_once(home, target, upstream):
-    code = (
-        "import sys; from pathlib import Path; from sentinel.sources import *; from sentinel.targets import *\n"
-        "t = Target('fake', sys.argv[2], (PackageRoot('fake'),))\n"
-        "print(MirrorStore(Home(Path(sys.argv[1]))).add(t, sys.argv[3]).refs)"
-    )
-    command = [sys.executable, "-c", code, str(home.path), target.repository, str(upstream)]
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    counts = {process.communicate()[0] for process in running}
-    assert [process.returncode for process in running] == [0, 0, 0]
-    assert len(counts) == 1
-    assert gitbinary.run(home.mirror("fake"), "fsck", "--connectivity-only").status == 0
 
 
 def test_no_git(store, target, upstream, monkeypatch):

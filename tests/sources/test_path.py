@@ -1,7 +1,5 @@
 """Working trees and installed copies: copied, never imported where they lie."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,10 +1,6 @@
 """Listing and pruning, beside runs that use what is there."""
 
-from __future__ import annotations
-
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,9 +20,9 @@ def made(store: MirrorStore, target: Target, upstream: Path) -> list[Checkout]:
 
 
 def _end_of_this_run() -> None:
-    for handle, _ in locks._held.values():
+    for handle, _ in locks._users.values():
         os.close(handle)
-    locks._held.clear()
+    locks._users.clear()
 
 
 def test_list(home, made):
@@ -53,25 +49,6 @@ def test_what_a_live_run_uses_is_kept(home, made):
     assert pruning.entries(home) == []
     assert not list(home.checkouts.glob("*/refs/*.json"))
     assert home.mirror("fake").is_dir(), "somebody asked for the mirror"
-
-
-def test_what_another_process_uses_is_kept(home, target, made):
-    _end_of_this_run()
-    code = (
-        "import sys; from pathlib import Path; from sentinel.sources import *; from sentinel.targets import *\n"
-        "from sentinel.targets.refs import Ref\n"
-        "t = Target('fake', sys.argv[2], (PackageRoot('fake'), PackageRoot('gym/fake_gym', 'gym')))\n"
-        "print(open_checkout(t, Ref.parse('git:v1'), store=MirrorStore(Home(Path(sys.argv[1])))).tree, flush=True)\n"
-        "sys.stdin.read()"
-    )
-    command = [sys.executable, "-c", code, str(home.path), target.repository]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        tree = other.stdout.readline().strip()
-        assert tree == made[1].tree
-        assert [entry.name for entry in pruning.prune(home)] == [made[0].tree]
-        other.kill()
-    assert [entry.name for entry in pruning.prune(home)] == [tree]
-    assert list((home.checkouts / ".users").iterdir()) == []
 
 
 def test_by_age(home, store, target, made):

@@ -1,7 +1,5 @@
 """Releases: from a folder of wheels that pip is pointed at, as a user's own index settings would."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 import zipfile
@@ -60,13 +58,6 @@ def test_a_release(store, target, index, upstream):
     assert made.digest == f"sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}"
     store.add(target, str(upstream))
     assert open_checkout(target, Ref.parse("git:main"), store=store).tree == made.tree, "the same files"
-
-
-@pytest.mark.parametrize("scheme", ["purelib", "platlib"])
-def test_a_package_that_an_installer_puts_in_place(store, target, index, scheme):
-    _wheel(index, "1.2.0", {f"fake_dist-1.2.0.data/{scheme}/fake/more.py": b"MORE = 1\n"})
-    made = open_checkout(target, Ref.parse("pypi:1.2.0"), store=store)
-    assert (made.path / "fake" / "more.py").read_text() == "MORE = 1\n"
 
 
 def test_a_second_run_needs_no_index(store, target, index):

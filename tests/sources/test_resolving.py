@@ -1,7 +1,5 @@
 """Names to commits: what is fetched for a name, what never is, and what each failure says."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 

@@ -1,7 +1,5 @@
 """Mutants of `benchmarks/mutation.py`: each operator changes one expression, and nothing else of the file."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

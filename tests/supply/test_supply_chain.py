@@ -1,7 +1,5 @@
 """What Sentinel is made of and built by: workflows, requirements with hashes, a wheel that anybody can build again."""
 
-from __future__ import annotations
-
 import os
 import re
 import runpy
@@ -27,7 +25,7 @@ _PINNED = re.compile(r"[\w./-]+@[0-9a-f]{40}")
 _VERSION = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s;\\]+)", re.MULTILINE)
 
 
-def test_the_figures_of_the_readme_are_those_of_its_command() -> None:
+def test_the_figures_of_the_readme_are_those_of_its_command():
     figures = runpy.run_path(str(ROOT / "benchmarks" / "figures.py"))
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert figures["rewritten"](text) == text, "run `python benchmarks/figures.py`"
@@ -35,7 +33,7 @@ def test_the_figures_of_the_readme_are_those_of_its_command() -> None:
     assert figures["rewritten"](stale) == text != stale
 
 
-def test_where_sentinel_lies_is_said_in_one_way() -> None:
+def test_where_sentinel_lies_is_said_in_one_way():
     """The day that pyproject.toml names a repository, all messages and pages say `rl-sentinel[…] @ git+…`."""
     urls = re.findall(r'(?m)^Repository = "(.*)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert (urls or [""]) == [REPOSITORY]
@@ -76,11 +74,11 @@ def _complaints_of_step(job: str, step: dict[str, Any], writes: bool) -> Iterato
 
 
 @pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.name)
-def test_a_heads_author_gets_nothing_of_a_workflow(file: Path) -> None:
+def test_a_heads_author_gets_nothing_of_a_workflow(file):
     assert list(complaints(file.name, yaml.safe_load(file.read_text()))) == []
 
 
-def test_a_bad_workflow_is_found() -> None:
+def test_a_bad_workflow_is_found():
     bad = {
         True: {"pull_request_target": None},
         "jobs": {
@@ -105,12 +103,12 @@ def _zizmor(*places: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
 
 
-def test_zizmor_finds_nothing() -> None:
+def test_zizmor_finds_nothing():
     done = _zizmor(ROOT / ".github", ROOT / "action.yml")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_zizmor_finds_what_is_there(tmp_path: Path) -> None:
+def test_zizmor_finds_what_is_there(tmp_path):
     file = tmp_path / ".github" / "workflows" / "bad.yml"
     file.parent.mkdir(parents=True)
     step = "- run: echo ${{ github.event.pull_request.title }}"
@@ -129,7 +127,7 @@ def _versions(text: str) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("name", ["test", "dev", "release"])
-def test_every_requirement_has_a_hash_and_the_version_that_is_tested(name: str) -> None:
+def test_every_requirement_has_a_hash_and_the_version_that_is_tested(name):
     text = (ROOT / "requirements" / f"{name}.txt").read_text()
     lines = text.replace("\\\n", " ").splitlines()
     requirements = [line for line in lines if line and not line.lstrip().startswith("#")]
@@ -141,7 +139,7 @@ def test_every_requirement_has_a_hash_and_the_version_that_is_tested(name: str) 
             if package in tested and not versions & tested[package]} == {}  # fmt: skip
 
 
-def test_what_is_tested_is_there() -> None:
+def test_what_is_tested_is_there():
     """All of ``constraints.txt``, but what belongs to extras that the workflows do not install."""
     ray = {"ray", "charset-normalizer", "click", "msgpack", "protobuf", "requests"}
     docs = {"mkdocs", "ghp-import", "markdown", "mergedeep", "mkdocs-get-deps", "pyyaml-env-tag", "watchdog"}
@@ -172,7 +170,7 @@ def _built(folder: Path) -> Path:
     return wheel
 
 
-def test_a_wheel_that_is_built_twice_is_one_wheel(tmp_path: Path) -> None:
+def test_a_wheel_that_is_built_twice_is_one_wheel(tmp_path):
     pytest.importorskip("hatchling", reason="the extra `supply` is not installed")
     before = os.umask(0o077)
     try:

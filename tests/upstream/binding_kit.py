@@ -1,7 +1,5 @@
 """Bindings beside real code: one scenario made by hand per contract, every choice of its configuration, the oracle."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace

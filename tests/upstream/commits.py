@@ -1,7 +1,5 @@
 """The commits of the corpus: one in every run, the older ones and all that recipes name in the nightly walks."""
 
-from __future__ import annotations
-
 import pytest
 from shipped import PINS
 

@@ -1,12 +1,9 @@
 """Tests on real code look only in the mirror store; what is not there is skipped with its reason."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest
 from demo_kit import borrowing
-from shipped import PINS, Decisions, pin_id, runner
 
 from sentinel.deciding.pool import contained_places
 from sentinel.recipes.catalog import bundled_catalog
@@ -22,13 +19,3 @@ def _one_zygote() -> Iterator[None]:
         patch.setattr("sentinel.deciding.pool.Zygote", borrowing(warm))
         yield
     warm.stop()
-
-
-@pytest.fixture(scope="module")
-def decided(request: pytest.FixtureRequest) -> Iterator[Decisions]:
-    """``decided(pin)``: its decision. The pins of the module's selected tests are worked on ahead, on every core."""
-    tests = [item for item in request.session.items if getattr(item, "module", None) is request.module]
-    names = {getattr(item, "callspec", None) and item.callspec.id for item in tests}
-    warm = runner()
-    yield Decisions(warm, [job for job in PINS if pin_id(job) in names])
-    warm.close()

@@ -1,7 +1,5 @@
 """What Sentinel ships, at its pins, decided once a session from the user's own mirrors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable
 from importlib.util import find_spec
 from typing import Any

@@ -3,8 +3,6 @@
 What is wrong at a revision is a recipe's business; that a binding would show it, ``test_twins.py`` shows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -47,10 +45,7 @@ BEFORE, KL_HEAD = "6ecf87862b8b0694d4c2475a17c1a2ec7a9cc4f5", "fda3c7352e2afe9fb
 #: Contracts whose scenarios are no tensors made by hand: the recipes that pin their boundaries have them.
 BY_RECIPES = ("advantage_step", "batch_surgery", "training_input")
 #: At a commit where they are not: it came in the weeks between, and it has gone since.
-NOWHERE = (
-    "skyrl_train.utils.ppo_utils.sapo_policy_loss",
-    f"{PPO}.normalize_advantages_dict",
-)
+NOWHERE = ("skyrl_train.utils.ppo_utils.sapo_policy_loss", f"{PPO}.normalize_advantages_dict")
 #: Takes the tokens of the largest covariance; in the plain scenario two of them tie.
 TIED = ("kl_cov",)
 #: Settings that a revision refuses, loudly, and a difference that is none.
@@ -78,13 +73,13 @@ DIFFERS: dict[str, set[str]] = {
     # https://github.com/verl-project/verl/pull/6309: an answer that fits exactly is dropped.
     # As #2741 mended in the collate_fn of the datasets: lists of one length in a minibatch become one array of numbers.
     "verl.protocol.DataProto.make_iterator": {
-        *("plain", "epochs=1", "epochs=3", "minibatch_size=1", "minibatch_size=3", "shuffle=True", "seed=1", "seed=7"),
+        *("plain", "epochs=1", "epochs=3", "minibatch_size=1", "minibatch_size=3", "shuffle=True", "seed=1", "seed=7")
     },
     # https://github.com/verl-project/verl/pull/6497: it whitens over tokens, not over responses.
     f"{VERL}.compute_gdpo_outcome_advantage": {"plain", "epsilon=0.5", "norm_by_std=False"},
     # Options that reach no engine: see the recipes whose names end in -IGNORED.
     "verl.experimental.agent_loop.agent_loop.AgentLoopWorker.generate_sequences": {
-        *("repetition_penalty=1.5", "ignore_eos=True", "greedy=True"),
+        *("repetition_penalty=1.5", "ignore_eos=True", "greedy=True")
     },
     "areal.engine.sglang_remote.SGLangBackend.build_generation_request": {"min_new_tokens=3"},
     "areal.engine.vllm_remote.VLLMBackend.build_generation_request": {"min_new_tokens=3"},
@@ -117,17 +112,20 @@ ROLL_FIX = "f67f5d31074bf71ff44ef674eaa2ebddfa57783d"
 
 
 def _bound() -> list[Any]:
-    """Every binding that a search can try, as parameters, target by target; in the nightly walks those of code that
-    main does not have."""
-    return [
-        pytest.param(boundary, contract, id=f"{boundary}-{contract}", marks=pytest.mark.nightly if old else ())
-        for target in MAIN
-        for boundary, contract in (
-            (each.boundary, each.contract.name) for each in subjects(bundled_catalog(), target)[0]
-        )
-        if contract not in BY_RECIPES and boundary not in NOWHERE
-        for old in [boundary in ELSEWHERE or boundary.startswith("skyrl_train.") or contract == "rollout_kl"]
-    ]
+    """Every binding that a search can try, as parameters: the first of each contract in every run (the pins call all of
+    them), the others, and those of code that main does not have, in the nightly walks."""
+    seen: set[str] = set()
+    params = []
+    for target in MAIN:
+        for each in subjects(bundled_catalog(), target)[0]:
+            boundary, contract = each.boundary, each.contract.name
+            if contract in BY_RECIPES or boundary in NOWHERE:
+                continue
+            old = boundary in ELSEWHERE or boundary.startswith("skyrl_train.") or contract == "rollout_kl"
+            marks = pytest.mark.nightly if old or contract in seen else ()
+            params.append(pytest.param(boundary, contract, id=f"{boundary}-{contract}", marks=marks))
+            seen |= set() if old else {contract}
+    return params
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,6 @@
 Those of ROLL's and AReaL's examples lie outside of their packages, and are in no checkout.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 So do the pages that lie prepared under findings/.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
@@ -53,7 +51,7 @@ def exporter() -> Iterator[Exporter]:
 
 
 @pytest.mark.parametrize("bug", walked(RECIPES))
-def test_runner_and_test_agree_with_the_evidence(bug: str, exporter: Exporter) -> None:
+def test_runner_and_test_agree_with_the_evidence(bug, exporter):
     recipe = RECIPES[bug]
     bundle = exporter.export(recipe, *recipe.revisions())
     if any(side.decision.verdict.kind not in ("", "not-in-this-version") for side in bundle.sides):
@@ -71,7 +69,7 @@ def prepared(file: Path) -> Contribution:
 
 
 @pytest.mark.parametrize("file", PREPARED, ids=lambda file: file.parent.name)
-def test_a_prepared_page_says_what_its_evidence_says(file: Path) -> None:
+def test_a_prepared_page_says_what_its_evidence_says(file):
     made = prepared(file)
     for name, text, most in (("PULL_REQUEST.md", page(made), LONGEST), ("COMMENT.md", comment(made), LONGEST_COMMENT)):
         assert file.with_name(name).read_text() == text
@@ -100,7 +98,7 @@ def _installed(package: str) -> bool:
 
 
 @pytest.mark.parametrize("file", walked(PREPARED, lambda file: file.parent.name))
-def test_a_prepared_runner_says_in_an_empty_environment_what_its_page_says(file: Path, empty: Environment) -> None:
+def test_a_prepared_runner_says_in_an_empty_environment_what_its_page_says(file, empty):
     made = prepared(file)
     if made.document["runner"] is None or made.fix is None:
         pytest.skip(made.document["reason"])
@@ -115,9 +113,7 @@ def test_a_prepared_runner_says_in_an_empty_environment_what_its_page_says(file:
 
 
 @pytest.mark.parametrize("target", walked(sorted({file.parents[1].name for file in PREPARED})))
-def test_the_numbers_of_prepared_pages_come_out_again(
-    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_numbers_of_prepared_pages_come_out_again(target, tmp_path, monkeypatch):
     """Every decision of every page; the runners are tried above, and the walks try the fixes again."""
     monkeypatch.setenv("SENTINEL_HOME", str(MIRRORS.home.path))
     alone = [tmp_path / f"{file.parent.name}.json" for file in PREPARED if file.parents[1].name == target]
@@ -129,7 +125,7 @@ def test_the_numbers_of_prepared_pages_come_out_again(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("file", PREPARED, ids=lambda file: file.parent.name)
-def test_a_prepared_pull_request_comes_out_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prepared_pull_request_comes_out_again(file, monkeypatch):
     monkeypatch.setenv("SENTINEL_HOME", str(MIRRORS.home.path))
     prepared(file)
     assert main(["verify", str(file), "--no-tests"]) == 0

@@ -1,7 +1,5 @@
 """Every law of every boundary at older commits of the corpus: it holds, or a recipe says what is wrong there."""
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import chain
 

@@ -1,7 +1,5 @@
 """Every boundary at older commits of the corpus: bound, and answering; or the adapter says why not."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 from collections.abc import Iterator
@@ -42,6 +40,8 @@ RAISES = {
     ("verl.workers.actor.dp_actor.DataParallelPPOActor.update_policy", "1965ef5"): "#4933: its loss takes no index",
     ("verl.workers.utils.losses.sft_loss", "dbf4bba"): "#7212: log-probs are a rectangle, and their mask is jagged",
     ("verl.utils.dataset.multiturn_sft_dataset.MultiTurnSFTDataset.__getitem__", "dbf4bba"): "asks that loss",
+    ("trl.trainer.grpo_trainer.GRPOTrainer._compute_loss", "ecb2811"): "TRL-GRPO-ADVANTAGES-ACROSS-TOKENS",
+    ("trl.trainer.grpo_trainer.GRPOTrainer.compute_liger_loss", "ecb2811"): "TRL-GRPO-ADVANTAGES-ACROSS-TOKENS",
 }
 
 #: What a failure may be: the adapter says that the version lacks it, or the version is for another Python.
@@ -121,13 +121,13 @@ def test_every_boundary_answers_or_has_a_reason(place):
         try:
             kind, reason = place.code.refusal(searched[key])
         except Undecidable as error:
-            if error.failure.kind == "drift" and (binding.requires or not place.there[key].found):
+            if error.failure.kind == "drift" and (binding.requires or not place.there[key].definition):
                 continue
             kind, reason = error.failure.kind, str(error)
         if (
             kind
             and kind not in SAID
-            and place.there[key].found
+            and place.there[key].definition
             and not (kind == "raised" and any((binding.boundary, at) in RAISES for at in ("", place.sha)))
             and not (kind == "import" and place.there[key].lacks)  # the adapter does not mean this version, either
         ):

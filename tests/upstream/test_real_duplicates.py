@@ -1,7 +1,5 @@
 """The known relations of shipped recipes are found, in mirrors that hold the pull requests."""
 
-from __future__ import annotations
-
 import pytest
 from shipped import MIRRORS, RECIPES
 

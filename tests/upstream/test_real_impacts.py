@@ -1,7 +1,5 @@
 """Real bugs in numbers, on the scenarios of their recipes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +8,8 @@ from shipped import MIRRORS, RECIPES, runner
 from sentinel.deciding.runner import Runner
 from sentinel.impact import REFERENCE, Impact, Row, impact_of
 from sentinel.recipes.catalog import bundled_catalog
+
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """What verl and SkyRL register, bound by its family alone, as what a pull request adds tomorrow will be."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from dataclasses import replace
 
@@ -32,7 +30,9 @@ TARGET = replace(WHOLE, bindings=tuple(b for b in WHOLE.bindings if b.boundary i
 """
 
 
-@pytest.mark.parametrize(("target", "members", "answering"), [("verl", 24, 16), ("skyrl", 13, 10)])
+@pytest.mark.parametrize(
+    ("target", "members", "answering"), [pytest.param("verl", 24, 16, marks=pytest.mark.nightly), ("skyrl", 13, 10)]
+)
 def test_members_that_nobody_bound_answer(target, members, answering, tmp_path):
     """The others want what their family's model does not: values, baselines, an option of their own."""
     bundled = bundled_catalog()

@@ -1,7 +1,5 @@
 """Every boundary of a known bug carries training signal, by the rule; and the page's table is what the command says."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache

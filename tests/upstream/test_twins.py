@@ -3,8 +3,6 @@
 That the laws hold on the code as it is, ``test_bindings_agree.py`` shows.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterator
@@ -421,6 +419,9 @@ def _edits() -> dict[tuple[str, str], Edit]:
 
 TWINS = _edits()
 
+#: One target's in every run, the others' in the nightly walks.
+PARAMS = [pytest.param(*names, marks=() if target_of(names[0]) == "roll" else pytest.mark.nightly) for names in TWINS]
+
 #: Boundaries that price and filter responses and have no twin of their own, and why.
 WITHOUT = {
     "verl.utils.reward_score.math_batch.compute_score_batched": "it asks math_reward, which has one, for each response",
@@ -459,7 +460,7 @@ def twin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Open]:
     yield from once_each(edited)
 
 
-@pytest.mark.parametrize(("boundary", "contract"), TWINS)
+@pytest.mark.parametrize(("boundary", "contract"), PARAMS)
 def test_a_law_says_that_the_twin_is_broken(twin, boundary, contract):
     code = twin(target_of(boundary))
     (subject,) = (s for s in code.subjects if s.boundary == boundary and contract in ("", s.contract.name))

@@ -1,7 +1,5 @@
 """Real trainings of TRL: nothing is named where nothing is wrong, no parameter changes, and a bug is named."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -18,7 +16,10 @@ from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
 
 #: Looked for, and not imported: each process that collects these tests would pay for it.
-pytestmark = pytest.mark.skipif(find_spec("datasets") is None, reason="datasets (extra `trl`) is not installed")
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(find_spec("datasets") is None, reason="datasets (extra `trl`) is not installed"),
+]
 _BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -38,7 +39,7 @@ def _benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *word
     return ran.stdout
 
 
-def test_a_bug_in_a_real_training_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_in_a_real_training_is_named(tmp_path, monkeypatch):
     """One of the benchmark's list."""
     words = ["--only", "grpo-rows-for-tokens", "--steps", "2", "--clean-steps", "4"]
     said = _benchmark(tmp_path, monkeypatch, "injected.py", *words)
@@ -48,16 +49,14 @@ def test_a_bug_in_a_real_training_is_named(tmp_path: Path, monkeypatch: pytest.M
     assert "1 of 1 named within 20 steps; false alarms: 0" in said
 
 
-@pytest.mark.nightly
-def test_the_checker_is_not_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checker_is_not_large(tmp_path, monkeypatch):
     said = _benchmark(tmp_path, monkeypatch, "watch.py", "--memory")
     found = re.search(r"the checker: (\d+) MB of its own", said)
     assert found is not None
     assert int(found[1]) <= 256
 
 
-@pytest.mark.nightly
-def test_a_look_costs_little_of_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_costs_little_of_a_step(tmp_path, monkeypatch):
     """By the time that the run's thread was running. Of a hundred steps, two are looked at or have a call copied."""
     said = _benchmark(tmp_path, monkeypatch, "watch.py", "--grpo", "40")
     found = re.search(r"a look by its own clocks: ([\d.]+)% of a step", said)

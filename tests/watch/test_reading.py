@@ -1,7 +1,5 @@
 """A call of a run reads as the scenario of which the adapter makes the same call, and as nothing else."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from types import ModuleType

@@ -1,7 +1,5 @@
 """A real trainer of transformers, watched: what is broken in it is named within a step, and no parameter changes."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -66,13 +64,13 @@ def _trained(folder: Path, bug: str = "", watched: bool = True) -> tuple[set[str
     watcher.restore()
     assert watcher.failed == {}
     named = set()
-    while not watcher.seen.empty():
-        seen = watcher.seen.get_nowait()
+    while not watcher.events.empty():
+        seen = watcher.events.get_nowait()
         named |= {one.name for one, _ in memory.look(seen.kind, {**seen.values, "moment": seen.moment})}
     return named, memory.looks, [parameter.detach().clone() for parameter in trainer.model.parameters()]
 
 
-def test_a_training_without_a_bug_is_not_named_and_not_changed(tmp_path: Path) -> None:
+def test_a_training_without_a_bug_is_not_named_and_not_changed(tmp_path):
     named, looks, parameters = _trained(tmp_path)
     _, unwatched, same = _trained(tmp_path, watched=False)
     assert named == set()
@@ -91,5 +89,5 @@ def test_a_training_without_a_bug_is_not_named_and_not_changed(tmp_path: Path) -
         ("constant rate", "the_rate_is_the_schedules"),
     ],
 )
-def test_a_bug_is_named(tmp_path: Path, bug: str, invariant: str) -> None:
+def test_a_bug_is_named(tmp_path, bug, invariant):
     assert invariant in _trained(tmp_path, bug)[0]

@@ -1,7 +1,5 @@
 """A run of the demo framework is watched: what breaks a law is said, what keeps it is not, and nothing else changes."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -73,7 +71,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], st
     return *_run(folder, "broken"), folder
 
 
-def test_a_violation_is_said_and_written(broken: tuple[dict[str, Any], str, Path]) -> None:
+def test_a_violation_is_said_and_written(broken):
     counts, said, folder = broken
     laws = {item["law"] for item in counts["violations"]}
     assert "the_oracle_agrees" in laws
@@ -111,9 +109,7 @@ def said(
     return run
 
 
-def test_what_was_seen_is_measured_again_and_becomes_a_recipe(
-    broken: tuple[dict[str, Any], str, Path], tmp_path: Path, said: Said
-) -> None:
+def test_what_was_seen_is_measured_again_and_becomes_a_recipe(broken, tmp_path, said):
     words = ["replay", broken[2] / "broken.jsonl", "--ref"]
     status, _, wrong = said(*words, f"path:{FRAMEWORK / 'broken'}", "--save", "saved")
     assert status == 1, wrong
@@ -126,12 +122,12 @@ def test_what_was_seen_is_measured_again_and_becomes_a_recipe(
     assert "what broke it was of the run alone" in kept
 
 
-def test_no_parameter_changes(broken: tuple[dict[str, Any], str, Path]) -> None:
+def test_no_parameter_changes(broken):
     counts, _, folder = broken
     assert _run(folder, "broken", watched=False)[0]["weight"] == counts["weight"]
 
 
-def test_what_keeps_the_laws_is_not_said(tmp_path: Path) -> None:
+def test_what_keeps_the_laws_is_not_said(tmp_path):
     counts, said = _run(tmp_path, "fixed")
     assert counts["read"] >= 1
     assert counts["laws"] >= 1
@@ -139,7 +135,8 @@ def test_what_keeps_the_laws_is_not_said(tmp_path: Path) -> None:
     assert "does not hold" not in said
 
 
-def test_a_checker_that_is_killed_costs_its_checks_alone(tmp_path: Path) -> None:
+@pytest.mark.nightly
+def test_a_checker_that_is_killed_costs_its_checks_alone(tmp_path):
     (tmp_path / "demo_rl").symlink_to(FRAMEWORK / "fixed" / "demo_rl")
     script = (
         "import os, sys, torch\nimport sentinel.watch\nsys.path[:0] = [sys.argv[1]]\n"
@@ -157,9 +154,7 @@ def test_a_checker_that_is_killed_costs_its_checks_alone(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("end", ["hangs", "dies", "says nonsense", "lies", "plans what is not there"])
 @pytest.mark.parametrize("point", ["at once", "with the modules", "with a plan", "with a call"])
-def test_a_checker_that_hangs_or_ends_costs_its_checks_alone(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, point: str, end: str
-) -> None:
+def test_a_checker_that_hangs_or_ends_costs_its_checks_alone(monkeypatch, tmp_path, point, end):
     """At every point of what the two say to each other. One that hangs leaves its socket full."""
     ours, theirs = Pipe()
     module: Any = ModuleType("ending_rl")
@@ -200,7 +195,7 @@ def test_a_checker_that_hangs_or_ends_costs_its_checks_alone(
     theirs.close()
 
 
-def test_the_checker_leaves_the_memory_to_the_run() -> None:
+def test_the_checker_leaves_the_memory_to_the_run():
     """A function that fills it fails there; and where the machine has none left, the checker is what goes."""
     read, write = os.pipe()
     pid = os.fork()
@@ -217,9 +212,7 @@ def test_the_checker_leaves_the_memory_to_the_run() -> None:
     assert os.read(read, 99) == b"1000\n"
 
 
-def test_a_large_file_begins_again_and_a_full_disk_ends_the_writing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_file_begins_again_and_a_full_disk_ends_the_writing(tmp_path, monkeypatch):
     writes = object.__new__(checker.Checker)
     writes.events = Path("/dev/full")
     writes._write({"event": "end"})
@@ -232,7 +225,7 @@ def test_a_large_file_begins_again_and_a_full_disk_ends_the_writing(
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def test_the_checker_is_no_rank_of_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checker_is_no_rank_of_the_training(tmp_path, monkeypatch):
     """Code of the framework that it tries out would listen at the run's own address."""
     launched: list[dict[str, str]] = []
     for name in (
@@ -261,7 +254,7 @@ def _command(tmp_path: Path, *arguments: str, **environment: str) -> subprocess.
     )  # fmt: skip
 
 
-def test_the_command_stops_a_run(tmp_path: Path) -> None:
+def test_the_command_stops_a_run(tmp_path):
     """Whatever the command starts begins to watch by itself: the script says nothing of Sentinel."""
     script = (
         "import sys, time, torch\nfrom demo_rl.advantages import group_advantage\n"
@@ -276,7 +269,7 @@ def test_the_command_stops_a_run(tmp_path: Path) -> None:
     assert "sentinel-events.jsonl" in ran.stdout
 
 
-def test_the_processes_of_a_run_have_one_checker(tmp_path: Path) -> None:
+def test_the_processes_of_a_run_have_one_checker(tmp_path):
     """As a launcher starts them, each with its rank; what they find comes together, with the rank where it was seen."""
     rank = (
         "import sys, time, torch\nfrom pathlib import Path\nfrom demo_rl.advantages import group_advantage\n"
@@ -316,13 +309,14 @@ def test_the_processes_of_a_run_have_one_checker(tmp_path: Path) -> None:
         (["--target", "demo", "--", "no-such-program"], "no-such-program: No such file or directory"),
     ],
 )
-def test_a_wrong_command_says_how_it_is_written(said: Said, words: list[str], wrong: str) -> None:
+def test_a_wrong_command_says_how_it_is_written(said, words, wrong):
     status, _, told = said(*words)
     assert status == 2
     assert wrong in told
 
 
-def test_a_run_whose_events_have_no_folder_goes_on_and_says_that_nobody_watches(tmp_path: Path) -> None:
+@pytest.mark.nightly
+def test_a_run_whose_events_have_no_folder_goes_on_and_says_that_nobody_watches(tmp_path):
     ran = subprocess.run(
         [sys.executable, "-c", "import demo_rl.advantages"], capture_output=True, text=True, timeout=240, check=True,
         cwd=tmp_path,
@@ -331,13 +325,14 @@ def test_a_run_whose_events_have_no_folder_goes_on_and_says_that_nobody_watches(
     assert "this run is not watched: there is no folder for " in ran.stderr
 
 
-def test_a_command_that_imports_no_target_is_told_so(tmp_path: Path) -> None:
+@pytest.mark.nightly
+def test_a_command_that_imports_no_target_is_told_so(tmp_path):
     ran = _command(tmp_path, "--target", "demo", "--", sys.executable, "-c", "raise SystemExit(3)")
     assert ran.returncode == 3
     assert "no process of this command imported demo" in ran.stderr
 
 
-def test_a_framework_that_is_not_installed_costs_nothing(tmp_path: Path) -> None:
+def test_a_framework_that_is_not_installed_costs_nothing(tmp_path):
     """Beside one that is: the run goes on, and its end says that nothing was watched."""
     script = (
         "import sentinel.watch\n"
@@ -351,7 +346,7 @@ def test_a_framework_that_is_not_installed_costs_nothing(tmp_path: Path) -> None
     assert "0 boundaries watched" in ran.stderr
 
 
-def test_an_unknown_version_is_watched_or_said_not_to_be(tmp_path: Path) -> None:
+def test_an_unknown_version_is_watched_or_said_not_to_be(tmp_path):
     """One whose function wants an argument that no adapter knows: its calls are no calls that the adapter makes."""
     shutil.copytree(FRAMEWORK / "broken" / "demo_rl", tmp_path / "demo_rl")
     file = tmp_path / "demo_rl" / "advantages.py"
@@ -372,7 +367,7 @@ def test_an_unknown_version_is_watched_or_said_not_to_be(tmp_path: Path) -> None
     assert ran.stdout == "[] True\n", ran.stderr
 
 
-def test_what_is_foreign_is_escaped_where_it_is_shown(tmp_path: Path, said: Said) -> None:
+def test_what_is_foreign_is_escaped_where_it_is_shown(tmp_path, said):
     """Live and in a replay: an events' file is text that others may have written."""
     event = {"event": "violation", "run": 1, "target": "demo", "subject": "\x1b[31mx", "boundary": "\x1b[31mred"}
     event |= {"law": "the_oracle_agrees", "symptom": "\x1b", "key": "\x1b[0m", "detail": "\x1b[2J", "variants": None}
@@ -383,7 +378,7 @@ def test_what_is_foreign_is_escaped_where_it_is_shown(tmp_path: Path, said: Said
     assert "\x1b" not in shown + wrong
 
 
-def test_what_the_checker_says_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_checker_says_is_escaped(capsys):
     checker._say("does not hold: \x1b[31mred\x07")
     assert "\x1b" not in (said := capsys.readouterr().err)
     assert "red" in said

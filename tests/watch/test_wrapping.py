@@ -1,7 +1,5 @@
 """Watched functions stay what they are: same object, result, exception and signature, for whoever holds them."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import inspect
@@ -84,20 +82,17 @@ def _plan(name: str, *paths: tuple[Any, ...], **more: Any) -> Plan:
     return Plan(7, f"watched_module.{name}", ("watched_module", name), paths, **more)
 
 
-def test_whoever_holds_a_function_calls_the_watched_one(module: Any, watcher: Watcher) -> None:
+def test_whoever_holds_a_function_calls_the_watched_one(module, watcher):
     held, registered, signature = module.add, module.REGISTRY["add"], inspect.signature(module.add)
     assert watcher.watch(_plan("add", ("a",), ("c",))) == ""
     assert module.add is held
     assert (held(1), registered(1, 5, c=1)) == (6, 7)
     copies = [watcher.copies.get_nowait() for _ in range(2)]
-    assert [copy[:4] for copy in copies] == [
-        (7, 1, {("a",): 1, ("c",): 3}, 6),
-        (7, 2, {("a",): 1, ("c",): 1}, 7),
-    ]
+    assert [copy[:4] for copy in copies] == [(7, 1, {("a",): 1, ("c",): 3}, 6), (7, 2, {("a",): 1, ("c",): 1}, 7)]
     assert inspect.signature(held) == signature
 
 
-def test_an_exception_is_the_callers_and_nothing_is_copied(module: Any, watcher: Watcher) -> None:
+def test_an_exception_is_the_callers_and_nothing_is_copied(module, watcher):
     watcher.watch(_plan("add", ("a",)))
     with pytest.raises(ValueError, match=r"^a$"):
         module.add(None)
@@ -106,7 +101,7 @@ def test_an_exception_is_the_callers_and_nothing_is_copied(module: Any, watcher:
     assert watcher.copies.empty()
 
 
-def test_wrappers_methods_and_static_methods(module: Any, watcher: Watcher) -> None:
+def test_wrappers_methods_and_static_methods(module, watcher):
     bound = module.Trainer().loss
     for name, path in (("double", ("args",)), ("Trainer.loss", ("self", (".", "scale"))), ("Trainer.negative", ("x",))):
         assert watcher.watch(_plan(name, path)) == ""
@@ -114,16 +109,16 @@ def test_wrappers_methods_and_static_methods(module: Any, watcher: Watcher) -> N
     assert watcher.copies.qsize() == 3
 
 
-def test_what_a_call_asks_a_method_is_copied_with_it(module: Any, watcher: Watcher) -> None:
-    asked = {"log_probs": ("watched_module", "Trainer.log_probs")}
-    watcher.watch(_plan("Trainer.loss", ("self", ("()", "log_probs"), ("[]", 0)), asked=asked))
+def test_what_a_call_asks_a_method_is_copied_with_it(module, watcher):
+    methods = {"log_probs": ("watched_module", "Trainer.log_probs")}
+    watcher.watch(_plan("Trainer.loss", ("self", ("()", "log_probs"), ("[]", 0)), methods=methods))
     assert module.Trainer().loss(3) == 70
     assert module.Trainer().log_probs(1) == (2, None)  # outside of a watched call nothing is kept
     assert watcher.copies.get_nowait()[2] == {("self", ("()", "log_probs"), ("[]", 0)): 6}
     assert watcher.copies.empty()
 
 
-def test_restored_functions_have_their_own_code(module: Any, watcher: Watcher) -> None:
+def test_restored_functions_have_their_own_code(module, watcher):
     code = module.add.__code__
     watcher.watch(_plan("add", ("a",)))
     assert module.add.__code__ is not code
@@ -134,11 +129,11 @@ def test_restored_functions_have_their_own_code(module: Any, watcher: Watcher) -
 
 
 @pytest.mark.parametrize("name", ["numbers", "later", "numbers_later", "Trainer", "nothing", "Trainer.nothing"])
-def test_what_is_no_plain_function_is_said_not_to_be_watched(module: Any, watcher: Watcher, name: str) -> None:
+def test_what_is_no_plain_function_is_said_not_to_be_watched(module, watcher, name):
     assert "is no plain function here" in watcher.watch(_plan(name))
 
 
-def test_a_tensor_is_copied_as_it_was_before_the_call(module: Any, watcher: Watcher) -> None:
+def test_a_tensor_is_copied_as_it_was_before_the_call(module, watcher):
     exec("def fill(x):\n    return x.mul_(0)\n", module.__dict__)
     watcher.watch(_plan("fill", ("x",)))
     values = torch.ones(2)
@@ -149,7 +144,7 @@ def test_a_tensor_is_copied_as_it_was_before_the_call(module: Any, watcher: Watc
     assert result is not values
 
 
-def test_gradients_flow_as_before(module: Any, watcher: Watcher) -> None:
+def test_gradients_flow_as_before(module, watcher):
     watcher.watch(_plan("double", ("args",)))
     weight = torch.ones(3, requires_grad=True)
     module.double(weight).sum().backward()
@@ -157,7 +152,7 @@ def test_gradients_flow_as_before(module: Any, watcher: Watcher) -> None:
     assert weight.grad.tolist() == [2.0, 2.0, 2.0]
 
 
-def test_gradients_of_a_loss_are_copied_and_those_of_the_run_stay(module: Any, watcher: Watcher) -> None:
+def test_gradients_of_a_loss_are_copied_and_those_of_the_run_stay(module, watcher):
     exec("def loss(x, y):\n    return (x * y).sum(), 3\n", module.__dict__)
     watcher.watch(_plan("loss", ("x",), differentiable=(("x",),)))
     weight, other = torch.ones(3, requires_grad=True), torch.tensor([1.0, 2.0, 3.0])
@@ -175,14 +170,14 @@ def test_gradients_of_a_loss_are_copied_and_those_of_the_run_stay(module: Any, w
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_calls_without_gradients(module: Any, watcher: Watcher, mode: Any) -> None:
+def test_calls_without_gradients(module, watcher, mode):
     watcher.watch(_plan("double", ("args",)))
     with mode():
         assert module.double(torch.ones(2, dtype=torch.bfloat16)).tolist() == [2.0, 2.0]
     assert watcher.copies.qsize() == 1
 
 
-def test_what_cannot_be_copied_costs_its_copy_alone(module: Any, watcher: Watcher) -> None:
+def test_what_cannot_be_copied_costs_its_copy_alone(module, watcher):
     watcher.watch(_plan("double", ("args",)))
     nested = torch.nested.nested_tensor([torch.ones(2)])
     assert module.double(nested).is_nested
@@ -192,7 +187,7 @@ def test_what_cannot_be_copied_costs_its_copy_alone(module: Any, watcher: Watche
     assert len(watcher.failed) >= 1
 
 
-def test_a_tensor_whose_values_are_elsewhere_is_not_copied(module: Any, watcher: Watcher) -> None:
+def test_a_tensor_whose_values_are_elsewhere_is_not_copied(module, watcher):
     from torch import distributed
     from torch.distributed.tensor import DTensor, Replicate, init_device_mesh
 
@@ -206,9 +201,7 @@ def test_a_tensor_whose_values_are_elsewhere_is_not_copied(module: Any, watcher:
     assert list(watcher.failed) == ["a tensor without plain values (DTensor, cpu)"]
 
 
-def test_nothing_is_copied_into_a_graph_that_is_recorded(
-    module: Any, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_copied_into_a_graph_that_is_recorded(module, watcher, monkeypatch):
     """What is recorded is replayed at every step: a copy in it would be one of each of them."""
     watcher.watch(_plan("double", ("args",)))
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
@@ -217,9 +210,9 @@ def test_nothing_is_copied_into_a_graph_that_is_recorded(
     assert watcher.copies.empty()
 
 
-def test_threads_call_at_once(module: Any, watcher: Watcher) -> None:
-    asked = {"log_probs": ("watched_module", "Trainer.log_probs")}
-    watcher.watch(_plan("Trainer.loss", ("self", ("()", "log_probs"), ("[]", 0)), asked=asked))
+def test_threads_call_at_once(module, watcher):
+    methods = {"log_probs": ("watched_module", "Trainer.log_probs")}
+    watcher.watch(_plan("Trainer.loss", ("self", ("()", "log_probs"), ("[]", 0)), methods=methods))
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(module.Trainer().loss, range(8))) == [20 * n + 10 for n in range(8)]
     copies = [watcher.copies.get_nowait() for _ in range(watcher.copies.qsize())]
@@ -227,7 +220,7 @@ def test_threads_call_at_once(module: Any, watcher: Watcher) -> None:
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_two_watchers_see_one_function_and_end_in_any_order(module: Any, first: int) -> None:
+def test_two_watchers_see_one_function_and_end_in_any_order(module, first):
     watchers = [Watcher(Budget(share=1.0, every=1)) for _ in range(2)]
     for one in watchers:
         assert one.watch(_plan("double", ("args",))) == ""
@@ -238,14 +231,14 @@ def test_two_watchers_see_one_function_and_end_in_any_order(module: Any, first: 
         assert module.double(3) == 6
 
 
-def test_a_full_queue_loses_copies_and_not_calls(module: Any, watcher: Watcher) -> None:
+def test_a_full_queue_loses_copies_and_not_calls(module, watcher):
     watcher.watch(_plan("double", ("args",)))
     assert [module.double(n) for n in range(20)] == [2 * n for n in range(20)]
     assert watcher.copies.full()
     assert watcher.lost == 12
 
 
-def test_one_call_in_so_many_within_the_budget(module: Any) -> None:
+def test_one_call_in_so_many_within_the_budget(module):
     watcher = Watcher(Budget(share=1.0, every=10))
     watcher.watch(_plan("double", ("args",)))
     for number in range(31):
@@ -261,7 +254,7 @@ def test_one_call_in_so_many_within_the_budget(module: Any) -> None:
     assert none.budget.held_back == 4
 
 
-def test_a_call_that_is_not_copied_costs_next_to_nothing(module: Any) -> None:
+def test_a_call_that_is_not_copied_costs_next_to_nothing(module):
     """By the time of this process, of the best of several tries: what else the machine does is no concern."""
 
     def seconds() -> float:
@@ -284,14 +277,14 @@ def test_a_call_that_is_not_copied_costs_next_to_nothing(module: Any) -> None:
     ("cost", "step", "spent", "allowed"),
     [(0.04, 1.0, 0.0, True), (0.06, 1.0, 0.0, False), (0.015, 0.02, 0.0, True), (0.0, 1.0, 11.0, False)],
 )
-def test_a_step_has_its_own_bound(cost: float, step: float, spent: float, allowed: bool) -> None:
+def test_a_step_has_its_own_bound(cost, step, spent, allowed):
     """A twentieth of it, or what nobody notices; and what sends copies counts as what makes them."""
     budget = Budget(share=0.01, began=time.perf_counter() - 1000.0, beside=spent)
     assert budget.allows(cost, step) is allowed
     assert budget.held_back == (not allowed)
 
 
-def test_a_forked_process_is_not_watched(module: Any, watcher: Watcher) -> None:
+def test_a_forked_process_is_not_watched(module, watcher):
     watcher.watch(_plan("double", ("args",)))
     read, write = os.pipe()
     pid = os.fork()
@@ -302,7 +295,7 @@ def test_a_forked_process_is_not_watched(module: Any, watcher: Watcher) -> None:
     assert os.read(read, 99) == b"4 0"
 
 
-def test_functions_are_pickled_by_their_name(module: Any, watcher: Watcher) -> None:
+def test_functions_are_pickled_by_their_name(module, watcher):
     watcher.watch(_plan("add", ("a",)))
     module.add.__module__ = "watched_module"
     assert pickle.loads(pickle.dumps(module.add)) is module.add
@@ -310,9 +303,7 @@ def test_functions_are_pickled_by_their_name(module: Any, watcher: Watcher) -> N
 
 
 @pytest.mark.parametrize(("name", "path"), [("add", ("a",)), ("Trainer.loss", ("x",))])
-def test_functions_are_pickled_by_value_without_what_watches(
-    module: Any, watcher: Watcher, name: str, path: tuple[Any, ...]
-) -> None:
+def test_functions_are_pickled_by_value_without_what_watches(module, watcher, name, path):
     """As Ray does with functions of a script: there is a queue and a lock behind a watched one."""
     cloudpickle = pytest.importorskip("cloudpickle")
     watcher.watch(_plan(name, path))
@@ -327,10 +318,10 @@ def test_functions_are_pickled_by_value_without_what_watches(
     assert watcher.copies.empty()
 
 
-def test_a_plain_function_is_watched_in_tasks_of_a_loop(module: Any, watcher: Watcher) -> None:
+def test_a_plain_function_is_watched_in_tasks_of_a_loop(module, watcher):
     """The calls of tasks that wait for each other are kept apart; coroutines themselves are said not to be watched."""
-    asked = {"log_probs": ("watched_module", "Trainer.log_probs")}
-    watcher.watch(_plan("Trainer.loss", ("self", ("()", "log_probs"), ("[]", 0)), asked=asked))
+    methods = {"log_probs": ("watched_module", "Trainer.log_probs")}
+    watcher.watch(_plan("Trainer.loss", ("self", ("()", "log_probs"), ("[]", 0)), methods=methods))
 
     async def one(number: int) -> int:
         await asyncio.sleep(0.01 * (3 - number))
@@ -344,7 +335,7 @@ def test_a_plain_function_is_watched_in_tasks_of_a_loop(module: Any, watcher: Wa
     assert [(copy.parts.popitem()[1], copy.result) for copy in copies] == [(4, 50), (2, 30), (0, 10)]
 
 
-def test_a_compiler_finds_a_plain_call(module: Any, watcher: Watcher) -> None:
+def test_a_compiler_finds_a_plain_call(module, watcher):
     watcher.watch(_plan("double", ("args",)))
     compiled = torch.compile(module.double, backend="eager", fullgraph=True)
     assert compiled(torch.ones(2)).tolist() == [2.0, 2.0]

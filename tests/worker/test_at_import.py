@@ -1,7 +1,5 @@
 """What an adapter answers for functions that a target's modules call while they are imported."""
 
-from __future__ import annotations
-
 import importlib
 import string
 import sys

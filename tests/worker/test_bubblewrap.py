@@ -1,7 +1,5 @@
 """The sandbox of another interpreter: what of its environment is seen; what cannot be put into one."""
 
-from __future__ import annotations
-
 import json
 import sys
 from itertools import pairwise
@@ -34,7 +32,7 @@ def packages(tmp_path: Path) -> Path:
 
 def shown(packages: Path) -> set[str]:
     """What of a folder that the environment lies in is seen in bubblewrap."""
-    words = bubblewrap.wrapped([str(packages.parents[2] / "bin" / "python"), "-c", ""])
+    words = bubblewrap.wrap([str(packages.parents[2] / "bin" / "python"), "-c", ""])
     top = f"{packages.parents[3]}/"
     binds = [source for word, source in pairwise(words) if word == "--ro-bind"]
     return {place.removeprefix(top) for place in binds if place.startswith(top)}
@@ -101,12 +99,12 @@ def test_a_script_is_no_interpreter(tmp_path):
     with pytest.raises(
         bubblewrap.InterpreterError, match=r"python is a script; name the interpreter that it starts, as"
     ):
-        bubblewrap.wrapped([str(script)])
+        bubblewrap.wrap([str(script)])
 
 
 def test_where_no_wall_is_to_be_had(monkeypatch):
     monkeypatch.setattr(bubblewrap, "reason_against", lambda: "no bwrap on PATH")
-    assert bubblewrap.wrapped([sys.executable, "-c", ""]) == [sys.executable, "-c", ""]
+    assert bubblewrap.wrap([sys.executable, "-c", ""]) == [sys.executable, "-c", ""]
 
 
 def test_programs_that_are_missing_are_named(monkeypatch, tmp_path):

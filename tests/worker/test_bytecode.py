@@ -1,7 +1,5 @@
 """A checkout's byte code goes beside it, and nobody else's does."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -77,10 +75,7 @@ def test_a_contained_process_finds_the_byte_code_of_what_others_had_to_compile(l
     compiler = lab.zygote.compile(checkout, files(checkout), [*compiled, *lies])
     assert compiler is not None
     assert gone(compiler)
-    assert {file.name.partition(".")[0] for file in beside.rglob("*.pyc")} == {
-        "__init__",
-        "mod",
-    }
+    assert {file.name.partition(".")[0] for file in beside.rglob("*.pyc")} == {"__init__", "mod"}
     again = lab.open(tree)
     assert lab.load(again, "pkg.mod.f") == []
     assert returned(lab.probe(again, "pkg.mod.f")) == 7

@@ -1,7 +1,5 @@
 """Finding and calling boundaries: by name across renamed arguments and moved functions; drift says what is near."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 from typing import Any

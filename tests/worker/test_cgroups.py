@@ -1,7 +1,5 @@
 """Control groups: made, filled and removed, here where this machine allows it, and in folders that look like them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

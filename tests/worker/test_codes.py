@@ -1,7 +1,5 @@
 """Digests of code: the same from the same source, another wherever something that runs is another."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from types import CodeType

@@ -1,7 +1,5 @@
 """The fork that a contained process begins with: by root into a PID namespace of its own, by others not yet."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

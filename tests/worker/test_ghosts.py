@@ -1,8 +1,6 @@
 # ruff: noqa: E501 (a statement is easier to read on one line)
 """Ghosts: who gets one, who does not, what one may do while a module is imported and must not do while a probe runs."""
 
-from __future__ import annotations
-
 import pytest
 from demo_kit import returned
 

@@ -1,7 +1,5 @@
 """What a stranger's code can do: every end of a probe becomes a reason, and nothing outlives it or leaks on."""
 
-from __future__ import annotations
-
 import os
 import signal
 import stat

@@ -1,7 +1,5 @@
 """The kit of adapters: what it swaps it puts back, what it reads it reads whole."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -15,7 +13,7 @@ from sentinel.worker.calling import Boundary
 from sentinel.worker.drift import AbsentError, DriftError, StandInMissingError
 
 
-def test_a_swap_ends_with_its_block_even_where_that_fails() -> None:
+def test_a_swap_ends_with_its_block_even_where_that_fails():
     owner = SimpleNamespace(name="own")
     with pytest.raises(KeyError), kit.swapped(owner, "name", "other"):  # noqa: PT012
         assert owner.name == "other"
@@ -23,13 +21,13 @@ def test_a_swap_ends_with_its_block_even_where_that_fails() -> None:
     assert owner.name == "own"
 
 
-def test_what_is_not_there_is_not_swapped() -> None:
+def test_what_is_not_there_is_not_swapped():
     owner = SimpleNamespace()
     with kit.swapped(owner, "name", "other"):
         assert not hasattr(owner, "name")
 
 
-def test_several_swaps_end_together() -> None:
+def test_several_swaps_end_together():
     owner = SimpleNamespace(name="own", size=1)
     with pytest.raises(KeyError), kit.all_swapped(owner, name="other", size=2, lacking=3):  # noqa: PT012
         assert vars(owner) == {"name": "other", "size": 2}
@@ -37,25 +35,25 @@ def test_several_swaps_end_together() -> None:
     assert vars(owner) == {"name": "own", "size": 1}
 
 
-def test_megatron_alone_is_the_first_and_last_of_its_ranks_unless_said_otherwise() -> None:
+def test_megatron_alone_is_the_first_and_last_of_its_ranks_unless_said_otherwise():
     mpu = kit.megatron_alone(get_context_parallel_world_size=2)
     assert (mpu.get_data_parallel_world_size(), mpu.get_context_parallel_world_size(check=True)) == (1, 2)
     assert (mpu.is_pipeline_last_stage(), mpu.get_data_parallel_group()) == (True, None)
 
 
-def test_a_stand_in_says_what_it_lacks() -> None:
+def test_a_stand_in_says_what_it_lacks():
     with pytest.raises(StandInMissingError, match="size"):
         kit.stand_in(rank=0).size  # noqa: B018
 
 
-def test_a_dot_leads_into_a_group_of_options() -> None:
+def test_a_dot_leads_into_a_group_of_options():
     options = kit.nested({"plain": 1, "actor.clip.low": 0.2, "actor.lr": 0.1})
     assert (options.plain, options.actor.clip.low, options.actor.lr) == (1, 0.2, 0.1)
     with pytest.raises(StandInMissingError, match="high"):
         options.actor.clip.high  # noqa: B018
 
 
-def test_an_unbuilt_instance_has_its_class_and_these_attributes_alone() -> None:
+def test_an_unbuilt_instance_has_its_class_and_these_attributes_alone():
     class Trainer:
         def __init__(self) -> None:
             raise AssertionError("it starts a cluster")
@@ -66,7 +64,7 @@ def test_an_unbuilt_instance_has_its_class_and_these_attributes_alone() -> None:
     assert kit.unbuilt(Trainer, given=0.5).rate() == 0.5
 
 
-def test_an_option_of_a_later_version_is_taken_at_what_was_usual_alone() -> None:
+def test_an_option_of_a_later_version_is_taken_at_what_was_usual_alone():
     class Loss:
         def __init__(self, clip: float) -> None: ...
 
@@ -77,7 +75,7 @@ def test_an_option_of_a_later_version_is_taken_at_what_was_usual_alone() -> None
         kit.accepted(Loss, {"dual": None})
 
 
-def test_rows_are_asked_as_a_data_set_is() -> None:
+def test_rows_are_asked_as_a_data_set_is():
     rows = kit.Rows([{"text": "a b", "kept": 1}, {"text": "c", "kept": 0}])
     made = rows.map(lambda row, by: {"words": row["text"].split(by)}, fn_kwargs={"by": " "}, remove_columns="text")
     assert made.column_names == ["kept", "words"]
@@ -89,7 +87,7 @@ def test_rows_are_asked_as_a_data_set_is() -> None:
     assert halved == [{"words": "a b"}], "as many rows as it gives"
 
 
-def test_a_table_is_what_would_be_downloaded() -> None:
+def test_a_table_is_what_would_be_downloaded():
     table = objects.Table()
     assert table["train"] is table
     assert table["answer"] == ["it is #### 4", "ho #### b"]
@@ -98,18 +96,18 @@ def test_a_table_is_what_would_be_downloaded() -> None:
     assert shown.filter(lambda row, least: row["n"] > least, fn_kwargs={"least": 9}) == [{"n": 12}]
 
 
-def test_both_sides_are_as_wide_as_the_longer() -> None:
+def test_both_sides_are_as_wide_as_the_longer():
     torch = pytest.importorskip("torch")
     inputs = {"chosen_mask": torch.ones(1, 1), "rejected_mask": torch.ones(1, 3)}
     assert kit.both_sides(inputs, "mask", -1.0).tolist() == [[1, -1, -1], [1, 1, 1]]
 
 
 @pytest.mark.parametrize(("found", "score"), [(1.0, 1.0), ({"score": 0.5, "acc": True}, 0.5), ((0.0, "said"), 0.0)])
-def test_the_score_is_read_of_a_number_a_record_and_a_tuple(found: object, score: float) -> None:
+def test_the_score_is_read_of_a_number_a_record_and_a_tuple(found, score):
     assert kit.score_of(found) == score
 
 
-def test_a_row_whose_label_is_not_its_own_is_dealt_to_nobody() -> None:
+def test_a_row_whose_label_is_not_its_own_is_dealt_to_nobody():
     import torch
 
     rows = kit.numbered_rows([2, 1, 3, 1])
@@ -124,7 +122,7 @@ def test_a_row_whose_label_is_not_its_own_is_dealt_to_nobody() -> None:
 # -- models of transformers --------------------------------------------------------------------------------------------
 
 
-def test_a_table_says_of_every_token_what_stands_in_it_wherever_it_is_put() -> None:
+def test_a_table_says_of_every_token_what_stands_in_it_wherever_it_is_put():
     import torch
 
     table = torch.tensor([[-0.5, -2.0], [-1.0, -0.25]])
@@ -137,7 +135,7 @@ def test_a_table_says_of_every_token_what_stands_in_it_wherever_it_is_put() -> N
     assert torch.log_softmax(model(torch.tensor([first])).logits, -1)[0, -1, 0].item() == pytest.approx(-3.0)
 
 
-def test_the_end_of_a_text_stands_for_the_last_token_that_counts() -> None:
+def test_the_end_of_a_text_stands_for_the_last_token_that_counts():
     import torch
 
     model = kit.token_table(torch.tensor([[-0.5, -2.0]]))
@@ -148,7 +146,7 @@ def test_the_end_of_a_text_stands_for_the_last_token_that_counts() -> None:
     assert kit.table_tokenizer(model)(kit.token_words(ids[:1]))["input_ids"] == ids[:1]
 
 
-def test_a_table_of_rewards_scores_a_text_by_its_tokens_wherever_it_is_padded() -> None:
+def test_a_table_of_rewards_scores_a_text_by_its_tokens_wherever_it_is_padded():
     import torch
 
     model = kit.token_table(torch.tensor([[-0.5, -2.0], [-1.0, -0.25]]), scores=True)
@@ -161,7 +159,7 @@ def test_a_table_of_rewards_scores_a_text_by_its_tokens_wherever_it_is_padded() 
     assert model.config.num_labels == 1
 
 
-def test_the_gradient_that_arrives_at_a_table_is_that_of_each_token() -> None:
+def test_the_gradient_that_arrives_at_a_table_is_that_of_each_token():
     import torch
 
     table = torch.tensor([[-0.5, -2.0], [-1.0, -0.25]], requires_grad=True)
@@ -182,7 +180,7 @@ def test_the_gradient_that_arrives_at_a_table_is_that_of_each_token() -> None:
     assert torch.equal(gradient, arrived[:, 1:-1])
 
 
-def test_generators_that_are_seeded_go_on_where_they_were() -> None:
+def test_generators_that_are_seeded_go_on_where_they_were():
     import torch
 
     before = torch.get_rng_state()
@@ -192,7 +190,7 @@ def test_generators_that_are_seeded_go_on_where_they_were() -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_ranks_talk_to_each_other_and_leave_nothing_behind() -> None:
+def test_ranks_talk_to_each_other_and_leave_nothing_behind():
     import torch
 
     dist = torch.distributed
@@ -214,7 +212,7 @@ def test_ranks_talk_to_each_other_and_leave_nothing_behind() -> None:
     assert dist.all_reduce is before
 
 
-def test_what_one_rank_raises_ends_all_of_them() -> None:
+def test_what_one_rank_raises_ends_all_of_them():
     import torch
 
     def work(rank: int) -> Any:
@@ -239,7 +237,7 @@ def _boundary() -> Boundary:
     return Boundary("pkg.cut", sys.modules[__name__], _cut, None, binding, frozenset({"values", "side", "other"}))
 
 
-def test_a_call_is_declared_by_places_names_and_words() -> None:
+def test_a_call_is_declared_by_places_names_and_words():
     inputs = {"values": [1], "bounds": 2, "side": "left", "other": 3}
     found = kit.passed(
         _boundary(),
@@ -253,17 +251,17 @@ def test_a_call_is_declared_by_places_names_and_words() -> None:
     assert found == {"padded": 2, "told": {"left_pad": True, "scale": 4}}
 
 
-def test_a_word_that_a_function_lacks_is_of_another_version() -> None:
+def test_a_word_that_a_function_lacks_is_of_another_version():
     with pytest.raises(AbsentError, match="has no side middle"):
         kit.passed(_boundary(), {"values": [1], "bounds": 2, "side": "middle"}, says={"side": {"left": True}})
 
 
-def test_an_input_that_a_function_lacks_is_drift() -> None:
+def test_an_input_that_a_function_lacks_is_drift():
     with pytest.raises(DriftError, match="no parameter for 'other'"):
         kit.passed(_boundary(), {"values": [1], "bounds": 2, "other": 3})
 
 
-def test_a_family_fixes_what_its_member_lacks() -> None:
+def test_a_family_fixes_what_its_member_lacks():
     made = families.policy_loss("pkg.loss", _cut, "ppo", ("eps_clip_low",), mode="token-sum", accepts={"dp_size": (1,)})
     assert made.fixed["algorithm"] == "ppo"
     assert made.fixed["dual_clip"] is None
@@ -275,7 +273,7 @@ def test_a_family_fixes_what_its_member_lacks() -> None:
     assert not several.fixed.keys() & {"algorithm", "importance_weights", "loss_agg_mode"}
 
 
-def test_what_a_framework_calls_a_thing_is_said_once() -> None:
+def test_what_a_framework_calls_a_thing_is_said_once():
     own = Binding("pkg.a", "kl_estimate", arguments={"log_probs": ("logp",)})
     target = Target(
         "pkg", "", (), bindings=(own, Binding("pkg.b", "kl_estimate")), arguments={"log_probs": ("logprobs",)}
@@ -291,7 +289,7 @@ class Options:
     do_sample: bool = True
 
 
-def test_a_configuration_is_made_of_the_options_that_are_given_and_says_the_others() -> None:
+def test_a_configuration_is_made_of_the_options_that_are_given_and_says_the_others():
     fields = {"top_p": "top_p", "greedy": ("do_sample", {True: False, False: True}), "seed": "seed"}
     given = {"top_p": None, "greedy": True, "seed": None}
     made, said = kit.with_options(Options, fields, given, max_length=3)
@@ -300,7 +298,7 @@ def test_a_configuration_is_made_of_the_options_that_are_given_and_says_the_othe
         kit.with_options(Options, fields, {**given, "seed": 1})
 
 
-def test_a_command_line_is_a_configuration_too() -> None:
+def test_a_command_line_is_a_configuration_too():
     def adds(parser: Any) -> None:
         parser.add_argument("--top-p", type=float, default=0.7)
         parser.add_argument("--seed", type=int, required=True)

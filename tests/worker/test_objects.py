@@ -1,7 +1,5 @@
 """What the kit of objects says of a framework's own configuration."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Who is ended by number: the process that was meant, its group, and nobody else."""
 
-from __future__ import annotations
-
 import os
 import select
 import subprocess
@@ -85,13 +83,13 @@ def test_who_does_not_come_from_here_is_left_alone():
 
 def test_folders_that_nobody_keeps_are_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    kept, handle = client._kept_folder()
-    left, other = client._kept_folder()
+    kept, handle = client._locked_folder()
+    left, other = client._locked_folder()
     os.close(other)  # as the kernel does for who is killed
     Path(left, "zygote.log").touch()
     (tmp_path / "sentinel-worker-file").touch()
     (tmp_path / "sentinel-worker-link").symlink_to(kept)
-    last, another = client._kept_folder()
+    last, another = client._locked_folder()
     assert {kept, last} == {str(path) for path in tmp_path.iterdir() if path.is_dir() and not path.is_symlink()}
     os.close(handle)
     os.close(another)

@@ -1,7 +1,5 @@
 """Frames: what is sent arrives unchanged; what is no frame is refused, whatever it is."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Sessions: many calls in one fork, each answered on its own, and nothing of it left over."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a call hands on beside answering, and options that it finds set otherwise."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a probe asked of its checkout is told: modules found or not, files, folders; nothing of what it did not need."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -12,7 +10,7 @@ from demo_kit import Lab
 def asked(lab: Lab) -> Any:
     def run(files: dict[str, str], boundary: str = "pkg.mod.function") -> set[str]:
         answer = lab.probe(lab.open(lab.write(files), trace=True), boundary)
-        return {question for question in answer.asked if question[2:].startswith("pkg") or question == "t:"}
+        return {question for question in answer.questions if question[2:].startswith("pkg") or question == "t:"}
 
     return run
 
@@ -70,4 +68,4 @@ def test_a_search_for_a_hint_is_not_told(asked):
 
 
 def test_the_boundary_of_a_process_without_a_trace_tells_nothing(lab):
-    assert lab.call({"mod.py": FUNCTION}, "pkg.mod.function").asked is None
+    assert lab.call({"mod.py": FUNCTION}, "pkg.mod.function").questions is None

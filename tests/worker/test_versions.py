@@ -1,7 +1,5 @@
 """Code for another Python is told apart from code that is broken."""
 
-from __future__ import annotations
-
 import enum
 import sys
 

@@ -1,15 +1,15 @@
 """Values on both sides: numpy literals in the controller, torch objects in the worker."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
 import pytest
+import torch
 from demo_kit import returned
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sentinel.targets.loading import load_file
 from sentinel.values.literals import (
     FLOATS,
     STORAGE,
@@ -24,6 +24,7 @@ from sentinel.values.literals import (
     tensor,
     typed,
 )
+from sentinel.worker import probe, tensors
 
 ECHO = {
     "mod.py": """
@@ -198,3 +199,24 @@ def test_numbers_that_are_none_are_tagged_for_readers(dtype):
     assert plain(made) == ["NaN", "Infinity", "-Infinity", 1.0]
     assert typed({"x": made}) == {"x": {"dtype": dtype, "shape": [4], "tensor": plain(made), "requires_grad": True}}
     assert typed(replace(made, contiguous=False))["contiguous"] is False
+
+
+def test_an_adapter_makes_its_tensors_where_the_scenario_has_its_own(tmp_path):
+    made = "def made():\n    return torch.arange(3), torch.ones(1, device='cpu')\n"
+    (tmp_path / "adapter.py").write_text(f"import torch\n{made}")
+    adapter = load_file(tmp_path / "adapter.py")
+    with tensors.on_device("meta"):
+        assert [str(value.device) for value in adapter.made()] == ["meta", "cpu"]
+        assert str(torch.arange(3).device) == "cpu"  # the framework's own call
+
+
+def test_a_gpu_is_set_by_its_number(monkeypatch):
+    """PyTorch takes no ``cuda`` without one there."""
+    chosen: list[object] = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: None)
+    for switch in ("set_num_threads", "set_deterministic_debug_mode"):  # of this process, in which other tests run
+        monkeypatch.setattr(torch, switch, lambda value: None)
+    probe.settle("cuda")
+    probe.settle("cuda:1")
+    assert chosen == [0, 1]

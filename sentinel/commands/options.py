@@ -36,11 +36,8 @@ def settings_options(parser: argparse.ArgumentParser, *names: str, without: str 
         parser.add_argument(f"--{option.name}", metavar=option.metavar, action=action, help=option.help)
 
 
-def known(arguments: argparse.Namespace | None = None) -> tuple[Catalog, Settings]:
-    """Give the catalog, and the settings of a command line over those of the current folder.
-
-    :raises SentinelError: where the settings, a plugin or a folder is not right.
-    """
+def catalog_and_settings(arguments: argparse.Namespace | None = None) -> tuple[Catalog, Settings]:
+    """Give the catalog, and the settings of a command line over those of the current folder."""
     from sentinel.recipes.catalog import bundled_catalog
 
     catalog = _with_plugins(bundled_catalog())
@@ -59,21 +56,18 @@ def evidence_option(parser: argparse.ArgumentParser, flag: str, option: str, tex
 
 
 def evidence_folders(arguments: argparse.Namespace) -> tuple[Path, Path]:
-    """The folder of the last run's evidence and that of the accepted one, whether they are there or not.
-
-    :raises SentinelError: where the settings are not right.
-    """
+    """Give the folder of the last run's evidence and that of the accepted one, whether they are there or not."""
     settings = _settled(arguments, EVIDENCE, ())
     return settings.report_dir, settings.baseline or Path("reports")
 
 
 def _settled(arguments: argparse.Namespace | None, names: Sequence[str], targets: Sequence[str]) -> Settings:
-    """These options of a command line over those of the current folder. What else a run would follow there, a working
-    tree or a pattern of bugs, is no matter of a command's."""
+    """Settle these options alone, the command line over the current folder: a run's working tree or pattern of bugs
+    there is not for commands."""
     values, file = read_file(Path.cwd())
-    given = {name: getattr(arguments, name.replace("-", "_"), None) for name in names}
+    line = {name: getattr(arguments, name.replace("-", "_"), None) for name in names}
     values = {name: value for name, value in values.items() if name in names}
-    return settle(given, values, targets, file.parent if file else Path.cwd())
+    return settle(line, values, targets, file.parent if file else Path.cwd())
 
 
 def target_named(catalog: Catalog, name: str) -> Target:
@@ -87,22 +81,22 @@ def target_named(catalog: Catalog, name: str) -> Target:
 
 
 def _with_plugins(catalog: Catalog) -> Catalog:
-    """The catalog with what installed plugins add.
+    """Give the catalog with what installed plugins add.
 
     Pytest imports every plugin there is; a command imports those only whose distribution requires Sentinel.
     """
 
-    def given(plugin: Any, hook: str) -> list[Any]:
+    def additions(plugin: Any, hook: str) -> list[Any]:
         function = getattr(plugin, f"pytest_sentinel_{hook}", None)
         return list(function() or ()) if function else []
 
     for name, plugin in _plugins():
         try:
             catalog = catalog.with_(
-                adapters=given(plugin, "adapters"),
-                contracts=given(plugin, "contracts"),
-                laws=given(plugin, "laws"),
-                recipe_folders=given(plugin, "recipe_folders"),
+                adapters=additions(plugin, "adapters"),
+                contracts=additions(plugin, "contracts"),
+                laws=additions(plugin, "laws"),
+                recipe_folders=additions(plugin, "recipe_folders"),
             )
         except SentinelError as error:
             raise SentinelError(f"plugin {name}: {error}") from None
@@ -122,5 +116,5 @@ def _plugins() -> Iterator[tuple[str, Any]]:
 
 
 def _required(requirement: str) -> str:
-    found = re.match(r"[A-Za-z0-9._-]+", requirement)
-    return found.group() if found else ""
+    match = re.match(r"[A-Za-z0-9._-]+", requirement)
+    return match.group() if match else ""
