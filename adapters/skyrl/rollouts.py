@@ -205,7 +205,7 @@ class _OfTable(_Gym):
     there is one, is the environment's."""
 
     def __init__(self, inputs: Mapping[str, Any]) -> None:
-        self.table, self.told, self._again = TableEngine(inputs), list[Any](), inputs["heard_as"] == "again"
+        self.table, self.truths, self._again = TableEngine(inputs), list[Any](), inputs["heard_as"] == "again"
         self.prompt = [message for message in self.table.prompt if message["role"] != "system"]
 
     async def generate(self, request: Any, **_: Any) -> dict[str, Any]:
@@ -217,7 +217,7 @@ class _OfTable(_Gym):
                 "response_logprobs": None if self._again else [list(answer.log_probs)]}  # fmt: skip
 
     def make(self, *_: Any, extras: Mapping[str, Any], **__: Any) -> Any:
-        self.told.append(extras.get("ground_truth"))
+        self.truths.append(extras.get("ground_truth"))
         return self
 
     def init(self, prompt: list[Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -254,7 +254,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         **{name: getattr(answer, name) for name in ("prompt_ids", "response_ids", "loss_mask")},
         "log_probs": answer.rollout_logprobs or None,  # for long they were not to be had
         "cut": answer.stop_reason == "length",
-        "row": engine.told,
+        "row": engine.truths,
         "engine": engine.table,
     }
 

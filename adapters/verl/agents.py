@@ -165,15 +165,15 @@ class _Text(str):
 
 
 class _Tool:
-    """Answers the scenario's messages by their number, and keeps what it is told of the row."""
+    """Answers the scenario's messages by their number, and keeps the ground truth of each row."""
 
     tool_schema = None
 
     def __init__(self, engine: TableEngine) -> None:
-        self._engine, self.told = engine, list[Any]()
+        self._engine, self.truths = engine, list[Any]()
 
     async def create(self, *_: Any, create_kwargs: Mapping[str, Any] | None = None, **__: Any) -> tuple[str, None]:
-        self.told.append((create_kwargs or {}).get("ground_truth"))
+        self.truths.append((create_kwargs or {}).get("ground_truth"))
         return "instance", None
 
     async def execute(
@@ -257,7 +257,7 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "loss_mask": made.response_mask,
         "log_probs": kept(made, "response_logprobs"),
         "experts": kept(made, "routed_experts"),
-        "row": tool.told,
+        "row": tool.truths,
         "messages": states[0].messages if states else None,
         "counts": [
             total
