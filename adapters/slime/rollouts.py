@@ -18,10 +18,10 @@ from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
 from sentinel.worker.families import BASE64, WORDS, rollout, sampling_request
 from sentinel.worker.kit import (
-    Asked,
+    EngineRequest,
     all_swapped,
-    asked,
     awaited,
+    engine_request,
     itself,
     kept,
     of_parser,
@@ -112,14 +112,14 @@ def _asked(boundary: Any, args: Any) -> Any:
     left_out = "custom_params"  # what a top_p asks to be told of changes no sample
 
     async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
-        raise Asked({name: value for name, value in payload["sampling_params"].items() if name != left_out})
+        raise EngineRequest({name: value for name, value in payload["sampling_params"].items() if name != left_out})
 
     tokenizer, sample = _OneToken(), boundary.imported[TYPES].Sample(prompt="a", tokens=[5])
     with all_swapped(module, **_alone(tokenizer), post=post, _prepare_prompt_ids=partial(itself, [5])):
         if "tokenizer" in boundary.parameters:  # for a day in August 2025
-            return asked(boundary.function(args, tokenizer, sample, rollouts.compute_sampling_params(args)))
+            return engine_request(boundary.function(args, tokenizer, sample, rollouts.compute_sampling_params(args)))
         type(module.GenerateState)._instances.clear()
-        return asked(boundary.function(args, sample, module.GenerateState(args).sampling_params.copy()))
+        return engine_request(boundary.function(args, sample, module.GenerateState(args).sampling_params.copy()))
 
 
 @contextlib.contextmanager

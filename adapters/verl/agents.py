@@ -15,10 +15,10 @@ from sentinel.worker.drift import AbsentError
 from sentinel.worker.families import rollout, sampling_request
 from sentinel.worker.kit import (
     DRAWS,
-    Asked,
+    EngineRequest,
     all_swapped,
-    asked,
     awaited,
+    engine_request,
     fields,
     itself,
     kept,
@@ -359,12 +359,12 @@ def _served(module: Any, config: Any, parameters: Mapping[str, Any]) -> Any:
     """Give what SGLang's server asks its engine for."""
 
     def request(**fields: Any) -> Any:
-        raise Asked(fields["sampling_params"])
+        raise EngineRequest(fields["sampling_params"])
 
     alone = dict.fromkeys(("_disaggregation_role", "_pd_decode_peers"))
     server = unbuilt(module.SGLangHttpServer, config=config, replica_rank=0, **alone)
     with swapped(module, "GenerateReqInput", request):
-        return asked(server.generate([1], dict(parameters), "request"))
+        return engine_request(server.generate([1], dict(parameters), "request"))
 
 
 _REQUESTS = (
