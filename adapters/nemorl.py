@@ -71,7 +71,7 @@ _OPTIONS: Mapping[str, Any] = {
 
 
 def _configured(kind: Any, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Any:
-    """A configuration of the target's class, a typed dictionary or a model.
+    """Make a configuration of the target's class, a typed dictionary or a model.
 
     :raises AbsentError: for an option that came later, where the scenario wants what it does.
     """
@@ -83,7 +83,7 @@ def _rows(mask: Any) -> Any:
 
 
 def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
-    """A loss of a batch; until March 2026 it took the logits."""
+    """Call a loss of a batch; until March 2026 it took the logits."""
     mask = data["token_mask"]
     counted = mask[:, 1:] * data["sample_mask"][:, None]
     sequences = inputs.get("global_batch_size") or _rows(counted).sum()
@@ -100,7 +100,7 @@ def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], i
 
 
 def _wrapped(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mapping[str, Any]) -> Any:
-    """The logits of all sequences; of a pack, one behind the other, without padding between them, on one rank."""
+    """Call a wrapped loss on the logits of all sequences, on one rank; of a pack, one behind the other."""
     uncertain = torch.where(torch.isfinite(log_probs) & (log_probs < 0), log_probs, -1.0)  # a model is never certain
     logits, prepares = torch.nn.functional.pad(two_token_logits(uncertain), (0, 0, 0, 1)), boundary.imported[_PREPARED]
 
@@ -119,12 +119,12 @@ def _wrapped(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mappi
 
 
 def _losses(boundary: Any) -> Any:
-    """The module of the losses, which a wrapper's is not."""
+    """Give the module of the losses, which a wrapper's is not."""
     return boundary.imported[_LOSSES] if "wrapper" in boundary.path else boundary.module
 
 
 def _clipped(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], more: Any = None) -> Any:
-    """The clipped policy loss of a batch: the loss, and what it reports."""
+    """Call the clipped policy loss of a batch: the loss, and its metrics."""
     names = {"advantages": "advantages", "old_log_probs": "prev_logprobs", "response_mask": "token_mask"}
     data = {upstream: behind_a_prompt(inputs[name]) for name, upstream in names.items()}
     rollout = inputs.get("rollout_log_probs")
@@ -205,7 +205,7 @@ def _ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kl_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The KL term alone: advantages are 0. What it calls the reference is the contract's rollout policy."""
+    """Call the KL term alone: advantages are 0. What it calls the reference is the contract's rollout policy."""
     log_probs = inputs["log_probs"]
     options = {"reference_policy_kl_penalty": inputs["coefficient"], "token_level_loss": False,
                "reference_policy_kl_type": inputs["kl_estimator"]}  # fmt: skip
@@ -252,7 +252,7 @@ def _drafted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A chosen and a rejected sequence, one after the other; those of the reference stand one place to the left."""
+    """Call the loss of chosen and rejected sequences in turn; those of the reference stand one place to the left."""
     mask = _in_turn(inputs, "mask")
     log_probs = torch.where(mask != 0, _in_turn(inputs, "log_probs"), -1.0)
     reference = torch.nn.functional.pad(_in_turn(inputs, "ref_log_probs"), (0, 1))
@@ -373,7 +373,7 @@ _NUMBERS = (
 
 
 def _prompts(group: Sequence[Any]) -> Any:
-    """A prompt of one token for each group."""
+    """Make a prompt of one token for each group."""
     labels = list(dict.fromkeys(group))
     return torch.tensor([[labels.index(label)] for label in group])
 
@@ -385,7 +385,7 @@ class _Options(dict[str, Any]):
 
 
 def _estimator(boundary: Any, **options: Any) -> Any:
-    """An estimator by its own constructor, and both of the configurations that it is given."""
+    """Make an estimator by its own constructor, and both of the configurations that it is given."""
     kl = stand_in(use_kl_in_reward=False, reference_policy_kl_penalty=0.0, reference_policy_kl_type="k1")
     usual = {"use_leave_one_out_baseline": False, "normalize_rewards": True, "minus_baseline": False}
 
@@ -536,7 +536,7 @@ def _message(role: str, ids: Sequence[int], **more: Any) -> dict[str, Any]:
 
 
 def _grouped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Rollouts of prompts, to each of which the environment says something else: which of them have one prompt."""
+    """Group rollouts of prompts, to each of which the environment says something else."""
     labels = inputs["labels"].tolist()
     groups = list(dict.fromkeys(labels))
     answer = _message("assistant", [5, 6], generation_logprobs=torch.zeros(2))
@@ -563,7 +563,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """An engine that says the scenario's turns, and an environment that answers each."""
+    """Run an engine that says the scenario's turns, and an environment that answers each."""
     turns, room, turn = list(zip(inputs["said"], inputs["heard"])), inputs["max_tokens"], iter(range(1000))
 
     def generate(data: Any, **_: Any) -> dict[str, Any]:
@@ -592,7 +592,7 @@ def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _flat(boundary: Any, log: Any, **options: Any) -> tuple[Any, Any]:
-    """The tokens of a log of messages, and their mask, as collators make them."""
+    """Make the tokens of a log of messages, and their mask, as collators do."""
     data = boundary.imported[_MESSAGES_OF]
     data.add_loss_mask_to_message_log([log], **options)
     flat, _ = data.batched_message_log_to_flat_message([log])
@@ -600,7 +600,7 @@ def _flat(boundary: Any, log: Any, **options: Any) -> tuple[Any, Any]:
 
 
 def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A chat whose assistant is asked by the template to begin."""
+    """Process a chat whose assistant is asked by the template to begin."""
     tokenizer, messages = chat(inputs)
     row, task = {"messages": messages, "task_name": "chats"}, stand_in(prompt=None, system_prompt=None)
     made = boundary.function(row, task, tokenizer, 1000, 0, add_generation_prompt=True)
@@ -668,7 +668,7 @@ def _batch(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) ->
 
 
 def _read(batch: Any, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """It holds rows alone: what belongs to the whole is somewhere else."""
+    """Read rows, which are all that it holds: what belongs to the whole is somewhere else."""
     return dict(batch.items()), inputs["meta"]
 
 
@@ -684,7 +684,7 @@ def _back_in_order(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequ
 
 
 def _sharded(options: str, iterator: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The microbatches of one shard, as its own iterator gives them."""
+    """Cut the microbatches of one shard, by its own iterator."""
     lengths, budget = lengths_of(inputs), inputs["max_tokens_per_microbatch"]
     fields = {"input_ids": inputs["attention_mask"], "input_lengths": torch.tensor(lengths)}
     batch = boundary.owner({**fields, "number": torch.arange(len(lengths))})
@@ -761,7 +761,7 @@ _RULES = (
 
 
 def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The loss of one sequence whose tokens are sampled from ``top_k``, with the weight of a whole sequence."""
+    """Compute the loss of one sequence whose tokens are sampled from ``top_k``, with the weight of a whole sequence."""
     arguments = inputs["arguments"]
     ones = torch.ones(arguments["token_ids"].shape)
     data = {
@@ -798,7 +798,7 @@ class _Words:
 
 
 def _prompted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The tokens that generation goes on from."""
+    """Give the tokens that generation goes on from."""
     answer = boundary.function(inputs["arguments"], None, _Words(), 100, 0)
     return {"returned": [token for message in answer["message_log"] for token in message["token_ids"].tolist()]}
 

@@ -73,7 +73,7 @@ _USUAL = {"token_level_loss": False, "temperature": 1.0}
 
 
 def _made(boundary: Any, **options: Any) -> Any:
-    """An instance by its own constructor, which takes an option of a later version only at what was usual."""
+    """Make an instance by its own constructor, which takes an option of a later version only at what was usual."""
     return boundary.owner(**accepted(boundary.owner, options, _USUAL))
 
 
@@ -85,7 +85,7 @@ _AGGREGATES: dict[str, Any] = {"loss_agg_mode": tuple(_MODES), "loss_scale_facto
 
 
 def _counts(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What a loss is told of the global batch; until May 2026 it was told nothing."""
+    """Give a loss the counts of the global batch; until May 2026 there were none."""
     return {name: inputs[name] for name in _COUNTS if inputs[name] is not None}
 
 
@@ -118,7 +118,7 @@ def _normalised_by(function: str, call: Any) -> Binding:
 
 
 def _range(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The clip range; until May 2025 it had one bound."""
+    """Give the clip range; until May 2025 it had one bound."""
     low, high = inputs["eps_clip_low"], inputs["eps_clip_high"]
     if "clip_eps_low" in inspect.signature(boundary.owner.__init__).parameters:
         return {"clip_eps_low": low, "clip_eps_high": high}
@@ -128,7 +128,7 @@ def _range(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of truncated importance sampling, in the four ways in which they have been spelt."""
+    """Give the options of truncated importance sampling, in the four ways in which they have been spelt."""
     cap = inputs["importance_weight_cap"]
     if inputs["rollout_log_probs"] is None or cap is None:
         return {}
@@ -158,7 +158,7 @@ def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_model(names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The loss of a critic, or of supervised learning."""
+    """Call the loss of a critic, or of supervised learning."""
     options = {"clip_eps": inputs["cliprange_value"]} if "cliprange_value" in inputs else {}
     loss = _made(boundary, **options, token_level_loss=_MODES[inputs["loss_agg_mode"]])
     return {"loss": boundary.invoke({**taken(inputs, *names), **_counts(inputs)}, loss)}
@@ -217,7 +217,7 @@ class _Bar(list[Any]):
 
 
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The trainer's own loop on each rank, from its buffer of rows without padding to DeepSpeed, which divides a loss
+    """Run the trainer's loop on each rank, from its buffer of rows without padding to DeepSpeed, which divides a loss
     by the microbatches of a step and averages over ranks. A token is known by its id, wherever it ends up."""
     mask, count = inputs["response_mask"], inputs["dp_size"]
     rows, width = mask.shape
@@ -271,7 +271,7 @@ _UNCORRECTED = (("type", "tis"), ("level", "off"), ("mode", "mask"), ("gating", 
 
 
 def _update_options(inputs: Mapping[str, Any], rows: int) -> Any:
-    """What the trainer reads of its command line."""
+    """Give what the trainer reads of its command line."""
     reference, budget = inputs["ref_log_probs"], inputs["max_tokens_per_microbatch"]
     off = ("train.colocate_all", "train.async_enable", "algo.advantage.is_correction_enable", "ds.packing_samples")
     one = ("train.max_epochs", "rollout.n_samples_per_prompt", "ds.ring_attn_size", "ds.tensor_parallel_size")
@@ -414,7 +414,7 @@ def _of_a_maker(names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]) 
 
 
 def _options(estimator: str, samples: int, gamma: float = 1.0) -> Any:
-    """The options that an advantage reads, as they are grouped since April 2026 and as they were before."""
+    """Give the options that an advantage reads, as they are grouped since April 2026 and as they were before."""
     unset = ("clip_range", "overlong_buffer_len", "stop_properly_penalty_coef")
     former = {
         "advantage_estimator": estimator, "n_samples_per_prompt": samples, "gamma": gamma, "lambd": 1.0,
@@ -432,7 +432,7 @@ def _options(estimator: str, samples: int, gamma: float = 1.0) -> Any:
 def _advantages(
     boundary: Any, estimator: str, samples: int, kl: Any, mask: Any, rewards: Any, coefficient: float
 ) -> Any:
-    """What the experience maker makes of one experience, whose rows stand in the order of their prompts."""
+    """Compute advantages of one experience, whose rows stand in the order of their prompts."""
     if 'device="cuda"' in inspect.getsource(inspect.unwrap(boundary.function)):  # from March to April 2025
         raise AbsentError("not in this version: it moves rewards to a GPU, wherever they are")
     options = _options(estimator, samples, 1.0 if coefficient == 0.0 else 0.0)
@@ -448,7 +448,7 @@ def _advantages(
 
 
 def _relative(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Which of its estimators has these settings."""
+    """Call the estimator that has these settings."""
     settings, samples = (inputs["std_level"], inputs["leave_one_out"]), group_size(inputs)
     if settings not in _ESTIMATORS:
         raise AbsentError("no estimator leaves one out and scales")
@@ -579,7 +579,7 @@ def _of_singles(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
 
 
 def _replayed(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
-    """Appended to a buffer, and collated."""
+    """Append to a buffer, and collate."""
     with swapped(torch.cuda, "current_device", lambda: 0):
         buffer = boundary.owner(len(made.sequences))
     buffer.append(made)
@@ -587,7 +587,7 @@ def _replayed(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
 
 
 def _balanced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Samples whose labels are their places, and which have nothing but lengths."""
+    """Balance samples whose labels are their places, and which have nothing but lengths."""
     lengths, made = torch.tensor(inputs["lengths"]), boundary.module.Experience
     nodes = {"actor.num_nodes": inputs["parts"], "actor.num_gpus_per_node": 1}
     args = nested({**nodes, "ds.ring_attn_size": 1, "ds.tensor_parallel_size": 1})
@@ -630,7 +630,7 @@ def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _data(boundary: Any, tokenizer: Any, row: Mapping[str, Any], **options: Any) -> Any:
-    """A data set of one row of messages, by its own constructor."""
+    """Make a data set of one row of messages, by its own constructor."""
     read = {"input_key": "messages", "chosen_key": "chosen", "rejected_key": "rejected", "apply_chat_template": True}
     args = nested({**read, **{f"data.{name}": value for name, value in read.items()}})
     parameters = inspect.signature(boundary.owner.__init__).parameters
@@ -641,7 +641,7 @@ def _data(boundary: Any, tokenizer: Any, row: Mapping[str, Any], **options: Any)
 
 
 def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """One item of one conversation. Its mask stands one position before a token."""
+    """Read the item of one conversation. Its mask stands one position before a token."""
     tokenizer, messages = chat(inputs)
     data = _data(boundary, tokenizer, {"messages": messages}, multiturn=inputs["trains"] == "all")
     ids, *_, mask = boundary.function(data, 0)[:3]
@@ -660,7 +660,7 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _log_sum(trainer: Any, inputs: Mapping[str, Any], name: str, of_prompt: float) -> Any:
-    """The trainer's log-probs of both sides, behind a prompt of two tokens; each model has its own of the second.
+    """Compute the trainer's log-probs of both sides, behind a prompt of two tokens; a model has its own of the second.
 
     The token that stands there has the scenario's log-prob.
     """
@@ -731,7 +731,7 @@ _DATA = (
 
 
 def _letters(text: str, **_: Any) -> dict[str, Any]:
-    """A tokenizer: a letter is a token."""
+    """Tokenize: a letter is a token."""
     return {"input_ids": torch.tensor([[ord(letter) for letter in text]])}
 
 
@@ -741,7 +741,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     turns, left = iter(lengths), [len(lengths)]
 
     async def generate(_: Any, params: Any, **__: Any) -> Any:
-        """So many tokens in each turn, or as many of them as it may say."""
+        """Say so many tokens in each turn, or as many of them as there may be."""
         says = next(turns)
         ids = [1] * min(says, params.max_tokens)
         reason = "length" if says > params.max_tokens else "stop"
@@ -798,7 +798,7 @@ def _in_a_ring(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The reported pass rate, where engines have answered ``consumed`` prompts, and ``accepted`` samples are left."""
+    """Read the reported pass rate, where engines answered ``consumed`` prompts, and ``accepted`` samples are left."""
     numbers = inputs["arguments"]
     samples = numbers["samples_per_prompt"]
     former = {"n_samples_per_prompt": samples, "vllm_generate_batch_size": None, "vllm_enable_sleep": False}

@@ -65,13 +65,13 @@ _UNBOUNDED: Mapping[str, Any] = {
 
 
 def _counted(inputs: Mapping[str, Any]) -> int:
-    """The tokens of the step, as the trainer counts them."""
+    """Count the tokens of the step, as the trainer does."""
     tokens = inputs["batch_num_tokens"]
     return int((inputs["response_mask"] != 0).sum()) if tokens is None else tokens
 
 
 def _settings(inputs: Mapping[str, Any], reader: Any) -> Any:
-    """The options of a loss.
+    """Give the options of a loss.
 
     :param reader: the function that reads them.
     """
@@ -84,7 +84,7 @@ def _settings(inputs: Mapping[str, Any], reader: Any) -> Any:
 
 
 def _loss_of(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """The loss of one sample, by its settings; until February 2026 there was no function of its own."""
+    """Give the loss of one sample, by its settings; until February 2026 there was no function of its own."""
     if "loss_config" in boundary.parameters:
         if inputs["algorithm"] == "dppo_tv":
             raise AbsentError("not in this version: the trust region is another one")
@@ -95,7 +95,7 @@ def _loss_of(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _summed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """All samples of a step, and the count that divides them."""
+    """Sum over all samples of a step, and divide by their count."""
     current, old, advantages = (list(inputs[name]) for name in ("log_probs", "old_log_probs", "advantages"))
     masks = [row != 0 for row in inputs["response_mask"]]
     loss, scale = _loss_of(boundary, inputs), _counted(inputs)
@@ -111,7 +111,7 @@ def _summed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sample_inputs(boundary: Any, inputs: Mapping[str, Any], row: int) -> Any:
-    """What the loss of one sample is given; a reference came with another name."""
+    """Make the inputs of one sample's loss; a reference came with another name."""
     fields = {
         "trainer_logprobs": inputs["log_probs"][row],
         "inference_logprobs": inputs["old_log_probs"][row],
@@ -135,7 +135,7 @@ def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The loss of the spring of 2025: a padded batch, a first token that nobody predicts, and logits of a vocabulary of
+    """Call the loss of spring 2025: a padded batch, a first token that nobody predicts, and logits of a vocabulary of
     two tokens, of which one stands everywhere."""
     log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
     pad = torch.nn.functional.pad
@@ -240,7 +240,7 @@ def _computed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _episodes(rewards: Sequence[float]) -> list[Any]:
-    """An episode of one trace of one sampled token for each reward."""
+    """Make an episode of one trace of one sampled token for each reward."""
     agent = stand_in(trainable=True, name="agent")
     traces = []
     for reward in rewards:
@@ -250,7 +250,7 @@ def _episodes(rewards: Sequence[float]) -> list[Any]:
 
 
 def _scored(boundary: Any, group: Any) -> list[float]:
-    """What the algorithm assigns to the rewards of one group."""
+    """Let the algorithm assign advantages to the rewards of one group."""
     algorithm = unbuilt(boundary.owner, length_penalty=None, episode_agents=frozenset())
     episodes = _episodes(group.tolist())
     asyncio.run(boundary.function(algorithm, episodes))
@@ -275,7 +275,7 @@ def _likeliest(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_requests(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A request with as many completions as a group has; what a rule gives to each is the scenario's reward."""
+    """Score a request with as many completions as a group has, each with the scenario's reward."""
     method = "dr_grpo" if inputs["std_level"] is None else "grpo"
     advantages = torch.zeros(len(inputs["rewards"]))
     for rows in rows_of_groups(inputs["group"]):
@@ -293,7 +293,7 @@ def _of_requests(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _admitted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Each group is scored by GRPO, and asks the gate, whose range is the default."""
+    """Score each group by GRPO, and ask the gate, whose range is the default."""
     algorithm = unbuilt(boundary.imported[f"{_ALGORITHMS}.grpo"].GRPOAlgorithm, length_penalty=None)
     gate = boundary.owner(stand_in(reject_min=0.0, reject_max=0.0))
     rewards = inputs["rewards"].tolist()
@@ -359,7 +359,7 @@ _ADVANTAGES = (
 
 
 def _fields(boundary: Any, length: int, row: int) -> Any:
-    """A sample of so many tokens, each of which is the row's number."""
+    """Make a sample of so many tokens, each of which is the row's number."""
     types = inspect.getmodule(boundary.module.MicroBatch)
     of_tokens = {"token_ids": row, "mask": True, "logprobs": -1.0, "temperatures": 1.0, "advantages": 1.0}
     fields = {"env_name": "env", **{name: [value] * length for name, value in of_tokens.items()}}
@@ -390,7 +390,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _prepared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """For two workers; what is added lest one has less to do has no token that counts."""
+    """Prepare for two workers; what is added lest one has less to do has no token that counts."""
     samples = [_fields(boundary, length, row) for row, length in enumerate(lengths_of(inputs))]
     budget = inputs["max_tokens_per_microbatch"]
     arguments = {"rollouts": samples, "seq_len": budget, "num_train_workers": 2}
@@ -400,7 +400,7 @@ def _prepared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _concatenated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Samples one behind the other, in rows of one length, as the loader hands them on; a token is its sample's number.
+    """Pack samples one behind the other, in rows of one length, as the loader does; a token is its sample's number.
 
     What fills a row up is no token that counts.
     """
@@ -500,7 +500,7 @@ def _branched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """How old the rollout in flight is said to be, after each of so many updates of the policy."""
+    """Read the age of the rollout in flight, after each of so many updates of the policy."""
 
     async def nothing(*_: Any, **__: Any) -> None:
         return None
@@ -525,7 +525,7 @@ def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _taken(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A batch of the rollouts that are done, each of one sample; none of them has an advantage of 0."""
+    """Take a batch of the rollouts that are done, each of one sample; none of them has an advantage of 0."""
     episodes = {}
     for number in range(inputs["completed"]):
         (made,) = _episodes([float(number)])

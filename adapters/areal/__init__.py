@@ -52,7 +52,7 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Position t stands before token t + 1, so that the last one is never a step; every response has its EOS."""
+    """Call GAE; position t stands before token t + 1: the last one is never a step, and every response has its EOS."""
 
     names = {"rewards": "token_level_rewards", "values": "values", "loss_mask": "response_mask"}
     wide = {theirs: torch.nn.functional.pad(inputs[ours], (0, 1)) for theirs, ours in names.items()}
@@ -82,7 +82,7 @@ class _Engine:
 
 
 def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Label t is the token that the logits at t predict."""
+    """Recompute log-probs; label t is the token that the logits at t predict."""
     boundary.imported[_FUNCTIONAL].mpu = types.SimpleNamespace(is_initialized=lambda: False)
     tokens = inputs["token_ids"]
     engine = _Engine(inputs["logits"].reshape(-1, inputs["logits"].shape[-1]))
@@ -93,7 +93,7 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The samples of the first epochs, drawn through a loader on torch's own sampler."""
+    """Draw the samples of the first epochs through a loader on torch's own sampler."""
     import itertools
 
     from torch.utils.data import DataLoader, DistributedSampler
@@ -109,7 +109,7 @@ def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _normalisation(boundary: Any, inputs: Mapping[str, Any], values: Any, *mask: Any) -> Any:
-    """Groups are consecutive; their sizes are told where they can be, and one for all otherwise."""
+    """Normalise over consecutive groups; their sizes are arguments where they can be, and one for all otherwise."""
 
     sizes = [len(rows) for rows in rows_of_groups(inputs["group"])]
     by_size = "group_sizes" in boundary.parameters
@@ -256,7 +256,7 @@ _POLICY_LOSSES = (
 
 
 def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The loss of a microbatch as the engine asks for it: sequences one after the other, ``cu_seqlens`` between them.
+    """Call the loss of a microbatch as the engine does: sequences one after the other, ``cu_seqlens`` between them.
 
     Its metrics go to the tracker of the process, which is emptied first, as it is after each step.
     """
@@ -312,7 +312,7 @@ def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gathered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Tokens one below the other; chunks of two, so that scenarios of a few cross the border between them."""
+    """Call on tokens one below the other, in chunks of two: scenarios of a few cross the border between them."""
     shape = inputs["token_ids"].shape
     logits, labels = inputs["logits"].flatten(0, 1), inputs["token_ids"].flatten()
     with swapped(boundary.module, "mpu", stand_in(is_initialized=lambda: False)):

@@ -31,13 +31,13 @@ _WIDE: Mapping[str, Any] = {
 
 
 def _trajectory(sample: Mapping[str, Any]) -> dict[str, Any]:
-    """A batch of one row, without padding."""
+    """Make a batch of one row, without padding."""
     rows = {name: value[None] for name, value in sample.items()}
     return {**rows, "attention_mask": torch.ones_like(rows["input_ids"], dtype=torch.bool)}
 
 
 def _padded(samples: Samples) -> dict[str, Any]:
-    """Samples as rows, with zeros behind them."""
+    """Pad samples with zeros behind them."""
     from torch.nn.utils.rnn import pad_sequence
 
     rows = [{name: value[0] for name, value in _trajectory(sample).items()} for sample in samples]
@@ -45,13 +45,13 @@ def _padded(samples: Samples) -> dict[str, Any]:
 
 
 def _rows(batch: Mapping[str, Any], names: Sequence[str]) -> list[dict[str, Any]]:
-    """The samples of a padded batch."""
+    """Read the samples of a padded batch."""
     mask, present = batch["attention_mask"].bool(), [name for name in names if name in batch]
     return [{name: batch[name][row][there] for name in present} for row, there in enumerate(mask)]
 
 
 def _packed_rows(packed: Mapping[str, Any], names: Sequence[str], starts: Any, lengths: Sequence[int]) -> list[Any]:
-    """The samples of a packed batch: as long as they were, from where each is said to begin."""
+    """Read the samples of a packed batch: as long as they were, from where each is said to begin."""
     there = [name for name in names if name in packed]
     return [{name: packed[name][at : at + length] for name in there} for at, length in zip(starts.tolist(), lengths)]
 
@@ -63,14 +63,14 @@ def _concatenated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _split(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A padded batch of trajectories of one row each, cut apart again."""
+    """Cut a padded batch of trajectories of one row each apart again."""
     samples = inputs["samples"]
     parts = boundary.function(_padded(samples), len(samples))
     return {"samples": [{name: part[name][0] for name in samples[0] if name in part} for part in parts]}
 
 
 def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Rows of a data set, whose ids are a list, as one padded batch or as trajectories of one row each."""
+    """Collate rows of a data set, whose ids are a list, to one padded batch or as trajectories of one row each."""
     samples = inputs["samples"]
     made = boundary.function([{**sample, "input_ids": sample["input_ids"].tolist()} for sample in samples])
     parts = made if isinstance(made, list) else [made]
@@ -85,7 +85,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _padded_pack(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A packed batch, each sequence filled up to a multiple of four tokens and the whole to a page. Where sequences
+    """Pad a packed batch, each sequence filled up to a multiple of four tokens and the whole to a page. Where sequences
     begin is read from the answer; one that reaches into the next has lost tokens."""
     samples = inputs["samples"]
     lengths = [len(sample["input_ids"]) for sample in samples]
@@ -103,7 +103,7 @@ def _padded_pack(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _microbatches(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """In microbatches of eight tokens; backward_indices put their rows back in order."""
+    """Cut microbatches of eight tokens; backward_indices put their rows back in order."""
     samples = inputs["samples"]
     spec = boundary.imported[_ARGUMENTS].MicroBatchSpec(max_tokens_per_mb=8)
     made = boundary.function(_padded(samples), spec)
@@ -120,7 +120,7 @@ def _allocated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Trajectories that know their places; neighbours of one prompt are one unit. What is said of their places must be
+    """Deal out trajectories that know their places; neighbours of one prompt are one unit. What it says of them must be
     so."""
     lengths = inputs["lengths"]
     items = [{"attention_mask": torch.ones(1, length), "place": place} for place, length in enumerate(lengths)]
@@ -131,7 +131,7 @@ def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What each rank answers for its own trajectories, put back into the order of the batch; a row stands for one."""
+    """Put what each rank answers for its trajectories back into the order of the batch; a row stands for one."""
     fields, order = inputs["fields"], iter(inputs["order"])
     dealt = [list(islice(order, size)) for size in inputs["sizes"]]
     rows = [{name: column[place] for name, column in fields.items()} for place in range(len(inputs["order"]))]

@@ -20,7 +20,7 @@ ALONE: Mapping[str, Any] = {"use_decoupled_loss": False, "recompute_logprob": Fa
 
 
 def actor_of(boundary: Any, engine: Any, **options: Any) -> Any:
-    """An actor by its own constructor, from the target's own configuration class."""
+    """Make an actor by its own constructor, from the target's own configuration class."""
     names = dict.fromkeys(("experiment_name", "trial_name", "path"), "sentinel")
     kind = boundary.imported[ARGUMENTS].PPOActorConfig
     arguments = accepted(kind, {**names, **options}, {"reward_norm": None, "adv_norm": None})
@@ -53,7 +53,7 @@ def _critic_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Tokens are dropped by IcePop, where the version has it, or by rejection sampling, which was once a cap alone."""
+    """Drop tokens by IcePop, where the version has it, or by rejection sampling, which was once a cap alone."""
     low, high = inputs["weight_low"], inputs["weight_high"]
     if inputs["correction"] == "icepop":
         if "enable_icepop" not in boundary.parameters:

@@ -68,7 +68,7 @@ def _moments(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _request(boundary: Any, config: Any) -> Any:
-    """What the backend's server is sent; at first of no adapter's version."""
+    """Give what the backend's server is sent; at first of no adapter's version."""
     others = (False, 0)[: len(boundary.parameters) - 2]
     request = boundary.imported[_RECORDS].ModelRequest(input_ids=[1], gconfig=config)
     payload = boundary.function(boundary.owner(), request, *others).payload

@@ -31,7 +31,7 @@ class _Session(nullcontext[None]):
 
 
 def _generated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Through SGLang's own words, there and back. It says nothing of where the last token goes."""
+    """Generate through SGLang's own words, there and back. It says nothing of where the last token goes."""
     engine, module = TableEngine(inputs), boundary.module
 
     async def post(*_: Any, payload: Mapping[str, Any], **__: Any) -> Any:

@@ -59,7 +59,7 @@ _ONLY_FULL = {"response_mask": ("full",)}
 
 
 def _batch(boundary: Any, tensors: Mapping[str, Any], labels: Mapping[str, Any] | None = None) -> Any:
-    """A DataProto; ``labels`` are its arrays of objects."""
+    """Make a DataProto; ``labels`` are its arrays of objects."""
     import numpy as np
 
     arrays = {name: np.array(values, dtype=object) for name, values in (labels or {}).items()}
@@ -90,7 +90,7 @@ def _settings(owner: Any, options: Mapping[str, Any]) -> None:
 
 
 def _configuration(boundary: Any, kind: str, options: Mapping[str, Any], worker_options: Mapping[str, Any]) -> Any:
-    """The pipeline's configuration and that of its actor, both of the target's classes.
+    """Make the pipeline's configuration and that of its actor, both of the target's classes.
 
     A pipeline's constructor looks for checkpoints and makes log folders; without it the fields have their defaults.
     The losses read the options of their variants from the actor's configuration, which declares few of them.
@@ -184,7 +184,7 @@ def _agentic_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The driver's whole step, without whitening, a reference or a clip."""
+    """Run the driver's whole step, without whitening, a reference or a clip."""
     critic = "values" in inputs
     tensors = {name: inputs[name] for name in ("token_level_rewards", "values") if name in inputs}
     batch = _batch(boundary, {**tensors, "response_mask": behind_a_prompt(inputs["response_mask"])})
@@ -206,7 +206,7 @@ _OUTCOMES = {"reward_layout": "outcome", "kl": None, "kl_coef": 0.0}
 
 
 def _drivers(function: str, agents: bool) -> tuple[Binding, Binding]:
-    """A driver's advantage step, with a critic and without. Agents have gaps in their masks: what tools have said.
+    """Bind a driver's advantage step, with a critic and without. Agents have gaps in their masks: what tools have said.
 
     Returns have an estimator beside it that knows the mask. GAE has none, and nothing trains the values in the gaps.
     """
@@ -269,7 +269,7 @@ def _clip_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _variant_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What the variants read from the actor's configuration. TIS has bounds of the ratio, CISPO distances from 1."""
+    """Give what variants read from the actor's configuration. TIS has bounds of the ratio, CISPO distances from 1."""
     low, high = inputs["eps_clip_low"], inputs["eps_clip_high"]
     return {
         "tis_lower_bound": 1 - low,
@@ -284,7 +284,7 @@ def _variant_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _counts(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Global counts by name of mask. Where the scenario gives none there is one microbatch on one rank."""
+    """Give global counts by name of mask. Where the scenario gives none there is one microbatch on one rank."""
     mask, tokens, rows = inputs["response_mask"], inputs["batch_num_tokens"], inputs["global_batch_size"]
     tokens = (mask != 0).sum().clamp(min=1) if tokens is None else tokens
     rows = (mask != 0).any(-1).sum().clamp(min=1) if rows is None else rows
@@ -295,7 +295,7 @@ def _counts(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy_loss(kind: str, metric: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A loss of each token. Its caller hands in the ratio of the tokens, and aggregates.
+    """Call a loss of each token. Its caller hands in the ratio of the tokens, and aggregates.
 
     https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll/pipeline/rlvr/actor_pg_worker.py#L72
     """
@@ -324,7 +324,7 @@ _SUM = aggregated("token-sum")
 
 
 def _positive_where_advantages_are(inputs: Mapping[str, Any]) -> Any:
-    """TOPR's scores in a search: of one sign with the response's first advantage, which is most often the case."""
+    """Draw TOPR's scores: of one sign with the response's first advantage, which is most often the case."""
     from sentinel.values.literals import tensor
 
     advantages = inputs["advantages"]
@@ -343,7 +343,7 @@ def _token_ratio(path: str, lines: Mapping[str, int], variant: str) -> tuple[Dia
 
 
 def _losses(owner: str, kind: str, path: str, lines: Mapping[str, int]) -> tuple[Binding, ...]:
-    """The losses of one class of workers; ``lines`` are those of the dialects."""
+    """Bind the losses of one class of workers; ``lines`` are those of the dialects."""
     tokens = Dialect(
         "masked_values_have_no_influence",
         reason="it returns the loss of each token; what a NaN or an infinity on a masked one becomes is up to agg_loss",
@@ -382,7 +382,7 @@ def _losses(owner: str, kind: str, path: str, lines: Mapping[str, int]) -> tuple
 
 
 def _actor_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The loss of a microbatch as the strategy asks for it, with no KL and no entropy term."""
+    """Call the loss of a microbatch as the strategy does, with no KL and no entropy term."""
     level = {"importance_sampling": "seq" if inputs["algorithm"] == "gspo" else "token"}
     if kind == "agentic":
         level = {"ratio_type": inputs["ratio_level"] or "token"}
@@ -426,7 +426,7 @@ _ACTOR_WORKER = "roll.pipeline.rlvr.actor_worker"
 
 
 def _led(boundary: Any, inputs: Mapping[str, Any], whole: Mapping[str, Any], stages: list[Any]) -> dict[str, Any]:
-    """What the pipeline makes of scored responses: advantages, and ranks with as many tokens each."""
+    """Make of scored responses what the pipeline does: advantages, and ranks with as many tokens each."""
     functions, named, norms = boundary.imported[_FUNCTIONALS], named_tokens(inputs), ("group", None)
     above = functions.reward_norm(inputs["rewards"], group_size(inputs), {}, *norms)
     fields = {**whole, **named, "token_level_rewards": named_tokens({**inputs, "rewards": above})["rewards"]}
@@ -440,7 +440,7 @@ def _led(boundary: Any, inputs: Mapping[str, Any], whole: Mapping[str, Any], sta
 
 
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The strategy's step on each rank, with the loss of the real worker. A token is known by its id, wherever it ends
+    """Run the strategy's step on each rank, with the real worker's loss. A token is known by its id, wherever it ends
     up. FSDP averages gradients over ranks."""
     mask, count = inputs["response_mask"], inputs["dp_size"]
     rows = len(mask)
@@ -501,36 +501,24 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         def op_compute_entropy(self, logits: Any, **_: Any) -> Any:
             return tables["entropies"][logits[:, 1:]]
 
-    class Loss:
-        """The loss of a microbatch: its backward pass is the sum's, when all ranks have ended."""
-
-        def __init__(self, loss: Any) -> None:
-            self._loss = loss
-
-        def __mul__(self, factor: float) -> Loss:
-            return Loss(self._loss * factor)
-
-        def __truediv__(self, factor: float) -> Loss:
-            return Loss(self._loss / factor)
-
-        def backward(self) -> None:
-            losses.append(self._loss)
-
     def rank(number: int) -> dict[str, Any]:
         strategy, part = Strategy(), slice(number * share, (number + 1) * share)
         data = _batch(boundary, {name: column[part] for name, column in whole.items()})
         data.meta_info["loss_mask_keys"] = ["response_mask"]
 
         def loss(batch: Any, output: Any) -> Any:
+            """Compute a microbatch's loss: its backward pass is the sum's, when all ranks have ended."""
             answer, metrics = owner.loss_func(strategy.worker, batch, output)
-            return Loss(answer), metrics
+            scaled = answer.detach().requires_grad_()
+            scaled.register_hook(lambda slope: losses.append((answer, slope)))
+            return scaled * 1, metrics
 
-        answer: dict[str, Any] = boundary.function(strategy, data, loss)
-        return answer
+        metrics: dict[str, Any] = boundary.function(strategy, data, loss)
+        return metrics
 
     with own_randomness(), swapped(boundary.module, "current_platform", stand_in(device_type=boundary.device)):
         metrics_of_ranks = on_ranks(count, rank)
-    (sum(losses) / count).backward()
+    (sum(loss * slope for loss, slope in losses) / count).backward()
     reported = {name: sum(sum(one[f"actor/{name}@sum"]) for one in metrics_of_ranks) for name in ("pg_loss", "kl_loss")}
     if stages:
         named = {"number": torch.arange(rows), "input_ids": ids, "old_log_probs": inputs["old_log_probs"]}

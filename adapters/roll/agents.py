@@ -17,7 +17,7 @@ _MANAGER = "roll.pipeline.agentic.env_manager.traj_env_manager.TrajEnvManager"
 
 
 def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """One episode from its beginning to what is put into the queue. The prompt's message of the system is the
+    """Run one episode from its beginning to the queue. The prompt's message of the system is the
     template's, and its first message of the user what the environment shows."""
     engine = TableEngine(inputs)
     data, done = boundary.imported[PROTOCOL].DataProto, list[Any]()

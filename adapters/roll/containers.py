@@ -28,7 +28,7 @@ _FUNCTIONALS = "roll.utils.functionals"
 
 
 def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """It puts the rows of a batch in the order in which they are dealt out: each rank gets as many. A row whose label
+    """Put the rows of a batch in the order in which they are dealt out: each rank gets as many. A row whose label
     is not its own is in no part."""
 
     lengths, parts = inputs["lengths"], inputs["parts"]

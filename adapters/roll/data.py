@@ -75,7 +75,7 @@ def _pad(_: Any, features: Mapping[str, list[list[int]]], **__: Any) -> dict[str
 
 
 def _multimodal_collator(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A collator of the target's own class over tokens that are letters."""
+    """Collate by the target's own class over tokens that are letters."""
 
     class Processor:
         image_processor = stand_in(patch_size=1)
@@ -101,7 +101,7 @@ def _multimodal_collator(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
 
 
 def _read(batch: Mapping[str, Any], row: int) -> dict[str, Any]:
-    """One sample of the batch, as it was before."""
+    """Read one sample of the batch."""
     letters = (int(n) for n, there in zip(batch["input_ids"][row], batch["attention_mask"][row]) if there)
     sample = {"prompt": "".join(map(chr, letters))}
     return {**sample, "ground_truth": batch["ground_truth"][row]} if "ground_truth" in batch else sample
@@ -111,7 +111,7 @@ _SAMPLE = {"prompt": {"kind": "text"}, "ground_truth": {"kind": "text"}}
 
 
 def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """As an environment does: the tokens of a chat, cut where a message begins."""
+    """Mask, as an environment does, the tokens of a chat, cut where a message begins."""
     tokenizer, messages = chat(inputs)
     ids = tokenizer.encode(tokenizer.written(messages))
     parts = boundary.module.split_by_token(ids, ids[0], messages=messages, tokenizer=tokenizer)

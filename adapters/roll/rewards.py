@@ -23,7 +23,7 @@ _SAMPLING = StandIn(
 
 
 def _batch(boundary: Any, mask: Any, **more: Any) -> Any:
-    """A batch of responses behind prompts of one token, with masks as the trainer holds them."""
+    """Make a batch of responses behind prompts of one token, with masks as the trainer holds them."""
     there = torch.nn.functional.pad(mask != 0, (1, 0), value=True).long()
     tensors = {
         "attention_mask": there,
@@ -58,7 +58,7 @@ def _by_difficulty(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _masked(boundary: Any, mask: Any, scores: Any, **options: Any) -> Any:
-    """The mask of the responses that training sees."""
+    """Compute the mask of the responses that training sees."""
     plain = {"max_len_mask": False, "difficulty_mask": False, "error_max_len_clip": False}
     data, _ = boundary.function(_batch(boundary, mask, scores=scores), stand_in(**{**plain, **options}))
     return data.batch["final_response_mask"]

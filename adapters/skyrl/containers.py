@@ -44,7 +44,7 @@ _BATCH = Container(_batch, _read)
 
 
 def _surgery(name: str, kind: str, do: Surgery) -> tuple[Binding, Binding]:
-    """Today's method, and what it was before batches had lists of tensors."""
+    """Bind today's method, and what it was before batches had lists of tensors."""
     now, then = f"{_TENSORS}.{name}", f"{_FORMERLY}.{name}"
     return (
         _BATCH.surgery(now, kind, do, fixed={"layouts": _IMAGES}, requires=(f"{BATCH}.TensorList",)),
@@ -57,7 +57,7 @@ def _shortened(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence
 
 
 def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Two rows more. What a batch may carry, and how, is known of the iterator that makes padding microbatches."""
+    """Pad by two rows. What a batch may carry, and how, is known of the iterator that makes padding microbatches."""
     real = training_batch(boundary, {**inputs["fields"], **inputs["optional_fields"]})
     padded = boundary.function(real, 2)
     made = {name: field[len(real) :] for name, field in padded.items() if field is not None}

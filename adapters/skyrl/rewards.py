@@ -21,7 +21,7 @@ _TAGS = ("<answer>{answer}</answer>", "I see. <answer> {answer} </answer>")
 
 
 def _laid(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The rewards that the trainer makes of a generator's; a response has as many tokens as there are in its row."""
+    """Read the rewards that the trainer makes of a generator's; a response has as many tokens as its row."""
     mask = inputs["response_mask"] != 0
     lengths, rows = mask.sum(-1).tolist(), len(mask)
     generator = stand_in(n_samples_per_prompt=1, step_wise_trajectories=False, merge_stepwise_output=False)
@@ -84,7 +84,7 @@ _GENERATORS = "train.generators.utils"
 
 
 def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What is collected of one batch, towards a batch that is never full; a response is its row's number."""
+    """Collect of one batch, towards a batch that is never full; a response is its row's number."""
     rewards, labels = inputs["rewards"].tolist(), list(inputs["group"])
     rows: list[Any] = [[row] for row in range(len(labels))]
     batch = {

@@ -124,7 +124,7 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _settings(kind: Any, turns: int, conversation: bool, sampling: Any, **more: Any) -> Any:
-    """The options of a generator."""
+    """Give the options of a generator."""
     off = ("apply_overlong_filtering", "step_wise_trajectories", "zero_reward_on_non_stop", "batched", _AFTER_STOP)
     return kind(
         max_turns=turns,
@@ -158,7 +158,7 @@ def _generator(boundary: Any, engine: _Engine, turns: int, conversation: bool, b
 
 
 def _gym(boundary: Any, heard: list[int]) -> AbstractContextManager[Any]:
-    """Where the generator makes its environments; each of them answers alike."""
+    """Make the generator's environments here; each of them answers alike."""
     return swapped(boundary.module.skyrl_gym, "make", lambda *_, **__: _Environment(heard))
 
 
@@ -179,7 +179,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The lengths of the responses that are returned, beside those that are reported."""
+    """Read the lengths of the responses that are returned, beside those that are reported."""
     generated = inputs["arguments"]["generated"]
     rows = len(generated)
     generator = _generator(boundary, _Engine([generated]), 1, conversation=False, batched=True)
@@ -205,7 +205,7 @@ class _OfTable(_Gym):
     there is one, is the environment's."""
 
     def __init__(self, inputs: Mapping[str, Any]) -> None:
-        self.table, self.told, self._again = TableEngine(inputs), list[Any](), inputs["heard_as"] == "again"
+        self.table, self.truths, self._again = TableEngine(inputs), list[Any](), inputs["heard_as"] == "again"
         self.prompt = [message for message in self.table.prompt if message["role"] != "system"]
 
     async def generate(self, request: Any, **_: Any) -> dict[str, Any]:
@@ -217,7 +217,7 @@ class _OfTable(_Gym):
                 "response_logprobs": None if self._again else [list(answer.log_probs)]}  # fmt: skip
 
     def make(self, *_: Any, extras: Mapping[str, Any], **__: Any) -> Any:
-        self.told.append(extras.get("ground_truth"))
+        self.truths.append(extras.get("ground_truth"))
         return self
 
     def init(self, prompt: list[Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -234,7 +234,7 @@ class _Options(_Sampling):
 
 
 def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Through the real generator, its constructor included. What ends an answer without a token of its own is a text
+    """Run the real generator, its constructor included. What ends an answer without a token of its own is a text
     that the request names."""
     engine, text = _OfTable(inputs), inputs["end"] == "text" or inputs["heard_as"] == "text"
     own = {"chat_template": Named(source="name", name_or_path=None), _AFTER_STOP: True}
@@ -254,7 +254,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         **{name: getattr(answer, name) for name in ("prompt_ids", "response_ids", "loss_mask")},
         "log_probs": answer.rollout_logprobs or None,  # for long they were not to be had
         "cut": answer.stop_reason == "length",
-        "row": engine.told,
+        "row": engine.truths,
         "engine": engine.table,
     }
 

@@ -71,7 +71,7 @@ def no_ray(boundary: Any) -> AbstractContextManager[Any]:
 
 
 def other_ranks_have(boundary: Any, more: int) -> AbstractContextManager[Any]:
-    """Another data-parallel rank with ``more`` microbatches: what makes the iterator add padding ones."""
+    """Stand in for another data-parallel rank with ``more`` microbatches: what makes the iterator add padding ones."""
     from torch.distributed import ReduceOp
 
     def all_reduce(count: Any, op: Any) -> None:
@@ -89,7 +89,7 @@ def current_device(name: str) -> AbstractContextManager[Any]:
 
 
 def configuration_of(boundary: Any, options: Mapping[str, Any]) -> Any:
-    """The target's own configuration, with options by their dotted paths."""
+    """Make the target's own configuration, with options by their dotted paths."""
     config = boundary.imported[CONFIG]
     if hasattr(config, "SkyRLTrainConfig"):
         made = config.SkyRLTrainConfig(environment=config.EnvironmentConfig(skyrl_gym=None))
@@ -102,7 +102,7 @@ def configuration_of(boundary: Any, options: Mapping[str, Any]) -> Any:
 
 
 def with_options(made: Any, options: Mapping[str, Any]) -> Any:
-    """A configuration, with options by their dotted paths."""
+    """Set options of a configuration by their dotted paths."""
 
     missing = AbsentError if type(made).__name__ == "DictConfig" else DriftError  # Hydra's are all of former versions
     for path, value in options.items():
@@ -118,7 +118,7 @@ def with_options(made: Any, options: Mapping[str, Any]) -> Any:
 
 
 def refused(call: Callable[[], Any]) -> tuple[Any, dict[str, str] | None]:
-    """What a call returned, and the error by which it refused its arguments, if it did."""
+    """Call: the answer, and the error by which it refused its arguments, if it did."""
     try:
         return call(), None
     except (AssertionError, ValueError, NotImplementedError) as error:
@@ -132,7 +132,7 @@ def training_batch(boundary: Any, fields: Mapping[str, Any]) -> Any:
 
 
 def batch_fields(log_probs: Any, mask: Any, **optional: Any) -> dict[str, Any]:
-    """The fields that a training batch always has: one prompt token and the response, ids and advantages 0."""
+    """Make the fields that a training batch always has: one prompt token and the response, ids and advantages 0."""
     rows, tokens = log_probs.shape
     ones = torch.ones(rows, tokens, dtype=torch.long)
     lengthened = torch.ones(rows, tokens + 1, dtype=torch.long)
@@ -167,14 +167,14 @@ RANKS = StandIn("dist", "in the batch iterator: another data-parallel rank with 
 
 
 def algorithm_of(boundary: Any, options: Mapping[str, Any]) -> Any:
-    """The algorithm's part of the target's own configuration: a class, or once a file of defaults."""
+    """Make the algorithm's part of the target's own configuration: a class, or once a file of defaults."""
     config = boundary.imported[CONFIG]
     own = hasattr(config, "AlgorithmConfig")
     return with_options(config.AlgorithmConfig() if own else _of_hydra(config).trainer.algorithm, options)
 
 
 def _of_hydra(config: Any) -> Any:
-    """The file of defaults beside the package or module of the configuration."""
+    """Load the file of defaults beside the package or module of the configuration."""
     from pathlib import Path
 
     from omegaconf import OmegaConf

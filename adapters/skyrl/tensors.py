@@ -62,7 +62,7 @@ _COUNTED = (
 
 
 def _outcome(function: str, estimator: str, knobs: tuple[str, ...], *dialects: Dialect) -> Binding:
-    """An estimator of one score a response: "operating only on Outcome reward", as its docstring says."""
+    """Bind an estimator of one score a response: "operating only on Outcome reward", as its docstring says."""
     return group_advantage(
         f"{PPO}.{function}",
         partial(passed, takes=("token_level_rewards", "response_mask", "group", "epsilon", "norm_by_std")),
@@ -109,7 +109,7 @@ def _normalised_in_place(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
 
 
 def _scaled_advantages(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Losses in the place of advantages: what it makes of them is summed by its own ``reduce_loss``."""
+    """Scale losses in the place of advantages, and sum them by its own ``reduce_loss``."""
     reduction = REDUCTIONS[inputs["loss_agg_mode"]]
     return _scaled(boundary, inputs, loss_reduction=reduction, max_seq_len=inputs["loss_scale_factor"])
 

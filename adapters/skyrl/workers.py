@@ -74,7 +74,7 @@ def rollout_kl_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fixed_model(log_probs: Any) -> Any:
-    """Stand-in model of the FSDP worker: answers log-probs and an entropy of 0."""
+    """Make a model for the FSDP worker: it answers log-probs and an entropy of 0."""
     model: Any = torch.nn.Module()
     entropy = {"entropy": torch.zeros(log_probs.shape[0], log_probs.shape[1] + 1, device=log_probs.device)}
     model.forward = lambda *_, **__: (log_probs, entropy)
@@ -105,7 +105,7 @@ def _fsdp_worker(
 def _fsdp_step(
     boundary: Any, options: Mapping[str, Any], log_probs: Any, fields: Mapping[str, Any], strategy: OneProcess
 ) -> Any:
-    """One microbatch of weight 1 through the worker's forward and backward pass."""
+    """Run one microbatch of weight 1 through the worker's forward and backward pass."""
     with _fsdp_worker(boundary, options, log_probs, _fixed_model(log_probs), strategy) as worker:
         utils = boundary.imported[WORKER_UTILS]
         iterator = getattr(utils, "BaseBatchIterator", None) or utils.BatchIterator  # the only one, once
@@ -229,7 +229,7 @@ def _options(inputs: Mapping[str, Any], rows: int) -> dict[str, Any]:
 
 
 def _shares(boundary: Any, inputs: Mapping[str, Any], fields: Mapping[str, Any]) -> Any:
-    """The advantages, divided by what the loss is averaged over: by the driver itself, while #1296 was written."""
+    """Divide advantages by what the loss is averaged over: in the driver itself, while #1296 was written."""
     module, length = boundary.imported[PPO], inputs["loss_scale_factor"]
     mask, reduction = fields["loss_mask"], REDUCTIONS[inputs["loss_agg_mode"]]
     if hasattr(module, "apply_loss_reduction_to_advantages_minibatch"):
@@ -243,7 +243,7 @@ def _shares(boundary: Any, inputs: Mapping[str, Any], fields: Mapping[str, Any])
 
 
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """All microbatches of a step on one rank. The driver has divided the advantages by what the loss is averaged over,
+    """Run all microbatches of a step on one rank. The driver has divided advantages by what the loss is averaged over,
     so that the worker adds up (``apply_loss_reduction_to_advantages_minibatch``)."""
     if is_averaged_inside(boundary.imported[PPO]):
         raise AbsentError("not in this version: the worker averages over each microbatch, and optim_step over them all")
@@ -379,7 +379,7 @@ class _Schedule:
 
 
 def _megatron_core() -> dict[str, Any]:
-    """The modules of megatron.core that SkyRL imports inside functions, with what it takes from them."""
+    """Make the modules of megatron.core that SkyRL imports inside functions, with what it takes from them."""
     state, inside = megatron_alone(get_pipeline_model_parallel_last_rank=0), "megatron.core.transformer"
     action = stand_in(REPLAY_FORWARD="replay_forward", REPLAY_BACKWARD="replay_backward")
     return {
@@ -392,7 +392,7 @@ def _megatron_core() -> dict[str, Any]:
 
 
 def _megatron_model(logits: Callable[[Any], Any], layers: int) -> Any:
-    """Stand-in model of the Megatron worker: ``logits(input_ids)`` is what it computes."""
+    """Make a model for the Megatron worker: ``logits(input_ids)`` is what it computes."""
     model: Any = torch.nn.Module()
     model.forward = lambda sequences, *_, **__: logits(sequences)
     model.zero_grad_buffer = lambda: None
@@ -406,7 +406,7 @@ def _megatron_model(logits: Callable[[Any], Any], layers: int) -> Any:
 def _megatron_worker(
     boundary: Any, options: Mapping[str, Any], schedule: _Schedule, logits: Callable[[Any], Any], layers: int = 0
 ) -> Iterator[Any]:
-    """The target's worker around its own model wrapper, on a stand-in megatron.core.
+    """Make the target's worker around its own model wrapper, on a stand-in megatron.core.
 
     :param layers: mixture-of-experts layers whose routes are replayed.
     """
@@ -444,7 +444,7 @@ def _megatron_worker(
 
 
 def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Logits over two tokens whose log-softmax at token 0, the id of every token, is the scenario's log-prob."""
+    """Make logits over two tokens whose log-softmax at token 0, the id of every token, is the scenario's log-prob."""
     log_probs, schedule = inputs["log_probs"], _Schedule()
     if not (log_probs < 0).all():
         raise ValueError("no logits over two tokens have a log-prob that is not below 0")
@@ -466,7 +466,7 @@ def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
 
 
 def _router_replay(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A step over microbatches of the target's own iterator; only it knows what a padding microbatch carries."""
+    """Run a step over microbatches of the target's own iterator; only it knows what a padding microbatch carries."""
     routes = inputs["expert_indices"]
     rows, length, layers, _ = routes.shape
     schedule, calls = _Schedule(), []

@@ -60,7 +60,7 @@ def _opsm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Losses of tokens; their caller hands in ``old - new`` as the KL, and reduces.
+    """Call losses of tokens; their caller hands in ``old - new`` as the KL, and reduces.
 
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/backends/megatron_utils/loss.py#L1033
     """
@@ -71,7 +71,7 @@ def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gspo(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The KL of the sequences, as the policy loss is given it.
+    """Compute the KL of the sequences, as the policy loss takes it.
 
     The loss knows no mask. That an advantage is not finite on a masked token is no matter of the KL, which is what is
     looked at here: the caller's reducer has to do with it, and is bound.
@@ -130,7 +130,7 @@ _MEANS = "seq-mean-token-mean"
 
 
 def _reducer(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """slime's own: the sum over the samples of their means, or of all tokens."""
+    """Make slime's own reducer: the sum over the samples of their means, or of all tokens."""
     make = boundary.imported[CP].get_sum_of_sample_mean if CP in boundary.imported else boundary.function
     lengths, masks = full_lengths(inputs), list(inputs["response_mask"])
     per_token = inputs["loss_agg_mode"] == "token-sum"
@@ -138,7 +138,7 @@ def _reducer(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _of_sequences(loss: Any, inputs: Mapping[str, Any]) -> Any:
-    """A sum of means over sequences is divided by their global number by the caller.
+    """Divide a sum of means over sequences by their global number, as the caller does.
 
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/backends/megatron_utils/loss.py#L1357
     """
@@ -214,7 +214,7 @@ def _weights(path: str, mode: str, **more: Any) -> Binding:
 
 
 def _batched_gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Padded by the function itself."""
+    """Call on samples, which the function pads itself."""
     samples, counts = valid_samples(inputs, "values", "token_level_rewards"), valid_counts(inputs)
     discounts = {"gamma": inputs["gamma"], "lam": inputs["lam"]}
     with one_rank():
@@ -257,7 +257,7 @@ def _returns(function: str, **more: Any) -> Binding:
 
 
 def _post_process_rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Samples in the order of their groups; a group has as many as were asked for, or fewer.
+    """Make samples in the order of their groups; a group has as many as were asked for, or fewer.
 
     A group of one is not scaled: slime's arguments turn that off.
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/utils/arguments.py#L1981

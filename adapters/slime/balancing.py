@@ -14,7 +14,7 @@ _BALANCING, _GROUP = "slime.utils.seqlen_balancing", "microbatch_group_size_per_
 
 
 def schedule_of(lengths: Sequence[int], ranks: int, budget: int | None, micro_batch_size: int | None) -> dict[str, Any]:
-    """What is dealt out to data-parallel ranks and their microbatches in one step, one sample a rollout."""
+    """Give what is dealt out to data-parallel ranks and their microbatches in one step, one sample a rollout."""
     dynamic = {"use_dynamic_batch_size": budget is not None, "max_tokens_per_gpu": budget}
     unbalanced = dict.fromkeys(("balance_data", "balance_by_flops"), False)
     return {
@@ -27,7 +27,7 @@ def schedule_of(lengths: Sequence[int], ranks: int, budget: int | None, micro_ba
 
 
 def _schedule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The microbatches of all ranks in one step: two ranks where there are as many samples for each. What it says of a
+    """Schedule the microbatches of a step: on two ranks where there are as many samples for each. What it says of a
     rank's microbatches must be places among that rank's samples, and their number the same on each rank."""
     lengths = lengths_of(inputs)
     ranks = 1 if len(lengths) % 2 else 2

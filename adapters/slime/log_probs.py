@@ -42,29 +42,29 @@ _RANKED = {"context_parallel_size": (1, 2)}
 
 
 def _packed(outputs: Any, lengths: list[int], after: Any) -> Any:
-    """The outputs of all positions ``[1, T, ...]``: of each sample those of its response, and the one after it."""
+    """Pack the outputs of all positions ``[1, T, ...]``: of each sample those of its response, and the one after it."""
     parts = [torch.cat([row[:n], last[None]]) for row, last, n in zip(outputs, after, lengths)]
     return torch.cat(parts).unsqueeze(0)
 
 
 def _tokens(inputs: Mapping[str, Any], lengths: list[int]) -> list[Any]:
-    """Prompt and response of each sample; the prompt is the token 0."""
+    """Join prompt and response of each sample; the prompt is the token 0."""
     return [torch.nn.functional.pad(row[:n].long(), (1, 0)) for row, n in zip(inputs["token_ids"], lengths)]
 
 
 def _after(logits: Any) -> Any:
-    """Logits after the last token: those of the first one, turned round, so that reading them shows."""
+    """Make logits after the last token: those of the first one, turned round, so that reading them shows."""
     return -logits[:, 0].detach()
 
 
 def _of_logits(inputs: Mapping[str, Any], ask: Any) -> dict[str, Any]:
-    """As :func:`_of_ranks`, of logits and their tokens."""
+    """Ask as :func:`_of_ranks`, of logits and their tokens."""
     tokens = _tokens(inputs, lengths_of(inputs, "response_mask"))
     return _of_ranks(inputs, inputs["logits"], _after(inputs["logits"]), tokens, ask)
 
 
 def _of_ranks(inputs: Mapping[str, Any], outputs: Any, after: Any, tokens: list[Any], ask: Any) -> dict[str, Any]:
-    """What ``ask(packed, batch)`` gives of each sample, put together from its context-parallel ranks."""
+    """Put together what ``ask(packed, batch)`` gives of each sample on its context-parallel ranks."""
     ranks, lengths = inputs.get("context_parallel_size", 1), lengths_of(inputs, "response_mask")
     packed, batch = _packed(outputs, lengths, after), {"unconcat_tokens": tokens, **valid_counts(inputs)}
     answers = []
@@ -123,7 +123,7 @@ def _log_probs_and_entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str
 
 
 def _flat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Tokens one below the other, without their samples, and logits that the temperature has been applied to."""
+    """Call on tokens one below the other, without samples, and logits that the temperature has been applied to."""
     _own_kernel(boundary.module)
     shape = inputs["token_ids"].shape
     logits, tokens = inputs["logits"].flatten(0, 1), inputs["token_ids"].flatten()
@@ -169,7 +169,7 @@ def _context_parallel(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
 
 
 def _model(logits: Any) -> Any:
-    """A model that answers these logits ``[1, T, V]``, on the one device that there is."""
+    """Make a model that answers these logits ``[1, T, V]``, on the one device that there is."""
     model: Any = torch.nn.Module()
     model.forward = lambda **_: stand_in(logits=logits)
     model.cuda = lambda: model
@@ -177,7 +177,7 @@ def _model(logits: Any) -> Any:
 
 
 def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The reference's log-probs. The policy answers the logits turned round, so that asking it shows."""
+    """Compute the reference's log-probs. The policy answers the logits turned round, so that asking it shows."""
     lengths = lengths_of(inputs, "response_mask")
     logits = _packed(inputs["logits"], lengths, _after(inputs["logits"]))
     tokens = torch.cat(_tokens(inputs, lengths))
@@ -200,7 +200,7 @@ def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _responses_of(packed: Any, lengths: list[int], inputs: Mapping[str, Any]) -> Any:
-    """The responses among the answers for all tokens but the first; the token after a response is the next prompt."""
+    """Read responses among the answers for all tokens but the first; the token after a response is the next prompt."""
     parts = torch.nn.functional.pad(packed, (0, 1))[: sum(lengths) + len(lengths)].split([n + 1 for n in lengths])
     return as_rows([part[:n] for part, n in zip(parts, lengths)], inputs["token_ids"].shape[1])
 

@@ -16,7 +16,7 @@ _HUB = "slime.rollout.rm_hub"
 
 
 def _rule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The trainer's entry, by the name of the rule."""
+    """Call the trainer's entry, by the name of the rule."""
     sample = boundary.imported[TYPES].Sample(response=inputs["response"], label=inputs["ground_truth"])
     args = stand_in(custom_rm_path=None, rm_type=inputs["rule"])
     return {"score": asyncio.run(boundary.invoke({}, args, sample))}
@@ -69,7 +69,7 @@ _FILTERS = "slime.rollout.filter_hub.dynamic_sampling_filters"
 
 
 def _kept(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The rows of the groups that the filter keeps; it is asked for one group at a time, and once answered a tensor."""
+    """Read the rows of groups that the filter keeps; it is asked for one group at a time, and once gave a tensor."""
     rewards = inputs["rewards"].tolist()
     sample = boundary.imported[TYPES].Sample
     numbers = []

@@ -18,10 +18,10 @@ from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
 from sentinel.worker.families import BASE64, WORDS, rollout, sampling_request
 from sentinel.worker.kit import (
-    Asked,
+    EngineRequest,
     all_swapped,
-    asked,
     awaited,
+    engine_request,
     itself,
     kept,
     of_parser,
@@ -68,7 +68,7 @@ class _Session:
 
 
 def _request(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The sampling parameters of the request that the teacher gets; it samples nothing."""
+    """Read the sampling parameters of the request that the teacher gets; it samples nothing."""
     args = stand_in(rm_url="teacher", rollout_temperature=inputs["temperature"])
     sample = boundary.imported[TYPES].Sample(tokens=[5, 6, 7], response_length=1)
     with swapped(boundary.module, "aiohttp", stand_in(ClientSession=_Session)):
@@ -99,7 +99,7 @@ def _refuse_groups(module: Any) -> None:
 
 
 def _alone(tokenizer: Any) -> dict[str, Any]:
-    """What the module of rollouts makes its state of: a tokenizer, in both of the ways in which it has been loaded."""
+    """Give what the module of rollouts makes its state of: a tokenizer, in both ways in which it has been loaded."""
     answers = {"load_tokenizer": tokenizer, "load_processor": None, "get_rollout_num_engines": 1}
     tokenizers = stand_in(from_pretrained=partial(itself, tokenizer))  # until December 2025
     return {**{name: partial(itself, answer) for name, answer in answers.items()}, "AutoTokenizer": tokenizers}
@@ -112,14 +112,14 @@ def _asked(boundary: Any, args: Any) -> Any:
     left_out = "custom_params"  # what a top_p asks to be told of changes no sample
 
     async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
-        raise Asked({name: value for name, value in payload["sampling_params"].items() if name != left_out})
+        raise EngineRequest({name: value for name, value in payload["sampling_params"].items() if name != left_out})
 
     tokenizer, sample = _OneToken(), boundary.imported[TYPES].Sample(prompt="a", tokens=[5])
     with all_swapped(module, **_alone(tokenizer), post=post, _prepare_prompt_ids=partial(itself, [5])):
         if "tokenizer" in boundary.parameters:  # for a day in August 2025
-            return asked(boundary.function(args, tokenizer, sample, rollouts.compute_sampling_params(args)))
+            return engine_request(boundary.function(args, tokenizer, sample, rollouts.compute_sampling_params(args)))
         type(module.GenerateState)._instances.clear()
-        return asked(boundary.function(args, sample, module.GenerateState(args).sampling_params.copy()))
+        return engine_request(boundary.function(args, sample, module.GenerateState(args).sampling_params.copy()))
 
 
 @contextlib.contextmanager
@@ -130,7 +130,7 @@ def _without_engines_options(arguments: Any) -> Iterator[None]:
 
 
 def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A group of one sample, which is asked for again as long as it is interrupted, with the parameters that all
+    """Run a group of one sample, again as long as it is interrupted, with the parameters that all
     samples share. An engine says nothing of where the last token goes."""
     module, made = boundary.module, boundary.imported[TYPES].Sample
     _refuse_groups(module)
@@ -191,7 +191,7 @@ def _teacher_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """How many samples are kept, and the batch size that was chosen; as many as fill whole batches of it should be."""
+    """Count the samples that are kept, which should fill whole batches, and read the batch size that was chosen."""
     arguments = inputs["arguments"]
     if hasattr(boundary.module, "build_dp_schedule"):
         raise AbsentError(f"{boundary.path} trims nothing here: build_dp_schedule leaves out what fills no step")

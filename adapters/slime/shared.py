@@ -25,7 +25,7 @@ LOG_PROBS = StandIn(
 
 
 def parallel_state(boundary: Any) -> tuple[Any, ...]:
-    """What stood after the arguments for a week of January 2026: one process, as :func:`one_rank` has it."""
+    """Give what stood after the arguments for a week of January 2026: one process, as :func:`one_rank` has it."""
     sizes = dict.fromkeys(("cp_size", "dp_size", "dp_cp_size"), 1)
     groups = dict.fromkeys(("cp_group", "dp_group", "tp_group"))
     return (stand_in(cp_rank=0, **sizes, **groups),) if "parallel_state" in boundary.parameters else ()
@@ -33,7 +33,7 @@ def parallel_state(boundary: Any) -> tuple[Any, ...]:
 
 @contextlib.contextmanager
 def one_rank(context_parallel_rank: int | None = 0, **sizes: int) -> Iterator[None]:
-    """Megatron's ``mpu`` where slime looks for it: in modules that hold it, and where functions import it from.
+    """Put Megatron's ``mpu`` where slime looks for it: in modules that hold it, and where functions import it from.
 
     :param context_parallel_rank: None for the one that torch says.
     :param sizes: of an axis that is to have another size than 1, such as ``context_parallel=2``.
@@ -67,7 +67,7 @@ class Answer(dict[str, Any]):
 
 
 def kl_name(compute_approx_kl: Any, estimator: str) -> str:
-    """What a revision calls an estimator: k1 was "kl" once, and k3 was there with its clamp alone.
+    """Give a revision's name of an estimator: k1 was "kl" once, and k3 was there with its clamp alone.
 
     :raises AbsentError: where the revision has no such estimator.
     """
@@ -88,12 +88,12 @@ def as_samples(inputs: Mapping[str, Any], *names: str) -> dict[str, list[Any]]:
 
 
 def valid_samples(inputs: Mapping[str, Any], *names: str) -> dict[str, list[Any]]:
-    """Samples of the lengths that the mask says."""
+    """Cut samples of the lengths that the mask says."""
     return {name: [row[:n] for row, n in zip(inputs[name], lengths_of(inputs, "response_mask"))] for name in names}
 
 
 def valid_counts(inputs: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Of these samples, with one token of a prompt."""
+    """Give the lengths of these samples, with one token of a prompt."""
     lengths = lengths_of(inputs, "response_mask")
     return {"response_lengths": lengths, "total_lengths": [n + 1 for n in lengths]}
 
@@ -115,7 +115,7 @@ def policy_args(inputs: Mapping[str, Any], **options: Any) -> Any:
 
 
 def policy_batch(inputs: Mapping[str, Any], mask: Any) -> dict[str, Any]:
-    """The rows of a policy loss as samples, whole."""
+    """Make samples of the rows of a policy loss, whole."""
     names = {"advantages": inputs["advantages"], "log_probs": inputs["old_log_probs"], "loss_masks": mask}
     return {**{name: list(rows) for name, rows in names.items()}, "unconcat_tokens": None, **full_lengths(inputs)}
 
@@ -135,7 +135,7 @@ def policy_microbatch(
 
 
 def shards(lengths: list[int], ranks: int) -> list[list[list[int]]]:
-    """Which tokens of each response each context-parallel rank has: of twice as many chunks as there are ranks, the
+    """Deal out the tokens of each response to context-parallel ranks: of twice as many chunks as there are ranks, the
     first has the first and the last, the next those beside them, and so on. A token is where it is predicted, and a
     prompt is one token."""
     sizes = [-(-(n + 1) // (2 * ranks)) for n in lengths]
@@ -144,7 +144,7 @@ def shards(lengths: list[int], ranks: int) -> list[list[list[int]]]:
 
 
 def joined(parts: list[list[Any]], own: list[list[list[int]]]) -> list[Any]:
-    """Samples, from the part that each rank has of each."""
+    """Join samples of the part that each rank has of each."""
     samples = []
     for row, own_places in zip(zip(*parts), zip(*own)):
         order = torch.tensor([t for part in own_places for t in part], dtype=torch.long).argsort()
@@ -159,16 +159,16 @@ def _nothing(like: Any, count: int) -> Any:
 
 
 def as_rows(samples: list[Any], width: int) -> Any:
-    """Samples as rows ``[batch, tokens]``, with zeros behind them."""
+    """Pad samples to rows ``[batch, tokens]``, with zeros behind them."""
     return torch.stack([torch.nn.functional.pad(row, (0, width - len(row))) for row in samples])
 
 
 def full_lengths(inputs: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Of samples with one token of a prompt."""
+    """Give the lengths of whole samples, with one token of a prompt."""
     rows, tokens = inputs["response_mask"].shape
     return {"response_lengths": [tokens] * rows, "total_lengths": [tokens + 1] * rows}
 
 
 def mask_sums(masks: Sequence[Any]) -> dict[str, list[Any]]:
-    """Of rollouts of one sample each; in 0.3.0 they were called groups."""
+    """Sum the masks of rollouts of one sample each; in 0.3.0 they were called groups."""
     return {name: [mask.sum() for mask in masks] for name in ("rollout_mask_sums", "group_mask_sums")}

@@ -53,7 +53,7 @@ def _loss_args(per_token: bool, global_batch_size: int, loss_type: str = "sft_lo
 def _microbatch(
     boundary: Any, losses: list[Any], args: Any, batch: Mapping[str, Any], num_microbatches: int
 ) -> tuple[Any, Any]:
-    """(loss, what Megatron divides by) of one microbatch with these losses of its tokens."""
+    """Call a microbatch with these losses of its tokens: (loss, what Megatron divides by)."""
     answer = Answer(log_probs=[-row for row in losses])
     with swapped(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
         loss, count, _ = boundary.invoke(
@@ -68,7 +68,7 @@ def _microbatch(
 
 
 def _step_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """One microbatch on one rank. Megatron divides by the tokens that it is told, or by the number of microbatches.
+    """Run one microbatch on one rank. Megatron divides by the tokens that it is told, or by the number of microbatches.
 
     https://github.com/NVIDIA/Megatron-LM/blob/core_v0.14.0/megatron/core/pipeline_parallel/schedules.py#L288
     """
@@ -83,7 +83,7 @@ def _step_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shared_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The loss of one sample whose tokens are spread over context-parallel ranks, as Megatron averages it over them."""
+    """Compute the loss of one sample whose tokens context-parallel ranks share, as Megatron averages it over them."""
     losses, ranks = inputs["losses"], inputs["context_parallel_size"]
     mask, tokens = torch.ones_like(losses), len(losses)
     whole = tokens + inputs["prompt_length"]
@@ -111,7 +111,7 @@ def _advantage_args(estimator: str, **options: Any) -> Any:
 
 
 def _advantage_step(boundary: Any, args: Any, data: dict[str, Any], ranks: int = 1) -> None:
-    """With k1 as the KL; on so many context-parallel ranks, each of which has its part of a response.
+    """Run the advantage step with k1 as the KL, on context-parallel ranks, each of which has its part of a response.
 
     :raises AbsentError: where it does not know the estimator."""
 
@@ -153,7 +153,7 @@ def _stored_step(boundary: Any, args: Any, data: dict[str, Any]) -> None:
 
 
 def _ppo_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """PPO's advantages, with what the rollout data says of the KL afterwards. Samples of the lengths of the mask."""
+    """Compute PPO's advantages, with the KL of the rollout data afterwards. Samples have the lengths of the mask."""
     width = inputs["response_mask"].shape[1]
     data: dict[str, Any] = {
         **valid_samples(inputs, "log_probs", "ref_log_probs", "values"),
@@ -224,7 +224,7 @@ def _policy_args(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _policy_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """One step on one microbatch: the gradient of the policy loss, its KL term and its entropy term."""
+    """Run one step on one microbatch: the gradient of the policy loss, its KL term and its entropy term."""
     log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
     reference, current = inputs["ref_log_probs"], list(log_probs)
     args = _policy_args(boundary, inputs)
@@ -248,7 +248,7 @@ def _reported(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy_steps(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A step through the framework's own schedule of ranks and microbatches, iterator, loss, and reduction of what is
+    """Run a step through the framework's schedule of ranks and microbatches, iterator, loss, and reduction of what is
     reported. Megatron divides what a microbatch says by their number, and averages over ranks; or adds all up, and
     divides by the tokens that it is told."""
     mask, ranks = inputs["response_mask"] != 0, inputs["dp_size"]
@@ -300,7 +300,7 @@ _REPORTS = "slime.observability.train_metric_utils"
 
 
 def _prompt_mean(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A step with as many responses a prompt, after the division by the responses that follows."""
+    """Run a step with as many responses a prompt, after the division by the responses that follows."""
     losses, mask, labels = inputs["loss_mat"], inputs["response_mask"], list(inputs["group"])
     sums = {label: sum(row.sum() for row, own in zip(mask, labels) if own == label) for label in labels}
     args = stand_in(

@@ -33,7 +33,7 @@ def _core_line(number: int) -> str:
 
 
 def _made(owner: Any, options: Mapping[str, Any]) -> Any:
-    """A configuration of the target's own class.
+    """Make a configuration of the target's own class.
 
     :raises DriftError: for an option that the class does not have.
     """
@@ -49,12 +49,12 @@ _ADVANTAGES = ("advantages", "returns")
 
 
 def _algorithm(boundary: Any, options: Mapping[str, Any]) -> Any:
-    """The algorithm's configuration: a class of its own since #2147, omegaconf's mapping before."""
+    """Make the algorithm's configuration: a class of its own since #2147, omegaconf's mapping before."""
     import omegaconf
 
-    given = {name: value for name, value in options.items() if value is not None}
+    values = {name: value for name, value in options.items() if value is not None}
     owner = getattr(boundary.module, "AlgoConfig", None)
-    return omegaconf.OmegaConf.create(given) if owner is None else _made(owner, given)
+    return omegaconf.OmegaConf.create(values) if owner is None else _made(owner, values)
 
 
 def _group(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,17 +189,17 @@ _PUT_THERE = frozenset({"rollout_correction"})
 
 
 def _actor(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-    """The actor's configuration; the trainer leaves the counts of the global batch in it for the loss.
+    """Make the actor's configuration; the trainer leaves the counts of the global batch in it for the loss.
 
     :param options: by name; ``policy_loss.NAME`` for those of the loss.
     """
     counts = ("dp_size", "batch_num_tokens", "global_batch_size", "loss_scale_factor")
-    given = {name: inputs[name] for name in counts if inputs[name] is not None}
+    counted = {name: inputs[name] for name in counts if inputs[name] is not None}
     of_loss = {name.partition(".")[2]: value for name, value in options.items() if "." in name}
     required: dict[str, Any] = {"strategy": "fsdp", "rollout_n": 1, "ppo_micro_batch_size_per_gpu": 1}
     actor = getattr(boundary.module, "ActorConfig", None)
-    if given and "global_batch_info" not in getattr(actor, "__dataclass_fields__", ()):
-        raise UnknownInputError("the actor's configuration has no option 'global_batch_info'", next(iter(given)))
+    if counted and "global_batch_info" not in getattr(actor, "__dataclass_fields__", ()):
+        raise UnknownInputError("the actor's configuration has no option 'global_batch_info'", next(iter(counted)))
     if actor is None:  # until #2621 it was Hydra's
         from omegaconf import OmegaConf
 
@@ -209,19 +209,13 @@ def _actor(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any])
     if getattr(optimizer, "lr", None) == "???":  # until #3235 it had none by default
         required["optim"] = optimizer(lr=1e-6)
     beside = {name: value for name, value in of_loss.items() if name in _PUT_THERE - losses.__dataclass_fields__.keys()}
-    made = _made(
-        actor,
-        {
-            **{name: value for name, value in required.items() if name in actor.__dataclass_fields__},
-            **{name: value for name, value in options.items() if "." not in name},
-            **({"global_batch_info": given} if given else {}),
-            **(
-                {"policy_loss": _made(losses, {name: of_loss[name] for name in of_loss.keys() - beside.keys()})}
-                if of_loss
-                else {}
-            ),
-        },
-    )
+    chosen = {name: value for name, value in required.items() if name in actor.__dataclass_fields__}
+    chosen |= {name: value for name, value in options.items() if "." not in name}
+    if counted:
+        chosen["global_batch_info"] = counted
+    if of_loss:
+        chosen["policy_loss"] = _made(losses, {name: of_loss[name] for name in of_loss.keys() - beside.keys()})
+    made = _made(actor, chosen)
     for name, value in beside.items():
         object.__setattr__(made.policy_loss, name, value)
     return made
@@ -239,9 +233,9 @@ def _loss(
     chosen = {option: inputs[name] for name, option in knobs.items()}
     config = _actor(boundary, inputs, {**options, **chosen})
     loss, *rest = boundary.invoke(taken(inputs, *names), config=config)
-    found = rest[0] if len(rest) == 1 else dict(zip(_RETURNED, rest))
-    told = {key: sum(found[name] for name in names) for key, names in metrics.items() if names[0] in found}
-    return {"loss": loss, **told}
+    reported = rest[0] if len(rest) == 1 else dict(zip(_RETURNED, rest))
+    shares = {key: sum(reported[name] for name in names) for key, names in metrics.items() if names[0] in reported}
+    return {"loss": loss, **shares}
 
 
 def _policy(
@@ -277,7 +271,7 @@ def _surrogate(line: int) -> Dialect:
 
 
 def _token_means_alone(boundary: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """The argument that chooses an aggregation, where there is one; before April 2025 it was always the tokens' mean.
+    """Name the argument that chooses an aggregation, if any; before April 2025 it was always the tokens' mean.
 
     :raises AbsentError: where the scenario wants another one then.
     """
@@ -416,7 +410,7 @@ _AGGREGATES = {"token": "token", "sequence": "seq_sum", "geometric": "seq_mean",
 
 
 def _log_ratio(inputs: Mapping[str, Any]) -> Any:
-    """What the caller in the same module hands in.
+    """Compute what the caller in the same module hands in.
 
     https://github.com/verl-project/verl/blob/1dda039b9c6311889a9c9a26040677e1254814f9/verl/trainer/ppo/rollout_corr_helper.py#L849
     """
@@ -424,20 +418,20 @@ def _log_ratio(inputs: Mapping[str, Any]) -> Any:
 
 
 def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The whole correction with weights alone. For sequences it reports a share of the sequences."""
+    """Run the whole correction with weights alone. For sequences it reports a share of the sequences."""
     level = inputs["level"]
-    found, _, metrics = boundary.invoke(
+    batch, _, metrics = boundary.invoke(
         taken(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
         rollout_is=level,
         rollout_is_threshold=inputs["threshold_high"],
         rollout_is_batch_normalize=bool(inputs["normalise"]),
     )
     cut = metrics["rollout_corr/rollout_is_ratio_fraction_high"] if level == "token" else None
-    return {"weights": found.batch["rollout_is_weights"], "clip_fraction": cut}
+    return {"weights": batch.batch["rollout_is_weights"], "clip_fraction": cut}
 
 
 def _zeroed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """IcePop: two thresholds in one string."""
+    """Call IcePop: two thresholds in one string."""
     if not hasattr(boundary.module, "_parse_rollout_is_threshold"):
         raise AbsentError("not in this version: weights are truncated alone, and never set to 0")
     weights, metrics = boundary.invoke(
@@ -493,7 +487,7 @@ def _correction(function: str, call: Any, fixed: Mapping[str, Any], **accepts: t
 
 def _mismatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The correction before rejection had a mask of its own. What is not kept has no weight in the loss."""
-    found, *masks, metrics = boundary.invoke(
+    batch, *masks, metrics = boundary.invoke(
         taken(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
         rollout_is_level=inputs["level"],
         rollout_is_mode="mask",
@@ -502,7 +496,7 @@ def _mismatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         rollout_is_veto_threshold=None,
     )
     kept = masks[0] if masks else inputs["response_mask"]
-    weights = found.batch["rollout_is_weights"] * kept
+    weights = batch.batch["rollout_is_weights"] * kept
     return {"weights": weights, "kept": kept, "clip_fraction": metrics["mismatch/rollout_is_masked_fraction"]}
 
 
@@ -617,6 +611,21 @@ _ASIDE = {
     "Megatron's own schedule": "*.get_megatron_optimizer_param_scheduler",
 }
 
+#: Functions that are left out for one reason: reason -> paths.
+_TOGETHER = {
+    "it registers and looks up functions by name, and computes nothing": f"""{_CORE}.register_policy_loss
+        {_CORE}.get_policy_loss_fn {_CORE}.register_adv_est {_CORE}.get_adv_estimator_fn""",
+    "of November 2025 alone; compute_policy_loss_reinforce and the correction's masks and weights are bound": f"""
+        {_CORE}.compute_policy_loss_with_rollout_correction {_CORE}.compute_policy_loss_rollout_correction_wrapper""",
+    "metrics alone": f"""{_CORRECTION}.compute_rs_metrics {_CORRECTION}.compute_is_metrics
+        {_CORRECTION}.compute_offpolicy_metrics {_CORRECTION}.compute_rollout_corr_metrics_from_logprobs""",
+    "it needs a process group": f"{_TORCH}.distributed_masked_mean {_TORCH}.distributed_mean_max_min_std",
+    "it needs a kernel of another device": f"""{_TORCH}.logprobs_from_logits_flash_attn
+        {_TORCH}.logprobs_from_logits_torch_npu {_TORCH}.log_probs_from_logits_all_rmpad""",
+    "it slices what logprobs_from_logits, which is bound, returns": f"""{_TORCH}.log_probs_from_logits_response
+        {_TORCH}.log_probs_from_logits_response_rmpad""",
+}
+
 TARGET = Target(
     name="verl",
     arguments={
@@ -703,31 +712,12 @@ TARGET = Target(
         *agents.BINDINGS,
     ),
     unbound={
+        **{path: reason for reason, paths in _TOGETHER.items() for path in paths.split()},
         f"{_CORE}.compute_rewards": "nothing calls it",
         f"{_CORE}.normalize_gift_kl": "a pull request's loss, which is registered, asks it",
         f"{_CORE}.compute_entropy_loss": "an entropy of logits, aggregated by agg_loss, which is bound",
         f"{_CORE}.compute_pf_ppo_reweight_data": "it draws rows at random, by weights of its own",
-        f"{_CORRECTION}.compute_rs_metrics": "metrics alone",
-        f"{_CORRECTION}.compute_is_metrics": "metrics alone",
-        f"{_CORRECTION}.compute_offpolicy_metrics": "metrics alone",
-        f"{_CORRECTION}.compute_rollout_corr_metrics_from_logprobs": "metrics alone",
         f"{_CORRECTION}.compute_rollout_correction_and_add_to_batch": "it hands a batch to what is bound",
-        f"{_TORCH}.distributed_masked_mean": "it needs a process group",
-        f"{_TORCH}.distributed_mean_max_min_std": "it needs a process group",
-        **dict.fromkeys(
-            (
-                f"{_CORE}.{name}"
-                for name in ("register_policy_loss", "get_policy_loss_fn", "register_adv_est", "get_adv_estimator_fn")
-            ),
-            "it registers and looks up functions by name, and computes nothing",
-        ),
-        **dict.fromkeys(
-            (
-                f"{_CORE}.compute_policy_loss_with_rollout_correction",
-                f"{_CORE}.compute_policy_loss_rollout_correction_wrapper",
-            ),
-            "of November 2025 alone; compute_policy_loss_reinforce and the correction's masks and weights are bound",
-        ),
         f"{_CORRECTION}.apply_bypass_mode": "it renames a field of the batch, and sets options",
         f"{_CORRECTION}.apply_rollout_correction": "as apply_bypass_mode, which is its later name",
         "verl.workers.utils.losses.value_loss": "it hands a packed batch to compute_value_loss, which is bound",
@@ -756,21 +746,6 @@ TARGET = Target(
         "verl.utils.seqlen_balancing.calculate_workload": "an estimate of time, by which rows are dealt out",
         "verl.utils.seqlen_balancing.log_seqlen_unbalance": "a metric of _balance_batch, which is bound",
         "verl.utils.seqlen_balancing.*": "divisions of integers",
-        **dict.fromkeys(
-            (
-                f"{_TORCH}.{name}"
-                for name in (
-                    "logprobs_from_logits_flash_attn",
-                    "logprobs_from_logits_torch_npu",
-                    "log_probs_from_logits_all_rmpad",
-                )
-            ),
-            "it needs a kernel of another device",
-        ),
-        **dict.fromkeys(
-            (f"{_TORCH}.{name}" for name in ("log_probs_from_logits_response", "log_probs_from_logits_response_rmpad")),
-            "it slices what logprobs_from_logits, which is bound, returns",
-        ),
         f"{_TORCH}.gather_from_labels": "one gather, in the log-probs that are bound",
         f"{_TORCH}.clip_by_value": "one clamp, in the value loss that is bound",
         f"{_TORCH}.calculate_sum_pi_squared_from_logits": "an input of the optimal token baseline, which is bound",

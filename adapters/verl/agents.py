@@ -5,14 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import types
 from collections.abc import Mapping
 from typing import Any
 
 from sentinel.contracts.table_engine import ROW, TableEngine
 from sentinel.targets import Binding, StandIn
 from sentinel.worker.families import rollout, sampling_request
-from sentinel.worker.kit import DRAWS, Asked, asked, awaited, fields, kept, record, stand_in, swapped
+from sentinel.worker.kit import (
+    DRAWS,
+    EngineRequest,
+    all_swapped,
+    awaited,
+    engine_request,
+    fields,
+    itself,
+    kept,
+    record,
+    stand_in,
+    swapped,
+    torch,
+    unbuilt,
+)
 
 _LOOP = "verl.experimental.agent_loop.tool_agent_loop"
 _WORKERS = "verl.experimental.agent_loop.agent_loop"
@@ -24,26 +37,23 @@ _RESPONSE = StandIn("ToolResponse", "a record of text, image and video, as the r
 
 
 def _call(name: str, place: int = 0) -> Any:
-    return types.SimpleNamespace(name=name, arguments=f'{{"place": {place}}}', tool_call_id=None)
+    return stand_in(name=name, arguments=f'{{"place": {place}}}', tool_call_id=None)
 
 
 def _state(boundary: Any) -> Any:
-    """The real record of a trajectory, with nothing in it; its fields grow from release to release."""
+    """Make the real record of a trajectory, with nothing in it; its fields grow from release to release."""
     record = boundary.module.AgentData
     empty = {"messages": [], "metrics": {}, "request_id": "request", "tools_kwargs": {}}
     return record(**{name: empty.get(name) for name in inspect.signature(record).parameters})
 
 
 def _response(text: str, image: Any = None, video: Any = None) -> Any:
-    return types.SimpleNamespace(text=text, image=image, video=video)
+    return stand_in(text=text, image=image, video=video)
 
 
 def _loop(boundary: Any, **attributes: Any) -> Any:
-    loop = object.__new__(boundary.owner)
     plain = {"processor": None, "max_parallel_calls": 1, "enable_continuous_token": False, "loop": _SameThread()}
-    for name, value in {**plain, **attributes}.items():
-        setattr(loop, name, value)
-    return loop
+    return unbuilt(boundary.owner, **{**plain, **attributes})
 
 
 class _SameThread:
@@ -54,11 +64,11 @@ class _SameThread:
 
 
 def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What is in the response after a tool has answered so many tokens, and where the loop goes from there."""
-    answer = [7] * inputs["observation_tokens"]
-    state = _state(boundary)
+    """Read the response after a tool has answered so many tokens, and where the loop goes from there."""
+    arguments = inputs["arguments"]
+    answer, state = [7] * arguments["observation_tokens"], _state(boundary)
     state.tool_calls = [_call("tool")]
-    state.response_mask = [1] * inputs["generated_tokens"]
+    state.response_mask = [1] * arguments["generated_tokens"]
     state.prompt_ids = list(state.response_mask)
 
     async def call_tool(*_: Any) -> Any:
@@ -68,7 +78,7 @@ def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return answer
 
     async def merge(before: Any, after: Any, ids: list[int], mask: list[int], *_: Any, **__: Any) -> Any:
-        return types.SimpleNamespace(token_ids=ids + answer), mask + [0] * len(answer), None
+        return stand_in(token_ids=ids + answer), mask + [0] * len(answer), None
 
     loop = _loop(
         boundary,
@@ -78,20 +88,21 @@ def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         ct_merge_context_msg=merge,
         _assert_mm_supported=lambda *_: None,
         **dict.fromkeys(("tool_parser_name", "tool_parser"), "hermes"),
-        tokenizer=types.SimpleNamespace(apply_chat_template=lambda *_, **__: answer),
+        tokenizer=stand_in(apply_chat_template=lambda *_, **__: answer),
         system_prompt=[],  # what older loops cut off before an answer, and newer ones put there
         turn_separator=[],
         apply_chat_template_kwargs={},
         tool_schemas=[],
-        response_length=inputs["response_length"],
+        response_length=arguments["response_length"],
     )
     with swapped(boundary.module, "simple_timer", lambda *_: contextlib.nullcontext()):
         after = asyncio.run(boundary.function(loop, state))
-    return {"response_mask": state.response_mask, "ended": after is boundary.module.AgentState.TERMINATED}
+    ended = after is boundary.module.AgentState.TERMINATED
+    return {"returned": {"response_mask": state.response_mask, "ended": ended}}
 
 
 def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What is left of a tool's text, which is in capitals; the note that something is missing is not."""
+    """Read what is left of a tool's text, which is in capitals; the note that something is missing is not."""
     text = "".join(map(chr, inputs["token_ids"]))
 
     async def create(**_: Any) -> Any:
@@ -105,7 +116,7 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     loop = _loop(
         boundary,
-        tools={"tool": types.SimpleNamespace(create=create, execute=execute, release=release)},
+        tools={"tool": stand_in(create=create, execute=execute, release=release)},
         max_tool_response_length=inputs["max_length"],
         tool_response_truncate_side=inputs["side"],
     )
@@ -121,7 +132,7 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _AGENTS = (
     Binding(
         f"{_LOOP}.ToolAgentLoop._handle_processing_tools_state",
-        "rollout_turn",
+        "call",
         call=_answered,
         stand_ins=(_SELF, _TOOL, _RESPONSE, _TIMER),
     ),
@@ -151,15 +162,15 @@ class _Text(str):
 
 
 class _Tool:
-    """Answers the scenario's messages by their number, and keeps what it is told of the row."""
+    """Answers the scenario's messages by their number, and keeps the ground truth of each row."""
 
     tool_schema = None
 
     def __init__(self, engine: TableEngine) -> None:
-        self._engine, self.told = engine, list[Any]()
+        self._engine, self.truths = engine, list[Any]()
 
     async def create(self, *_: Any, create_kwargs: Mapping[str, Any] | None = None, **__: Any) -> tuple[str, None]:
-        self.told.append((create_kwargs or {}).get("ground_truth"))
+        self.truths.append((create_kwargs or {}).get("ground_truth"))
         return "instance", None
 
     async def execute(
@@ -177,7 +188,6 @@ class _Tool:
 def _token_output(module: Any, answer: Any, routed: bool) -> Any:
     """Experts were tensors until they were arrays."""
     import numpy
-    import torch
 
     experts = (numpy.array if hasattr(module, "np") else torch.tensor)(answer.experts).reshape(-1, 1, 1)
     reason = {"abort": "aborted", "stop": "completed"}.get(answer.ends, answer.ends)
@@ -187,7 +197,7 @@ def _token_output(module: Any, answer: Any, routed: bool) -> Any:
 
 
 def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """One row through a loop, and its tools."""
+    """Run one row through a loop, and its tools."""
     engine, base = TableEngine(inputs), boundary.imported[_WORKERS]
     tool = _Tool(engine)
 
@@ -202,6 +212,7 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     builder = getattr(base, "create_continuous_token_builder", None)
     optional = builder is None or "hf_model_type" not in inspect.signature(builder).parameters
     separator = getattr(base, "initialize_turn_separator", lambda *_: [])
+    kind_of_model = "qwen3" if inputs["tools_share_a_turn"] else None  # of its templates, Qwen's alone has that
     loop = _loop(
         boundary,
         server_manager=stand_in(generate=generate),
@@ -210,39 +221,32 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         rollout_config=rollout,
         apply_chat_template_kwargs={},
         mm_processor_kwargs={},
-        # Of its templates here, Qwen's alone has tools share a turn.
-        continuous_token_builder=None
-        if optional
-        else builder(engine.tokenizer, hf_model_type="qwen3" if inputs["tools_share_a_turn"] else None),
-        system_prompt=engine.tokenizer.encode(engine.tokenizer.written([])),  # older loops cut it off before an answer
+        continuous_token_builder=None if optional else builder(engine.tokenizer, hf_model_type=kind_of_model),
+        # What older loops cut off before an answer.
+        system_prompt=engine.tokenizer.encode(engine.tokenizer.written([])),
         turn_separator=separator(engine.tokenizer),
         tools={"tool": tool},
         tool_schemas=[],
         tool_parser=stand_in(extract_tool_calls=tool.extract_tool_calls, stop_token_ids=[]),
         tool_parser_name="hermes",
-        max_parallel_calls=9,
-        max_user_turns=9,
-        max_assistant_turns=9,
-        max_tool_response_length=1000,
         tool_response_truncate_side="left",
-        prompt_length=1000,
         response_length=room,
+        **dict.fromkeys(("max_parallel_calls", "max_user_turns", "max_assistant_turns"), 9),
+        **dict.fromkeys(("max_tool_response_length", "prompt_length"), 1000),
         interaction_config_file=None,
         _build_assistant_message=lambda content, *_: {"role": "assistant", "content": content},
     )
     row = {"raw_prompt": list(engine.prompt), "tools_kwargs": {"tool": {"create_kwargs": {"ground_truth": ROW}}}}
     if "messages" in boundary.parameters:
         row = {"messages": row.pop("raw_prompt")}
-    timer = swapped(boundary.module, "simple_timer", lambda *_: contextlib.nullcontext())
-    answers, states = swapped(boundary.module, "ToolResponse", _response), list[Any]()
-    kind = getattr(boundary.module, "AgentData", None)
+    states, kind = list[Any](), getattr(boundary.module, "AgentData", None)
 
-    def watched(**given: Any) -> Any:
-        states.append(kind(**given))
+    def watched(**fields: Any) -> Any:
+        states.append(kind(**fields))
         return states[-1]
 
-    own = swapped(boundary.module, "AgentData", watched)
-    with timer, answers, own, swapped(boundary.module, "AgentLoopOutput", record(base.AgentLoopOutput)):
+    own = {"simple_timer": lambda *_: contextlib.nullcontext(), "ToolResponse": _response, "AgentData": watched}
+    with all_swapped(boundary.module, **own, AgentLoopOutput=record(base.AgentLoopOutput)):
         made = awaited(boundary.function(loop, sampling_params=dict(inputs["options"]), **row))
     return {
         "prompt_ids": made.prompt_ids,
@@ -250,7 +254,7 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "loss_mask": made.response_mask,
         "log_probs": kept(made, "response_logprobs"),
         "experts": kept(made, "routed_experts"),
-        "row": tool.told,
+        "row": tool.truths,
         "messages": states[0].messages if states else None,
         "counts": [
             total
@@ -262,25 +266,20 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _resumed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """One answer, which new weights interrupt."""
+    """Run one answer, which new weights interrupt."""
     engine = TableEngine(inputs)
 
     async def generate(_: Any, *__: Any, prompt_ids: Any, sampling_params: Any, **___: Any) -> Any:
         return _token_output(boundary.module, engine.answer(prompt_ids, sampling_params), inputs["routed"])
 
-    client = object.__new__(boundary.owner)
-    client.config = stand_in(
-        async_training=stand_in(partial_rollout=inputs["resumed"]), actor_rollout_ref=stand_in(rollout=None)
-    )
+    config = {"async_training": stand_in(partial_rollout=inputs["resumed"])}
+    client = unbuilt(boundary.owner, config=stand_in(**config, actor_rollout_ref=stand_in(rollout=None)))
     limit = {} if inputs["max_tokens"] is None else {"max_tokens": inputs["max_tokens"]}
     prompt = engine.tokenizer.apply_chat_template(engine.prompt, add_generation_prompt=True)
-    given = {"prompt_ids": list(prompt), "sampling_params": {**inputs["options"], **limit}}
-    module = boundary.module
-    with (
-        swapped(boundary.owner.__mro__[1], "generate", generate),
-        swapped(module, "TokenOutput", record(module.TokenOutput)),
-    ):
-        made = awaited(boundary.function(client, "request", **given))
+    asked_for = {"prompt_ids": list(prompt), "sampling_params": {**inputs["options"], **limit}}
+    own = swapped(boundary.module, "TokenOutput", record(boundary.module.TokenOutput))
+    with own, swapped(boundary.owner.__mro__[1], "generate", generate):
+        made = awaited(boundary.function(client, "request", **asked_for))
     return {
         "prompt_ids": prompt,
         "response_ids": made.token_ids,
@@ -337,33 +336,30 @@ _OPTIONS = fields(
 
 
 def _asked(boundary: Any, config: Any) -> Any:
-    """Through the agents' worker and SGLang's server, for one prompt."""
-    import torch
-
-    given: dict[str, Any] = {}
+    """Ask through the agents' worker and SGLang's server, for one prompt."""
+    sampling: dict[str, Any] = {}
 
     async def run(sampling_params: Mapping[str, Any], *_: Any, **__: Any) -> None:
-        given.update(sampling_params)
+        sampling.update(sampling_params)
 
-    worker = object.__new__(boundary.owner)
-    worker.rollout_config = config
-    worker.config = stand_in(actor_rollout_ref=stand_in(rollout=config))  # older ones'
-    worker._run_agent_loop = run
-    worker._postprocess = lambda outputs, **_: outputs
+    older = stand_in(actor_rollout_ref=stand_in(rollout=config))
+    own = {"rollout_config": config, "config": older, "_run_agent_loop": run, "_postprocess": itself}
+    worker = unbuilt(boundary.owner, **own)
     batch = boundary.imported[_PROTOCOL].DataProto.from_dict(tensors={"prompts": torch.zeros(1, 1)})
     asyncio.run(boundary.function(worker, batch))
-    return _served(boundary.imported[_SERVER], config, given)
+    return _served(boundary.imported[_SERVER], config, sampling)
 
 
 def _served(module: Any, config: Any, parameters: Mapping[str, Any]) -> Any:
-    """What SGLang's server asks its engine for."""
-    def request(**fields: Any) -> Any:
-        raise Asked(fields["sampling_params"])
+    """Give what SGLang's server asks its engine for."""
 
-    server = object.__new__(module.SGLangHttpServer)
-    vars(server).update(config=config, replica_rank=0, _disaggregation_role=None, _pd_decode_peers=None)
+    def request(**fields: Any) -> Any:
+        raise EngineRequest(fields["sampling_params"])
+
+    alone = dict.fromkeys(("_disaggregation_role", "_pd_decode_peers"))
+    server = unbuilt(module.SGLangHttpServer, config=config, replica_rank=0, **alone)
     with swapped(module, "GenerateReqInput", request):
-        return asked(server.generate([1], dict(parameters), "request"))
+        return engine_request(server.generate([1], dict(parameters), "request"))
 
 
 _REQUESTS = (
@@ -380,16 +376,9 @@ _REQUESTS = (
     ),
 )
 
+_STARTED = ("AgentLoopManager.*", "AgentLoopOutput.*", "AgentLoopWorker.__init__", "get_trajectory_info")
 UNBOUND = {
-    **dict.fromkeys(
-        (
-            f"{_WORKERS}.AgentLoopManager.*",
-            f"{_WORKERS}.AgentLoopOutput.*",
-            f"{_WORKERS}.AgentLoopWorker.__init__",
-            f"{_WORKERS}.get_trajectory_info",
-        ),
-        "workers are started, and what they do is traced",
-    ),
+    **{f"{_WORKERS}.{name}": "workers are started, and what they do is traced" for name in _STARTED},
     f"{_WORKERS}.*": "not yet bound: what a loop answers becomes rows of a batch",
 }
 

@@ -9,7 +9,7 @@ from typing import Any
 from sentinel.targets import Binding, StandIn
 from sentinel.worker.drift import AbsentError
 from sentinel.worker.families import Container, balanced_partition, data_proto
-from sentinel.worker.kit import columns, container, counted, cut, dealt, filled, numbered_rows, stand_in
+from sentinel.worker.kit import columns, container, counted, cut, dealt, filled, numbered_rows, stand_in, torch
 
 _PROTOCOL = "verl.protocol"
 _DATA = f"{_PROTOCOL}.DataProto"
@@ -27,7 +27,6 @@ _TENSORDICT = "verl.utils.tensordict_utils"
 
 def _tensordict(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
     """Rows of different lengths are one nested tensor; what is no tensor is a stack of it."""
-    import torch
 
     def made(column: Any) -> Any:
         ragged = isinstance(column, list) and isinstance(column[0], torch.Tensor)
@@ -42,15 +41,13 @@ def _read_tensordict(data: Any, inputs: Mapping[str, Any]) -> tuple[dict[str, An
     return {name: _column(data.get(name)) for name in names}, meta
 
 
-def _column(found: Any) -> Any:
-    import torch
-
-    if not isinstance(found, torch.Tensor):
-        return found.tolist()
-    if not found.is_nested:
-        return found
-    axis = found._ragged_idx - 1  # of the values, in which the rows stand side by side
-    return list(found.values().split(found.offsets().diff().tolist(), axis))
+def _column(column: Any) -> Any:
+    if not isinstance(column, torch.Tensor):
+        return column.tolist()
+    if not column.is_nested:
+        return column
+    axis = column._ragged_idx - 1  # of the values, in which the rows stand side by side
+    return list(column.values().split(column.offsets().diff().tolist(), axis))
 
 
 def _selected(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
@@ -103,7 +100,7 @@ _TRAINER_SELF = StandIn("self", "the real trainer starts its workers; this one k
 
 
 def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The trainer puts the rows of a batch in the order in which they are dealt out: each rank gets as many. A row
+    """Put the rows of a batch, as the trainer, in the order in which they are dealt out: each rank gets as many. A row
     whose label is not its own is in no part."""
     if inputs["keep_minibatches"] and "keep_minibatch" not in boundary.parameters:
         raise AbsentError("not in this version: minibatches are cut from the rows as they are dealt out")
@@ -121,26 +118,24 @@ def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The microbatches of a container: their rows must be those that it says, with what is no tensor beside them."""
-    import torch
-
+    """Cut the microbatches of a container; their rows must be those that it says, with all that is beside them."""
     mask = inputs["attention_mask"]
     places = torch.arange(len(mask))
     data = CONTAINER(boundary, {"attention_mask": mask, "input_ids": mask, "row": places, "label": places.tolist()}, {})
-    parts, said = boundary.function(data, max_token_len=inputs["max_tokens_per_microbatch"])
-    seen = [columns(part) for part in parts]
-    rows = [part["row"].tolist() for part in seen]
-    whole = rows == [list(part) for part in said] == [part["label"] for part in seen]
+    parts, places_of = boundary.function(data, max_token_len=inputs["max_tokens_per_microbatch"])
+    fields = [columns(part) for part in parts]
+    rows = [part["row"].tolist() for part in fields]
+    whole = rows == [list(part) for part in places_of] == [part["label"] for part in fields]
     return {"parts": rows if whole else []}
 
 
 def _restored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What the microbatches answered, put back: the columns in another order, and that order in parts."""
+    """Put back what the microbatches answered: the columns in another order, and that order in parts."""
     order, ends = inputs["order"], [sum(inputs["sizes"][:end]) for end in range(1, len(inputs["sizes"]) + 1)]
-    said = [list(order[start:end]) for start, end in zip([0, *ends], ends)]
+    order_in_parts = [list(order[start:end]) for start, end in zip([0, *ends], ends)]
     fields = inputs["fields"]
     return {
-        "parts": [{name: boundary.function(column[list(order)], said) for name, column in fields.items()}],
+        "parts": [{name: boundary.function(column[list(order)], order_in_parts) for name, column in fields.items()}],
         "metas": [inputs["meta"]],
     }
 

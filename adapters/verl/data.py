@@ -9,7 +9,7 @@ from typing import Any
 from sentinel.contracts.conversations import chat
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import log_probs_alone, passed, swapped
+from sentinel.worker.kit import log_probs_alone, passed, stand_in, swapped, torch, unbuilt
 
 from .shared import CPU, MAIN
 from .updates import ENGINE, LEARNING, learned
@@ -18,7 +18,6 @@ _PROTOCOL = "verl.protocol"
 _BALANCING = "verl.utils.seqlen_balancing"
 _DATASETS = "verl.utils.dataset"
 _METRICS = "verl.trainer.ppo.metric_utils"
-_CORRECTION = "verl.trainer.ppo.rollout_corr_helper"
 _TRAINER = "verl.trainer.ppo.ray_trainer"
 _TOKENS = StandIn("tokens", "a sequence that is tokenised already; how messages become tokens is not measured")
 _DATASET = StandIn("self", "the real dataset reads a file and a tokenizer; the method reads these attributes alone")
@@ -42,24 +41,23 @@ def _numpy(labels: list[Any]) -> Any:
 
 
 def _selected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Rows of a container with one tensor and one column of labels."""
-    given = inputs["arguments"]
-    data = _proto(boundary, {"numbers": given["numbers"]}, non_tensors={"labels": _numpy(given["labels"])})
-    chosen = boundary.function(data, given["chosen"])
+    """Select rows of a container with one tensor and one column of labels."""
+    arguments = inputs["arguments"]
+    data = _proto(boundary, {"numbers": arguments["numbers"]}, non_tensors={"labels": _numpy(arguments["labels"])})
+    chosen = boundary.function(data, arguments["chosen"])
     return {"returned": {"numbers": chosen.batch["numbers"], "labels": list(chosen.non_tensor_batch["labels"])}}
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """On one rank. The rows of the microbatches must be those that it says."""
+    """Cut microbatches on one rank. Their rows must be those that it says."""
     import tensordict
-    import torch
 
     mask = inputs["attention_mask"]
     places = torch.arange(len(mask))
     batch = tensordict.TensorDict({"attention_mask": mask, "input_ids": mask, "places": places}, batch_size=[len(mask)])
-    parts, said = boundary.function(batch, max_token_len=inputs["max_tokens_per_microbatch"])
+    parts, places_of = boundary.function(batch, max_token_len=inputs["max_tokens_per_microbatch"])
     rows = [part["places"].tolist() for part in parts]
-    return {"parts": rows if rows == [list(part) for part in said] else []}
+    return {"parts": rows if rows == [list(part) for part in places_of] else []}
 
 
 def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,55 +75,47 @@ def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """One item of a dataset whose only message is tokenised already."""
-    from types import SimpleNamespace
-
-    import torch
-
+    """Read the item of a dataset whose only message is tokenised already."""
     modes = getattr(boundary.module, "DatasetPadMode", None)
     if modes is None or not hasattr(boundary.owner, "_process_single_message"):
         raise AbsentError("not in this version: it is one with the tokenising of its messages")
     ids, mask = (torch.tensor(inputs[name]) for name in ("token_ids", "loss_mask"))
-    dataset = object.__new__(boundary.owner)
-    attributes = {
-        "dataframe": SimpleNamespace(iloc=[SimpleNamespace(to_dict=dict)]),
-        "_build_messages": lambda row: [{"role": "user", "content": "tokens"}],
-        "_process_single_message": lambda **_: (ids, mask, torch.ones_like(ids), {}),
-        "sanity_check": lambda *_: None,
-        "tokenizer": SimpleNamespace(pad_token_id=0),
-        "processor": None,
-        "tools": None,
-        "enable_thinking": None,
-        "enable_thinking_default": None,
-        "pad_mode": modes("right" if inputs["padded"] else "no_padding"),
-        "max_length": inputs["max_length"],
-        "truncation": inputs["side"],
-    }
-    for name, value in attributes.items():
-        setattr(dataset, name, value)
+    item = _item(
+        boundary,
+        {},
+        _build_messages=lambda row: [{"role": "user", "content": "tokens"}],
+        _process_single_message=lambda **_: (ids, mask, torch.ones_like(ids), {}),
+        sanity_check=lambda *_: None,
+        tokenizer=stand_in(pad_token_id=0),
+        pad_mode=modes("right" if inputs["padded"] else "no_padding"),
+        max_length=inputs["max_length"],
+        truncation=inputs["side"],
+    )
+    there = item["attention_mask"].bool() if inputs["padded"] else slice(None)
+    return {"token_ids": item["input_ids"][there].tolist(), "loss_mask": item["loss_mask"][there].tolist()}
+
+
+def _item(boundary: Any, row: Mapping[str, Any], **attributes: Any) -> Any:
+    """Read the one item of a dataset, of one row."""
+    lacks = dict.fromkeys(("processor", "tools", "enable_thinking", "enable_thinking_default"))
+    frame = stand_in(iloc=[stand_in(to_dict=lambda: dict(row))])
     with swapped(boundary.module, "print_assembled_message", lambda *_: None):
-        found = boundary.function(dataset, 0)
-    there = found["attention_mask"].bool() if inputs["padded"] else slice(None)
-    return {"token_ids": found["input_ids"][there].tolist(), "loss_mask": found["loss_mask"][there].tolist()}
+        return boundary.function(unbuilt(boundary.owner, dataframe=frame, **lacks, **attributes), 0)
 
 
 def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """One item of a dataset with one conversation."""
-    from types import SimpleNamespace
-
+    """Read the item of a dataset with one conversation."""
     modes = getattr(boundary.module, "DatasetPadMode", None)
     if modes is None or not hasattr(boundary.module, "extract_system_prompt_and_generation"):
         raise AbsentError("not in this version: it takes its masks of differences of whole chats")
     tokenizer, messages = chat(inputs)
     system, generation = boundary.module.extract_system_prompt_and_generation(tokenizer)
-    dataset = object.__new__(boundary.owner)
-    vars(dataset).update(
-        dataframe=SimpleNamespace(iloc=[SimpleNamespace(to_dict=lambda: {"messages": messages})]),
-        **dict.fromkeys(("processor", "tools", "enable_thinking", "enable_thinking_default")),
+    item = _item(
+        boundary,
+        {"messages": messages},
         tokenizer=tokenizer,
         messages_key="messages",
-        image_key="images",
-        video_key="videos",
+        **{f"{name}_key": f"{name}s" for name in ("image", "video")},
         apply_chat_template_kwargs={},
         ignore_input_ids_mismatch=False,
         system_prompt=system,
@@ -134,27 +124,23 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
         max_length=inputs["max_tokens"] or 1000,
         truncation="right",
     )
-    with swapped(boundary.module, "print_assembled_message", lambda *_: None):
-        found = boundary.function(dataset, 0)
-    return {"token_ids": found["input_ids"], "loss_mask": learned(boundary, found)}
+    return {"token_ids": item["input_ids"], "loss_mask": learned(boundary, item)}
 
 
 def _bootstrapped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What numpy's global generator gives next, without the call and after it."""
+    """Draw from numpy's global generator, without the call and after it."""
     import numpy
 
-    given = inputs["arguments"]
-    numpy.random.seed(given["seed"])
+    arguments = inputs["arguments"]
+    numpy.random.seed(arguments["seed"])
     without = numpy.random.random_sample()
-    numpy.random.seed(given["seed"])
-    boundary.function(given["values"], subset_size=given["subset_size"], reduce_fns=[numpy.mean])
+    numpy.random.seed(arguments["seed"])
+    boundary.function(arguments["values"], subset_size=arguments["subset_size"], reduce_fns=[numpy.mean])
     return {"returned": {"without": without, "after": numpy.random.random_sample()}}
 
 
 def _summarised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The trainer's metrics of a batch; prompts of one token, and what is not reported on is as the advantages are."""
-    import torch
-
+    """Read the trainer's metrics of a batch; prompts have one token, and what is not reported on is the advantages."""
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     tensors = {
         name: advantages if inputs[name] is None else inputs[name] for name in ("advantages", "returns", "values")
@@ -166,12 +152,12 @@ def _summarised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "response_mask": mask,
         "attention_mask": torch.cat((torch.ones_like(mask[:, :1]), mask), dim=-1),
     }
-    told = boundary.function(_proto(boundary, tensors))
-    return {name.removeprefix("critic/").replace("/", "_"): value for name, value in told.items()}
+    metrics = boundary.function(_proto(boundary, tensors))
+    return {name.removeprefix("critic/").replace("/", "_"): value for name, value in metrics.items()}
 
 
 def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The trainer's advantage step, which hands each estimator its part of the batch. Before it was given the mask of
+    """Run the trainer's advantage step, which hands an estimator its part of the batch. Before it was given the mask of
     responses it read that from the mask of all tokens, of which here no prompt is one."""
     if "gamma" in boundary.parameters and boundary.parameters["gamma"].default is boundary.parameters["gamma"].empty:
         raise AbsentError("not in this version: GAE is the only estimator")
@@ -181,8 +167,8 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     tensors = {name: inputs[name] for name in ("token_level_rewards", "response_mask")}
     tensors |= {"responses": mask, "attention_mask": mask}
     data = _proto(boundary, tensors, non_tensors={"uid": _numpy(inputs["group"])})
-    found = boundary.invoke({}, data=data, adv_estimator="grpo", norm_adv_by_std_in_grpo=inputs["norm_by_std"])
-    return {name: found.batch[name] for name in ("advantages", "returns")}
+    batch = boundary.invoke({}, data=data, adv_estimator="grpo", norm_adv_by_std_in_grpo=inputs["norm_by_std"])
+    return {name: batch.batch[name] for name in ("advantages", "returns")}
 
 
 _DATA = (
@@ -238,36 +224,6 @@ _DATA = (
         imports=(_PROTOCOL,),
     ),
     Binding(
-        f"{_CORRECTION}.compute_rollout_correction_weights",
-        "weight_report",
-        arguments={"threshold": ("rollout_is_threshold",)},
-        call=partial(
-            passed,
-            takes=("log_ratio", "response_mask", "threshold"),
-            reads={
-                "weights": 0,
-                "fraction_high": (1, "rollout_is_ratio_fraction_high"),
-                "sequence_fraction_high": (1, "rollout_is_seq_fraction_high"),
-            },
-            rollout_is="token",
-        ),
-        dtypes=("float32", "float64"),  # a coarser one has too few numbers around the threshold
-        dialects=(
-            Dialect(
-                "log_ratio_clamp",
-                20.0,
-                "log-ratios are cut before they are exponentiated",
-                f"{MAIN}/trainer/ppo/rollout_corr_helper.py#L469",
-            ),
-            Dialect(
-                "empty_rows",
-                "counted",
-                "a sequence without a valid token counts as one with the weight 0",
-                f"{MAIN}/trainer/ppo/rollout_corr_helper.py#L676",
-            ),
-        ),
-    ),
-    Binding(
         "verl.utils.groupwise.as_torch_index", "group_numbers", outputs=("numbers",), call=partial(passed, device="cpu")
     ),
     Binding(
@@ -309,9 +265,7 @@ def _logits(function: str, call: Any, with_entropy: bool) -> Binding:
 
 
 def _of_attention(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What the attention mask has at the columns of responses, which a rollout makes of their lengths."""
-    import torch
-
+    """Read what the attention mask has at the columns of responses, which a rollout makes of their lengths."""
     places = torch.arange(inputs["response_length"])
     there = (places[None, :] < inputs["lengths"][:, None]).long()
     tensors = {"responses": inputs["responses"], "attention_mask": torch.cat((inputs["prompt_mask"], there), dim=-1)}
@@ -320,14 +274,12 @@ def _of_attention(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _post_processed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """One sequence without padding; it comes out padded on the left."""
-    import torch
-
+    """Process one sequence without padding; it comes out padded on the left."""
     ids = torch.tensor([inputs["token_ids"]])
-    found, there = boundary.function(
+    padded, there = boundary.function(
         ids, torch.ones_like(ids), inputs["max_length"], 0, left_pad=True, truncation=inputs["side"]
     )
-    return {"token_ids": found[0][there[0].bool()].tolist()}
+    return {"token_ids": padded[0][there[0].bool()].tolist()}
 
 
 _KERNELS = (

@@ -10,7 +10,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.families import BOXES, NORMALISERS, rule_reward
-from sentinel.worker.kit import ruled_of_answers, score_of, stand_in, swapped
+from sentinel.worker.kit import all_swapped, ruled_of_answers, score_of, stand_in, torch
 
 from .shared import MAIN
 
@@ -36,8 +36,8 @@ _QUESTIONS = ("searchR1_nq", "searchR1_hotpotqa")
 def _said_or_boxed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Until August 2026 boxes were read only where that was asked for, and nothing else then."""
     boxes_alone = inputs["wording"] == "boxed" and not boundary.module.verify("\\boxed{7}", "7")[0]
-    asked = {"strict_box_verify": True} if boxes_alone else {}
-    return {"score": score_of(boundary.function(inputs["response"], inputs["ground_truth"], **asked))}
+    options = {"strict_box_verify": True} if boxes_alone else {}
+    return {"score": score_of(boundary.function(inputs["response"], inputs["ground_truth"], **options))}
 
 
 def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Between two responses that say nothing."""
+    """Score a response between two that say nothing."""
     responses, truths = ["", inputs["response"], "", ""], ["1", inputs["ground_truth"], "2", "3"]
     return {"score": boundary.function([None] * 4, responses, truths, [None] * 4)[1]}
 
@@ -126,7 +126,6 @@ class _Tokenizer:
 def _batch(boundary: Any, mask: Any) -> Any:
     """Each row is a prompt of one token and a response; all tokens of row n are n + 1, and so is its ground truth."""
     import numpy
-    import torch
 
     rows = torch.arange(1, len(mask) + 1)[:, None]
     there = (mask != 0).long()
@@ -145,7 +144,7 @@ def _batch(boundary: Any, mask: Any) -> Any:
 
 
 def _scoring(rewards: Any, mask: Any, as_record: bool = False, prompt: int = 0) -> Callable[..., Any]:
-    """A rule that knows the whole text of each response: of any other it says that it is worth nothing.
+    """Make a rule that knows the whole text of each response, and prices any other at nothing.
 
     :param prompt: tokens of the prompt that come before it.
     """
@@ -155,8 +154,8 @@ def _scoring(rewards: Any, mask: Any, as_record: bool = False, prompt: int = 0) 
     }
 
     def score(data_source: Any, solution_str: str, ground_truth: str, extra_info: Any = None, **_: Any) -> Any:
-        found = worth.get((solution_str, ground_truth), -1e6)
-        return {"score": found, "acc": found > 0} if as_record else found
+        reward = worth.get((solution_str, ground_truth), -1e6)
+        return {"score": reward, "acc": reward > 0} if as_record else reward
 
     return score
 
@@ -172,15 +171,13 @@ def _laid(make: Callable[[Any, Any], Any], boundary: Any, inputs: Mapping[str, A
     score = _scored(inputs, int("sequences" in boundary.function.__code__.co_varnames))
     itself = hasattr(boundary.module, "_select_rm_score_fn")
     manager = boundary.owner(_Tokenizer(), num_examine=0) if itself else make(boundary.owner, score)
-    with (
-        swapped(boundary.module, "ProcessPoolExecutor", _Threads),
-        swapped(boundary.module, "_select_rm_score_fn", partial(_looked_up, score)),
-    ):
+    own = {"ProcessPoolExecutor": _Threads, "_select_rm_score_fn": partial(_looked_up, score)}
+    with all_swapped(boundary.module, **own):
         return {"token_level_rewards": boundary.function(manager, _batch(boundary, mask))}
 
 
 def _looked_up(score: Any, source: Any) -> Any:
-    """The rule of a data set, where the manager itself looked it up."""
+    """Give the rule of a data set, where the manager itself looked it up."""
     return partial(score, source)
 
 
@@ -193,7 +190,8 @@ class _Threads(ThreadPoolExecutor):
 
 
 def _each(score: Callable[..., Any]) -> Callable[..., list[Any]]:
-    """A rule of batches, of a rule of one response."""
+    """Make a rule of batches of a rule of one response."""
+
     def scores(data_sources: Any, solution_strs: Any, ground_truths: Any, extra_infos: Any) -> list[Any]:
         return [score(*row) for row in zip(data_sources, solution_strs, ground_truths, extra_infos)]
 
@@ -209,7 +207,7 @@ def _manager_of_batches(owner: Any, score: Any) -> Any:
 
 
 def _lenient(owner: Any, score: Any) -> Any:
-    """DAPO's manager, which punishes no length; until #6709 it asked for the option all the same."""
+    """Make DAPO's manager, which punishes no length; until #6709 it asked for the option all the same."""
     return _manager(owner, score, max_resp_len=1024, overlong_buffer_cfg=stand_in(enable=False, len=1))
 
 
@@ -219,7 +217,7 @@ def _assembled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _one_by_one(boundary: Any, score: Any, mask: Any, options: Mapping[str, Any] | None = None) -> list[float]:
-    """The score of each response, from a manager that is asked for one at a time.
+    """Score each response by a manager that is asked for one at a time.
 
     :param options: of the reward's rule; the configuration had them in another place until #5255.
     """
@@ -241,7 +239,7 @@ def _one_by_one(boundary: Any, score: Any, mask: Any, options: Mapping[str, Any]
 
 
 def _run_single(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The manager's scores, laid on tokens by the manager, as the reward loop does."""
+    """Score, and lay the scores on tokens by the manager, as the reward loop does."""
     mask = inputs["response_mask"]
     scores = _one_by_one(boundary, _scored(inputs), mask)
     return {"token_level_rewards": boundary.owner.assemble_rm_scores(_batch(boundary, mask), scores)}
@@ -253,23 +251,15 @@ _SINGLE = ("float32",)
 
 
 def _lays(path: str, call: Any, *stand_ins: StandIn, **more: Any) -> Binding:
-    return Binding(
-        path,
-        "token_reward",
-        call=call,
-        imports=(_PROTOCOL,),
-        stand_ins=stand_ins,
-        accepts=_ENDS,
-        dtypes=_SINGLE,
-        **more,
-    )
+    common: dict[str, Any] = {"imports": (_PROTOCOL,), "accepts": _ENDS, "dtypes": _SINGLE}
+    return Binding(path, "token_reward", call=call, stand_ins=stand_ins, **common, **more)
 
 
 # -- the penalty of long responses ------------------------------------------------------------------------------------
 
 
 def _overlong(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of DAPO's manager."""
+    """Give the options of DAPO's manager."""
     buffer = {"enable": True, "len": inputs["buffer"], "penalty_factor": inputs["factor"], "log": False}
     return {"max_resp_len": inputs["max_length"], "overlong_buffer_cfg": buffer}
 
@@ -285,8 +275,6 @@ def _penalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _penalised_one_by_one(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    import torch
-
     mask = inputs["response_mask"]
     return {"rewards": torch.tensor(_one_by_one(boundary, _scoring(inputs["rewards"], mask), mask, _overlong(inputs)))}
 
@@ -357,10 +345,10 @@ UNBOUND = {
     f"{_LOOP}.limited.*": "as the managers that are bound, once a rate limit lets it",
     f"{_LOOP}.remote.*": "as the managers that are bound, by workers of Ray",
     # beside the former place of the naive manager
-    **dict.fromkeys(
-        (f"verl.trainer.main_ppo.{name}" for name in ("main", "run_ppo", "main_task")),
-        "it starts Ray, and the workers and the trainer that the configuration names",
-    ),
+    **{
+        f"verl.trainer.main_ppo.{name}": "it starts Ray, and the workers and the trainer that the configuration names"
+        for name in ("main", "run_ppo", "main_task")
+    },
     "verl.trainer.main_ppo.create_rl_dataset": "it makes the data set of the class that the configuration names",
     "verl.trainer.main_ppo.create_rl_sampler": "it makes a sampler of torch's, or of the class that is configured",
     "verl.trainer.main_ppo.get_custom_reward_fn": "it loads the function that the configuration names",

@@ -7,7 +7,7 @@ from typing import Any
 
 from sentinel.targets import Binding, StandIn
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import coefficients, rates, stand_in
+from sentinel.worker.kit import coefficients, rates, stand_in, taken
 
 _CORE = "verl.trainer.ppo.core_algos"
 _TORCH = "verl.utils.torch_functional"
@@ -15,29 +15,27 @@ _OPTIONS = StandIn("kl_ctrl", "the options that it reads by their names, in what
 
 
 def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A controller made of options. At first those were the critic's, in the whole configuration."""
-    options = stand_in(
-        type="adaptive" if inputs["adaptive"] else "fixed",
-        kl_coef=inputs["initial"],
-        target_kl=inputs["target_kl"],
-        horizon=inputs["horizon"],
-    )
+    """Make a controller of options. At first those were the critic's, in the whole configuration."""
+    kind = "adaptive" if inputs["adaptive"] else "fixed"
+    options = stand_in(type=kind, kl_coef=inputs["initial"], **taken(inputs, "target_kl", "horizon"))
     whole = stand_in(critic=stand_in(kl_ctrl=options), kl_ctrl=options)
     controller = boundary.invoke({}, kl_ctrl=options, config=whole)
     return coefficients(controller, inputs, "current_kl")
 
 
 def _rates(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The rates that an optimiser has, update after update. At first a cosine began at 0, with step 0."""
+    """Read the rates of an optimiser, update after update. At first a cosine began at 0, with step 0."""
     later = {"init_lr_ratio": inputs["initial_ratio"], "zero_indexed_step": inputs["first_step"]}
     if missing := [name for name, value in later.items() if value and name not in boundary.parameters]:
         raise AbsentError(f"not in this version: it has no {missing[0]}")
     early = inputs["schedule"] == "cosine" and "init_lr_ratio" not in boundary.parameters
     if early and inputs["min_ratio"] and inputs["warmup_steps"]:
         raise AbsentError("not in this version: a warm-up that begins at 0 where there is a minimum")
-    given = {name: inputs[name] for name in boundary.binding.arguments if name in inputs and name != "initial_ratio"}
+    arguments = {
+        name: inputs[name] for name in boundary.binding.arguments if name in inputs and name != "initial_ratio"
+    }
     options = {"init_lr_ratio": inputs["initial_ratio"], "zero_indexed_step": inputs["first_step"] == 0}
-    return rates(inputs, lambda optimizer: boundary.invoke(given, optimizer=optimizer, **options))
+    return rates(inputs, lambda optimizer: boundary.invoke(arguments, optimizer=optimizer, **options))
 
 
 _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
@@ -53,11 +51,11 @@ _WITHOUT: Mapping[str, Any] = {"min_ratio": 0.0, "initial_ratio": 0.0, "stable_r
 
 def _schedule(schedule: str, *names: str) -> Binding:
     """:param names: the inputs that it has beside the steps of its warm-up."""
-    taken = ("warmup_steps", *(name for name in names if name in _ARGUMENTS))
+    own = ("warmup_steps", *(name for name in names if name in _ARGUMENTS))
     return Binding(
         f"{_TORCH}.get_{schedule}_schedule_with_warmup",
         "learning_rate",
-        arguments={name: _ARGUMENTS[name] for name in taken},
+        arguments={name: _ARGUMENTS[name] for name in own},
         call=_rates,
         fixed={"schedule": schedule, **{name: value for name, value in _WITHOUT.items() if name not in names}},
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sentinel.targets import StandIn
+from sentinel.worker.kit import torch
 
 #: Dialects say where verl says so by a line of main in August 2026.
 MAIN = "https://github.com/verl-project/verl/blob/1dda039b9c6311889a9c9a26040677e1254814f9/verl"
@@ -18,9 +19,7 @@ MEMORY = StandIn("_get_current_mem_info", "what a decorator logs of the accelera
 
 
 def make_model(table: Any) -> Any:
-    """A module whose one parameter is the table."""
-    import torch
-
+    """Make a module whose one parameter is the table."""
     model = torch.nn.Module()
     model.table = torch.nn.Parameter(table.detach().clone())
     return model
@@ -30,8 +29,6 @@ class Recorder:
     """The optimiser: what its steps are taken with, added up."""
 
     def __init__(self, model: Any) -> None:
-        import torch
-
         self._table = model.table
         self.gradient = torch.zeros_like(model.table)
 

@@ -11,7 +11,17 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import columns, gradient_of_ranks, named_tokens, on_ranks, stand_in, swapped, unpadded
+from sentinel.worker.kit import (
+    columns,
+    gradient_of_ranks,
+    named_tokens,
+    on_ranks,
+    stand_in,
+    swapped,
+    torch,
+    unbuilt,
+    unpadded,
+)
 
 from .containers import CONTAINER
 from .shared import CONFIG, CPU, MAIN, MEMORY, MODEL, OPTIMIZER, SELF, Recorder, make_model
@@ -33,16 +43,12 @@ class Answer(dict[str, Any]):
 
 
 def _with_prompt(mask: Any) -> Any:
-    """The mask with one token of a prompt before it."""
-    import torch
-
+    """Put one token of a prompt before the mask."""
     return torch.cat((torch.ones_like(mask[:, :1]), mask), dim=-1)
 
 
 def _batch(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Rows of one prompt token, which is the row's place in the table, and a response."""
-    import torch
-
+    """Make rows of one prompt token, which is the row's place in the table, and a response."""
     mask = inputs["response_mask"]
     rows, tokens = mask.shape
     ids = torch.arange(rows)[:, None].repeat(1, tokens + 1)
@@ -61,31 +67,30 @@ def _batch(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def options(inputs: Mapping[str, Any]) -> Any:
-    """The actor's configuration under the names of all revisions."""
+    """Make the actor's configuration under the names of all revisions."""
     import omegaconf
 
-    with_kl = inputs["ref_log_probs"] is not None and bool(inputs["kl_coef"])
+    rows, with_kl = len(inputs["response_mask"]), inputs["ref_log_probs"] is not None and bool(inputs["kl_coef"])
+    estimators = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
     return omegaconf.OmegaConf.create(
         {
-            "ppo_mini_batch_size": inputs["mini_batch_size"] or len(inputs["response_mask"]),
-            "ppo_micro_batch_size_per_gpu": inputs["micro_batch_size"] or len(inputs["response_mask"]),
-            "ppo_micro_batch_size": inputs["micro_batch_size"] or len(inputs["response_mask"]),
+            "ppo_mini_batch_size": inputs["mini_batch_size"] or rows,
+            **dict.fromkeys(
+                ("ppo_micro_batch_size_per_gpu", "ppo_micro_batch_size"), inputs["micro_batch_size"] or rows
+            ),
             "use_dynamic_bsz": inputs["max_tokens_per_microbatch"] is not None,
             "ppo_max_token_len_per_gpu": inputs["max_tokens_per_microbatch"],
             "ppo_epochs": 1,
             "data_loader_seed": 1,
             "shuffle": False,
-            "clip_ratio": inputs["eps_clip_low"],
-            "clip_ratio_low": inputs["eps_clip_low"],
+            **dict.fromkeys(("clip_ratio", "clip_ratio_low"), inputs["eps_clip_low"]),
             "clip_ratio_high": inputs["eps_clip_high"],
             "clip_ratio_c": inputs["dual_clip"] or 1e30,  # beyond every ratio
             "entropy_coeff": inputs["entropy_coef"],
             "calculate_entropy": inputs["entropies"] is not None,
             "use_kl_loss": with_kl,
             "kl_loss_coef": inputs["kl_coef"],
-            "kl_loss_type": {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}.get(
-                inputs["kl_estimator"], inputs["kl_estimator"]
-            ),
+            "kl_loss_type": estimators.get(inputs["kl_estimator"], inputs["kl_estimator"]),
             "loss_agg_mode": inputs["loss_agg_mode"],
             "loss_scale_factor": inputs["loss_scale_factor"],
             "policy_loss": {"loss_mode": "vanilla"},
@@ -98,20 +103,20 @@ def options(inputs: Mapping[str, Any]) -> Any:
 
 
 def mean_of(reported: Any) -> Any:
-    """As the trainer reduces what an update reports: ``numpy.mean`` of each."""
+    """Reduce what an update reports as the trainer does: ``numpy.mean`` of each."""
     import numpy
 
     return None if reported is None else float(numpy.mean(reported))
 
 
 def _unmeasured(boundary: Any) -> contextlib.AbstractContextManager[Any]:
-    """What a decorator logs of the accelerator's memory, wherever this version has the decorator."""
+    """Answer what a decorator logs of the accelerator's memory, wherever this version has the decorator."""
     logger = getattr(boundary.module, "GPUMemoryLogger", None)
     return swapped(logger and sys.modules[logger.__module__], "_get_current_mem_info", lambda *_: ("0",) * 4)
 
 
 def _check(boundary: Any, inputs: Mapping[str, Any]) -> None:
-    """An option that no code of this version names is none of its options.
+    """Refuse an option that no code of this version names.
 
     :raises AbsentError: where the scenario chooses it.
     """
@@ -127,9 +132,8 @@ def _check(boundary: Any, inputs: Mapping[str, Any]) -> None:
 
 
 def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The legacy FSDP actor, on one rank."""
+    """Run the legacy FSDP actor, on one rank."""
     import tensordict
-    import torch
 
     if hasattr(boundary.owner, "_make_minibatch_iterator"):
         raise AbsentError("not in this version: the actor draws its mini-batches from a loader, and has no KL loss")
@@ -139,11 +143,11 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     def forward(micro_batch: Mapping[str, Any], *_: Any, **__: Any) -> Answer:
         rows = micro_batch["input_ids"][:, 0]
-        said = torch.zeros_like(micro_batch["advantages"]) if entropies is None else entropies[rows]
-        return Answer(log_probs=model.table[rows], entropys=said)
+        entropy = torch.zeros_like(micro_batch["advantages"]) if entropies is None else entropies[rows]
+        return Answer(log_probs=model.table[rows], entropys=entropy)
 
-    actor = object.__new__(boundary.owner)
-    vars(actor).update(
+    actor = unbuilt(
+        boundary.owner,
         config=options(inputs),
         actor_module=model,
         actor_optimizer=recorder,
@@ -162,34 +166,32 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         _unmeasured(boundary),
         swapped(boundary.module, "get_device_id", lambda: boundary.device),
     ):
-        told = boundary.function(actor, data)
-    kl_loss = told.get("actor/kl_loss") if actor.config.use_kl_loss else None
+        metrics = boundary.function(actor, data)
+    kl_loss = metrics.get("actor/kl_loss") if actor.config.use_kl_loss else None
     return {
         "gradient": recorder.gradient,
-        "pg_loss": mean_of(told.get("actor/pg_loss")),
+        "pg_loss": mean_of(metrics.get("actor/pg_loss")),
         "kl_loss": mean_of(kl_loss),
         "entropy_gradient": arrived(entropies),
     }
 
 
 def arrived(entropies: Any, ranks: int = 1) -> Any:
-    """The gradient of entropies that all steps have taken together; zeros where none took any."""
-    import torch
-
+    """Read the gradient of entropies that all steps took together; zeros where none took any."""
     if entropies is None:
         return None
     return torch.zeros_like(entropies) if entropies.grad is None else entropies.grad / ranks
 
 
 def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The legacy FSDP critic. Its forward pass has left the prompt behind, and what comes after the last token."""
+    """Run the legacy FSDP critic. Its forward pass has left the prompt behind, and what comes after the last token."""
     import tensordict
 
     mask = inputs["response_mask"]
-    given = {**inputs, **dict.fromkeys(("old_log_probs", "advantages"), inputs["outputs"]), "ref_log_probs": None}
-    batch = {**_batch(given), "attention_mask": _with_prompt(mask).long()}
-    critic = object.__new__(boundary.owner)
-    vars(critic).update(
+    scenario = {**inputs, **dict.fromkeys(("old_log_probs", "advantages"), inputs["outputs"]), "ref_log_probs": None}
+    batch = {**_batch(scenario), "attention_mask": _with_prompt(mask).long()}
+    critic = unbuilt(
+        boundary.owner,
         critic_module=make_model(inputs["outputs"]),
         _forward_micro_batch=lambda micro_batch: inputs["outputs"][micro_batch["input_ids"][:, 0]],
         ulysses_sequence_parallel_size=1,
@@ -244,48 +246,39 @@ RANKS = StandIn("all_reduce", "one process is one rank after the other; the sum 
 
 
 def _jagged(rows: list[Any]) -> Any:
-    import torch
-
     return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
 
 
 def forward_backward(boundary: Any, data: Any, tokens: int, ranks: int, step: Callable[[Any], Any]) -> Any:
-    """The engine's loop over the microbatches of one rank.
+    """Run the engine's loop over the microbatches of one rank.
 
     :param data: the rank's TensorDict.
     :param tokens: that count, on all ranks.
     :param step: microbatch -> (loss, metrics).
     """
-    import torch
-
     module = boundary.imported[_ENGINE]
-    with (
-        swapped(module, "get_device_id", lambda: boundary.device),
-        swapped(torch.distributed, "all_reduce", lambda value, **_: value.fill_(tokens)),
-    ):
+    summed = swapped(torch.distributed, "all_reduce", lambda value, **_: value.fill_(tokens))
+    with summed, swapped(module, "get_device_id", lambda: boundary.device):
         return _engine(module, ranks, step).forward_backward_batch(data, loss_function=None, forward_only=False)
 
 
 def _engine(module: Any, ranks: int, step: Callable[[Any], Any], **more: Any) -> Any:
-    """The engine without its model: ``step(microbatch)`` is its forward pass and its loss."""
-    engine = object.__new__(module.FSDPEngine)
+    """Make the engine without its model: ``step(microbatch)`` is its forward pass and its loss."""
 
     def forward_step(micro_batch: Any, loss_function: Any = None, forward_only: bool = False) -> Any:
         loss, metrics = step(micro_batch)
         return loss, {"model_output": {}, "loss": loss.detach().item(), "metrics": metrics}
 
-    attributes = {
-        "ulysses_sequence_parallel_size": 1,
-        "scaler": None,
-        "get_data_parallel_group": lambda: None,
-        "get_data_parallel_size": lambda: ranks,
-        "_gradient_sync_context": lambda **_: contextlib.nullcontext(),
-        "forward_step": forward_step,
+    return unbuilt(
+        module.FSDPEngine,
+        ulysses_sequence_parallel_size=1,
+        scaler=None,
+        get_data_parallel_group=lambda: None,
+        get_data_parallel_size=lambda: ranks,
+        _gradient_sync_context=lambda **_: contextlib.nullcontext(),
+        forward_step=forward_step,
         **more,
-    }
-    for name, value in attributes.items():
-        setattr(engine, name, value)
-    return engine
+    )
 
 
 def _tensordict(boundary: Any, tensors: Mapping[str, Any], **plain: Any) -> Any:
@@ -293,7 +286,7 @@ def _tensordict(boundary: Any, tensors: Mapping[str, Any], **plain: Any) -> Any:
 
 
 def _ppo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """An update: mini-batches in order, rank after rank, each the engine's real loop with the real loss."""
+    """Run mini-batches in order, rank after rank, each through the engine's real loop with the real loss."""
     padding = getattr(boundary.module, "no_padding_2_padding", None)
     if padding is not None and "pad_input" in padding.__code__.co_names:
         raise AbsentError("not in this version: log-probs are padded by flash attention's pad_input")
@@ -302,7 +295,7 @@ def _ppo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     rows = len(inputs["response_mask"])
     size, ranks = inputs["mini_batch_size"] or rows, inputs["dp_size"]
     config = options(inputs)
-    told: dict[str, list[Any]] = {"pg_loss": [], "kl_loss": [], "entropy_loss": []}
+    of_minibatches: dict[str, list[Any]] = {"pg_loss": [], "kl_loss": [], "entropy_loss": []}
     for start in range(0, rows, size):
         recorder.zero_grad()
         reported: list[Mapping[str, Any]] = []
@@ -312,19 +305,17 @@ def _ppo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             reported.append(_rank(boundary, inputs, config, model, part, slice(start, start + size)))
         recorder.step(ranks)
         reduced = _reduced(boundary, reported)
-        for name in told:
-            told[name] += [reduced[key] for key in (f"actor/{name}", name) if key in reduced]
-    found = {name: mean_of(values or None) for name, values in told.items()}
+        for name in of_minibatches:
+            of_minibatches[name] += [reduced[key] for key in (f"actor/{name}", name) if key in reduced]
+    metrics = {name: mean_of(values or None) for name, values in of_minibatches.items()}
     gradients = {"gradient": recorder.gradient, "entropy_gradient": arrived(inputs["entropies"], ranks)}
-    return {**gradients, **found, "entropy": found["entropy_loss"]}
+    return {**gradients, **metrics, "entropy": metrics["entropy_loss"]}
 
 
 def _rank(
     boundary: Any, inputs: Mapping[str, Any], config: Any, model: Any, part: slice, batch: slice
 ) -> Mapping[str, Any]:
-    """What one rank reports of its rows; the gradient goes to the table."""
-    import torch
-
+    """Run one rank, and read what it reports of its rows; the gradient goes to the table."""
     mask = inputs["response_mask"]
     ids = torch.arange(len(mask))[:, None]
     width = mask.shape[1]
@@ -355,10 +346,10 @@ def _rank(
     def step(micro_batch: Any) -> Any:
         places = micro_batch["prompts"][:, 0]
         after = torch.zeros(1)  # what the last token says of the one after it
-        said = {"log_probs": model.table, "entropy": inputs["entropies"]}
+        tables = {"log_probs": model.table, "entropy": inputs["entropies"]}
         output = {
             name: _jagged([torch.cat((table[place], after.to(table))) for place in places])
-            for name, table in said.items()
+            for name, table in tables.items()
             if table is not None
         }
         return boundary.function(config=config, model_output=output, data=micro_batch)
@@ -368,11 +359,11 @@ def _rank(
 
 
 def _reduced(boundary: Any, reported: list[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """As the worker joins what its ranks report, and the trainer reduces it."""
+    """Join what ranks report as the worker does, and reduce it as the trainer does."""
     metric = boundary.imported[_METRIC]
     joined: dict[str, Any] = {}
     for name in reported[0]:
-        values = [found[name] for found in reported]
+        values = [metrics[name] for metrics in reported]
         kind = getattr(metric, "Metric", None)
         if kind is not None and isinstance(values[0], kind):
             joined[name] = kind.aggregate_dp(values) if hasattr(kind, "aggregate_dp") else kind.chain(values)
@@ -382,9 +373,7 @@ def _reduced(boundary: Any, reported: list[Mapping[str, Any]]) -> Mapping[str, A
 
 
 def _sft_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A supervised update. What is minimised is the sum of what the microbatches of a rank say, averaged over ranks."""
-    import torch
-
+    """Run a supervised update, which minimises the sum of what a rank's microbatches say, averaged over ranks."""
     mask, ranks = inputs["response_mask"], inputs["dp_size"]
     rows = len(mask)
     first = torch.full_like(mask[:, :1], int(inputs["first_counts"]))
@@ -425,17 +414,15 @@ def _sft_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def learned(boundary: Any, row: Mapping[str, Any]) -> Any:
-    """The tokens of a dataset's row that a gradient reaches, through its collator, the engine's batches and the loss.
+    """Mark the tokens of a dataset's row that a gradient reaches, through collator, the engine's batches and the loss.
     The row comes twice; what its last position says is about no token of it, and counted as its first."""
-    import torch
-
     collating = boundary.imported[COLLATING]
     batch = collating.SFTTensorCollator(collating.DatasetPadMode.NO_PADDING)([row, row])
     table = torch.zeros(2, len(row["input_ids"]), requires_grad=True)
 
     def step(micro_batch: Any) -> Any:
-        said = _jagged([table[place] for place in micro_batch["places"][:, 0]])
-        return boundary.imported[_LOSSES].sft_loss(None, {"log_probs": said}, micro_batch)
+        log_probs = _jagged([table[place] for place in micro_batch["places"][:, 0]])
+        return boundary.imported[_LOSSES].sft_loss(None, {"log_probs": log_probs}, micro_batch)
 
     cut = {"global_batch_size": 2, "use_dynamic_bsz": False, "micro_batch_size_per_gpu": 1}
     data = _tensordict(boundary, {**batch, "places": torch.arange(2)[:, None]}, **cut)
@@ -495,9 +482,7 @@ _UNPAD = StandIn("unpad_input", "flash-attn, which is not installed; tokens that
 
 
 def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, stages: Any, data: Any) -> Any:
-    """What the ranks do with the batch that they are sent."""
-    import torch
-
+    """Run the ranks on the batch that they are sent."""
     [parts], _ = boundary.imported[_DISPATCH]._split_args_kwargs_data_proto(len(models), data)
     parts = [part.unlock_() for part in parts]  # as what has been sent is
     cuts: list[Any] = []
@@ -509,8 +494,8 @@ def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, sta
         def step(micro_batch: Any) -> Any:
             cuts.append(micro_batch)
             table = torch.nn.functional.pad(models[rank].table, (1, 0)).flatten()
-            said = [torch.cat((table[row[1:]], table.new_zeros(1))) for row in micro_batch["input_ids"].unbind()]
-            return boundary.imported[_LOSSES].ppo_loss(actor, {"log_probs": _jagged(said)}, micro_batch)
+            log_probs = [torch.cat((table[row[1:]], table.new_zeros(1))) for row in micro_batch["input_ids"].unbind()]
+            return boundary.imported[_LOSSES].ppo_loss(actor, {"log_probs": _jagged(log_probs)}, micro_batch)
 
         def train_batch(mini_batch: Any) -> Any:
             boundary.imported[_TENSORDICT].assign_non_tensor(mini_batch, **cut)
@@ -533,18 +518,17 @@ def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, sta
 
 
 def _driven(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The driver's own order of things. A token is known by its id."""
+    """Run the driver's own order of things. A token is known by its id."""
     import omegaconf
-    import torch
 
     mask, ranks, named = inputs["response_mask"], inputs["dp_size"], named_tokens(inputs)
     ids, rewards = named["input_ids"], named.pop("rewards")
-    given = {
+    fields = {
         **named, "prompts": ids[:, :1], "responses": ids[:, 1:], "response_mask": mask, "token_level_rewards": rewards,
         "position_ids": torch.arange(ids.shape[1]).repeat(len(ids), 1), "old_log_probs": inputs["old_log_probs"],
         "uid": inputs["group"], "label": [f"row {row}" for row in range(len(ids))],
     }  # fmt: skip
-    batch = CONTAINER(boundary, given, {})
+    batch = CONTAINER(boundary, fields, {})
     actor = options(inputs)
     rollout = {"multi_turn": {"enable": False}, "temperature": 1.0, "n": 1}
     models = [make_model(inputs["log_probs"]) for _ in range(ranks)]
@@ -561,8 +545,8 @@ def _driven(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     stages.append(("compute_advantage", [columns(batch)]))
     with swapped(boundary.imported[_PADDING], "unpad_input", unpadded):
         boundary.function(driver, batch)
-    del given["input_ids"], given["position_ids"]  # which are unpadded
-    return {"gradient": gradient_of_ranks([model.table for model in models]), "stages": stages, "rows": given}
+    del fields["input_ids"], fields["position_ids"]  # which are unpadded
+    return {"gradient": gradient_of_ranks([model.table for model in models]), "stages": stages, "rows": fields}
 
 
 _DRIVERS = (

@@ -292,6 +292,11 @@ _OF_TOKENS = (
 )
 
 
+def laws(names: str, *more: str) -> tuple[str, ...]:
+    """Name laws, with a blank between two of them."""
+    return (*names.split(), *more)
+
+
 def laws_of_tokens(*without: str) -> tuple[str, ...]:
     """Name the laws of what takes tokens with a mask to tokens or a loss, without those that mean nothing there."""
     assert set(without) <= set(_OF_TOKENS)

@@ -22,6 +22,7 @@ from sentinel.contracts.contract import (
     Observed,
     dialect,
     knob,
+    laws_of_tokens,
     per_row,
     per_token,
     returned,
@@ -55,19 +56,11 @@ NORMALISATION_INPUTS = (
 )
 
 #: Laws of every boundary that takes tokens with a mask to tokens.
-LAWS_OF_TOKENS = (
-    "masked_values_have_no_influence",
-    "a_rejected_row_is_an_absent_row",
-    "groups_are_isolated",
-    "order_does_not_matter",
-    "padding_is_invisible",
-    "twins_agree",
-    "the_oracle_agrees",
-    "nothing_else_is_touched",
-    "representation_is_invisible",
-    "every_knob_counts",
-    "finite_in_finite_out",
-    "normalisation_laws",
+LAWS_OF_TOKENS = laws_of_tokens(
+    "parts_add_up",
+    "a_sequence_decision_is_one_decision",
+    "metrics_tell_the_truth",
+    "gradients_stay_where_they_belong",
 )
 
 

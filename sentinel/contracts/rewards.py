@@ -18,6 +18,7 @@ from sentinel.contracts.contract import (
     dialect,
     drawn,
     knob,
+    laws,
     per_row,
     returned,
     token_mask,
@@ -231,13 +232,8 @@ TOKEN_REWARD = Contract(
     ),
     measure=_measure_token_reward,
     oracle=_oracle_token_reward,
-    laws=(
-        "groups_are_isolated",
-        "order_does_not_matter",
-        "padding_is_invisible",
-        "twins_agree",
-        "finite_in_finite_out",
-        *AS_DEFINED,
+    laws=laws(
+        "groups_are_isolated order_does_not_matter padding_is_invisible twins_agree finite_in_finite_out", *AS_DEFINED
     ),
     aliases={"scores": "rewards"},
     arrange=with_a_token,
@@ -281,12 +277,8 @@ OVERLONG_PENALTY = Contract(
     observes=(Observed("rewards", "reward of each response, with the penalty", ("batch",)),),
     measure=returned(rewards="as_is"),
     oracle=_oracle_overlong_penalty,
-    laws=(
-        "groups_are_isolated",
-        "order_does_not_matter",
-        "padding_is_invisible",
-        "twins_agree",
-        "every_knob_counts",
+    laws=laws(
+        "groups_are_isolated order_does_not_matter padding_is_invisible twins_agree every_knob_counts "
         "finite_in_finite_out",
         *AS_DEFINED,
     ),

@@ -8,46 +8,6 @@ from typing import Any
 from sentinel.contracts.contract import AS_DEFINED, REQUIRED, Choose, Input, Observed, drawn, knob, returned, rule
 from sentinel.values.lazy import torch
 
-# -- a turn of a rollout -----------------------------------------------------------------------------------------------
-
-
-def _oracle_rollout_turn(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What fits is there, and is not trained on; a response without room for another token has ended."""
-    generated, observed, room = (inputs[name] for name in ("generated_tokens", "observation_tokens", "response_length"))
-    there = observed if generated + observed <= room else 0
-    return {"response_mask": [1] * generated + [0] * there, "ended": generated + observed >= room}
-
-
-def _arrange_rollout_turn(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Make room for what the policy has said already."""
-    inputs["response_length"] = max(inputs["response_length"], inputs["generated_tokens"])
-    return inputs
-
-
-ROLLOUT_TURN = rule(
-    name="rollout_turn",
-    summary="an observation that follows what the policy said, in the room that a response has",
-    source="a limit of n tokens is kept by n tokens: what fits exactly fits",
-    inputs=(
-        drawn("generated_tokens", "tokens that the policy said so far", (3, 1, 2), REQUIRED),
-        drawn("observation_tokens", "tokens that the environment answers", (2, 1, 3), REQUIRED),
-        drawn("response_length", "most tokens of a response, observations among them", (8, 5, 4, 3), REQUIRED),
-    ),
-    observes=(
-        Observed(
-            "response_mask",
-            "for each token of the response: 1 the policy's, 0 the environment's; an observation that does not fit is "
-            "not there",
-            ("response",),
-        ),
-        Observed("ended", "whether the response has no room left, or not enough"),
-    ),
-    measure=returned(response_mask="integers", ended="truth"),
-    oracle=_oracle_rollout_turn,
-    arrange=_arrange_rollout_turn,
-)
-
-
 # -- rollout episodes --------------------------------------------------------------------------------------------------
 
 

@@ -22,6 +22,7 @@ from sentinel.contracts.contract import (
     dialect,
     drawn,
     knob,
+    laws,
     laws_of_tokens,
     per_token,
     returned,
@@ -366,11 +367,8 @@ DECOUPLED_LOSS = Contract(
     measure=_measure_decoupled_loss,
     oracle=_oracle_decoupled_loss,
     aliases={"loss_mask": "response_mask"},
-    laws=(
-        "masked_values_have_no_influence",
-        "order_does_not_matter",
-        "padding_is_invisible",
-        "metrics_tell_the_truth",
+    laws=laws(
+        "masked_values_have_no_influence order_does_not_matter padding_is_invisible metrics_tell_the_truth "
         "every_knob_counts",
         *AS_DEFINED,
     ),

@@ -45,6 +45,7 @@ from sentinel.contracts.contract import (
     dialect,
     drawn,
     knob,
+    laws,
     laws_of_tokens,
     per_row,
     per_token,
@@ -348,13 +349,9 @@ SUPERVISED_UPDATE = Contract(
     measure=_measure_supervised_update,
     oracle=_oracle_supervised_update,
     aliases={"loss_mask": "response_mask"},
-    laws=(
-        "masked_values_have_no_influence",
-        "groups_are_isolated",
-        "order_does_not_matter",
-        "padding_is_invisible",
-        "parts_add_up",
-        "finite_in_finite_out",
+    laws=laws(
+        "masked_values_have_no_influence groups_are_isolated order_does_not_matter padding_is_invisible "
+        "parts_add_up finite_in_finite_out",
         *AS_DEFINED,
     ),
     arrange=fitting,

@@ -257,15 +257,15 @@ def kept(owner: Any, name: str) -> Any:
     return [] if value is None else value
 
 
-class Asked(Exception):
-    """Ends the way to an inference engine: what it is asked for."""
+class EngineRequest(Exception):
+    """Stop in the place of an inference engine, with the request that it would answer."""
 
 
-def asked(way: Coroutine[Any, Any, Any]) -> Any:
-    """Go a way to an engine, in the place of which something raises :class:`Asked`."""
+def engine_request(generation: Coroutine[Any, Any, Any]) -> Any:
+    """Run a generation up to its engine, in the place of which something raises :class:`EngineRequest`."""
     try:
-        asyncio.run(way)
-    except Asked as request:
+        asyncio.run(generation)
+    except EngineRequest as request:
         return request.args[0]
     raise DriftError("nothing is asked of the engine")
 

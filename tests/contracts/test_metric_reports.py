@@ -1,6 +1,5 @@
 """What is reported of a batch: the oracles by hand, and what the measurement makes of broken twins."""
 
-import math
 from typing import Any
 
 import pytest
@@ -23,20 +22,6 @@ def test_a_mask_of_integers_is_no_choice():
 
     seen = measured("batch_report", twin, advantages=torch.tensor([[1.0, 99.0], [2.0, -3.0]]), response_mask=MASK)
     assert seen["advantages_max"] == 99.0
-
-
-def test_extreme_weights_are_counted_before_the_cut():
-    ratios = torch.tensor([[2.0, 0.0], [0.0, 0.5]], dtype=torch.float64)
-    seen = measured("weight_report", log_ratio=ratios, response_mask=MASK, threshold=2.0)
-    assert seen["weights"] == [[2.0, 0.0], [1.0, pytest.approx(math.exp(0.5))]]
-    assert seen["fraction_high"] == pytest.approx(1 / 3)
-    assert seen["sequence_fraction_high"] == 0.5
-
-
-def test_an_empty_row_is_a_sequence_or_none():
-    given = {"log_ratio": torch.tensor([[2.0], [2.0]]), "response_mask": torch.tensor([[1], [0]]), "threshold": 2.0}
-    assert measured("weight_report", **given)["sequence_fraction_high"] == 1.0
-    assert measured("weight_report", **given, empty_rows="counted")["sequence_fraction_high"] == 0.5
 
 
 def test_the_smallest_ratio_is_no_masked_zero():

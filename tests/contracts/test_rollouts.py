@@ -11,28 +11,6 @@ from contract_kit import measured
 
 from sentinel.contracts.table_engine import TableEngine
 
-# -- turns -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("heard", "mask", "ended"), [(1, [1, 1, 0], False), (2, [1, 1, 0, 0], True), (3, [1, 1], True)]
-)
-def test_what_fits_exactly_fits(heard, mask, ended):
-    seen = measured("rollout_turn", generated_tokens=2, observation_tokens=heard, response_length=4)
-    assert seen == {"response_mask": mask, "ended": ended}
-
-
-def test_an_observation_that_is_trained_on_is_seen():
-    seen = measured(
-        "rollout_turn",
-        lambda **_: {"response_mask": [1, 1, 1], "ended": 0},
-        generated_tokens=2,
-        observation_tokens=1,
-        response_length=4,
-    )
-    assert seen == {"response_mask": [1, 1, 1], "ended": False}
-
-
 # -- masks of responses ------------------------------------------------------------------------------------------------
 
 #: Two prompts of 1 and 2 tokens; a response that ends with EOS, and one that fills its three columns.

@@ -71,7 +71,6 @@ DIFFERS: dict[str, set[str]] = {
     # https://github.com/verl-project/verl/pull/6735: two microbatches have room enough, but not for these rows.
     "verl.utils.seqlen_balancing.rearrange_micro_batches": {"max_tokens_per_microbatch=5"},
     # https://github.com/verl-project/verl/pull/6309: an answer that fits exactly is dropped.
-    "verl.experimental.agent_loop.tool_agent_loop.ToolAgentLoop._handle_processing_tools_state": {"response_length=5"},
     # As #2741 mended in the collate_fn of the datasets: lists of one length in a minibatch become one array of numbers.
     "verl.protocol.DataProto.make_iterator": {
         *("plain", "epochs=1", "epochs=3", "minibatch_size=1", "minibatch_size=3", "shuffle=True", "seed=1", "seed=7")

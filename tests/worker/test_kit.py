@@ -27,6 +27,20 @@ def test_what_is_not_there_is_not_swapped():
         assert not hasattr(owner, "name")
 
 
+def test_several_swaps_end_together():
+    owner = SimpleNamespace(name="own", size=1)
+    with pytest.raises(KeyError), kit.all_swapped(owner, name="other", size=2, lacking=3):  # noqa: PT012
+        assert vars(owner) == {"name": "other", "size": 2}
+        raise KeyError
+    assert vars(owner) == {"name": "own", "size": 1}
+
+
+def test_megatron_alone_is_the_first_and_last_of_its_ranks_unless_said_otherwise():
+    mpu = kit.megatron_alone(get_context_parallel_world_size=2)
+    assert (mpu.get_data_parallel_world_size(), mpu.get_context_parallel_world_size(check=True)) == (1, 2)
+    assert (mpu.is_pipeline_last_stage(), mpu.get_data_parallel_group()) == (True, None)
+
+
 def test_a_stand_in_says_what_it_lacks():
     with pytest.raises(StandInMissingError, match="size"):
         kit.stand_in(rank=0).size  # noqa: B018
