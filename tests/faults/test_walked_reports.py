@@ -21,8 +21,8 @@ from sentinel.deciding.outcomes import Decision
 from sentinel.deciding.runner import Job
 from sentinel.export.contribution import Contribution, documented
 from sentinel.export.exporting import Bundle, Side
-from sentinel.export.script import Script
 from sentinel.export.page import write as write_export
+from sentinel.export.script import Script
 from sentinel.history import record as records
 from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.reports import store
