@@ -256,7 +256,8 @@ def _take(event: Any, document: Document, stack: list[_Open], position: tuple[in
     place: Place = ()
     if parent is not None and type(parent.value) is dict and parent.key is None:
         parent.key = _key(event, parent, document)
-        document.keys[(*parent.place, parent.key)] = position
+        place = (*parent.place, parent.key)
+        document.keys[place] = position
         return
     if parent is not None:
         place = (*parent.place, len(parent.value) if parent.key is None else parent.key)
@@ -288,7 +289,8 @@ def _key(event: Any, parent: _Open, document: Document) -> str:
     if not isinstance(key, str):
         raise DocumentError(f"a key must be a string; quote it: '{event.value}'")
     if key in parent.value:
-        line, _ = document.keys[(*parent.place, key)]
+        here = (*parent.place, key)
+        line, _ = document.keys[here]
         raise DocumentError(f"duplicate key {key!r}; it is already on line {line}")
     return key
 
