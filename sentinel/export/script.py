@@ -59,10 +59,7 @@ class Script:
 
 
 def runner(question: Question) -> Script:
-    """Write the runner of a question.
-
-    :raises NotSelfContained: where its functions cannot be written into a file of their own.
-    """
+    """Write the runner of a question."""
     pieces, measure, call, judge = functions(question)
     case = literal(case_of(question, pieces))
     arguments = ", ".join(["CASE", measure, call, *([judge] if judge else [])])

@@ -155,10 +155,7 @@ def _add(table: dict[str, _T], name: str, value: _T, what: str) -> None:
 
 
 def load_adapter(file: Path, contracts: Mapping[str, Contract]) -> Adapter:
-    """Load an adapter by the path of its file, or of the ``__init__.py`` of its package.
-
-    :raises SentinelError: where it does not import, defines no ``TARGET``, or names what these contracts do not have.
-    """
+    """Load an adapter by the path of its file, or of the ``__init__.py`` of its package."""
     digest = _digest(file)
     try:
         module = load_file(file)

@@ -31,10 +31,7 @@ Places = tuple[tuple[str, str], ...]
 
 
 def evidence(decision: Decision) -> Document:
-    """Give the document of one decision.
-
-    :raises SentinelError: where a value cannot be written as JSON, naming where it stands.
-    """
+    """Give the document of one decision."""
     recipe, verdict, measured = decision.recipe, decision.verdict, decision.measurement
     places = places_of(decision)
     document = {
