@@ -28,7 +28,7 @@ def observing(decide: Build, value: Any, **changes: Any) -> dict[str, Any]:
 
 
 def test_no_difference(decide):
-    assert difference(evidence(decide()), decide()) == []
+    assert difference(evidence(decide()), evidence(decide())) == []
     assert difference(json.loads(dumps(evidence(decide()))), evidence(decide())) == []
 
 
@@ -45,16 +45,15 @@ def test_no_difference(decide):
     ],
 )
 def test_which_way_it_went(decide, before, after, says):
-    assert difference(evidence(decide(before)), decide(after))[0] == says
+    assert difference(evidence(decide(before)), evidence(decide(after)))[0] == says
 
 
 def test_another_reason_is_a_difference_and_other_words_are_not(decide):
     recorded = evidence(decide("inconclusive"))
     other = Verdict("inconclusive", "signal 11", "crash")
-    assert difference(recorded, decide("inconclusive", verdict=other, failure=Failure("crash", "signal 11"))) == [
-        "another reason: inconclusive (timeout) -> inconclusive (crash): signal 11"
-    ]
-    assert difference(recorded, decide("inconclusive", verdict=replace(other, kind="timeout"))) == []
+    now = evidence(decide("inconclusive", verdict=other, failure=Failure("crash", "signal 11")))
+    assert difference(recorded, now) == ["another reason: inconclusive (timeout) -> inconclusive (crash): signal 11"]
+    assert difference(recorded, evidence(decide("inconclusive", verdict=replace(other, kind="timeout")))) == []
 
 
 @pytest.mark.parametrize(
@@ -92,11 +91,12 @@ def test_the_recipes_own_tolerance_goes_first(decide, recipe):
 
 
 def test_another_bug_cannot_be_compared(decide, recipe):
-    assert difference(evidence(decide()), decide(recipe=recipe(bug_id="OTHER")))[0].startswith("another bug")
+    other = evidence(decide(recipe=recipe(bug_id="OTHER")))
+    assert difference(evidence(decide()), other)[0].startswith("another bug")
 
 
 def test_the_environment_is_told_and_never_judged(decide):
-    other = decide(environment=replace(decide().environment, torch="2.9.0", flags={}))
+    other = evidence(decide(environment=replace(decide().environment, torch="2.9.0", flags={})))
     assert difference(evidence(decide()), other) == []
     assert circumstances(evidence(decide()), other) == [
         "flag TORCHDYNAMO_DISABLE: 1 recorded, none now",
@@ -106,17 +106,17 @@ def test_the_environment_is_told_and_never_judged(decide):
 
 def test_verify_says_whether_every_number_is_the_same(decide):
     recorded = evidence(decide())
-    same = verify_report(recorded, decide())
+    same = verify_report(recorded, evidence(decide()))
     assert same.same
     assert str(same).startswith("the same: every number is identical")
     near = verify_report(observing(decide, 1.0), observing(decide, 1.0 + 1e-6))
     assert near.same
     assert [item.outcome for item in near.agreements] == ["within tolerance"]
-    other = verify_report(recorded, decide("fixed"))
+    other = verify_report(recorded, evidence(decide("fixed")))
     assert not other.same
     assert str(other).startswith("NOT the same")
     assert [item.outcome for item in other.agreements] == ["different", "different"]
-    nothing = verify_report(evidence(decide("inconclusive")), decide("inconclusive"))
+    nothing = verify_report(evidence(decide("inconclusive")), evidence(decide("inconclusive")))
     assert "no numbers to compare" in str(nothing)
 
 
@@ -223,4 +223,4 @@ def test_update_reads_everything_before_it_writes(decide, tmp_path):
 def test_a_tampered_number_is_found(decide):
     recorded = copy.deepcopy(evidence(decide()))
     recorded["observation"][""]["loss"]["tensor"] = 26.5
-    assert difference(recorded, decide())[0].startswith("drifted: loss: 26.5 recorded, 26.0 now")
+    assert difference(recorded, evidence(decide()))[0].startswith("drifted: loss: 26.5 recorded, 26.0 now")
