@@ -65,8 +65,7 @@ def thrice(function: str) -> str:
     )
 
 
-def own(runner):
-    """The lines that the runner's docstring says are to be read."""
+def to_be_read(runner):
     first, last = map(int, re.search(r"What is to be read are lines +(\d+) to +(\d+)\.", runner.text).groups())
     return "\n".join(runner.text.split("\n")[first - 1 : last]) + "\n"
 
@@ -76,7 +75,7 @@ def test_runner_and_test_say_at_each_revision_what_the_evidence_says(export, bro
     assert bundle.complete, bundle.reason
     assert statuses(bundle) == [("reproduced", "failed"), ("fixed", "passed")]
     assert bundle.runner.packages == ("torch", "numpy")
-    assert "'evidence': {'base': 'reproduced at path', 'head': 'fixed at path'}," in own(bundle.runner)
+    assert "'evidence': {'base': 'reproduced at path', 'head': 'fixed at path'}," in to_be_read(bundle.runner)
     answer = json.loads(bundle.sides[1].tried.output)
     assert answer["observed"] == {"loss": 1.0, "masked_token_gradient_abs_sum": 0.0}
     assert answer["not_installed_and_not_used"] == ["demo_missing_tracker"]
@@ -170,13 +169,12 @@ def test_without_torch_it_could_not_run(export, broken_tree, tmp_path):
 
 def test_the_head_is_the_same_in_every_runner_and_says_its_digest(export, broken_tree, fixed_tree):
     runners = [export(document, broken_tree, fixed_tree).runner for document in (MASKED_TOKENS, VARIANTS, REJECTED_ROW)]
-    heads = {runner.text.removesuffix(own(runner)).partition('"""\n')[2] for runner in runners}
-    assert len({own(runner) for runner in runners}) == 3
-    (head,) = heads
+    (head,) = {runner.text.removesuffix(to_be_read(runner)).partition('"""\n')[2] for runner in runners}
+    assert len({to_be_read(runner) for runner in runners}) == 3
     line = next(line for line in head.split("\n") if "sha256 of its lines" in line)
     fixed = head.partition(line)[2].partition("=\n\n")[2].partition(f"\n\n# {'=' * 20}")[0]
     assert hashlib.sha256(fixed.encode()).hexdigest() == line.rpartition(" ")[2]
-    assert all(runner.text.endswith(own(runner)) for runner in runners)
+    assert all(runner.text.endswith(to_be_read(runner)) for runner in runners)
 
 
 def test_nothing_expected_is_copied_into_what_the_runner_observes(bare, export, broken_tree, fixed_tree):

@@ -91,8 +91,7 @@ def test_the_recipes_own_tolerance_goes_first(decide, recipe):
 
 
 def test_another_bug_cannot_be_compared(decide, recipe):
-    other = evidence(decide(recipe=recipe(bug_id="OTHER")))
-    assert difference(evidence(decide()), other)[0].startswith("another bug")
+    assert difference(evidence(decide()), evidence(decide(recipe=recipe(bug_id="OTHER"))))[0].startswith("another bug")
 
 
 def test_the_environment_is_told_and_never_judged(decide):
