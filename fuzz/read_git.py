@@ -50,7 +50,8 @@ def _tags(data: bytes) -> None:
 def _patch(data: bytes) -> None:
     done = mock.Mock(status=0, out=data)
     with mock.patch.object(gitbinary, "run", return_value=done):
-        history.touching(FOLDER, ["loss"], ["a.py"], ["HEAD"])
+        target, recipe = mock.Mock(roots=(), **{"binding.return_value": None}), mock.Mock(boundary="a.loss")
+        history.touching(FOLDER, target, recipe, ["HEAD"])
 
 
 def _tree(data: bytes) -> None:

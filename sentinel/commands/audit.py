@@ -104,8 +104,9 @@ def _audit(arguments: argparse.Namespace) -> int:
     run = None if configuration is None else _run(catalog, target, configuration, typed, checkout)
     if data is not None and why_not is not None:
         _tell_of_bases(arguments.config, data, run, why_not)
-    bugs = sorted((Bug(item, reach(item.recipe.affects, run) if run else None) for item in there), key=Bug.order)
+    bugs = [Bug(item, reach(item.recipe.affects, run) if run else None) for item in there]
     bugs = [bug for bug in bugs if bug.realism != "unreachable"]
+    bugs.sort(key=lambda bug: (order(bug.document), bug.decision.recipe.bug_id))
     name = _name(checkout, target.name)
     if arguments.sarif:
         results = [(evidence(bug.decision), "") for bug in bugs if bug.answer != "does not"]
@@ -163,9 +164,6 @@ class Bug:
         if self.reach is None or (self.reached and not self.reach.where and self.realism != "fault"):
             return "hits"
         return "does not" if self.reach.answer == "not reached" else "only if"
-
-    def order(self) -> tuple[tuple[int, int], str]:
-        return order(self.document), self.decision.recipe.bug_id
 
 
 def _configuration(data: Mapping[Any, Any] | None, single: Sequence[tuple[str, Any]]) -> dict[str, str] | None:

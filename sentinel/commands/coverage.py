@@ -97,27 +97,13 @@ def _at(catalog: Catalog, target: Target, written: str, settings: Settings, argu
         _save(arguments, target, "lines", commit=checkout.commit, level=arguments.lines, modules=_by_module(runs))
         return _run(runs, arguments)
     if arguments.call:
-        result = _in_session(
-            target,
-            settings,
-            catalog,
-            checkout.ref,
-            partial(called, catalog.adapters[target.name], result, catalog.laws),
-        )
+        call = partial(called, catalog.adapters[target.name], result, catalog.laws)
+        result = _in_session(target, settings, catalog, checkout.ref, call)
     _save(arguments, target, "modules", commit=checkout.commit, totals=result.totals, modules=result.modules)
     if arguments.json:
-        say_json(
-            {
-                "target": target.name,
-                "ref": str(checkout.ref),
-                "commit": checkout.commit,
-                "totals": result.totals,
-                "modules": result.modules,
-                "functions": [_plain(each) for each in result.functions],
-                "outside": result.outside,
-                "unread": result.unread,
-            }
-        )
+        code = {"target": target.name, "ref": str(checkout.ref), "commit": checkout.commit}
+        counts = {name: getattr(result, name) for name in ("totals", "modules", "outside", "unread")}
+        say_json({**code, **counts, "functions": [_plain(each) for each in result.functions]})
         return 1 if result.unread else 0
     if arguments.verbose:
         named = [(each.path, f"{each.file}:{each.line}", each.state, "; ".join(each.by)) for each in result.functions]

@@ -301,10 +301,7 @@ def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:
 
 
 def recipe_of(recorded: dict[str, Any], catalog: Catalog) -> tuple[Recipe, str]:
-    """Give the recipe that the evidence was made from, and where it was found.
-
-    :raises SentinelError: where it is evidence of a law's own scenario, or its recipe does not load here.
-    """
+    """Give the recipe that the evidence was made from, and where it was found."""
     if recorded["target"] not in catalog.targets:
         raise SentinelError(f"no adapter of target {recorded['target']!r} is here")
     digest = recorded["recipe"]["digest"]

@@ -88,10 +88,7 @@ def _arguments(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def of_script(file: Path) -> CommandLine:
-    """Read the command of a launch script that gives the most settings to a Python program.
-
-    :raises SentinelError: where the script cannot be read, holds no such command, or the parser is not installed.
-    """
+    """Read the command of a launch script that gives the most settings to a Python program."""
     script = _Script(file)
     try:
         script.read(file)

@@ -48,10 +48,7 @@ def search_path(
     data: Mapping[Any, Any], catalog: Catalog, target: Target, checkout: Checkout
 ) -> tuple[list[Path], list[str]]:
     """Say where files are looked for that a configuration names, beside its own folder: first where it says itself,
-    then where the copy has its own.
-
-    :returns: the folders, and a sentence for each entry of ``hydra.searchpath`` that is left out.
-    """
+    then where the copy has its own."""
     node = data.get("hydra")
     written = node.get("searchpath") if isinstance(node, dict) else None
     folders, left_out = [], []
@@ -79,11 +76,7 @@ def _meant(scheme: str, name: str, target: Target, checkout: Checkout) -> Iterat
 
 
 def composed(file: Path, folders: Sequence[Path]) -> dict[Any, Any]:
-    """Give a configuration with all that it is composed of.
-
-    :raises NotComposedError: where Hydra is not there, or refuses.
-    :raises SentinelError: where the result is no mapping of a size that a configuration can have.
-    """
+    """Give a configuration with all that it is composed of."""
     if file.suffix != ".yaml":
         raise NotComposedError("Hydra reads files whose names end in .yaml alone")
     # Isolated: the current folder may be the copy, and no plugin of Hydra's may come from there.

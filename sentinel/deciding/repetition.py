@@ -16,7 +16,7 @@ from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import BASELINE, Contract, DoesNotApply, Inputs
 from sentinel.deciding.outcomes import Observation
 from sentinel.laws.law import Case
-from sentinel.laws.row_order import ORDER_DOES_NOT_MATTER
+from sentinel.laws.row_order import order_does_not_matter
 from sentinel.worker import protocol
 
 #: The seed of the repetition; the first time it is :data:`sentinel.worker.probe.SEED`.
@@ -56,7 +56,7 @@ class Repetition:
         for name, variants in self.reordered.items():
             both = dict(zip(variants, (observed[name], answers[name, True])))
             try:
-                verdicts.append(not ORDER_DOES_NOT_MATTER.violations(Case(variants, both, None, self._contract)))
+                verdicts.append(not order_does_not_matter.violations(Case(variants, both, None, self._contract)))
             except DoesNotApply:
                 continue
         return bool(verdicts) and all(verdicts)
@@ -67,7 +67,7 @@ class Repetition:
 
 def _reordered(contract: Contract, variants: Mapping[str, Inputs]) -> dict[str, dict[str, Inputs]]:
     orders: dict[str, dict[str, Inputs]] = {}
-    law = ORDER_DOES_NOT_MATTER
+    law = order_does_not_matter
     if law.name in contract.laws and law.vary is not None:
         for name, inputs in variants.items():
             try:

@@ -26,7 +26,7 @@ from sentinel.errors import SentinelError
 from sentinel.laws.agreement import same
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import like
-from sentinel.laws.oracle import THE_ORACLE_AGREES
+from sentinel.laws.oracle import the_oracle_agrees
 from sentinel.recipes import Recipe
 from sentinel.search.boundary_search import BoundarySearch, examples
 from sentinel.search.scenarios import NotSearchable, accepts, draw, narrowed, with_dialects
@@ -213,7 +213,7 @@ class Across(Pair):
 
 def _meant(binding: Binding, inputs: Inputs) -> str:
     """Say why the boundary is not its contract's definition, where its adapter says that it means that."""
-    reasons = (item.reason for item in binding.dialects if item.name == THE_ORACLE_AGREES.name and item.holds(inputs))
+    reasons = (item.reason for item in binding.dialects if item.name == the_oracle_agrees.name and item.holds(inputs))
     return next(reasons, "")
 
 

@@ -38,7 +38,7 @@ from sentinel.history.bindings import ALIKE, Definition, Sighting, sighting
 from sentinel.history.commits import Commit
 from sentinel.history.coverage import CheckoutTrees
 from sentinel.laws.law import Law, Violation
-from sentinel.laws.metrics import METRICS_TELL_THE_TRUTH
+from sentinel.laws.metrics import metrics_tell_the_truth
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
 from sentinel.search.boundary_search import BoundarySearch, Example, Finding, glimpses
@@ -797,7 +797,7 @@ def _broken(finding: Finding, silenced: Collection[str] = ()) -> Broken:
     first = finding.violations[0]
     detail = f"{first.key}: {first.detail}" if first.key else first.detail
     keys = {part(item.key) for item in finding.violations}
-    empty = finding.law is METRICS_TELL_THE_TRUTH and any(item.observed in (0, None) for item in finding.violations)
+    empty = finding.law is metrics_tell_the_truth and any(item.observed in (0, None) for item in finding.violations)
     defined = finding.law.rank == 1 and finding.symptom == "value" and not empty and not keys & set(silenced)
     return Broken(finding.law.name, finding.law.statement, finding.symptom, detail, finding.trial.variants, defined)
 

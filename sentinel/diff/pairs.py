@@ -15,7 +15,7 @@ from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply
 from sentinel.deciding.law_session import Description, LawSession, Plan, Subject, Trial, Undecidable, widened
 from sentinel.laws.agreement import Scale, counted, gap_between, numbers, scale_of
 from sentinel.laws.law import Case, Law, Violation
-from sentinel.laws.masked_values import MASKED_VALUES_HAVE_NO_INFLUENCE
+from sentinel.laws.masked_values import masked_values_have_no_influence
 from sentinel.values.literals import FLOATS, Tensor
 from sentinel.worker import protocol
 from sentinel.worker.answers import PARTS, Claim, Failed, Replies, Reply
@@ -101,7 +101,7 @@ def numbers_stay_for(laws: Sequence[Law]) -> list[Law]:
     """Give the same of each scenario as it is, with junk under its mask, and as one of the other laws varies it: in
     other dtypes, with more padding."""
     varying = [law for law in laws if law.vary is not None and not law.twin]
-    junk = [law for law in varying if law is MASKED_VALUES_HAVE_NO_INFLUENCE]
+    junk = [law for law in varying if law is masked_values_have_no_influence]
     others = [law for law in varying if law not in junk]
     return [NUMBERS_STAY, *(_varied(each) for each in (junk, others) if each)]
 

@@ -31,8 +31,6 @@ def contribute(clone: Path, fix: Fix, main: str) -> Branch:
 
     It stands on the clone's newest main where the edited files are there what they were when the fix was tried; else on
     the commit at which it was.
-
-    :raises SentinelError: where this is no clone, has not the commit, or has a branch of that name already.
     """
     if not (clone / ".git").exists():
         raise SentinelError(f"{clone} is no clone; `git clone` upstream's repository there first")

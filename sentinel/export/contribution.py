@@ -72,10 +72,7 @@ def documented(
 
 
 def contribution(document: Mapping[str, Any], catalog: Catalog, store: MirrorStore) -> Contribution:
-    """Give the contribution that a document describes, as the recipes and fixes of today have its prose.
-
-    :raises SentinelError: where its recipe or its fix is another one here, or is not here.
-    """
+    """Give the contribution that a document describes, as the recipes and fixes of today have its prose."""
     target = str(document["target"])
     if target not in catalog.targets:
         raise SentinelError(f"no adapter of target {target!r} is here")

@@ -61,14 +61,6 @@ class Bundle:
     reason: str = ""
 
     @property
-    def base(self) -> Side:
-        return self.sides[0]
-
-    @property
-    def head(self) -> Side | None:
-        return self.sides[1] if len(self.sides) > 1 else None
-
-    @property
     def test_name(self) -> str:
         return f"test_{_snake(self.recipe.bug_id)}.py"
 

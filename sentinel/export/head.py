@@ -62,10 +62,7 @@ def variants_of(case: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def find(path: str, roots: tuple[str, ...]) -> tuple[Any, Any, type | None]:
-    """Find a dotted path in the checkout: (module, object, class that holds it).
-
-    :raises DriftError: where the checkout has nothing there.
-    """
+    """Find a dotted path in the checkout: (module, object, class that holds it)."""
     name = module_of(path, roots)
     if name is None:
         raise DriftError(f"{path} is not in this checkout")
@@ -123,10 +120,7 @@ def boundary_of(case: Mapping[str, Any], roots: tuple[str, ...], call: Callable[
 def measured(
     case: Mapping[str, Any], measure: Callable[..., Any], call: Callable[..., Any] | None
 ) -> tuple[Boundary, dict[str, Any], list[str]]:
-    """Call the boundary on each variant: (boundary, observation of each, packages that were stubbed).
-
-    :raises CouldNotRun: where that cannot be said here.
-    """
+    """Call the boundary on each variant: (boundary, observation of each, packages that were stubbed)."""
     lacking = [name for name in case["needs"] if not is_installed(name)]
     if lacking:
         raise CouldNotRun("not everything that it needs is installed", lacking)

@@ -47,22 +47,14 @@ class Question:
 
 @dataclass(frozen=True)
 class Script:
-    """:ivar own: what is not the head: the functions and the case, which a reader has to read.
-    :ivar first, last: the lines of that.
-    """
+    """A runner, and the distributions that it needs."""
 
     text: str
-    own: str
-    first: int
-    last: int
     packages: tuple[str, ...]
 
 
 def runner(question: Question) -> Script:
-    """Write the runner of a question.
-
-    :raises NotSelfContained: where its functions cannot be written into a file of their own.
-    """
+    """Write the runner of a question."""
     pieces, measure, call, judge = functions(question)
     case = literal(case_of(question, pieces))
     arguments = ", ".join(["CASE", measure, call, *([judge] if judge else [])])
@@ -75,7 +67,7 @@ def runner(question: Question) -> Script:
     before = _docstring(question, 0, 0).count("\n") + fixed.count("\n")
     first, last = before + 1, before + own.count("\n")
     packages = ("torch", "numpy", *sorted(question.needs.values()))
-    return Script(_docstring(question, first, last) + fixed + own, own, first, last, packages)
+    return Script(_docstring(question, first, last) + fixed + own, packages)
 
 
 def functions(question: Question) -> tuple[Verbatim, str, str, str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.errors import SentinelError, Unavailable
-from sentinel.findings.history import files_of, named, names_of, touching
+from sentinel.findings.history import name_of, named, touching
 from sentinel.recipes import Recipe
 from sentinel.reports.escaping import message
 from sentinel.sources.gitbinary import git_dir_of
@@ -136,10 +136,10 @@ def _history(recipe: Recipe, target: Target, store: MirrorStore) -> Source:
     base = next((pin.ref.name for pin in recipe.pins if pin.ref.kind == "git"), None)
     branch = f"refs/heads/{target.branch}"
     revisions = [f"{base}..{branch}" if base else branch]
-    touches = touching(git_dir, names_of(recipe), files_of(target, recipe.boundary), revisions)
+    touches = touching(git_dir, target, recipe, revisions)
     since = f"since {base[:12]}" if base else "all of it"
     since += _shallow(git_dir)
-    note = f"commits of {target.branch} ({since}) that change lines of {names_of(recipe)[0]}"
+    note = f"commits of {target.branch} ({since}) that change lines of {name_of(recipe)}"
     return _listed("upstream history", note, [Match(item.commit[:12], message(item.subject)) for item in touches])
 
 
@@ -149,9 +149,9 @@ def _pulls(recipe: Recipe, others: Sequence[Recipe], target: Target, store: Mirr
     outside = ["--glob=refs/pull/*/head", "--not", f"refs/heads/{target.branch}"]
     like = [other for other in others if other.target == recipe.target and likeness(recipe, other)]
     numbers = {int(item.upstream["pull"]) for item in (recipe, *like) if item.upstream.get("pull")}
-    words = [names_of(recipe)[0], *(f"#{number}" for number in sorted(numbers))]
+    words = [name_of(recipe), *(f"#{number}" for number in sorted(numbers))]
     touches = [
-        *touching(git_dir, names_of(recipe), files_of(target, recipe.boundary), outside),
+        *touching(git_dir, target, recipe, outside),
         *named(git_dir, words, outside),
     ]
     matches: dict[int, Match] = {}
@@ -162,7 +162,7 @@ def _pulls(recipe: Recipe, others: Sequence[Recipe], target: Target, store: Mirr
             why = "changes its lines" if item.why == "lines" else "its message names it"
             matches.setdefault(item.pull, Match(f"#{item.pull}", f"{why}: {message(item.subject)}"))
     matches.pop(int(recipe.upstream.get("pull") or 0), None)
-    note = f"every pull/N/head that changes lines of {names_of(recipe)[0]} or names it{_shallow(git_dir)}"
+    note = f"every pull/N/head that changes lines of {name_of(recipe)} or names it{_shallow(git_dir)}"
     return _listed("pull requests of the mirror", note, list(matches.values()))
 
 
@@ -176,8 +176,8 @@ def _fork(recipe: Recipe, target: Target, fork: Path | None) -> Source:
     git_dir = git_dir_of(fork) if (fork / ".git").exists() else fork
     base = next((pin.ref.name for pin in recipe.pins if pin.ref.kind == "git"), None)
     revisions = ["--branches", *(["--not", base] if base else [])]
-    touches = touching(git_dir, names_of(recipe), files_of(target, recipe.boundary), revisions)
-    note = f"local branches that change lines of {names_of(recipe)[0]}"
+    touches = touching(git_dir, target, recipe, revisions)
+    note = f"local branches that change lines of {name_of(recipe)}"
     return _listed("branches of the fork", note, [Match(item.ref, message(item.subject)) for item in touches])
 
 
@@ -192,7 +192,7 @@ def _github(recipe: Recipe, target: Target, environ: Mapping[str, str]) -> Sourc
     if site != "https://":
         raise Unavailable(f"{target.repository} is not on GitHub")
     api = environ.get("GITHUB_API_URL") or "https://api.github.com"
-    name = names_of(recipe)[0]
+    name = name_of(recipe)
     matches = []
     for kind in ("pull-request", "issue"):  # the search wants to know which of the two
         query = urllib.parse.quote(f"repo:{repository} is:{kind} {name}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.errors import Unavailable
-from sentinel.findings.history import files_of, names_of, touching
+from sentinel.findings.history import touching
 from sentinel.history.closure_verdicts import ClosureVerdict
 from sentinel.history.commits import merge_base
 from sentinel.history.ledger import Ledger
@@ -44,7 +44,7 @@ class Head:
 def pulls(mirror: Path, target: Target, recipe: Recipe) -> list[int]:
     """The numbers of the pull requests of which own commits change lines of the boundary's function, newest first."""
     outside = ["--glob=refs/pull/*/head", "--not", f"refs/heads/{target.branch}"]
-    touches = touching(mirror, names_of(recipe), files_of(target, recipe.boundary), outside)
+    touches = touching(mirror, target, recipe, outside)
     return sorted({touch.pull for touch in touches if touch.pull is not None}, reverse=True)
 
 

@@ -48,19 +48,19 @@ def files_of(target: Target, boundary: str) -> list[str]:
     return list(files)
 
 
-def names_of(recipe: Recipe) -> list[str]:
+def name_of(recipe: Recipe) -> str:
     """Say what the boundary's definition is called; ``__call__`` says nothing without its class."""
     parts = recipe.boundary.split(".")
-    return [parts[-1]] if not parts[-1].startswith("__") else [parts[-2]]
+    return parts[-1] if not parts[-1].startswith("__") else parts[-2]
 
 
-def touching(git_dir: Path, names: Sequence[str], files: Sequence[str], revisions: Sequence[str]) -> list[Touch]:
-    """Give the commits among some revisions that change lines of one of these functions, newest first.
+def touching(git_dir: Path, target: Target, recipe: Recipe, revisions: Sequence[str]) -> list[Touch]:
+    """Give the commits among some revisions that change lines of a recipe's function, newest first.
 
     :param revisions: as ``git log`` takes them: ``base..branch``, ``--glob=...``, ``--not``.
     """
-    log = _log(git_dir, ["-p", "-U0", "--no-renames", *revisions, "--", *files])
-    return list(_touched(log.split("\n"), re.compile(rf"\b({'|'.join(map(re.escape, names))})\b")))
+    log = _log(git_dir, ["-p", "-U0", "--no-renames", *revisions, "--", *files_of(target, recipe.boundary)])
+    return list(_touched(log.split("\n"), re.compile(rf"\b{re.escape(name_of(recipe))}\b")))
 
 
 def named(git_dir: Path, words: Sequence[str], revisions: Sequence[str]) -> list[Touch]:

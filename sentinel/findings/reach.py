@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 
 from sentinel.configuration.effective import Training
 from sentinel.recipes.affects import Affected, bounding, condition_in_words, holds
@@ -30,17 +29,12 @@ class Reach:
     where: str = ""
     settings: bool = True
 
-    @property
-    def order(self) -> int:
-        """The place of the answer among :data:`ANSWERS`: what reaches comes first."""
-        return ANSWERS.index(self.answer)
-
 
 def reach(affects: Sequence[Affected], run: Training) -> Reach:
     """Say whether a run's settings reach a bug; one entry of ``affects`` is enough."""
     answers = [_entry(entry, run) for entry in affects]
     nothing = Reach("not known", "the recipe names no setting")
-    return min(answers, key=attrgetter("order"), default=nothing)
+    return min(answers, key=lambda answer: ANSWERS.index(answer.answer), default=nothing)
 
 
 def _entry(entry: Affected, run: Training) -> Reach:

@@ -388,17 +388,16 @@ def disagreements(case: Case, roles: Roles) -> list[Violation]:
 
     :raises DoesNotApply: where there are none.
     """
-    violations, applies = [], False
-    for variant, item, answer in against_oracle(case, roles):
-        applies = True
+    violations, answers = [], list(against_oracle(case, roles))
+    if not answers:
+        raise DoesNotApply("the observation has nothing that the oracle has too")
+    for variant, item, answer in answers:
         worst = answer.difference
         if worst is not None:
             values = (literal(answer.observed, answer.dtype), literal(answer.demanded, "float64"))
             option = case.contract.input(item.key) if case.contract is not None else None
             symptom = item.key if option is not None and option.knob else worst.symptom  # each option by itself
             violations.append(Violation(address(variant, item.key), *values, worst.text, symptom))
-    if not applies:
-        raise DoesNotApply("the observation has nothing that the oracle has too")
     return violations
 
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from sentinel.contracts.contract import DoesNotApply
 from sentinel.laws.agreement import Numbers, each_number, literal, numbers, scale_of
-from sentinel.laws.law import Case, Law, Violation
+from sentinel.laws.law import Case, Violation, law
 from sentinel.laws.layout import Flags, address
 from sentinel.values.literals import FLOATS, Tensor
 
 
-def finite_in_finite_out(case: Case) -> list[Violation]:
+@law(
+    "groups of one, zero variance, empty masks, large log-ratios: no NaN, no infinity",
+    needs_oracle=True,
+    oracle_optional=True,
+)
+def finite_in_finite_out(case: Case) -> Iterator[Violation]:
     """If every input is finite, so is every output, gradient and metric, at valid positions.
 
     An infinity is honest where the oracle has one too, or a number that the coarsest dtype among inputs and outputs
@@ -22,7 +29,7 @@ def finite_in_finite_out(case: Case) -> list[Violation]:
     #2197), a coefficient of 0 times an infinity (slime #2258), and 0 / 0 for a prompt whose responses are all rejected
     (verl #6452, OPO).
     """
-    violations, applies = [], False
+    applies = False
     for variant, inputs in case.inputs.items():
         tensors = [value for value in inputs.values() if isinstance(value, Tensor) and value.dtype in FLOATS]
         if not all(np.isfinite(value.array()).all() for value in tensors):
@@ -40,14 +47,13 @@ def finite_in_finite_out(case: Case) -> list[Violation]:
             if wrong.any():
                 place, demanded = _first(wrong), None if right is None else literal(right[0], "float64")
                 detail = f"{_named(values, place)} although every input is finite{_of_oracle(right, place)}"
-                violations.append(Violation(key, observed, demanded, detail, "non-finite"))
+                yield Violation(key, observed, demanded, detail, "non-finite")
             if counts is not None and item.role == "output" and (hidden := np.isnan(values) & ~counts).any():
                 detail = f"{_named(values, _first(hidden))}, on a masked token: times the mask it is NaN still"
                 demanded = literal(np.where(hidden, 0.0, values), dtype)
-                violations.append(Violation(key, observed, demanded, detail, "masked-nan"))
+                yield Violation(key, observed, demanded, detail, "masked-nan")
     if not applies:
         raise DoesNotApply("the observation has no numbers")
-    return violations
 
 
 def _first(flags: Flags) -> tuple[int, ...]:
@@ -62,12 +68,3 @@ def _of_oracle(right: tuple[Numbers, str] | None, place: tuple[int, ...]) -> str
     if right is None or right[0].ndim != len(place):
         return ""
     return f"; the oracle has {right[0][place].item()!r}"
-
-
-FINITE_IN_FINITE_OUT = Law(
-    "finite_in_finite_out",
-    "groups of one, zero variance, empty masks, large log-ratios: no NaN, no infinity",
-    finite_in_finite_out,
-    needs_oracle=True,
-    oracle_optional=True,
-)

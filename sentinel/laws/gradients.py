@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from sentinel.contracts.contract import DoesNotApply
 from sentinel.laws.agreement import Numbers, against_oracle, literal
-from sentinel.laws.law import Case, Law, Violation
+from sentinel.laws.law import Case, Violation, law
 from sentinel.laws.layout import Flags, address
 
 _MEANINGS = {
@@ -16,16 +18,21 @@ _MEANINGS = {
 }
 
 
-def gradients_stay_where_they_belong(case: Case) -> list[Violation]:
+@law(
+    "no gradient on masked tokens or where the definition has none; one where the definition has one",
+    needs_oracle=True,
+)
+def gradients_stay_where_they_belong(case: Case) -> Iterator[Violation]:
     """``g[b, t] == 0`` where the mask is 0; ``|g| <= bound`` where the oracle's gradient is exactly 0; ``g != 0`` where
     the oracle's is larger than the bound.
 
     Catches an importance weight that is not detached (AReaL #1405), a reward that is not (AReaL #964), and a token
     whose gradient a stray ``no_grad`` or mask takes away.
     """
-    violations, applies = [], False
-    for variant, item, answer in against_oracle(case, ("gradient",)):
-        applies = True
+    answers = list(against_oracle(case, ("gradient",)))
+    if not answers:
+        raise DoesNotApply("the observation has no gradient that the oracle has too")
+    for variant, item, answer in answers:
         got, right, bound = answer.observed, answer.demanded, answer.scale.bound(answer.dtype)
         if got.shape != right.shape:
             raise DoesNotApply("the gradient has another shape than the oracle's")
@@ -39,11 +46,7 @@ def gradients_stay_where_they_belong(case: Case) -> list[Violation]:
         demanded = np.where(counts, right, 0.0)
         for what, places in wrong.items():
             if places.any():
-                key = address(variant, item.key)
-                violations.append(_violation(key, what, got, demanded, places, answer.dtype))
-    if not applies:
-        raise DoesNotApply("the observation has no gradient that the oracle has too")
-    return violations
+                yield _violation(address(variant, item.key), what, got, demanded, places, answer.dtype)
 
 
 def _violation(key: str, what: str, got: Numbers, demanded: Numbers, places: Flags, dtype: str) -> Violation:
@@ -52,11 +55,3 @@ def _violation(key: str, what: str, got: Numbers, demanded: Numbers, places: Fla
     symptom = "value" if np.isfinite(got[places]).all() else "non-finite"
     detail = f"element {list(place)} {_MEANINGS[what]}: {value!r}, not {right!r}"
     return Violation(key, literal(got, dtype), literal(demanded, "float64"), detail, symptom)
-
-
-GRADIENTS_STAY_WHERE_THEY_BELONG = Law(
-    "gradients_stay_where_they_belong",
-    "no gradient on masked tokens or where the definition has none; one where the definition has one",
-    gradients_stay_where_they_belong,
-    needs_oracle=True,
-)

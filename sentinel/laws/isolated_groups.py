@@ -2,15 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs
 from sentinel.laws.agreement import Match, same
-from sentinel.laws.law import Case, Law, Violation
+from sentinel.laws.law import Case, Violation, law
 from sentinel.laws.layout import Flags, axes, equal, first_two, float_inputs, like, row_count
 
 
-def groups_are_isolated(case: Case) -> list[Violation]:
+def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
+    """Multiply the numbers in all rows of one group: multiples are legal wherever the numbers are."""
+    labels = inputs.get(contract.group) if contract.group else None
+    keys = labels if isinstance(labels, list) else list(range(row_count(contract, inputs)))
+    groups = list(dict.fromkeys(keys))
+    if len(groups) < 2:
+        raise DoesNotApply("the scenario has one group")
+    chosen = choose.one_of(groups)
+    rows = np.array([key == chosen for key in keys])
+    names = [name for shape in (("batch", "tokens"), ("batch",)) for name in float_inputs(contract, inputs, shape)]
+    if not names:
+        raise DoesNotApply("no input holds numbers of its own for each row")
+    factor = choose.one_of((2.0, 0.5, 3.0))
+    changes = {}
+    for name in names:
+        array = inputs[name].array()
+        factors = np.where(rows, factor, 1.0).reshape(-1, *[1] * (array.ndim - 1))
+        changes[name] = like(inputs[name], array.astype(np.float64) * factors)
+    if all(equal(inputs[name], value) for name, value in changes.items()):
+        raise DoesNotApply("the numbers of the group are all 0")
+    return {BASELINE: inputs, "changed": {**inputs, **changes}}
+
+
+@law(
+    "changing one group, row or packed sequence changes no other one's output",
+    needs_oracle=True,
+    oracle_optional=True,
+    vary=_vary,
+)
+def groups_are_isolated(case: Case) -> Iterator[Violation]:
     """``output[rows of other groups]`` is the same whatever the values of one group are; a row is a group of its own
     where the contract has no groups.
 
@@ -19,14 +50,12 @@ def groups_are_isolated(case: Case) -> list[Violation]:
     #2302), and a shift across the border between packed rows (verl #5797).
     """
     first, others = first_two(case)
-    violations = []
     for other in others:
         left = np.flatnonzero(~_touched(case, first, other))
         if not left.size:
             raise DoesNotApply("no group is left as it was")
         prefix = f"in a row of a group that is as in {first!r}, "
-        violations += same(case, first, other, Match(rows=(left, left), scalars=False), prefix)
-    return violations
+        yield from same(case, first, other, Match(rows=(left, left), scalars=False), prefix)
 
 
 def _touched(case: Case, first: str, other: str) -> Flags:
@@ -53,36 +82,3 @@ def _touched(case: Case, first: str, other: str) -> Flags:
         touched = {label for label, flag in zip(labels, changed) if flag}
         return np.array([label in touched for label in labels])
     return changed
-
-
-def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Multiply the numbers in all rows of one group: multiples are legal wherever the numbers are."""
-    labels = inputs.get(contract.group) if contract.group else None
-    keys = labels if isinstance(labels, list) else list(range(row_count(contract, inputs)))
-    groups = list(dict.fromkeys(keys))
-    if len(groups) < 2:
-        raise DoesNotApply("the scenario has one group")
-    chosen = choose.one_of(groups)
-    rows = np.array([key == chosen for key in keys])
-    names = [name for shape in (("batch", "tokens"), ("batch",)) for name in float_inputs(contract, inputs, shape)]
-    if not names:
-        raise DoesNotApply("no input holds numbers of its own for each row")
-    factor = choose.one_of((2.0, 0.5, 3.0))
-    changes = {}
-    for name in names:
-        array = inputs[name].array()
-        factors = np.where(rows, factor, 1.0).reshape(-1, *[1] * (array.ndim - 1))
-        changes[name] = like(inputs[name], array.astype(np.float64) * factors)
-    if all(equal(inputs[name], value) for name, value in changes.items()):
-        raise DoesNotApply("the numbers of the group are all 0")
-    return {BASELINE: inputs, "changed": {**inputs, **changes}}
-
-
-GROUPS_ARE_ISOLATED = Law(
-    "groups_are_isolated",
-    "changing one group, row or packed sequence changes no other one's output",
-    groups_are_isolated,
-    needs_oracle=True,
-    oracle_optional=True,
-    vary=_vary,
-)

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs
 from sentinel.laws.agreement import aligned, counted, scale_of
-from sentinel.laws.law import Case, Law, Violation
+from sentinel.laws.law import Case, Violation, law
 from sentinel.laws.layout import address, equal, first_two, observed_keys
 from sentinel.values.literals import HALVES, Tensor
 
 
-def every_knob_counts(case: Case) -> list[Violation]:
+def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
+    """Turn one knob to another of its choices."""
+    if any(isinstance(value, Tensor) and value.dtype in HALVES for value in inputs.values()):
+        raise DoesNotApply("rounding to 16 bits may hide what a knob does")
+    knobs = [item for item in contract.inputs if item.knob and item.name in inputs]
+    options = [(item.name, value) for item in knobs for value in item.choices if not equal(value, inputs[item.name])]
+    if not options:
+        raise DoesNotApply("the boundary has no knob to turn")
+    name, value = choose.one_of(options)
+    return {BASELINE: inputs, "turned": {**inputs, name: value}}
+
+
+@law(
+    "a configuration value that the code accepts changes something where its definition says so",
+    needs_oracle=True,
+    vary=_vary,
+)
+def every_knob_counts(case: Case) -> Iterator[Violation]:
     """``f(x, k) != f(x, k')`` for two values of a configuration input, wherever the oracle's answers are further apart
     than rounding explains.
 
@@ -22,7 +41,7 @@ def every_knob_counts(case: Case) -> list[Violation]:
     first, others = first_two(case)
     if not case.oracle:
         raise DoesNotApply("the contract has no oracle")
-    violations, applies = [], False
+    applies = False
     for other in others:
         knobs = _turned(case.inputs[first], case.inputs[other])
         scale = scale_of(case, [case.inputs[first]], [case.observation[first], case.observation[other]])
@@ -51,10 +70,9 @@ def every_knob_counts(case: Case) -> list[Violation]:
             key, variant = next(iter(moves.items()))
             values = (case.observation[variant][key], case.oracle[variant][key])
             detail = f"{knobs} changes nothing, where the definition changes {', '.join(moves)}"
-            violations.append(Violation(address(variant, key), *values, detail, "no-effect"))
+            yield Violation(address(variant, key), *values, detail, "no-effect")
     if not applies:
         raise DoesNotApply("the definition does not move either")
-    return violations
 
 
 def _turned(one: Inputs, other: Inputs) -> str:
@@ -63,24 +81,3 @@ def _turned(one: Inputs, other: Inputs) -> str:
     if not names or set(one) != set(other) or any(isinstance(one[name], (Tensor, list)) for name in names):
         raise DoesNotApply("the variants differ in more than a configuration value, or in nothing")
     return ", ".join(f"{name} ({one[name]!r} -> {other[name]!r})" for name in names)
-
-
-def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Turn one knob to another of its choices."""
-    if any(isinstance(value, Tensor) and value.dtype in HALVES for value in inputs.values()):
-        raise DoesNotApply("rounding to 16 bits may hide what a knob does")
-    knobs = [item for item in contract.inputs if item.knob and item.name in inputs]
-    options = [(item.name, value) for item in knobs for value in item.choices if not equal(value, inputs[item.name])]
-    if not options:
-        raise DoesNotApply("the boundary has no knob to turn")
-    name, value = choose.one_of(options)
-    return {BASELINE: inputs, "turned": {**inputs, name: value}}
-
-
-EVERY_KNOB_COUNTS = Law(
-    "every_knob_counts",
-    "a configuration value that the code accepts changes something where its definition says so",
-    every_knob_counts,
-    needs_oracle=True,
-    vary=_vary,
-)

@@ -6,8 +6,9 @@ search needs beside that is :attr:`Law.vary`: how to make, from one scenario, th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any
 
 from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Inputs
@@ -77,6 +78,9 @@ class Law:
     twin: str = ""
     by_algorithm: bool = False
 
+    def __call__(self, case: Case) -> list[Violation]:
+        return self.check(case)
+
     @property
     def rank(self) -> int:
         """Of a finding: 1 where an oracle says what is right, 2 where the law alone is broken."""
@@ -91,3 +95,16 @@ class Law:
             return self.check(case)
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise DoesNotApply(f"what was observed has not the form of this contract's ({error!r:.200})") from error
+
+
+def law(statement: str, **flags: Any) -> Callable[[Callable[[Case], Iterable[Violation]]], Law]:
+    """Make a law of a function that yields its violations, under the function's own name."""
+
+    def record(function: Callable[[Case], Iterable[Violation]]) -> Law:
+        @wraps(function)
+        def check(case: Case) -> list[Violation]:
+            return list(function(case))
+
+        return Law(function.__name__, statement, check, **flags)
+
+    return record

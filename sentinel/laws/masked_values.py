@@ -9,7 +9,7 @@ import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs
 from sentinel.laws.agreement import Numbers, same
-from sentinel.laws.law import Case, Law, Violation
+from sentinel.laws.law import Case, Violation, law
 from sentinel.laws.layout import (
     TOKENS,
     Flags,
@@ -28,14 +28,37 @@ from sentinel.values.literals import FLOATS, Tensor, tensor
 JUNK = (7.0, -3.0, 1e4, math.inf, math.nan)
 
 
-def masked_values_have_no_influence(case: Case) -> list[Violation]:
+def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
+    """Put other values on all masked tokens, of one input or of all; of all, each its own, lest they cancel.
+
+    A number goes only where the row has a valid token too: *a rejected row is an absent row* is about numbers on rows
+    without one, and what breaks that law alone would be found twice. A NaN or an infinity goes everywhere.
+    """
+    valid = mask_of(contract, inputs)
+    names = float_inputs(contract, inputs, TOKENS)
+    if not names:
+        raise DoesNotApply("no float of the scenario stands on a token")
+    chosen = choose.one_of([*([name] for name in names), names])
+    junk = choose.one_of(JUNK)
+    masked = ~valid & (valid.any(axis=-1, keepdims=True) | (not np.isfinite(junk)))
+    if not masked.any():
+        raise DoesNotApply("no float of the scenario stands on a masked token")
+    changes = {
+        name: like(inputs[name], np.where(masked, junk * (1 + place), inputs[name].array()))
+        for place, name in enumerate(chosen)
+    }
+    return {BASELINE: inputs, "outlier": {**inputs, **changes}}
+
+
+@law("a value where the mask is 0 changes neither output nor gradient", vary=_vary)
+def masked_values_have_no_influence(case: Case) -> Iterator[Violation]:
     """For every position *(b, t)* with ``mask[b, t] == 0`` and every x: ``f(.., v, ..) == f(.., v with v[b, t] = x,
     ..)`` at valid tokens and in scalars, and d f / d v *[b, t]* is 0.
 
     Catches a reduction that divides by the number of valid tokens but sums all of them (ROLL #444), a NaN that is
     multiplied by a zero mask (SkyRL #1635, verl #6349), and a recursion that runs through masked tokens (AReaL #392).
     """
-    violations, applies = [], False
+    applies = False
     for variant in case.observation:
         for key, gradient, mask in _gradients(case, variant):
             applies = True
@@ -43,16 +66,15 @@ def masked_values_have_no_influence(case: Case) -> list[Violation]:
             allowed = np.where(mask, values, 0)
             wrong = (values != allowed) & ~(np.isnan(values) & np.isnan(allowed))
             if wrong.any():
-                violations.append(_leak(address(variant, key), gradient, values, allowed, wrong))
+                yield _leak(address(variant, key), gradient, values, allowed, wrong)
     if len(case.inputs) > 1:
         first, others = first_two(case)
         for other in others:
             if _differ_only_where_masked(case, first, other):
                 applies = True
-                violations += same(case, first, other, prefix="with other values on masked tokens, ")
+                yield from same(case, first, other, prefix="with other values on masked tokens, ")
     if not applies:
         raise DoesNotApply("the observation has no gradient beside a mask")
-    return violations
 
 
 def _gradients(case: Case, variant: str) -> Iterator[tuple[str, Tensor, Flags]]:
@@ -91,33 +113,3 @@ def _differ_only_where_masked(case: Case, first: str, other: str) -> bool:
         if not np.array_equal(here, there, equal_nan=True):
             return False
     return True
-
-
-def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Put other values on all masked tokens, of one input or of all; of all, each its own, lest they cancel.
-
-    A number goes only where the row has a valid token too: *a rejected row is an absent row* is about numbers on rows
-    without one, and what breaks that law alone would be found twice. A NaN or an infinity goes everywhere.
-    """
-    valid = mask_of(contract, inputs)
-    names = float_inputs(contract, inputs, TOKENS)
-    if not names:
-        raise DoesNotApply("no float of the scenario stands on a token")
-    chosen = choose.one_of([*([name] for name in names), names])
-    junk = choose.one_of(JUNK)
-    masked = ~valid & (valid.any(axis=-1, keepdims=True) | (not np.isfinite(junk)))
-    if not masked.any():
-        raise DoesNotApply("no float of the scenario stands on a masked token")
-    changes = {
-        name: like(inputs[name], np.where(masked, junk * (1 + place), inputs[name].array()))
-        for place, name in enumerate(chosen)
-    }
-    return {BASELINE: inputs, "outlier": {**inputs, **changes}}
-
-
-MASKED_VALUES_HAVE_NO_INFLUENCE = Law(
-    "masked_values_have_no_influence",
-    "a value where the mask is 0 changes neither output nor gradient",
-    masked_values_have_no_influence,
-    vary=_vary,
-)

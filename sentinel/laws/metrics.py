@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from sentinel.laws.agreement import disagreements
-from sentinel.laws.law import Case, Law, Violation
+from sentinel.laws.law import Case, Violation, law
 
 
+@law("a reported metric equals what the oracle counts", needs_oracle=True)
 def metrics_tell_the_truth(case: Case) -> list[Violation]:
     """``|metric - oracle's metric| <= bound``, for every metric that the boundary reports.
 
@@ -13,11 +14,3 @@ def metrics_tell_the_truth(case: Case) -> list[Violation]:
     (AReaL's importance weight), and a minimum that a masked zero holds down (SkyRL #1859).
     """
     return disagreements(case, ("metric",))
-
-
-METRICS_TELL_THE_TRUTH = Law(
-    "metrics_tell_the_truth",
-    "a reported metric equals what the oracle counts",
-    metrics_tell_the_truth,
-    needs_oracle=True,
-)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from sentinel.contracts.contract import Contract, DoesNotApply
 from sentinel.laws.agreement import disagreements
-from sentinel.laws.law import Case, Law, Violation
+from sentinel.laws.law import Case, Violation, law
 from sentinel.laws.layout import address
 from sentinel.values.closeness import agree
 from sentinel.values.literals import Tensor
 
 
+@law("the framework equals the contract's float64 reference", needs_oracle=True)
 def the_oracle_agrees(case: Case) -> list[Violation]:
     """``|output - oracle(inputs)| <= bound`` at valid positions, for outputs and gradients; the oracle in float64, on
     the values that the framework was given, and up to the boundary's declared dialect.
@@ -49,11 +50,3 @@ def _all_keys(case: Case) -> list[Violation]:
             if not comparison.agrees:
                 violations.append(Violation(address(variant, key), observed, demanded, comparison.detail))
     return violations
-
-
-THE_ORACLE_AGREES = Law(
-    "the_oracle_agrees",
-    "the framework equals the contract's float64 reference",
-    the_oracle_agrees,
-    needs_oracle=True,
-)

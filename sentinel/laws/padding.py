@@ -2,51 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs
 from sentinel.laws.agreement import Match, same
-from sentinel.laws.law import Case, Law, Violation
+from sentinel.laws.law import Case, Violation, law
 from sentinel.laws.layout import Flags, axes, entries, equal, first_two, like, mask_of
 from sentinel.values.literals import Tensor
 
 #: At which side padding goes: (columns before, columns after) of one.
 _SIDES = {"right": (0, 1), "left": (1, 0)}
-
-
-def padding_is_invisible(case: Case) -> list[Violation]:
-    """``f([x, 0])[valid tokens] == f(x)[valid tokens]`` for columns whose mask is 0, and scalars stay.
-
-    Where the contract's own definition divides by the number of columns, the oracle says so, and the law says nothing.
-    Catches a mean over all positions beside a variance over the valid ones (SkyRL #1782), and what is normalised
-    together with its padding (AReaL #394).
-    """
-    first, others = first_two(case)
-    violations = []
-    for other in others:
-        violations += same(case, first, other, _match(case, first, other), "with more padding, ")
-    return violations
-
-
-def _match(case: Case, first: str, other: str) -> Match:
-    """Say where the first variant's columns are in the other one."""
-    one, two = (case.inputs[name] for name in (first, other))
-    width, wider = (mask_of(case.contract, inputs).shape[-1] for inputs in (one, two))
-    if width >= wider or set(one) != set(two):
-        raise DoesNotApply(f"variant {other!r} has no more columns than {first!r}")
-    for start in range(wider - width + 1):
-        columns = (np.arange(width), np.arange(start, start + width))
-        outside = np.delete(mask_of(case.contract, two), columns[1], axis=-1)
-        alike = all(
-            equal(entries(value, ()), entries(two[name], axes(case.contract, one, name), columns=columns[1]))
-            for name, value in one.items()
-        )
-        if alike and not outside.any():
-            return Match(columns=columns)
-    raise DoesNotApply(f"variant {other!r} is not {first!r} with more padding")
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
@@ -67,6 +35,37 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     return {BASELINE: inputs, "padded": padded}
 
 
+@law("more padding columns change nothing at valid positions", needs_oracle=True, oracle_optional=True, vary=_vary)
+def padding_is_invisible(case: Case) -> Iterator[Violation]:
+    """``f([x, 0])[valid tokens] == f(x)[valid tokens]`` for columns whose mask is 0, and scalars stay.
+
+    Where the contract's own definition divides by the number of columns, the oracle says so, and the law says nothing.
+    Catches a mean over all positions beside a variance over the valid ones (SkyRL #1782), and what is normalised
+    together with its padding (AReaL #394).
+    """
+    first, others = first_two(case)
+    for other in others:
+        yield from same(case, first, other, _match(case, first, other), "with more padding, ")
+
+
+def _match(case: Case, first: str, other: str) -> Match:
+    """Say where the first variant's columns are in the other one."""
+    one, two = (case.inputs[name] for name in (first, other))
+    width, wider = (mask_of(case.contract, inputs).shape[-1] for inputs in (one, two))
+    if width >= wider or set(one) != set(two):
+        raise DoesNotApply(f"variant {other!r} has no more columns than {first!r}")
+    for start in range(wider - width + 1):
+        columns = (np.arange(width), np.arange(start, start + width))
+        outside = np.delete(mask_of(case.contract, two), columns[1], axis=-1)
+        alike = all(
+            equal(entries(value, ()), entries(two[name], axes(case.contract, one, name), columns=columns[1]))
+            for name, value in one.items()
+        )
+        if alike and not outside.any():
+            return Match(columns=columns)
+    raise DoesNotApply(f"variant {other!r} is not {first!r} with more padding")
+
+
 def _widened(array: Any, axis: int, left: int, right: int) -> Any:
     """Give the array with zeros on both sides; :func:`numpy.pad` takes several times as long."""
     sizes = [(*array.shape[:axis], count, *array.shape[axis + 1 :]) for count in (left, right)]
@@ -81,13 +80,3 @@ def _fits(valid: Flags, styles: Collection[str]) -> bool:
         or ("right" in styles and bool((steps <= 0).all()))
         or ("left" in styles and bool((steps >= 0).all()))
     )
-
-
-PADDING_IS_INVISIBLE = Law(
-    "padding_is_invisible",
-    "more padding columns change nothing at valid positions",
-    padding_is_invisible,
-    needs_oracle=True,
-    oracle_optional=True,
-    vary=_vary,
-)

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs, Observed
 from sentinel.laws.agreement import Numbers, difference, each_number, literal, scale_of
-from sentinel.laws.law import Case, Law, Violation
+from sentinel.laws.law import Case, Violation, law
 from sentinel.laws.layout import Indices, axes, first_two, permutation
 from sentinel.values.literals import Tensor
 
 
-def parts_add_up(case: Case) -> list[Violation]:
+def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
+    """Cut the scenario into the contract's parts."""
+    if contract.parts is None:
+        raise DoesNotApply("the contract does not say how a batch is cut")
+    parts = contract.parts(inputs, choose)
+    return {BASELINE: inputs, **{f"part_{number}": part for number, part in enumerate(parts, start=1)}}
+
+
+# By algorithm: a loss may be a mean over what it chooses from the whole batch.
+@law(
+    "losses and gradients of microbatches and ranks combine to the whole's, however it is cut",
+    vary=_vary,
+    by_algorithm=True,
+)
+def parts_add_up(case: Case) -> Iterator[Violation]:
     """``sum_p f(x_p) == f(x)`` for the scalar outputs of microbatches or ranks ``x_p`` that make up the batch x, each
     given the global normalisers; what has a row for each row is, joined, the whole's.
 
@@ -26,7 +41,7 @@ def parts_add_up(case: Case) -> list[Violation]:
     observations = [case.observation[name] for name in (first, *parts)]
     scale = scale_of(case, [case.inputs[first]], observations)
     pieces = [{item.key: values for item, values, _, _ in each_number(case, part)} for part in parts]
-    violations, applies = [], False
+    applies = False
     for item, whole, dtype, counts in each_number(case, first, ("output", "gradient", "decision")):
         if item.shape[:1] not in ((), ("batch",)) or not all(item.key in piece for piece in pieces):
             continue
@@ -35,10 +50,9 @@ def parts_add_up(case: Case) -> list[Violation]:
         worst = difference(total, whole, dtype, scale, counts)
         if worst is not None:
             detail = worst.between("the whole", f"{len(parts)} parts together")
-            violations.append(Violation(f"{parts[-1]}.{item.key}", literal(total, dtype), None, detail, worst.symptom))
+            yield Violation(f"{parts[-1]}.{item.key}", literal(total, dtype), None, detail, worst.symptom)
     if not applies:
         raise DoesNotApply("nothing in the observation adds up")
-    return violations
 
 
 def _total(pieces: list[Numbers], item: Observed, order: Indices) -> Numbers:
@@ -67,20 +81,3 @@ def _joined(case: Case, parts: tuple[str, ...]) -> dict[str, Any]:
         else:
             whole[name] = [item for value in values for item in value]
     return whole
-
-
-def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Cut the scenario into the contract's parts."""
-    if contract.parts is None:
-        raise DoesNotApply("the contract does not say how a batch is cut")
-    parts = contract.parts(inputs, choose)
-    return {BASELINE: inputs, **{f"part_{number}": part for number, part in enumerate(parts, start=1)}}
-
-
-PARTS_ADD_UP = Law(
-    "parts_add_up",
-    "losses and gradients of microbatches and ranks combine to the whole's, however it is cut",
-    parts_add_up,
-    vary=_vary,
-    by_algorithm=True,  # a loss may be a mean over what it chooses from the whole batch
-)

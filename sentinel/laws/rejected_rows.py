@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs
 from sentinel.laws.agreement import Match, same
-from sentinel.laws.law import Case, Law, Violation
+from sentinel.laws.law import Case, Violation, law
 from sentinel.laws.layout import Flags, Indices, axes, entries, equal, first_two, float_inputs, like, mask_of, pick_rows
 from sentinel.values.literals import Tensor
 
@@ -24,37 +24,6 @@ def rejected_rows(inputs: Mapping[str, Any], contract: Contract | None = None) -
     if inputs.get("mask_no_eos_with_zero") and isinstance(attention, Tensor):
         rejected = rejected | (attention.array() != 0).all(axis=-1)
     return rejected
-
-
-def a_rejected_row_is_an_absent_row(case: Case) -> list[Violation]:
-    """For variants that differ only in rows that are rejected: ``output[accepted rows]`` is the same in all of them,
-    and so are scalars.
-
-    A variant with fewer rows must be another one with its rejected rows left out. Catches group statistics over rows
-    that rejection sampling has dropped (verl #6452), sequences without a token in the divisor of a mean over sequences
-    (verl #3915, #4769), and normalisation over rewards that a mask zeroes later (AReaL #1351).
-    """
-    first, others = first_two(case)
-    rejected = {name: rejected_rows(inputs, case.contract) for name, inputs in case.inputs.items()}
-    accepted = {name: np.flatnonzero(~rows) for name, rows in rejected.items()}
-    if not any(rows.any() for rows in rejected.values()):
-        raise DoesNotApply("no variant has a rejected row")
-    violations = []
-    for other in others:
-        _require_same_accepted(case, first, other, accepted)
-        match = Match(rows=(accepted[first], accepted[other]))
-        violations += same(case, first, other, match, prefix="accepted rows differ: ")
-    return violations
-
-
-def _require_same_accepted(case: Case, first: str, name: str, accepted: Mapping[str, Indices]) -> None:
-    one, two = case.inputs[first], case.inputs[name]
-    for key, value in one.items():
-        shape = axes(case.contract, one, key)
-        if key not in two or not equal(
-            entries(value, shape, accepted[first]), entries(two[key], shape, accepted[name])
-        ):
-            raise DoesNotApply(f"variants {first!r} and {name!r} differ in accepted rows too ({key})")
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
@@ -79,9 +48,34 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     return variants
 
 
-A_REJECTED_ROW_IS_AN_ABSENT_ROW = Law(
-    "a_rejected_row_is_an_absent_row",
+@law(
     "a row that gets no training signal of its own may be changed or removed: every other row's output stays",
-    a_rejected_row_is_an_absent_row,
     vary=_vary,
 )
+def a_rejected_row_is_an_absent_row(case: Case) -> Iterator[Violation]:
+    """For variants that differ only in rows that are rejected: ``output[accepted rows]`` is the same in all of them,
+    and so are scalars.
+
+    A variant with fewer rows must be another one with its rejected rows left out. Catches group statistics over rows
+    that rejection sampling has dropped (verl #6452), sequences without a token in the divisor of a mean over sequences
+    (verl #3915, #4769), and normalisation over rewards that a mask zeroes later (AReaL #1351).
+    """
+    first, others = first_two(case)
+    rejected = {name: rejected_rows(inputs, case.contract) for name, inputs in case.inputs.items()}
+    accepted = {name: np.flatnonzero(~rows) for name, rows in rejected.items()}
+    if not any(rows.any() for rows in rejected.values()):
+        raise DoesNotApply("no variant has a rejected row")
+    for other in others:
+        _require_same_accepted(case, first, other, accepted)
+        match = Match(rows=(accepted[first], accepted[other]))
+        yield from same(case, first, other, match, prefix="accepted rows differ: ")
+
+
+def _require_same_accepted(case: Case, first: str, name: str, accepted: Mapping[str, Indices]) -> None:
+    one, two = case.inputs[first], case.inputs[name]
+    for key, value in one.items():
+        shape = axes(case.contract, one, key)
+        if key not in two or not equal(
+            entries(value, shape, accepted[first]), entries(two[key], shape, accepted[name])
+        ):
+            raise DoesNotApply(f"variants {first!r} and {name!r} differ in accepted rows too ({key})")

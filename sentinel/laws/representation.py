@@ -10,14 +10,29 @@ import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Input, Inputs
 from sentinel.laws.agreement import same
-from sentinel.laws.law import Case, Law, Violation
+from sentinel.laws.law import Case, Violation, law
 from sentinel.laws.layout import axes, equal, first_two, like
 from sentinel.values.literals import FLOATS, Tensor
 
 _INTEGERS = ("int64", "int32")
 
 
-def representation_is_invisible(case: Case) -> list[Violation]:
+def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
+    """Give one input in another dtype, as numbered labels, or not contiguous."""
+    options = [
+        (item.name, other)
+        for item in contract.inputs
+        if item.name in inputs and not item.dialect
+        for other in _others(item, inputs[item.name])
+    ]
+    if not options:
+        raise DoesNotApply("no input of the scenario has another representation")
+    name, other = choose.one_of(options)
+    return {BASELINE: inputs, "restated": {**inputs, name: other}}
+
+
+@law("the same values as bool, int or float mask, int32 or int64, contiguous or not, give the same answer", vary=_vary)
+def representation_is_invisible(case: Case) -> Iterator[Violation]:
     """``f(x) == f(x')`` for x' of the same values as x in another dtype or memory layout, and for labels that name the
     same groups. The output's dtype may follow; its values may not.
 
@@ -25,15 +40,13 @@ def representation_is_invisible(case: Case) -> list[Violation]:
     renumbered (verl #7150), and a ``view`` of what is not contiguous.
     """
     first, others = first_two(case)
-    violations = []
     for other in others:
         one, two = case.inputs[first], case.inputs[other]
         changed = [name for name, value in one.items() if not _identical(value, two.get(name))]
         if set(one) != set(two) or not all(_restates(case.contract, one, two, name) for name in changed):
             raise DoesNotApply(f"variant {other!r} has other values than {first!r}")
         prefix = f"with {', '.join(changed)} in another representation, "
-        violations += same(case, first, other, prefix=prefix)
-    return violations
+        yield from same(case, first, other, prefix=prefix)
 
 
 def _identical(left: Any, right: Any) -> bool:
@@ -56,20 +69,6 @@ def _numbered(labels: list[Any]) -> list[int]:
     return [numbers.setdefault(label, len(numbers)) for label in labels]
 
 
-def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Give one input in another dtype, as numbered labels, or not contiguous."""
-    options = [
-        (item.name, other)
-        for item in contract.inputs
-        if item.name in inputs and not item.dialect
-        for other in _others(item, inputs[item.name])
-    ]
-    if not options:
-        raise DoesNotApply("no input of the scenario has another representation")
-    name, other = choose.one_of(options)
-    return {BASELINE: inputs, "restated": {**inputs, name: other}}
-
-
 def _others(item: Input, value: Any) -> Iterator[Any]:
     if isinstance(value, Tensor):
         dtypes = (item.dtype, *item.dtypes) if item.dtypes else _INTEGERS if value.dtype in _INTEGERS else ()
@@ -88,11 +87,3 @@ def _holds(dtype: str, value: Tensor) -> bool:
     if dtype == "bool" or dtype in FLOATS:
         return bool(((array == 0) | (array == 1)).all())
     return bool((array == np.round(array)).all() and (np.abs(array) < 2**31).all())
-
-
-REPRESENTATION_IS_INVISIBLE = Law(
-    "representation_is_invisible",
-    "the same values as bool, int or float mask, int32 or int64, contiguous or not, give the same answer",
-    representation_is_invisible,
-    vary=_vary,
-)

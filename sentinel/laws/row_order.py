@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs
 from sentinel.laws.agreement import Match, same
-from sentinel.laws.law import Case, Law, Violation
+from sentinel.laws.law import Case, Violation, law
 from sentinel.laws.layout import axes, equal, first_two, permutation, pick_rows, row_count
-
-
-def order_does_not_matter(case: Case) -> list[Violation]:
-    """``f(P x) == P f(x)`` for every permutation P of the rows, and scalars stay.
-
-    Rows that are alike in all inputs may be taken for each other: they must have the same output. Catches outputs that
-    come back in the order of packing (SkyRL #1882), and groups that are cut by position rather than by label (verl
-    #7150).
-    """
-    first, others = first_two(case)
-    violations = []
-    for other in others:
-        one, two = case.inputs[first], case.inputs[other]
-        for name, value in one.items():
-            if not axes(case.contract, one, name) and not equal(value, two.get(name)):
-                raise DoesNotApply(f"variants {first!r} and {other!r} differ in {name}")
-        order = permutation(case.contract, one, two)
-        violations += same(case, first, other, Match(rows=(order, np.arange(len(order)))), "with its rows reordered, ")
-    return violations
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
@@ -53,17 +35,27 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     return {BASELINE: inputs, "permuted": pick_rows(contract, inputs, np.array(order, dtype=np.intp))}
 
 
+@law("permuting rows permutes the output", vary=_vary)
+def order_does_not_matter(case: Case) -> Iterator[Violation]:
+    """``f(P x) == P f(x)`` for every permutation P of the rows, and scalars stay.
+
+    Rows that are alike in all inputs may be taken for each other: they must have the same output. Catches outputs that
+    come back in the order of packing (SkyRL #1882), and groups that are cut by position rather than by label (verl
+    #7150).
+    """
+    first, others = first_two(case)
+    for other in others:
+        one, two = case.inputs[first], case.inputs[other]
+        for name, value in one.items():
+            if not axes(case.contract, one, name) and not equal(value, two.get(name)):
+                raise DoesNotApply(f"variants {first!r} and {other!r} differ in {name}")
+        order = permutation(case.contract, one, two)
+        yield from same(case, first, other, Match(rows=(order, np.arange(len(order)))), "with its rows reordered, ")
+
+
 def _blocks(labels: list[Any]) -> list[list[int]] | None:
     """Give the rows of each group, where they stand together; None where they do not."""
     rows: dict[Any, list[int]] = {}
     for row, label in enumerate(labels):
         rows.setdefault(label, []).append(row)
     return list(rows.values()) if all(block[-1] - block[0] == len(block) - 1 for block in rows.values()) else None
-
-
-ORDER_DOES_NOT_MATTER = Law(
-    "order_does_not_matter",
-    "permuting rows permutes the output",
-    order_does_not_matter,
-    vary=_vary,
-)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from sentinel.contracts.contract import DoesNotApply
-from sentinel.laws.law import Case, Law, Violation
+from sentinel.laws.law import Case, Violation, law
 from sentinel.laws.layout import address, like, valid_tokens
 from sentinel.values.literals import Tensor
 
 
-def a_sequence_decision_is_one_decision(case: Case) -> list[Violation]:
+@law("what is decided for a sequence is the same for each of its valid tokens")
+def a_sequence_decision_is_one_decision(case: Case) -> Iterator[Violation]:
     """For every row *b*: the decision mask takes one value over the row's valid tokens.
 
     Catches a sequence-level statistic compared with a token-level sign (slime #1917).
     """
-    violations: list[Violation] = []
     applies = False
     for variant, observed in case.observation.items():
         valid = valid_tokens(case.contract, case.inputs[variant])
@@ -33,20 +33,12 @@ def a_sequence_decision_is_one_decision(case: Case) -> list[Violation]:
                     kept[row][counts] = values.min()
             if split:
                 detail = f"row {split[0]} is rejected for some of its valid tokens and kept for others"
-                violations.append(Violation(address(variant, key), decision, like(decision, kept), detail))
+                yield Violation(address(variant, key), decision, like(decision, kept), detail)
     if not applies:
         raise DoesNotApply("the observation has no decision mask")
-    return violations
 
 
 def _decisions(case: Case) -> Iterable[str]:
     if case.contract is None:
         return ("opsm_mask",)
     return [item.key for item in case.contract.observes if item.role == "decision"]
-
-
-A_SEQUENCE_DECISION_IS_ONE_DECISION = Law(
-    "a_sequence_decision_is_one_decision",
-    "what is decided for a sequence is the same for each of its valid tokens",
-    a_sequence_decision_is_one_decision,
-)

@@ -2,47 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs
 from sentinel.laws.agreement import Numbers, same
-from sentinel.laws.law import Case, Law, Violation
+from sentinel.laws.law import Case, Violation, law
 from sentinel.laws.layout import TOKENS, Flags, first_two, float_inputs, like, row_count, valid_tokens
 
 #: What is normalised, by the domain of the input.
 _DOMAINS = ("reward", "advantage", "value")
-
-
-def normalisation_laws(case: Case) -> list[Violation]:
-    """``f(r + c) == f(r)`` for an estimator that subtracts a mean, ``f(a r) == f(r)``, a > 0, for one that divides by a
-    spread: wherever the oracle's answer stays, the framework's does.
-
-    The oracle tells which of the two an estimator has, over a group or the batch; an answer may move as far as the
-    oracle's own does (an epsilon beside the spread). Catches a mean and a spread that are taken over different sets
-    (SkyRL #1782), and rewards that count once in the baseline and twice in the score (slime #2302).
-    """
-    first, others = first_two(case)
-    if not case.oracle:
-        raise DoesNotApply("the contract has no oracle")
-    violations, applies = [], False
-    for other in others:
-        if not _same_tokens(case, first, other):
-            continue
-        try:
-            violations += same(case, first, other, prefix="where the definition's answer stays, ", roles=("output",))
-            applies = True
-        except DoesNotApply:  # the definition moves with this one: an estimator may be shift-free and not scale-free
-            continue
-    if not applies:
-        raise DoesNotApply("the definition moves too, or nothing in the observation can be compared")
-    return violations
-
-
-def _same_tokens(case: Case, first: str, other: str) -> bool:
-    """Say whether the same tokens of the same rows count: else another law says what may differ."""
-    rows = {row_count(case.contract, case.inputs[name]) for name in (first, other)}
-    masks = [valid_tokens(case.contract, case.inputs[name]) for name in (first, other)]
-    return len(rows) == 1 and np.array_equal(*masks)  # type: ignore[arg-type]
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
@@ -67,6 +37,42 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     }
 
 
+@law(
+    "what is centred is shift-free, what is scaled is scale-free, where the estimator says so",
+    needs_oracle=True,
+    vary=_vary,
+)
+def normalisation_laws(case: Case) -> Iterator[Violation]:
+    """``f(r + c) == f(r)`` for an estimator that subtracts a mean, ``f(a r) == f(r)``, a > 0, for one that divides by a
+    spread: wherever the oracle's answer stays, the framework's does.
+
+    The oracle tells which of the two an estimator has, over a group or the batch; an answer may move as far as the
+    oracle's own does (an epsilon beside the spread). Catches a mean and a spread that are taken over different sets
+    (SkyRL #1782), and rewards that count once in the baseline and twice in the score (slime #2302).
+    """
+    first, others = first_two(case)
+    if not case.oracle:
+        raise DoesNotApply("the contract has no oracle")
+    applies = False
+    for other in others:
+        if not _same_tokens(case, first, other):
+            continue
+        try:
+            yield from same(case, first, other, prefix="where the definition's answer stays, ", roles=("output",))
+            applies = True
+        except DoesNotApply:  # the definition moves with this one: an estimator may be shift-free and not scale-free
+            continue
+    if not applies:
+        raise DoesNotApply("the definition moves too, or nothing in the observation can be compared")
+
+
+def _same_tokens(case: Case, first: str, other: str) -> bool:
+    """Say whether the same tokens of the same rows count: else another law says what may differ."""
+    rows = {row_count(case.contract, case.inputs[name]) for name in (first, other)}
+    masks = [valid_tokens(case.contract, case.inputs[name]) for name in (first, other)]
+    return len(rows) == 1 and np.array_equal(*masks)  # type: ignore[arg-type]
+
+
 def _rows(contract: Contract, inputs: Inputs, choose: Choose) -> Flags:
     count = row_count(contract, inputs)
     labels = inputs.get(contract.group) if contract.group else None
@@ -85,12 +91,3 @@ def _tokens(contract: Contract, inputs: Inputs, name: str, rows: Flags) -> Numbe
         after = np.cumsum(counts[:, ::-1], axis=-1)[:, ::-1]
         counts = counts & (after == 1)
     return (counts & rows[:, None]).astype(np.float64)
-
-
-NORMALISATION_LAWS = Law(
-    "normalisation_laws",
-    "what is centred is shift-free, what is scaled is scale-free, where the estimator says so",
-    normalisation_laws,
-    needs_oracle=True,
-    vary=_vary,
-)

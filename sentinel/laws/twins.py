@@ -2,45 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs
 from sentinel.laws.agreement import same
-from sentinel.laws.law import Case, Law, Violation
+from sentinel.laws.law import Case, Violation, law
 from sentinel.laws.layout import equal, first_two, like
 from sentinel.values.literals import FLOATS, Tensor
-
-
-def twins_agree(case: Case) -> list[Violation]:
-    """``f(x) == g(x)`` for two implementations f and g of one thing, given the same values.
-
-    Or of one thing in two precisions: what float32 answers is what float64 answers to the same values, but for the
-    rounding of float32. (16 bits are left to the oracle: with them a ratio falls on the other side of a threshold.)
-    Catches a packed mode that drops another end than the padded one (verl #6372), log-probs that are recomputed
-    without the temperature of the loss (AReaL #581), and a loss computed in fewer bits than it is given (ROLL's).
-    """
-    first, others = first_two(case)
-    violations = []
-    for other in others:
-        one, two = case.inputs[first], case.inputs[other]
-        if set(one) != set(two) or not all(_alike(value, two[name]) for name, value in one.items()):
-            raise DoesNotApply(f"variant {other!r} has other values than {first!r}")
-        if all(equal(value, two[name]) for name, value in one.items()):
-            violations += same(case, first, other, prefix="the twin says otherwise: ")
-            continue
-        for item in same(case, first, other, prefix="in another precision, ", roles=("output", "gradient")):
-            # A search asks about a wrong value once more in float64, where this law has nothing to compare.
-            violations.append(replace(item, symptom="precision") if item.symptom == "value" else item)
-    return violations
-
-
-def _alike(left: object, right: object) -> bool:
-    """Say whether two inputs have the same values, perhaps in another precision."""
-    if isinstance(left, Tensor) and isinstance(right, Tensor):
-        return np.array_equal(left.array().astype(np.float64), right.array().astype(np.float64), equal_nan=True)
-    return equal(left, right)
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
@@ -58,10 +29,30 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     return variants
 
 
-TWINS_AGREE = Law(
-    "twins_agree",
-    "two implementations of one thing agree",
-    twins_agree,
-    vary=_vary,
-    twin="twin",
-)
+@law("two implementations of one thing agree", vary=_vary, twin="twin")
+def twins_agree(case: Case) -> Iterator[Violation]:
+    """``f(x) == g(x)`` for two implementations f and g of one thing, given the same values.
+
+    Or of one thing in two precisions: what float32 answers is what float64 answers to the same values, but for the
+    rounding of float32. (16 bits are left to the oracle: with them a ratio falls on the other side of a threshold.)
+    Catches a packed mode that drops another end than the padded one (verl #6372), log-probs that are recomputed
+    without the temperature of the loss (AReaL #581), and a loss computed in fewer bits than it is given (ROLL's).
+    """
+    first, others = first_two(case)
+    for other in others:
+        one, two = case.inputs[first], case.inputs[other]
+        if set(one) != set(two) or not all(_alike(value, two[name]) for name, value in one.items()):
+            raise DoesNotApply(f"variant {other!r} has other values than {first!r}")
+        if all(equal(value, two[name]) for name, value in one.items()):
+            yield from same(case, first, other, prefix="the twin says otherwise: ")
+            continue
+        for item in same(case, first, other, prefix="in another precision, ", roles=("output", "gradient")):
+            # A search asks about a wrong value once more in float64, where this law has nothing to compare.
+            yield replace(item, symptom="precision") if item.symptom == "value" else item
+
+
+def _alike(left: object, right: object) -> bool:
+    """Say whether two inputs have the same values, perhaps in another precision."""
+    if isinstance(left, Tensor) and isinstance(right, Tensor):
+        return np.array_equal(left.array().astype(np.float64), right.array().astype(np.float64), equal_nan=True)
+    return equal(left, right)

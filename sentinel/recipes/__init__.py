@@ -44,10 +44,7 @@ SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def load_recipe(path: Path, catalog: Catalog) -> Recipe:
-    """Load one file.
-
-    :raises RecipeError: where it is no good recipe; one line for each error, each with file, line and column.
-    """
+    """Load one recipe; an error has a line for each problem, with its place."""
     from sentinel.recipes.rules import examine
 
     recipe, problems = examine(Path(path), catalog)
@@ -173,10 +170,7 @@ def _claims_to_be_a_recipe(data: Any) -> bool:
 
 
 def _distinct(recipes: list[Recipe]) -> list[Recipe]:
-    """Put a published recipe in the place of the native one with its bug id.
-
-    :raises RecipeError: where two files have one bug id (upper and lower case alike: it names files).
-    """
+    """Put a published recipe in the place of the native one with its bug id."""
     by_id: dict[str, list[Recipe]] = {}
     for recipe in recipes:
         by_id.setdefault(recipe.bug_id.casefold(), []).append(recipe)

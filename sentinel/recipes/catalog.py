@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TypeVar
@@ -95,31 +95,19 @@ class Catalog:
         recipe_folders: Iterable[Path] = (),
     ) -> Catalog:
         """Give the catalog with additions; a later entry of the same name is an error."""
-        more_contracts = dict(self.contracts)
+        more_contracts, more_laws, files = dict(self.contracts), dict(self.laws), self.adapter_files
         for contract in contracts:
             _add(more_contracts, contract.name, contract, "contract")
-        more_laws = dict(self.laws)
         for law in laws:
             _add(more_laws, law.name, law, "law")
-        more_adapters: dict[str, Adapter] = {}
+        makers = {name: partial(self.adapters.__getitem__, name) for name in self.adapters}
         for file in adapters:
             adapter = load_adapter(Path(file).absolute(), more_contracts)  # a worker has another working folder
-            if adapter.target.name in self.adapters:
-                raise SentinelError(_TAKEN.format(f"adapter {file}", adapter.target.name))
-            _add(more_adapters, adapter.target.name, adapter, f"adapter {file}")
-        return replace(
-            self,
-            adapters=OnDemand(
-                {name: partial(group.__getitem__, name) for group in (self.adapters, more_adapters) for name in group},
-                {**self.adapter_files, **{name: adapter.file for name, adapter in more_adapters.items()}},
-            ),
-            contracts=more_contracts,
-            laws=more_laws,
-            recipe_folders=(*self.recipe_folders, *map(Path, recipe_folders)),
-        )
-
-
-_TAKEN = "two of one name: {} {!r} is already there; rename one"
+            name = adapter.target.name
+            _add(makers, name, partial({name: adapter}.__getitem__, name), f"adapter {file}")
+            files[name] = adapter.file
+        folders = (*self.recipe_folders, *map(Path, recipe_folders))
+        return Catalog(OnDemand(makers, files), more_contracts, more_laws, folders)
 
 
 def _require_names(adapter: Adapter, contracts: Mapping[str, Contract]) -> None:
@@ -150,15 +138,12 @@ def _require_names(adapter: Adapter, contracts: Mapping[str, Contract]) -> None:
 
 def _add(table: dict[str, _T], name: str, value: _T, what: str) -> None:
     if name in table:
-        raise SentinelError(_TAKEN.format(what, name))
+        raise SentinelError(f"two of one name: {what} {name!r} is already there; rename one")
     table[name] = value
 
 
 def load_adapter(file: Path, contracts: Mapping[str, Contract]) -> Adapter:
-    """Load an adapter by the path of its file, or of the ``__init__.py`` of its package.
-
-    :raises SentinelError: where it does not import, defines no ``TARGET``, or names what these contracts do not have.
-    """
+    """Load an adapter by the path of its file, or of the ``__init__.py`` of its package."""
     digest = _digest(file)
     try:
         module = load_file(file)

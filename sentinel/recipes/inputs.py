@@ -65,10 +65,7 @@ def untagged(value: Any) -> Any:
 
 
 def numbers(value: Any) -> tuple[int, ...]:
-    """Give the shape of a rectangular nesting of numbers.
-
-    :raises LiteralError: where something is no number or a row has another length, with its index.
-    """
+    """Give the shape of a rectangular nesting of numbers."""
     if not isinstance(value, list):
         if isinstance(value, (bool, int, float)):
             return ()
@@ -183,10 +180,7 @@ def inside(path: Any, packages: Collection[str]) -> str | None:
 
 
 def _form(value: Mapping[str, Any], forms: Mapping[str, tuple[str, ...]], otherwise: str) -> str:
-    """Say which literal a mapping writes.
-
-    :raises LiteralError: where it is none of these, or has a key that this one does not take.
-    """
+    """Say which literal a mapping writes."""
     form = next((name for name in forms if name in value), None)
     if form is None:
         wrong = next(iter(value), "")

@@ -25,10 +25,7 @@ _EXAMPLES: dict[str, str] = {
 
 
 def template(bug_id: str, target: str, boundary: str = TODO, contract: Contract | None = None) -> str:
-    """Give a recipe with every key explained, and ``TODO`` where something must be said.
-
-    :param contract: lists its inputs and its observation keys; without one the template says where to find them.
-    """
+    """Give a recipe with every key explained, and ``TODO`` where something must be said."""
     if not BUG_ID.fullmatch(bug_id):
         raise SentinelError(f"{bug_id!r} is no bug id: letters, digits and . _ -, beginning with a letter or digit")
     name = contract.name if contract else TODO

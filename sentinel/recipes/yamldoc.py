@@ -28,6 +28,7 @@ MAX_DIGITS = 400
 Place = tuple[Any, ...]
 
 CORE = "tag:yaml.org,2002:"
+_UNKNOWN_TAG = "tag {!r}: a recipe is plain data; only YAML's core tags are read"
 _SCALAR_TAGS = frozenset(CORE + name for name in ("str", "int", "float", "bool", "null"))
 
 _INT = re.compile(r"[-+]?[0-9]+")
@@ -78,38 +79,26 @@ class Document:
         return self.values.get((), (1, 1))
 
 
-def scalar(event: Any, line: int, column: int) -> Any:
+def _scalar(event: Any) -> Any:
     """Give the value of a scalar by the YAML 1.2 core schema."""
     text: str = event.value
     tag: str | None = event.tag
-    if not tag:
-        return _resolve(text, line, column) if plain(event) else text
-    if tag in ("!", CORE + "str"):
+    if (not tag and not _plain(event)) or tag in ("!", CORE + "str"):
         return text
-    if tag not in _SCALAR_TAGS:
-        raise DocumentError(unknown_tag(str(tag)), line, column)
-    value, name = _resolve(text, line, column), str(tag)[len(CORE) :]
+    if tag and tag not in _SCALAR_TAGS:
+        raise DocumentError(_UNKNOWN_TAG.format(tag))
+    value = _core(text) if len(text) < 40 else _core.__wrapped__(text)
+    name = str(tag)[len(CORE) :] if tag else ""
     if name == "float" and type(value) is int:
         return float(value)
-    if type(value).__name__ != {"null": "NoneType"}.get(name, name):
-        raise DocumentError(f"{text!r} is no {name}", line, column)
+    if name and type(value).__name__ != {"null": "NoneType"}.get(name, name):
+        raise DocumentError(f"{text!r} is no {name}")
     return value
 
 
-def plain(event: Any) -> bool:
+def _plain(event: Any) -> bool:
     """Say whether a scalar is written without quotes. The parser in C says an empty style where the other says None."""
     return not event.style and bool(event.implicit[0])
-
-
-def unknown_tag(tag: str) -> str:
-    return f"tag {tag!r}: a recipe is plain data; only YAML's core tags are read"
-
-
-def _resolve(text: str, line: int, column: int) -> Any:
-    try:
-        return _core(text) if len(text) < 40 else _core.__wrapped__(text)
-    except DocumentError as error:
-        raise DocumentError(error.message, line, column) from None
 
 
 @lru_cache(maxsize=4096)  # a recipe is mostly numbers, and mostly the same ones
@@ -240,74 +229,70 @@ def _build(events: Iterator[Any]) -> Document:
             stack.pop()
             continue
         mark = event.start_mark
-        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        if kind not in _NODES:
-            documents += kind is yaml.DocumentStartEvent
-            if documents > 1:
-                raise DocumentError("a second document in one file; write one recipe a file", line, column)
-            continue
-        if event.anchor is not None:
-            what = "alias" if kind is yaml.AliasEvent else "anchor"
-            message = f"{what} {event.anchor!r}: recipes have no anchors or aliases; write the value out"
-            raise DocumentError(message, line, column)
-        nodes += 1
-        if nodes > MAX_NODES:
-            raise DocumentError(f"more than {MAX_NODES:,} values, which no recipe needs", line, column)
-        parent = stack[-1] if stack else None
-        if parent is None:
-            place: Place = ()
-        elif type(parent.value) is list:
-            place = (*parent.place, len(parent.value))
-        elif parent.key is None:
-            parent.key = _key(event, parent, document, line, column)
-            continue
-        else:
-            place = (*parent.place, parent.key)
-        document.values[place] = (line, column)
-        if kind is yaml.ScalarEvent:
-            value = scalar(event, line, column)
-        else:
-            if len(stack) >= MAX_DEPTH:
-                raise DocumentError(f"nested deeper than {MAX_DEPTH} levels", line, column)
-            value = _collection(event, line, column)
-            stack.append(_Open(place, value))
-        if parent is None:
-            document.data = value
-        else:
-            _put(parent, value)
+        position = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        try:
+            if kind not in _NODES:
+                documents += kind is yaml.DocumentStartEvent
+                if documents > 1:
+                    raise DocumentError("a second document in one file; write one recipe a file")
+                continue
+            nodes += 1
+            if nodes > MAX_NODES:
+                raise DocumentError(f"more than {MAX_NODES:,} values, which no recipe needs")
+            _take(event, document, stack, position)
+        except DocumentError as error:
+            raise DocumentError(error.message, *position) from None
     if not documents:
         raise DocumentError("the file holds no document")
     return document
 
 
-def _put(parent: _Open, value: Any) -> None:
-    if isinstance(parent.value, dict):
+def _take(event: Any, document: Document, stack: list[_Open], position: tuple[int, int]) -> None:
+    """Put a key or value at its place."""
+    if event.anchor is not None:
+        what = "alias" if isinstance(event, yaml.AliasEvent) else "anchor"
+        raise DocumentError(f"{what} {event.anchor!r}: recipes have no anchors or aliases; write the value out")
+    parent = stack[-1] if stack else None
+    place: Place = ()
+    if parent is not None and type(parent.value) is dict and parent.key is None:
+        parent.key = _key(event, parent, document)
+        place = (*parent.place, parent.key)
+        document.keys[place] = position
+        return
+    if parent is not None:
+        place = (*parent.place, len(parent.value) if parent.key is None else parent.key)
+    document.values[place] = position
+    if isinstance(event, yaml.ScalarEvent):
+        value = _scalar(event)
+    else:
+        wanted, value = ("map", {}) if isinstance(event, yaml.MappingStartEvent) else ("seq", [])
+        if len(stack) >= MAX_DEPTH:
+            raise DocumentError(f"nested deeper than {MAX_DEPTH} levels")
+        if event.tag not in (None, "!", CORE + wanted):
+            raise DocumentError(_UNKNOWN_TAG.format(event.tag))
+        stack.append(_Open(place, value))
+    if parent is None:
+        document.data = value
+    elif parent.key is None:
+        parent.value.append(value)
+    else:
         parent.value[parent.key] = value
         parent.key = None
-    else:
-        parent.value.append(value)
 
 
-def _key(event: Any, parent: _Open, document: Document, line: int, column: int) -> str:
+def _key(event: Any, parent: _Open, document: Document) -> str:
     if not isinstance(event, yaml.ScalarEvent):
-        raise DocumentError("a key must be a string, not a list or a mapping", line, column)
-    if event.value == "<<" and plain(event):
-        raise DocumentError("merge keys (<<) are not part of the recipe language; write the keys out", line, column)
-    key = scalar(event, line, column)
+        raise DocumentError("a key must be a string, not a list or a mapping")
+    if event.value == "<<" and _plain(event):
+        raise DocumentError("merge keys (<<) are not part of the recipe language; write the keys out")
+    key = _scalar(event)
     if not isinstance(key, str):
-        raise DocumentError(f"a key must be a string; quote it: '{event.value}'", line, column)
-    here = (*parent.place, key)
+        raise DocumentError(f"a key must be a string; quote it: '{event.value}'")
     if key in parent.value:
-        raise DocumentError(f"duplicate key {key!r}; it is already on line {document.keys[here][0]}", line, column)
-    document.keys[here] = (line, column)
+        here = (*parent.place, key)
+        line, _ = document.keys[here]
+        raise DocumentError(f"duplicate key {key!r}; it is already on line {line}")
     return key
-
-
-def _collection(event: Any, line: int, column: int) -> Any:
-    wanted = "map" if isinstance(event, yaml.MappingStartEvent) else "seq"
-    if event.tag not in (None, "!", CORE + wanted):
-        raise DocumentError(unknown_tag(event.tag), line, column)
-    return {} if wanted == "map" else []
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------

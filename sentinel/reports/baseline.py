@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from sentinel.deciding.outcomes import Decision
 from sentinel.deciding.verdicts import NOT_HERE
 from sentinel.errors import SentinelError
 from sentinel.laws.layout import address
 from sentinel.reports import store
 from sentinel.reports.escaping import message
-from sentinel.reports.evidence import Document, dumps, evidence
+from sentinel.reports.evidence import Document, dumps
 from sentinel.values.closeness import BARE, bounds
 from sentinel.values.literals import TAGGED
 from sentinel.values.tolerance import Tolerance
@@ -114,11 +113,11 @@ _UNDECIDED = ("inconclusive", "unavailable")
 _SHOWN = 3
 
 
-def difference(recorded: Recorded, current: Recorded | Decision) -> list[str]:
+def difference(recorded: Recorded, now: Recorded) -> list[str]:
     """Say what differs, one sentence each, beginning with which way the verdict went; empty where nothing does."""
-    now = _document(current)
     if (recorded["target"], recorded["bug_id"]) != (now["target"], now["bug_id"]):
-        return [f"another bug: {_of(recorded)} is recorded, and this is {_of(now)}"]
+        one, other = (message(f"{document['target']} {document['bug_id']}") for document in (recorded, now))
+        return [f"another bug: {one} is recorded, and this is {other}"]
     lines = _verdict_difference(recorded, now)
     if recorded["observation"] is None and now["observation"] is None:
         return lines
@@ -138,9 +137,8 @@ def not_here(recorded: Recorded, now: Recorded) -> bool:
     return now["kind"] == "ref" or (now["kind"] == "python" and then != here)
 
 
-def circumstances(recorded: Recorded, current: Recorded | Decision) -> list[str]:
+def circumstances(recorded: Recorded, now: Recorded) -> list[str]:
     """Differences that explain but do not count: environment, Sentinel, recipe, adapter, code."""
-    now = _document(current)
     there, here = _circumstances(recorded), _circumstances(now)
     names = sorted(set(there) | set(here))
     return [
@@ -171,10 +169,6 @@ def which_way(recorded: Recorded, now: Recorded) -> str:
 
 def named(document: Recorded) -> str:
     return f"{document['verdict']} ({message(document['kind'])})" if document["kind"] else str(document["verdict"])
-
-
-def _of(document: Recorded) -> str:
-    return message(f"{document['target']} {document['bug_id']}")
 
 
 def _drift(recorded: Recorded, now: Recorded) -> list[str]:
@@ -240,10 +234,6 @@ def _brief(value: Any) -> str:
     return "none" if value in (None, "") else message(str(value))
 
 
-def _document(current: Recorded | Decision) -> Recorded:
-    return evidence(current) if isinstance(current, Decision) else current
-
-
 @dataclass(frozen=True)
 class Agreement:
     """One observation key of a verification.
@@ -286,9 +276,8 @@ class Verification:
         return "the same: every number is identical" if exact else "the same: every number agrees within its tolerance"
 
 
-def verify_report(recorded: Recorded, current: Recorded | Decision) -> Verification:
+def verify_report(recorded: Recorded, now: Recorded) -> Verification:
     """Say whether a fresh decision gives what the recorded evidence says, key by key."""
-    now = _document(current)
     agreements = []
     for key, differences in _compared(recorded, now):
         outcome = (
@@ -330,7 +319,8 @@ def update(report_dir: Path, baseline_dir: Path, prune: bool = False) -> Update:
     before = _evidence_in(baseline_dir) if baseline_dir.is_dir() else {}
     changed, kept = [], []
     for place, document in fresh.items():
-        if place not in before and _says_nothing_new(document):
+        # A baseline records what searches found, and not each of the thousand laws that hold or have nothing to say.
+        if place not in before and not document["bug_id"] and document["verdict"] in ("fixed", "unavailable"):
             continue
         old = before.get(place)
         changes = _changes(old, document)
@@ -353,12 +343,6 @@ def _says_less(recorded: Recorded, document: Document) -> bool:
     if document["verdict"] != "unavailable" or document["kind"] not in NOT_HERE:
         return False
     return recorded["verdict"] not in _UNDECIDED or (document["kind"] == "ref" != recorded["kind"])
-
-
-def _says_nothing_new(document: Document) -> bool:
-    """Say whether it is about a law that holds, or had nothing to say: a baseline records what searches found, and not
-    each of the thousand laws that hold."""
-    return not document["bug_id"] and document["verdict"] in ("fixed", "unavailable")
 
 
 def _evidence_in(directory: Path) -> dict[PurePosixPath, Document]:

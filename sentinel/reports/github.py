@@ -9,7 +9,7 @@ from typing import Any
 
 from sentinel.reports.escaping import message, visible
 from sentinel.reports.markdown import markdown
-from sentinel.reports.rows import MEANING, ordered, row
+from sentinel.reports.rows import MEANING, row
 
 #: GitHub shows ten annotations of a kind a step, and keeps a summary of one mebibyte.
 MOST = 10
@@ -27,8 +27,8 @@ def workflow_commands(results: Results, trees: Mapping[str, Path], environ: Mapp
     if environ.get("GITHUB_ACTIONS") != "true":
         return []
     pairs = [(row(document, outcome), document) for document, outcome in results if outcome == "failed"]
-    place = {id(item): document for item, document in pairs}
-    return [_command(item, place[id(item)], trees, environ) for item in ordered(item for item, _ in pairs)][:MOST]
+    pairs.sort(key=lambda pair: pair[0])
+    return [_command(item, document, trees, environ) for item, document in pairs[:MOST]]
 
 
 def _command(item: Any, document: Mapping[str, Any], trees: Mapping[str, Path], environ: Mapping[str, str]) -> str:

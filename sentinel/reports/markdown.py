@@ -10,7 +10,7 @@ from typing import Any
 from sentinel.recipes.grades import counted
 from sentinel.reports.brief import Brief, brief
 from sentinel.reports.escaping import visible
-from sentinel.reports.rows import HEADINGS, Row, counts, headings, held, legend, ordered, row
+from sentinel.reports.rows import HEADINGS, Row, counts, headings, held, legend, row
 
 #: GitHub refuses a comment of this many characters.
 LIMIT = 65_536
@@ -27,7 +27,7 @@ Document = Mapping[str, Any]
 
 def markdown(results: Iterable[tuple[Document, str]], title: str = "Sentinel") -> str:
     """Write what failed, the worst first, then the run's table; count what does not fit, and laws that hold."""
-    pairs = sorted(((row(document, outcome), document) for document, outcome in results), key=lambda p: p[0].ordering)
+    pairs = sorted(((row(document, outcome), document) for document, outcome in results), key=lambda p: p[0])
     rows = [item for item, _ in pairs]
     pairs = [pair for pair in pairs if not pair[0].quiet]
     failed = [(item, brief(document)) for item, document in pairs if item.outcome == "failed"]
@@ -61,7 +61,7 @@ def _table(rows: Sequence[Row], room: int) -> tuple[str, str]:
         if len(lines[item]) <= room - len(text):
             room -= len(lines[item])
             chosen.add(item)
-    text += "".join(lines[item] for item in ordered(set(rows)) if item in chosen)
+    text += "".join(lines[item] for item in sorted(set(rows)) if item in chosen)
     missing = len(set(rows) - chosen)
     return text, f"\n{missing} more are left out here.\n" if missing else ""
 

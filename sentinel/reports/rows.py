@@ -26,9 +26,11 @@ MEANING = {
 HEADINGS = ("target", "bug", "ref", "verdict", "outcome", "reason")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Row:
-    """:ivar what: the bug id, or the law and its boundary.
+    """Sorted by target, bug and ref, so that the order in which processes finish does not show.
+
+    :ivar what: the bug id, or the law and its boundary.
     :ivar outcome: pytest's word for the item: ``passed``, ``failed``, ``skipped``; empty outside pytest.
     :ivar law: whether it is about a law that was searched with, and no recipe's bug.
     :ivar reason: why nothing was decided, or which other verdict was expected; all fields are safe to show.
@@ -50,10 +52,6 @@ class Row:
             self.outcome == "skipped" or (self.verdict in ("fixed", "unavailable") and self.outcome != "failed")
         )
 
-    @property
-    def ordering(self) -> tuple[str, ...]:
-        return (self.target, self.what, self.ref, self.verdict, self.outcome, self.reason)
-
 
 def row(document: Mapping[str, Any], outcome: str = "") -> Row:
     """Give the row of an evidence document."""
@@ -67,27 +65,22 @@ def row(document: Mapping[str, Any], outcome: str = "") -> Row:
         message(Ref("git", name).short if kind == "git" else kind + colon + name),
         document["verdict"],
         outcome,
-        _reason(document["verdict"], document["kind"], why, document["expect"], outcome),
+        _reason(document, why, outcome),
         not document["bug_id"] and bool(document["law"]),
     )
 
 
-def _reason(verdict: str, kind: str, why: str, expect: str | None, outcome: str) -> str:
+def _reason(document: Mapping[str, Any], why: str, outcome: str) -> str:
     """Write the reason; none where all is as it should be."""
+    verdict, kind, expect = document["verdict"], document["kind"], document["expect"]
     parts = [f"expected {expect}"] if expect not in (None, verdict) and verdict != "unavailable" else []
     if why and (verdict not in ("reproduced", "fixed") or outcome == "failed"):
-        whole = (
-            not kind or verdict == "unavailable" or why.startswith(f"{kind}:")
-        )  # the reason itself says of what kind
+        # The reason itself may say of what kind it is.
+        whole = not kind or verdict == "unavailable" or why.startswith(f"{kind}:")
         parts.append(why if whole else f"{message(kind)}: {why}")
     if verdict == expect == "unavailable" and outcome == "passed":
         parts.append("as the recipe's pin expects")
     return "; ".join(parts)
-
-
-def ordered(rows: Iterable[Row]) -> list[Row]:
-    """By target, bug and ref, so that the order in which processes finish does not show."""
-    return sorted(rows, key=lambda item: item.ordering)
 
 
 def headings(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -83,10 +83,7 @@ def file_name(text: str) -> str:
 
 
 def write(report_dir: Path, decision: Decision, document: Document | None = None) -> Path:
-    """Validate and write the evidence of one decision; a file that already has these bytes is left alone.
-
-    :raises SentinelError: where the folder cannot be written, or something that is not evidence is in the way.
-    """
+    """Validate and write the evidence of one decision; a file that already has these bytes is left alone."""
     document = evidence(decision) if document is None else document
     validate(document)
     return put(report_dir, evidence_path(decision), dumps(document))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from sentinel.reports.escaping import visible
-from sentinel.reports.rows import HEADINGS, Row, counts, headings, held, legend, ordered, row
+from sentinel.reports.rows import HEADINGS, Row, counts, headings, held, legend, row
 
 _REASON = HEADINGS.index("reason")
 _FEW = 3  # more lines than these that say the same are one
@@ -34,7 +34,7 @@ def summary(
         is plain aligned text in which nothing is cut or wrapped, whatever the width.
     :param every: whether each item has its line; else many that passed or were skipped for one reason share one.
     """
-    rows = ordered(row(document, outcome) for document, outcome in results)
+    rows = sorted(row(document, outcome) for document, outcome in results)
     environ = os.environ if environ is None else environ
     styled = terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
     loud = [item for item in rows if not item.quiet]

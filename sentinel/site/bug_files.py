@@ -25,7 +25,7 @@ def bug_page(pages: Any, material: Material, bug: Bug) -> str:
     life = life_of(bug) if bug.bug_id else None
     title = bug.bug_id or f"{bug.name}: {bug.boundary}"
     values = {**_about(bug, material, tale), **_outcome(tale)}
-    return str(pages.render("bug.html", bug.page, title, bug=bug, life=life, **values))
+    return str(pages.render("bug.html", title, bug.page, bug=bug, life=life, **values))
 
 
 def _about(bug: Bug, material: Material, tale: Story | None) -> dict[str, Any]:

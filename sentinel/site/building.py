@@ -46,16 +46,10 @@ def build(material: Material, tell: Callable[[str], None] = lambda text: None) -
         yield name, (resources.files("sentinel.site") / "static" / name).read_text(encoding="utf-8")
     yield "index.html", _index(pages, material)
     held = material.coverage.get("coverage", {})
-    yield (
-        "coverage.html",
-        pages.render("coverage.html", "coverage.html", "Laws", coverages=list(law_tables(material)), held=held),
-    )
+    yield "coverage.html", pages.render("coverage.html", "Laws", coverages=list(law_tables(material)), held=held)
     yield "dialects.html", _dialects(pages, material)
-    yield "changes.html", pages.render("changes.html", "changes.html", "Changes", changes=material.changes)
-    yield (
-        "lifetimes.html",
-        pages.render("lifetimes.html", "lifetimes.html", "Lifetimes", lives=list(lives(material))),
-    )
+    yield "changes.html", pages.render("changes.html", "Changes", changes=material.changes)
+    yield "lifetimes.html", pages.render("lifetimes.html", "Lifetimes", lives=list(lives(material)))
     heading = ""
     for bug in (*material.bugs, *material.laws):
         about = f"{'bugs' if bug.bug_id else 'laws'} of {bug.target}"
@@ -74,7 +68,6 @@ def _index(pages: Any, material: Material) -> str:
     rows = ranked(by_target)
     return str(
         pages.render(
-            "index.html",
             "index.html",
             "Is my training run affected?",
             tables=by_target,
@@ -96,7 +89,7 @@ def _dialects(pages: Any, material: Material) -> str:
     bindings = ((name, targets[name].bindings if name in targets else ()) for name in material.targets)
     declared = [(name, [(binding, dialect) for binding in of for dialect in binding.dialects]) for name, of in bindings]
     rows = material.compared.get("rows", ())
-    return str(pages.render("dialects.html", "dialects.html", "Dialects", declared=declared, laws=laws, rows=rows))
+    return str(pages.render("dialects.html", "Dialects", declared=declared, laws=laws, rows=rows))
 
 
 #: What says that a folder is a site of ours, and which of its files are.
@@ -116,10 +109,7 @@ def check(folder: Path) -> None:
 
 
 def write(folder: Path, files: Iterable[tuple[str, str]]) -> dict[str, int]:
-    """Write a site, and remove what an earlier build left and this one has not. What is the same stays as it is.
-
-    :returns: each file's size in bytes.
-    """
+    """Write a site, and remove what an earlier build left and this one has not. What is the same stays as it is."""
     check(folder)
     before = _listed(folder)
     made = dict(files)  # everything, before anything is written: an error or Ctrl-C leaves the old site whole

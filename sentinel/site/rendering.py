@@ -59,17 +59,8 @@ class Pages:
             trim_blocks=True,
             finalize=shown,
         )
-        self._environment.filters.update(
-            prose=prose,
-            https=https,
-            words=words,
-            dotted=dotted,
-            brief=brief,
-            brief_link=brief_link,
-            span=span,
-            day=day,
-            revision=revision,
-        )
+        filters = (prose, https, words, dotted, brief, brief_link, span, day, revision)
+        self._environment.filters.update({function.__name__: function for function in filters})
         self._environment.globals.update(
             policy=POLICY.strip(),
             version=sentinel.__version__,
@@ -82,9 +73,9 @@ class Pages:
             coverage_signs=_COVERAGE_SIGNS,
         )
 
-    def render(self, template: str, place: str, title: str, **values: Any) -> str:
+    def render(self, template: str, title: str, place: str = "", **values: Any) -> str:
         """Render one page."""
-        page = self._environment.get_template(template)
+        page, place = self._environment.get_template(template), place or template
         return str(page.render(root="../" * place.count("/"), here=place, title=title, **values)) + "\n"
 
 

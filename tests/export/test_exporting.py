@@ -63,13 +63,18 @@ def thrice(function: str) -> str:
     )
 
 
+def to_be_read(runner):
+    first, last = map(int, re.search(r"What is to be read are lines +(\d+) to +(\d+)\.", runner.text).groups())
+    return "\n".join(runner.text.split("\n")[first - 1 : last]) + "\n"
+
+
 def test_runner_and_test_say_at_each_revision_what_the_evidence_says(export, broken_tree, fixed_tree):
     bundle = export(MASKED_TOKENS, broken_tree, fixed_tree, check=True)
     assert bundle.complete, bundle.reason
     assert statuses(bundle) == [("reproduced", "failed"), ("fixed", "passed")]
     assert bundle.runner.packages == ("torch", "numpy")
-    assert "'evidence': {'base': 'reproduced at path', 'head': 'fixed at path'}," in bundle.runner.own
-    answer = json.loads(bundle.head.tried.output)
+    assert "'evidence': {'base': 'reproduced at path', 'head': 'fixed at path'}," in to_be_read(bundle.runner)
+    answer = json.loads(bundle.sides[1].tried.output)
     assert answer["observed"] == {"loss": 1.0, "masked_token_gradient_abs_sum": 0.0}
     assert answer["not_installed_and_not_used"] == ["demo_missing_tracker"]
     assert answer["file"] == "demo_rl/losses.py"
@@ -162,16 +167,12 @@ def test_without_torch_it_could_not_run(export, broken_tree, tmp_path):
 
 def test_the_head_is_the_same_in_every_runner_and_says_its_digest(export, broken_tree, fixed_tree):
     runners = [export(document, broken_tree, fixed_tree).runner for document in (MASKED_TOKENS, VARIANTS, REJECTED_ROW)]
-    heads = {runner.text.removesuffix(runner.own).partition('"""\n')[2] for runner in runners}
-    assert len({runner.own for runner in runners}) == 3
-    (head,) = heads
+    (head,) = {runner.text.removesuffix(to_be_read(runner)).partition('"""\n')[2] for runner in runners}
+    assert len({to_be_read(runner) for runner in runners}) == 3
     line = next(line for line in head.split("\n") if "sha256 of its lines" in line)
     fixed = head.partition(line)[2].partition("=\n\n")[2].partition(f"\n\n# {'=' * 20}")[0]
     assert hashlib.sha256(fixed.encode()).hexdigest() == line.rpartition(" ")[2]
-    for runner in runners:
-        lines = runner.text.split("\n")[runner.first - 1 : runner.last]
-        assert "\n".join(lines) + "\n" == runner.own
-        assert f"What is to be read are lines {runner.first:4} to {runner.last:4}." in runner.text
+    assert all(runner.text.endswith(to_be_read(runner)) for runner in runners)
 
 
 def test_nothing_expected_is_copied_into_what_the_runner_observes(bare, export, broken_tree, fixed_tree):
@@ -185,7 +186,7 @@ def test_a_law_decides_in_the_runner_where_it_decides_alone(bare, export, broken
     bundle = export(REJECTED_ROW, broken_tree, fixed_tree, check=True)
     assert bundle.complete, bundle.reason
     assert statuses(bundle) == [("reproduced", "failed"), ("fixed", "passed")]
-    assert "accepted rows differ" in json.loads(bundle.base.tried.output)["observed"]["broken"][0]
+    assert "accepted rows differ" in json.loads(bundle.sides[0].tried.output)["observed"]["broken"][0]
     edited(fixed_tree, "advantages.py", thrice("group_advantage"))
     assert ran(bare, bundle.runner.text, fixed_tree).status == "fixed"  # other values, of which the law holds too
 
@@ -251,10 +252,10 @@ def test_values_reach_the_boundary_as_the_recipe_has_them(export, broken_tree):
     """What the worker makes of a recipe's values is what the runner makes of them."""
     edited(broken_tree, "losses.py", SEEING)
     document = calling("seen", {"arguments": VALUES}, "returned", (None, 0))
-    seen = export(document, broken_tree).base.decision.measurement.observation[""]["returned"]
+    seen = export(document, broken_tree).sides[0].decision.measurement.observation[""]["returned"]
     bundle = export({**document, "expected_unpatched": {"returned": {"value": seen}}}, broken_tree, check=True)
-    assert bundle.base.decision.verdict.name == "reproduced"
-    assert bundle.base.tried.status == "reproduced", bundle.base.tried
+    assert bundle.sides[0].decision.verdict.name == "reproduced"
+    assert bundle.sides[0].tried.status == "reproduced", bundle.sides[0].tried
 
 
 def test_a_title_cannot_end_the_docstring(export, broken_tree, fixed_tree):

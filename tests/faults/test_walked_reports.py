@@ -193,7 +193,7 @@ def test_a_saved_finding(walked, here):
 def test_an_export(walked, here, decided):
     """What an earlier export left there and this one has not goes."""
     sides = [Side(name, decision) for name, decision in zip(("base", "head"), decided.values())]
-    runner = Script("print('runner')\n", "print('runner')\n", 1, 1, ("torch", "numpy"))
+    runner = Script("print('runner')\n", ("torch", "numpy"))
     bundle = Bundle(sides[0].decision.recipe, tuple(sides), runner, test="assert True\n")
     recipe, catalog = bundle.recipe, sentinel.recipes.catalog.bundled_catalog()
     made = Contribution((recipe,), catalog.targets[recipe.target], None, documented([bundle], None, None, ()))

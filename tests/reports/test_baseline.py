@@ -36,16 +36,15 @@ def observing(decide: Build, value: Any, **changes: Any) -> dict[str, Any]:
     ],
 )
 def test_which_way_it_went(decide, before, after, says):
-    assert difference(evidence(decide(before)), decide(after))[0] == says
+    assert difference(evidence(decide(before)), evidence(decide(after)))[0] == says
 
 
 def test_another_reason_is_a_difference_and_other_words_are_not(decide):
     recorded = evidence(decide("inconclusive"))
     other = Verdict("inconclusive", "signal 11", "crash")
-    assert difference(recorded, decide("inconclusive", verdict=other, failure=Failure("crash", "signal 11"))) == [
-        "another reason: inconclusive (timeout) -> inconclusive (crash): signal 11"
-    ]
-    assert difference(recorded, decide("inconclusive", verdict=replace(other, kind="timeout"))) == []
+    now = evidence(decide("inconclusive", verdict=other, failure=Failure("crash", "signal 11")))
+    assert difference(recorded, now) == ["another reason: inconclusive (timeout) -> inconclusive (crash): signal 11"]
+    assert difference(recorded, evidence(decide("inconclusive", verdict=replace(other, kind="timeout")))) == []
 
 
 @pytest.mark.parametrize(
@@ -83,11 +82,11 @@ def test_the_recipes_own_tolerance_goes_first(decide, recipe):
 
 
 def test_another_bug_cannot_be_compared(decide, recipe):
-    assert difference(evidence(decide()), decide(recipe=recipe(bug_id="OTHER")))[0].startswith("another bug")
+    assert difference(evidence(decide()), evidence(decide(recipe=recipe(bug_id="OTHER"))))[0].startswith("another bug")
 
 
 def test_the_environment_is_told_and_never_judged(decide):
-    other = decide(environment=replace(decide().environment, torch="2.9.0", flags={}))
+    other = evidence(decide(environment=replace(decide().environment, torch="2.9.0", flags={})))
     assert difference(evidence(decide()), other) == []
     assert circumstances(evidence(decide()), other) == [
         "flag TORCHDYNAMO_DISABLE: 1 recorded, none now",
@@ -97,17 +96,17 @@ def test_the_environment_is_told_and_never_judged(decide):
 
 def test_verify_says_whether_every_number_is_the_same(decide):
     recorded = evidence(decide())
-    same = verify_report(recorded, decide())
+    same = verify_report(recorded, evidence(decide()))
     assert same.same
     assert str(same).startswith("the same: every number is identical")
     near = verify_report(observing(decide, 1.0), observing(decide, 1.0 + 1e-6))
     assert near.same
     assert [item.outcome for item in near.agreements] == ["within tolerance"]
-    other = verify_report(recorded, decide("fixed"))
+    other = verify_report(recorded, evidence(decide("fixed")))
     assert not other.same
     assert str(other).startswith("NOT the same")
     assert [item.outcome for item in other.agreements] == ["different", "different"]
-    nothing = verify_report(evidence(decide("inconclusive")), decide("inconclusive"))
+    nothing = verify_report(evidence(decide("inconclusive")), evidence(decide("inconclusive")))
     assert "no numbers to compare" in str(nothing)
 
 

@@ -8,7 +8,7 @@ import pytest
 from toy import TOY
 
 from sentinel.deciding.law_session import Subject
-from sentinel.laws.knobs import EVERY_KNOB_COUNTS
+from sentinel.laws.knobs import every_knob_counts
 from sentinel.recipes import Recipe
 from sentinel.search.boundary_search import CHOICES, Drawn, example
 from sentinel.targets import Binding, Dialect
@@ -47,7 +47,7 @@ def test_what_a_recipe_states_is_tried_as_it_says(states):
     told = recipe({"shifted": False, **COUNTED}, *(() if states else {"shifted"}))
     inputs = example(dialects, told).variants[""]
     assert inputs["shifted"] is not bool(states)
-    variants = Drawn(dialects, inputs, bytes(CHOICES)).variants(EVERY_KNOB_COUNTS)
+    variants = Drawn(dialects, inputs, bytes(CHOICES)).variants(every_knob_counts)
     assert isinstance(variants, dict)
     assert {part["shifted"] for part in variants.values()} == {inputs["shifted"]}
 
@@ -57,7 +57,7 @@ def test_a_turned_knob_leads_into_what_a_dialect_speaks_of():
     dialect = Dialect("shifted", True, "meant", "https://example.org", where={"scale": (2.0,)})
     subject = Subject(Binding("pkg.toys.right", "toy_sum", dialects=(dialect,)), TOY, (), "")
     inputs = {**COUNTED, "scale": 1.0, "shifted": False}
-    variants = Drawn(subject, inputs, bytes(CHOICES)).variants(EVERY_KNOB_COUNTS)
+    variants = Drawn(subject, inputs, bytes(CHOICES)).variants(every_knob_counts)
     assert isinstance(variants, dict)
     assert {name: (part["scale"], part["shifted"]) for name, part in variants.items()} == {
         "baseline": (1.0, False),
