@@ -18,7 +18,7 @@ from sentinel.deciding.proof import NotProvenError, failed, prove, stands
 from sentinel.deciding.verdicts import UNAVAILABLE, of_failure
 from sentinel.laws.law import Law
 from sentinel.recipes import Recipe
-from sentinel.search.boundary_search import LawOutcome
+from sentinel.search.boundary_search import Finding, LawOutcome
 from sentinel.search.saving import bug_id, recipe_document
 from sentinel.targets import Dialect
 from sentinel.targets.refs import Ref
@@ -129,7 +129,8 @@ def _decision(
     document: dict[str, Any] = {}
     if trial is not None:
         name = bug_id(open_target.target, subject.boundary, law.name)
-        document = recipe_document(subject, law, variants, violations, open_target.target, open_target.checkout, name)
+        finding = Finding(subject, law, trial, violations)
+        document = recipe_document(finding, open_target.target, open_target.checkout, name)
     measurement, failure = None, None
     answer = trial.answer if trial is not None else None
     if trial is not None and trial.case is not None and answer is not None and answer.provenance is not None:

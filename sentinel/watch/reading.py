@@ -766,13 +766,11 @@ def _same_value(one: Any, other: Any, mask: Any = None, near: float = 1e-4, leas
         masked = isinstance(mask, Tensor) and value.shape == mask.shape
         return torch.from_numpy(array[mask.array() != 0] if masked else array)
 
-    return _close(live(one), live(other), near, least) or _alike(live(one), live(other))
-
-
-def _close(one: Any, other: Any, near: float, least: float) -> bool:
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and one.shape == other.shape:
-        return torch.allclose(one, other, rtol=near, atol=least, equal_nan=True)
-    return isinstance(one, float) and isinstance(other, float) and math.isclose(one, other, rel_tol=near, abs_tol=least)
+    left, right = live(one), live(other)
+    if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor) and left.shape == right.shape:
+        return torch.allclose(left, right, rtol=near, atol=least, equal_nan=True) or _alike(left, right)
+    numbers = isinstance(left, float) and isinstance(right, float)
+    return (numbers and math.isclose(left, right, rel_tol=near, abs_tol=least)) or _alike(left, right)
 
 
 def _literal(item: Input, value: Any) -> Any:
