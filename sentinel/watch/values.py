@@ -18,13 +18,11 @@ _LONGEST = 64
 _DEEPEST = 4
 
 
-class TensorBytes(NamedTuple):
-    """A tensor or an array: dtype, shape and bytes."""
+class Array(NamedTuple):
+    """A tensor of torch: its dtype, and its numbers as numpy has them (bfloat16 as 16 bits)."""
 
     dtype: str
-    shape: tuple[int, ...]
-    data: bytes
-    array: bool = False
+    numbers: Any
 
 
 class Record(NamedTuple):
@@ -125,11 +123,9 @@ def packed(value: Any) -> Any:
         plain = value.cpu().contiguous()
         dtype = str(plain.dtype).removeprefix("torch.")
         plain = plain.view(torch.int16) if dtype == "bfloat16" else plain
-        return TensorBytes(dtype, tuple(value.shape), plain.numpy().tobytes())
+        return Array(dtype, plain.numpy())
     if numpy is not None and isinstance(value, numpy.ndarray):
-        if value.dtype == object:
-            return [*value.ravel().tolist()]
-        return TensorBytes(str(value.dtype), value.shape, value.tobytes(), array=True)
+        return [*value.ravel().tolist()] if value.dtype == object else value
     if numpy is not None and isinstance(value, numpy.generic):
         return value.item()
     if type(value) in (list, tuple):
@@ -141,15 +137,10 @@ def packed(value: Any) -> Any:
 
 def unpacked(value: Any) -> Any:
     """Give what :func:`packed` made, as tensors and arrays."""
-    if isinstance(value, TensorBytes):
-        import numpy
+    if isinstance(value, Array):
         import torch
 
-        if value.array:
-            return numpy.frombuffer(bytearray(value.data), dtype=value.dtype).reshape(value.shape)
-        dtype = getattr(torch, value.dtype)
-        whole = torch.frombuffer(bytearray(value.data), dtype=dtype) if value.data else torch.empty(0, dtype=dtype)
-        return whole.reshape(value.shape)
+        return torch.from_numpy(value.numbers).view(getattr(torch, value.dtype))
     if isinstance(value, Record):
         from types import SimpleNamespace
 
