@@ -130,7 +130,7 @@ class Survey:
         """Give what breaks a recipe's law at its own boundary, whichever boundary was asked about."""
         for subject in self._subjects_of(recipe.target, ref).values():
             about = subject.contract.name == recipe.contract and recipe.boundary in subject.binding.paths
-            if about and recipe.invariant in names(subject.laws):
+            if about and recipe.invariant in [law.name for law in subject.laws]:
                 job = LawJob(recipe.target, subject.name, recipe.invariant, ref)
                 self.decide(job)
                 yield from self.findings(job)
@@ -237,10 +237,6 @@ class Survey:
                 outcome.dialects.update(more.dialects)
                 outcome.dialects_open.update(more.dialects_open)
                 outcome.findings += more.findings
-
-
-def names(laws: Iterable[Law]) -> list[str]:
-    return [law.name for law in laws]
 
 
 def checkout_with_registries(runner: Runner, catalog: Catalog, target: str, ref: Ref) -> Checkout | None:
