@@ -240,16 +240,14 @@ class Radar:
             self._shared.places[:] = places
         answer = answered(results)
         judged = sorted((item for item in results if item.judgement), key=lambda item: _GRAVEST.index(item.judgement))
-        sentences = [f"{item.name}: {report.sentence(item)}" for item in judged]
-        sentences += [f"{item.name}: {item.reason}" for item in results if item.state == "not compared"]
+        texts = [f"{item.name}: {report.sentence(item)}" for item in judged]
+        texts += [f"{item.name}: {item.reason}" for item in results if item.state == "not compared"]
         away = [item for item in results if item.state == "gone"]
-        sentences += [
-            f"{item.name}: gone{', perhaps to ' * bool(item.renamed)}{', '.join(item.renamed)}" for item in away
-        ]
+        texts += [f"{item.name}: gone{', perhaps to ' * bool(item.renamed)}{', '.join(item.renamed)}" for item in away]
         new = [item for item in results if item.state == "new" and not item.judgement]
-        sentences += [f"{item.name}: new, {item.reason or 'and breaks no law that was looked at'}" for item in new]
+        texts += [f"{item.name}: new, {item.reason or 'and breaks no law that was looked at'}" for item in new]
         if over:
-            sentences.append(_STOPPED)
+            texts.append(_STOPPED)
             answer = "cannot be decided" if answer == "nothing" else answer
         open_ = [item for item in results if item.state in ("differs", "same numbers", "not compared")]
         return Pull(
@@ -258,7 +256,7 @@ class Radar:
             head.subject,
             base.sha,
             answer,
-            tuple(sentences),
+            tuple(texts),
             len(open_),
             sum(item.scenarios for item in open_),
             round(time.monotonic() - began, 2),
