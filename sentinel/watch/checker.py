@@ -253,11 +253,11 @@ class Checker:
         elif message[0] == "watched":
             if message[2]:
                 self._not["watched"][message[2]] += 1
-        elif message[0] == "seen" and message[1].kind == "configuration":
+        elif message[0] == "event" and message[1].kind == "configuration":
             self._configured = self.events.with_suffix(".config.json")
             with contextlib.suppress(OSError):
                 self._configured.write_text(json.dumps(message[1].values, indent=1, sort_keys=True), encoding="utf-8")
-        elif message[0] == "seen":
+        elif message[0] == "event":
             self._look(
                 process, message[1].kind, message[1].step, {**unpacked(message[1].values), "moment": message[1].moment}
             )
@@ -270,7 +270,7 @@ class Checker:
         if numbers != self._numbers and time.monotonic() - self._numbers_at >= 1.0:
             self._numbers, self._numbers_at = numbers, time.monotonic()
             for process in self._processes.values():
-                process.send("found", numbers)
+                process.send("numbers", numbers)
 
     def _producers(self, modules: set[str]) -> tuple[tuple[str, str], ...]:
         """Give the functions that give rows their advantages."""
