@@ -160,7 +160,7 @@ class Across(Pair):
         answer: Sat,
         coarsest: str,
     ) -> Trial:
-        """Give what one of them refuses, nobody can compare."""
+        """Look at two answers; what one of them refuses cannot be compared."""
         for each in called.values():
             if each.observation is None:
                 failed = each.refused or Failed("crash", each.silent or "a call without an observation")
@@ -174,7 +174,7 @@ class Across(Pair):
             return Trial(variants, silent=str(error))
 
     def _explained(self, subject: Subject, law: Law, trial: Trial) -> Trial:
-        """Give the trial without what is rounding; with what explains the rest as its symptom."""
+        """Clear a trial of what is rounding; with what explains the rest as its symptom."""
         if not trial.violations or trial.case is None:
             return trial
         wide, closer = widened(subject.contract, trial.variants), trial
@@ -467,7 +467,7 @@ class Agreement:
         return apart, outcome.spoken + len(outcome.findings)
 
     def _explaining(self, pair: Across, subject: Subject, members: Sequence[Member], why: str) -> tuple[str, ...]:
-        """Give the known bugs of what is not as it is defined whose own scenarios tell the two apart, too; else
+        """Find the known bugs of what is not as it is defined whose own scenarios tell the two apart, too; else
         those of functions that it called."""
         ran = pair.logs[subject.name].functions if subject.name in pair.logs else {}
         for side, member in zip(SIDES, members):
@@ -487,7 +487,7 @@ class Agreement:
 
 
 def everyday(contract: Contract, where: Mapping[str, Any], members: Sequence[Member]) -> Inputs | None:
-    """Give a small batch of several responses of several lengths, with the settings that most members take."""
+    """Draw a small batch of several responses of several lengths, with the settings that most members take."""
     inputs_ = []
     for item in contract.inputs:
         values_of = [_values(contract, member.subject.binding, item.name) for member in members]
@@ -536,6 +536,6 @@ def _telling(contract: Contract, inputs: Inputs) -> bool:
 
 
 def _explanations(apart: Sequence[Separation], member: Member) -> set[str]:
-    """Give what explains that a member is not as it is defined."""
+    """Say what explains that a member is not as it is defined."""
     mine = [item for item in apart if item.members == (DEFINITION, member.name)]
     return {repr((item.why.removesuffix(member.name), item.terms.get(member.name))) for item in mine}

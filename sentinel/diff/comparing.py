@@ -261,7 +261,7 @@ class Comparison:
         self._results: dict[str, BoundaryDiff] = {}
 
     def static(self) -> list[State]:
-        """Give every boundary of either revision, as its code tells, with what has changed of what it reaches. Those
+        """Compare every boundary of both revisions by its code, with what has changed of what it reaches. Those
         whose state is empty are to be asked."""
         states: list[State] = []
         one_, other_ = (self.codes[side].files(self.trees[side]) for side in SIDES)
@@ -333,7 +333,7 @@ class Comparison:
         return next((unit for unit in units if unit.span == definition.name.span), None)
 
     def _alike(self, subject: Subject, side: str) -> Iterator[str]:
-        """Give what may be a boundary under another name: a function that is in the other revision alone, and has
+        """Find what may be a boundary under another name: a function that is in the other revision alone, and has
         half its lines in common with it."""
         own, other = self.codes[side], self.codes[_OTHER[side]]
         here, there = self.trees[side], self.trees[_OTHER[side]]
@@ -373,7 +373,7 @@ class Comparison:
         return {item[0].name: item for item in self.static()}
 
     def compared(self, name: str) -> BoundaryDiff:
-        """Give one boundary; asks both revisions where its code does not tell."""
+        """Compare one boundary; ask both revisions where its code does not tell."""
         if name not in self._results:
             subject, compared, changed = self.states[name]
             self._results[name] = compared  # of what calls itself, nothing is known while it is asked
@@ -459,7 +459,7 @@ class Comparison:
         )
 
     def _by_bugs(self, subject: Subject, compared: BoundaryDiff) -> BoundaryDiff:
-        """Give what known bugs alone tell of a function: whether their verdicts are the same."""
+        """Judge a function by its known bugs alone: whether their verdicts are the same."""
         verdicts = self._verdicts(subject)
         decided = [
             by_side for by_side in verdicts.values() if set(by_side.values()) <= {"reproduced", "fixed", "changed"}
@@ -487,7 +487,7 @@ class Comparison:
         return time.monotonic() > self._until
 
     def _passing_by(self, subject: Subject) -> Runs | None:
-        """Give what runs in the scenarios, where that passes by all that has changed; None where it does not, or the
+        """Find what runs in the scenarios, where that passes by all that has changed; None where it does not, or the
         code does not tell. One revision alone is asked then, and none where it is known already."""
         one, other = (self.reached(side, subject) for side in SIDES)
         if one is None or other is None:
@@ -522,7 +522,7 @@ class Comparison:
         return runs
 
     def _new(self, subject: Subject, compared: BoundaryDiff) -> BoundaryDiff:
-        """Give a boundary that has nothing to be compared with answers for its laws."""
+        """Check the laws of a boundary that has nothing to be compared with."""
         session = self.place(AFTER, subject).law_session.fresh()
         try:
             search = self._searched(session, subject, subject.laws, self._examples)
@@ -547,7 +547,7 @@ class Comparison:
     def _turned(
         self, pair: Pair, subject: Subject, changed: Sequence[Change]
     ) -> Iterator[tuple[Trial, tuple[Violation, ...], tuple[str, ...]]]:
-        """Give what differs where an option that no scenario draws is set otherwise."""
+        """Find what differs where an option that no scenario draws is set otherwise."""
         ran = frozenset(
             path.rpartition(".")[2] for paths in pair.logs[subject.name].functions.values() for path in paths
         )
@@ -603,7 +603,7 @@ class Comparison:
         return Difference(symptom, inputs, answers, details, double, examples, slip)
 
     def _searched(self, session: LawSession, subject: Subject, laws: Sequence[Law], examples: int) -> BoundarySearch:
-        """Give what a search for so many scenarios shows of some laws of a boundary."""
+        """Search so many scenarios for what breaks some laws of a boundary."""
         shrinking = LEVELS["quick"][1]
         search = BoundarySearch(session, subject, self._seed, laws, shrinking, shrink_further=False, glimpse=True)
         search.try_recipes(self._recipes)
@@ -611,7 +611,7 @@ class Comparison:
         return search
 
     def _search_one(self, session: LawSession, subject: Subject, inputs: Inputs) -> BoundarySearch:
-        """Give what the laws say of one scenario."""
+        """Let the laws look at one scenario."""
         search = BoundarySearch(session, subject, self._seed)
         search.begin([Example({"": inputs}, tuple(law.name for law in subject.laws))])
         return search
@@ -624,7 +624,7 @@ class Comparison:
         log: Log,
         all_: Subject,
     ) -> dict[str, tuple[Broken, ...]]:
-        """Give the laws that one side breaks on a scenario on which the other keeps them: on those that differ, and on
+        """Find the laws that one side breaks on a scenario on which the other keeps them: on those that differ, and on
         any that a search comes by, which looks for nothing else: what both break somewhere may be broken in more places
         since. Where no number differs, a law may still tell that a call leaves something behind. An option or a choice
         that came with the change answers for its laws, as new code does.
@@ -662,7 +662,7 @@ class Comparison:
         return {side: tuple(broken.values()) for side, broken in broken_by.items()}
 
     def _in_another_form(self, compared: BoundaryDiff, changed: Sequence[Change]) -> BoundaryDiff:
-        """Give a helper that refuses what it took before, or answers it by another definition, while all that call
+        """Acquit a helper that refuses what it took before, or answers it by another definition, while all that call
         it are boundaries whose numbers stay: it takes its arguments in another form, and nobody gives it the former
         one."""
         refuses = any(each.symptom == "raises" for each in compared.differences)
@@ -818,7 +818,7 @@ def _with_slips(
 
 
 def _refused(compared: BoundaryDiff, log: Log, differences: Sequence[Difference]) -> BoundaryDiff:
-    """Give what refuses every call at one side alone. A name that nobody defined is for the worse, and so is an
+    """Judge what refuses every call at one side alone. A name that nobody defined is for the worse, and so is an
     argument that no function takes; but one of another signature may be called as its adapter does not know."""
     side, why = next(iter(log.refused.items()))
     slips = {each.slip for each in differences}
@@ -843,7 +843,7 @@ def _findings(*searches: BoundarySearch) -> list[Finding]:
 
 
 def _of_what_came(sessions: Mapping[str, LawSession], finding: Finding) -> Finding | None:
-    """Give a finding, where the side before has not the option or the choice that its scenario asks for, and what is
+    """Keep a finding, where the side before has not the option or the choice that its scenario asks for, and what is
     broken is right without that option."""
     with suppress(Undecidable):
         [before] = sessions[BEFORE].try_(finding.subject, [(finding.law, finding.trial.variants)])

@@ -66,8 +66,8 @@ BESIDE = "beside"
 
 
 def beside_stays(case: Case, called: Mapping[str, Called]) -> list[Violation]:
-    """Give what is handed on beside the contract is the same: all that is returned and mutated, what a stand-in is
-    asked, what changed functions answer where both revisions give them the same."""
+    """Demand that what is handed on beside the contract is the same: all that is returned and mutated, what a stand-in
+    is asked, what changed functions answer where both revisions give them the same."""
     one, other = (called[side].beside for side in SIDES)
     whole = max(len(one), len(other)) < PARTS
     labels = {key.partition(": ")[0] for key in one} & {key.partition(": ")[0] for key in other}
@@ -197,7 +197,7 @@ class Pair(LawSession):
         return trials if coarsest else [self._closer(subject, law, trial) for (law, _), trial in zip(plans, trials)]
 
     def _closer(self, subject: Subject, law: Law, trial: Trial) -> Trial:
-        """Give the trial with the same values in float64, where the rounding of a half precision hides a difference
+        """Try the same values in float64, where the rounding of a half precision hides a difference
         there.
 
         What it computes in single precision all the same is no difference.

@@ -153,7 +153,7 @@ class Radar:
         return self._bases[head]
 
     def look(self, number: int, head: str) -> Pull:
-        """Give what a pull request changes, from an earlier run where its head is the same. A kept answer costs
+        """Say what a pull request changes, from an earlier run where its head is the same. A kept answer costs
         nothing.
 
         :raises SentinelError: where what was decided cannot be kept.

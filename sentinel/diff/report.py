@@ -25,7 +25,7 @@ from sentinel.values.literals import Tensor, typed
 
 
 def sentence(compared: BoundaryDiff) -> str:
-    """Give what has changed, in one sentence."""
+    """Say what has changed, in one sentence."""
     parts = [f"mends {', '.join(bugs)}" for bugs in [compared.bugs.get(BEFORE)] if bugs]
     parts += [f"brings {', '.join(bugs)}" for bugs in [compared.bugs.get(AFTER)] if bugs]
     lead = "it is new, and not so that" if compared.state == "new" else "it is no longer so that"
@@ -61,7 +61,7 @@ def of_difference(difference: Difference) -> str:
 
 
 def _moved(one: Any, other: Any) -> str:
-    """Give the simplest words for how numbers have moved."""
+    """Find the simplest words for how numbers have moved."""
     finite = np.isfinite(one) & np.isfinite(other)
     if (np.isfinite(one) != np.isfinite(other)).any():
         return "is now finite" if np.isfinite(other).all() else "is no longer finite"

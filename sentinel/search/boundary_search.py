@@ -586,7 +586,7 @@ _REMEMBERED = 600
 
 
 def drawn_scenarios(subject: Subject, seed: int, round_: int, count: int) -> list[Drawn]:
-    """Give the first scenarios of a round; fewer where no more are to be had. Whoever asks for the same again (the
+    """Draw the first scenarios of a round; fewer where no more are to be had. Whoever asks for the same again (the
     other side of a comparison, the next pull request) has them at once."""
     key = subject.name, seed, round_
     memo = _DRAWN.get(key)
@@ -607,7 +607,7 @@ def drawn_scenarios(subject: Subject, seed: int, round_: int, count: int) -> lis
 
 
 def glimpses(subject: Subject, seed: int, laws: Sequence[Law]) -> list[Plan]:
-    """Give more scenarios, for the laws that look at one call, at a tenth of what it costs to let all look: one for
+    """Draw more scenarios, for the laws that look at one call, at a tenth of what it costs to let all look: one for
     each choice of each input (a few that are drawn leave most out, and a branch that nobody enters keeps every law),
     and at least :data:`GLIMPSES`."""
     contract, alone = subject.contract, [law for law in laws if law.vary is None]

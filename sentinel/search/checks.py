@@ -120,7 +120,7 @@ def of_every_member(laws: Iterable[Law]) -> list[Law]:
 
 
 def with_more(contract: Contract, whole: Contract, member: Binding, spellings: Mapping[str, str]) -> Contract:
-    """Give the contract of a member that takes more than its family does: what the whole contract has for others, or
+    """Widen the contract of a member that takes more than its family does: what the whole contract has for others, or
     what the lexicon knows, is drawn. A member that takes what nobody knows is refused, and says what that is.
 
     :param contract: the narrowed one, as the family has it.
@@ -187,7 +187,7 @@ def _names(registry: Registry) -> list[str]:
 
 
 def _put(registry: Registry) -> re.Pattern[str]:
-    """Give a decorator's call, up to twenty lines of what else stands over the function, and the function's name; or
+    """Match a decorator's call, up to twenty lines of what else stands over the function, and the function's name; or
     a function that is put into the table by its name."""
     decorated = rf"^@(?:\w+\.)*{re.escape(registry.decorator)}\(.*\n(?:(?!def |class |async ).*\n){{0,20}}?def (\w+)\("
     into = r"(?:\.register\([^,()]+,\s*(?:\w+=)?|\[[^\]\n]+\]\s*=\s*)"

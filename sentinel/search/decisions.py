@@ -28,7 +28,7 @@ from sentinel.values.literals import typed
 def of_outcome(
     open_target: OpenTarget, subject: Subject, law: Law, outcome: LawOutcome, tried: int, seed: int
 ) -> Decision:
-    """Give the decision about one law at one boundary after a search."""
+    """Decide one law at one boundary after a search."""
     searched = f"{tried} scenarios of seed {seed}, {outcome.spoken} of them about this law"
     trial, violations = outcome.sample, tuple[Violation, ...]()
     if outcome.findings:

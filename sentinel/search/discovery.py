@@ -132,7 +132,7 @@ class Discovery:
         self.not_searched.append(Omission(search.subject.boundary, "", reason))
 
     def _turn(self, search: BoundarySearch, count: int, over: Callable[[], bool], began: float) -> bool:
-        """Give one boundary's turn; whether it is worth another."""
+        """Search one boundary for a turn; say whether it is worth another."""
         before = search.tried
 
         def tick() -> None:
@@ -179,7 +179,7 @@ class Discovery:
 
 
 def grouped(findings: Sequence[Finding], law_session: LawSession | None = None) -> list[Finding]:
-    """Give one root cause, one finding.
+    """Join the findings of one root cause.
 
     A boundary that breaks a law because it calls another one that breaks it in the same way is named beside that one.
     A law that is broken by the very scenario that breaks another law at the same boundary, in the same way, is named

@@ -28,7 +28,7 @@ def run(
     size: int,
     ends: Sequence[type[BaseException]],
 ) -> None:
-    """Give one Hypothesis run: ``body`` is given what ``make`` makes, each time with as many bytes for laws to choose
+    """Run Hypothesis once: ``body`` gets what ``make`` makes, each time with as many bytes for laws to choose
     with.
 
     :param make: what it refuses by :class:`DoesNotApply` is drawn again.

@@ -85,7 +85,7 @@ class Outcome:
 
 
 def answers(session: LawSession, subject: Subject, seed: int = 0, count: int = _FIRST) -> tuple[list[Trial], str]:
-    """Give the first scenarios that a function answers; and why it answers none, where that is so."""
+    """Find the first scenarios that a function answers; and why it answers none, where that is so."""
     trials, refused = [], Counter[str]()
     for drawn in drawn_scenarios(subject, seed, 0, count):
         [trial] = session.try_(subject, [(ANSWERS, {"": drawn.inputs})], describe=True)
@@ -105,7 +105,7 @@ def ran_by(trials: Sequence[Trial]) -> set[str]:
 
 
 def ready(session: LawSession, subject: Subject, seed: int = 0) -> tuple[Subject | None, str, set[str]]:
-    """Give the subject as the function answers it, with the keys of its answers: its mask as integers, flags or floats,
+    """Find how a function answers its subject, with the keys of its answers: its mask as integers, flags or floats,
     whichever it takes first, and its tensors as rows, the first row, rows one after the other, or each row as long as
     it is; where it answers none of these, on an object that is filled before. Or why it answers none. And what ran.
 

@@ -144,7 +144,7 @@ class Untried(Exception):
 
 
 def tried_document(finding: Finding, open_target: OpenTarget, runner: Runner, catalog: Catalog) -> dict[str, Any]:
-    """Give the recipe of a finding, decided by the reference's values where it has them, tried against a broken twin
+    """Write the recipe of a finding, decided by the reference's values where it has them, tried against a broken twin
     (the code at hand) and mended ones.
 
     :raises Untried: where it cannot tell them apart.

@@ -94,7 +94,7 @@ def signature(node: _Def, methods: Mapping[str, _Def] | None = None) -> Signatur
 
 
 def options(source: str) -> dict[str, list[Any]]:
-    """Give what code reads of anything by a name and decides by, with values of it that may decide otherwise: those
+    """Find what code reads of anything by a name and decides by, with values of it that may decide otherwise: those
     of a flag, what it is compared with, and the next to that, and small numbers where the code counts as far."""
     values_of: dict[str, list[Any]] = defaultdict(list)
     tree = ast.Module([], [])

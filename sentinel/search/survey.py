@@ -109,7 +109,7 @@ class Survey:
                 self._searched(place)
 
     def decide(self, job: LawJob) -> Decision:
-        """Give the decision of a job."""
+        """Decide a job."""
         if job not in self._decided:
             self.plan([job])
             self._searched(job.place).result()

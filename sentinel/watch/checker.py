@@ -479,7 +479,7 @@ class Checker:
             _say(f"its settings: sentinel audit {self._target.name} --config {self._configured}")
 
     def _write(self, event: Mapping[str, Any], process: Process | None = None) -> None:
-        """Give a line at once, whoever else writes; a disk that is full ends the writing."""
+        """Write a line at once, whoever else writes; a disk that is full ends the writing."""
         where = {} if process is None else {"pid": process.pid, "process_rank": process.rank}
         record = {"run": os.getpid(), "time": round(time.time(), 3), **where, **event}
         line = json.dumps(record).encode() + b"\n"
@@ -496,7 +496,7 @@ class Checker:
 
 
 def cut(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Give a few rows and tokens of a scenario, whole groups where there are groups; None for what has no rows to
+    """Choose a few rows and tokens of a scenario, whole groups where there are groups; None for what has no rows to
     choose."""
     labels = inputs.get(contract.group)
     by_row = [item for item in contract.inputs if item.kind in ("any", "mapping") and inputs[item.name]]

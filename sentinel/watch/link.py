@@ -69,7 +69,7 @@ class Watching:
         atexit.register(self.stop)
 
     def _met(self, words: Sequence[str]) -> Connection:
-        """Give the checker of this run; the first of its processes starts one."""
+        """Connect to the checker of this run; the first of its processes starts one."""
         place = meeting.address(words, self._packages)
 
         def launch(listening: socket.socket) -> None:

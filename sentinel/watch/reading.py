@@ -105,7 +105,7 @@ class Reading:
     idle: tuple[Path, ...] = ()
 
     def read(self, parts: Mapping[Path, Any]) -> dict[str, Any]:
-        """Give the scenario of which the adapter makes a call with these parts, as literals.
+        """Find the scenario of which the adapter makes a call with these parts, as literals.
 
         :raises Unreadable: where there is none.
         """
@@ -162,7 +162,7 @@ class Reading:
         ]
 
     def _read_without(self, path: Path, parts: Mapping[Path, Any]) -> dict[str, Any]:
-        """Give the scenario of a call that leaves out what every scenario has, where the function itself shows that
+        """Find the scenario of a call that leaves out what every scenario has, where the function itself shows that
         it has another part in that place: log-probs of now for those of the rollout, say."""
         for other in self._required():
             if parts[other] is not None:
@@ -421,7 +421,7 @@ def _as_rows(value: Any, mask: Any) -> Any:
 
 
 def _another(value: Any) -> Any:
-    """Give another value of the same kind."""
+    """Make another value of the same kind."""
     if isinstance(value, torch.Tensor) and value.dim() == 2 and not value.is_floating_point():
         return torch.cat([value, 1 - value], 1)
     if isinstance(value, (torch.Tensor, float)):
@@ -573,7 +573,7 @@ def _answered(boundary: Boundary, arguments: Mapping[str, Any]) -> Iterator[tupl
 
 
 def _with_gradients(result: Any, parts: Mapping[Path, tuple[Any, Any]]) -> Any:
-    """Give a result whose loss has these gradients with respect to these parts, as it had in the run."""
+    """Make a result whose loss has these gradients with respect to these parts, as it had in the run."""
     loss = next((one for one in members(result) if isinstance(one, torch.Tensor) and one.dim() == 0), None)
     if loss is None or not parts:
         return result

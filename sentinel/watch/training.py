@@ -375,8 +375,8 @@ def _references(trainer: Any) -> list[tuple[str, Any]]:
 
 
 def _log_probs(model: Any, hidden: Any, ids: Any, temperature: float, some: bool) -> Any:
-    """Give what a causal model says of each token but the first, made of its last layer; None where the model does more
-    with it.
+    """Compute what a causal model says of each token but the first, made of its last layer; None where the model does
+    more with it.
 
     :param some: whether tokens here and there are enough, as they are where all are much to make; the others are NaN.
     """
@@ -403,7 +403,7 @@ def _piece(tensor: Any) -> Any:
 
 
 def _scheduled(trainer: Any, step: int) -> float | None:
-    """Give the rate of a step by the schedule that the configuration names, made anew."""
+    """Compute the rate of a step by the schedule that the configuration names, made anew."""
     optimization = sys.modules.get("transformers.optimization")
     args, torch = trainer.args, sys.modules["torch"]
     if optimization is None or trainer.state.max_steps <= 0 or trainer.state.global_step != step:

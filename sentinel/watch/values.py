@@ -69,7 +69,7 @@ class Copier:
         self._labels: dict[str, str] = {}
 
     def copy(self, value: Any, depth: int = 0) -> Any:
-        """Give a copy, on the device where the value is: what waits for the device comes later, in another thread.
+        """Copy a value, on the device where it is: what waits for the device comes later, in another thread.
 
         :raises NotCopied: for what is too large, or has no plain values.
         """
@@ -117,7 +117,7 @@ class Copier:
 
 
 def packed(value: Any) -> Any:
-    """Give a copy as bytes and plain data; waits for the device that it is on."""
+    """Turn a copy into plain data; waits for the device that it is on."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(value, torch.Tensor):
         plain = value.cpu().contiguous()
@@ -136,7 +136,7 @@ def packed(value: Any) -> Any:
 
 
 def unpacked(value: Any) -> Any:
-    """Give what :func:`packed` made, as tensors and arrays."""
+    """Turn what :func:`packed` made into tensors and arrays."""
     if isinstance(value, Array):
         import torch
 

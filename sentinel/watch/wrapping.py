@@ -284,7 +284,7 @@ def _plain(original: FunctionType) -> _Jump:
 
 
 def gradients_of(result: Any, parts: Mapping[Path, Any]) -> dict[Path, Any]:
-    """Give the gradients of a call's loss with respect to parts of it: they go back through the function alone, and
+    """Compute the gradients of a call's loss with respect to parts of it: they go back through the function alone, and
     leave the graph as it is."""
     torch = sys.modules.get("torch")
     loss = next((one for one in members(result) if getattr(one, "requires_grad", False) and one.dim() == 0), None)
