@@ -488,7 +488,7 @@ class Agreement:
 
 def everyday(contract: Contract, where: Mapping[str, Any], members: Sequence[Member]) -> Inputs | None:
     """Draw a small batch of several responses of several lengths, with the settings that most members take."""
-    inputs_ = []
+    plain_inputs = []
     for item in contract.inputs:
         values_of = [_values(contract, member.subject.binding, item.name) for member in members]
         if item.name in where:
@@ -504,8 +504,8 @@ def everyday(contract: Contract, where: Mapping[str, Any], members: Sequence[Mem
         elif item.choices and not item.domain:
             choice = max(item.choices, key=lambda each: sum(each in values for values in values_of))
             item = replace(item, choices=(choice,))
-        inputs_.append(item)
-    plain = replace(contract, inputs=tuple(inputs_))
+        plain_inputs.append(item)
+    plain = replace(contract, inputs=tuple(plain_inputs))
     for attempt in range(300):
         data = hashlib.shake_256(f"{contract.name} {attempt}".encode()).digest(_CHOICES)
         with suppress(DoesNotApply):

@@ -357,10 +357,10 @@ class Comparison:
 
     def run(self) -> Iterator[BoundaryDiff]:
         """Compare, boundary by boundary; those that need no process first."""
-        open_ = [item for item in self.states.values() if item[1].state in ("", "new")]
+        undecided = [item for item in self.states.values() if item[1].state in ("", "new")]
         yield from (compared for _, compared, _ in self.states.values() if compared.state not in ("", "new"))
-        for number, (subject, _, _) in enumerate(open_, 1):
-            self._tell(f"{number} of {len(open_)}: {subject.name}")
+        for number, (subject, _, _) in enumerate(undecided, 1):
+            self._tell(f"{number} of {len(undecided)}: {subject.name}")
             yield self.compared(subject.name)
 
     @cached_property
@@ -392,17 +392,17 @@ class Comparison:
         key = side, subject.name
         if key not in self._places:
             self._runner.start([self.target.name])
-            open_states = {"", "new"} if side == AFTER else {""}
-            subjects_ = {name: each[0] for name, each in self.states.items() if each[1].state in open_states}
+            undecided = {"", "new"} if side == AFTER else {""}
+            subjects_here = {name: each[0] for name, each in self.states.items() if each[1].state in undecided}
             reached = self.reached(side, subject)
             like = self._shared.like(reached, subject.binding) if self._shared and reached else None
             if like is not None:
-                subjects_ = {subject.name: subject}
+                subjects_here = {subject.name: subject}
             ref = like[1].ref if like is not None else self.refs[side]
-            place = self._runner.open_target(self.target.name, ref, [each.binding for each in subjects_.values()])
+            place = self._runner.open_target(self.target.name, ref, [each.binding for each in subjects_here.values()])
             if self._shared is not None and like is None:
                 self._shared.places.append((self.trees[side], place))
-            for name in subjects_:
+            for name in subjects_here:
                 self._places.setdefault((side, name), place)
         return self._places[key]
 
@@ -622,14 +622,14 @@ class Comparison:
         subject: Subject,
         scenarios: Sequence[Inputs],
         log: Log,
-        all_: Subject,
+        with_own_inputs: Subject,
     ) -> dict[str, tuple[Broken, ...]]:
         """Find the laws that one side breaks on a scenario on which the other keeps them: on those that differ, and on
         any that a search comes by, which looks for nothing else: what both break somewhere may be broken in more places
         since. Where no number differs, a law may still tell that a call leaves something behind. An option or a choice
         that came with the change answers for its laws, as new code does.
 
-        :param all_: the boundary with the inputs that one side alone takes.
+        :param with_own_inputs: the boundary with the inputs that one side alone takes.
         """
         whole = bool(scenarios) or log.came
         laws = subject.laws if whole else [law for law in subject.laws if law.watches]
@@ -642,7 +642,7 @@ class Comparison:
                 return _findings(*single, self._searched(session, subject, laws, examples))
 
         def came(side: str) -> list[Finding]:
-            subjects_ = [subject, all_] if side == AFTER and all_ != subject else [subject]
+            subjects_ = [subject, with_own_inputs] if side == AFTER and with_own_inputs != subject else [subject]
             return _findings(*(self._searched(sessions[side], each, laws, examples) for each in subjects_))
 
         broken_by: dict[str, dict[tuple[str, str], Broken]] = {side: {} for side in SIDES}

@@ -249,7 +249,7 @@ class Radar:
         if over:
             texts.append(_STOPPED)
             answer = "cannot be decided" if answer == "nothing" else answer
-        open_ = [item for item in results if item.state in ("differs", "same numbers", "not compared")]
+        answered_for = [item for item in results if item.state in ("differs", "same numbers", "not compared")]
         return Pull(
             number,
             head.sha,
@@ -257,8 +257,8 @@ class Radar:
             base.sha,
             answer,
             tuple(texts),
-            len(open_),
-            sum(item.scenarios for item in open_),
+            len(answered_for),
+            sum(item.scenarios for item in answered_for),
             round(time.monotonic() - began, 2),
             report.markdown(comparison, results) if answer in ("brings", "redefines", "mends", "changes") else "",
             self._by,

@@ -287,12 +287,9 @@ def save(file: Path, kind: str, target: str, entries: Mapping[str, Any]) -> None
 
     :raises SentinelError: where the file is another one, or cannot be written.
     """
-    content: dict[str, Any] = {}
-    if file.exists():
-        there_ = read_json(file)
-        if there_ is None or not there_.keys() <= set(KINDS):
-            raise SentinelError(f"{file} holds something else; name another file")
-        content = there_
+    content = read_json(file) if file.exists() else {}
+    if content is None or not content.keys() <= set(KINDS):
+        raise SentinelError(f"{file} holds something else; name another file")
     there = content.setdefault(kind, {}).setdefault(target, {})
     # What was stopped says less than what stands there of the same pair and came to its end.
     there.update({name: each for name, each in entries.items() if name not in there or not _stopped(each)})

@@ -198,11 +198,11 @@ def lines(
                 search.run(examples)
     finally:
         watched.close()
-    files_ = {each.file for each in whole.functions}
+    sources = {each.file for each in whole.functions}
     jumps = {  # the worker may know the checkout by another name
         str(folder / file): several
         for path, several in watched.jumps.items()
-        for file in files_
+        for file in sources
         if path.endswith(f"/{file}")
     }
     measured = library.Coverage(data_file=None, branch=True, config_file=False)

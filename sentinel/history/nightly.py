@@ -153,10 +153,10 @@ def _commit(document: Document | None) -> str:
 
 
 def with_commits(
-    changes_: list[Change], recipes: Mapping[str, Recipe], ledger_of: Callable[[str], Ledger]
+    several: list[Change], recipes: Mapping[str, Recipe], ledger_of: Callable[[str], Ledger]
 ) -> Iterator[Change]:
     """Give the changes, those of a bug that came or went with the commit that brought or took it."""
-    for change in changes_:
+    for change in several:
         if change.what not in ("newly broken", "newly fixed"):
             yield change
             continue

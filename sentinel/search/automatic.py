@@ -361,7 +361,7 @@ def understood(target: Target, path: str, signature: Signature, is_method: bool)
         built = ((each.name, reading.parameter(each, own=False)) for each in signature.built)
         specs[own]["built"] = {name: spec for name, spec in built if spec is not None}
         specs[own]["fills"] = {
-            name: arguments for name, parameters_ in signature.fills if (arguments := reading.filling(parameters_))
+            name: arguments for name, filling in signature.fills if (arguments := reading.filling(filling))
         }
     needs = [spec for spec in _leaves(specs) if spec.get("derived") not in (None, "group", "vocabulary", *OBJECTS)]
     if needs and "response_mask" not in reading.inputs:

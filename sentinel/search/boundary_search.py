@@ -615,12 +615,12 @@ def glimpses(subject: Subject, seed: int, laws: Sequence[Law]) -> list[Plan]:
     plans: list[Plan] = []
     for place in range(max(GLIMPSES, len(choices)) if alone else 0):
         varied, choice = choices[place] if place < len(choices) else (None, None)
-        inputs_ = tuple(replace(item, choices=(choice,)) if item is varied else item for item in contract.inputs)
+        varied_inputs = tuple(replace(item, choices=(choice,)) if item is varied else item for item in contract.inputs)
         inputs: Inputs = {}
         for attempt in range(4 if varied else 1):
             data = hashlib.shake_256(f"{seed} {subject.name} {place} {attempt}".encode()).digest(_CHOICES)
             with contextlib.suppress(DoesNotApply):
-                inputs = draw(replace(contract, inputs=inputs_), subject.binding, Choices(data))
+                inputs = draw(replace(contract, inputs=varied_inputs), subject.binding, Choices(data))
             if inputs and _telling(contract, inputs):
                 break
         plans += [(law, {"": inputs}) for law in alone if inputs]

@@ -323,12 +323,12 @@ def _makes_no_wrong_number(recipe: Recipe) -> bool:
     for key, expected in recipe.expected_unpatched.items():
         right = recipe.expected_fixed.get(key)
         try:
-            actual, expected_ = (_array(side.value) for side in (expected, right or expected))
+            actual, fixed = (_array(side.value) for side in (expected, right or expected))
         except (TypeError, ValueError):  # text, nothing, or rows of several lengths
             return False
-        if right is None or actual.shape != expected_.shape:
+        if right is None or actual.shape != fixed.shape:
             return False
-        wrong.append(actual[~np.isclose(actual, expected_, equal_nan=True)])
+        wrong.append(actual[~np.isclose(actual, fixed, equal_nan=True)])
     return any(map(len, wrong)) and not any(np.isfinite(values).any() for values in wrong)
 
 

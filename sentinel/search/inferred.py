@@ -179,12 +179,12 @@ def compared(then: LawSession, now: LawSession, subject: Subject, count: int, se
     wrong = {law for law, several in broken_then.items() if any(symptom == "value" for _, symptom in several)}
     outcome.held = {law.name: times for law, times in spoken.items() if law not in wrong}
     ordered = sorted(suspects.items(), key=lambda each: each[0][0] is None)  # numbers last
-    for (law_, key, symptom), several in ordered:
+    for (suspect_law, key, symptom), several in ordered:
         smallest = min(several, key=lambda broken: len(protocol.encode(dict(broken.variants))))
-        if law_ is not None:
-            if spoken[law_] < ENOUGH or (key, symptom) in broken_then[law_]:
+        if suspect_law is not None:
+            if spoken[suspect_law] < ENOUGH or (key, symptom) in broken_then[suspect_law]:
                 continue
-            smallest = replace(smallest, kept=spoken[law_])
+            smallest = replace(smallest, kept=spoken[suspect_law])
         if _confirmed(then, now, smallest):
             outcome.broken.append(smallest)
     return outcome

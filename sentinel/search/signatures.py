@@ -74,10 +74,10 @@ def signature(node: _Def, methods: Mapping[str, _Def] | None = None) -> Signatur
     required |= {
         argument.arg for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults) if default is None
     }
-    arguments_ = [*positional, *arguments.kwonlyargs]
+    every = [*positional, *arguments.kwonlyargs]
     more = arguments.kwarg.arg if arguments.kwarg else ""
     own = positional[0].arg if methods is not None and positional and not _is_static(node) else ""
-    uses = _Uses({*(argument.arg for argument in arguments_), *filter(None, (more,))})
+    uses = _Uses({*(argument.arg for argument in every), *filter(None, (more,))})
     uses.read(node)
     if own:
         uses.follow(own, methods or {})
@@ -85,7 +85,7 @@ def signature(node: _Def, methods: Mapping[str, _Def] | None = None) -> Signatur
     odd = "it is abstract" if _decorated(node, ("abstractmethod", "overload")) else odd
     maker = (methods or {}).get("__init__")
     built = signature(maker).parameters[1:] if own and maker is not None and maker is not node else ()
-    parameters = tuple(_parameter(argument, argument.arg in required, uses) for argument in arguments_)
+    parameters = tuple(_parameter(argument, argument.arg in required, uses) for argument in every)
     keys = (re.fullmatch(r"\[(\w+)\]", path) for path in sorted(uses.reads.get(more, ())))
     parameters += tuple(Parameter(key[1], "", True) for key in keys if key is not None)
     others = ((name, each) for name, each in (methods or {}).items() if own and each is not node and _FILLS.match(name))

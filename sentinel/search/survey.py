@@ -158,10 +158,10 @@ class Survey:
         from sentinel.search.decisions import of_absence, of_outcome, of_undecidable  # Hypothesis takes its time
 
         target, boundary, ref = place
-        names_ = set(self._wanted[place])
+        planned = set(self._wanted[place])
         subjects_here = self._subjects_of(target, ref)
         subject = subjects_here[boundary]
-        laws = [law for law in subject.laws if law.name in names_]
+        laws = [law for law in subject.laws if law.name in planned]
         jobs = {law: LawJob(target, boundary, law.name, ref) for law in laws}
         try:
             open_target = self._open_target(target, ref)

@@ -486,8 +486,8 @@ def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any
     keys = {item.key for item in reading.subject.contract.observes if item.role in _OF_RESULTS}
     contract, read, another = reading.subject.contract, 0, False
     refused = "no scenario is read off its own call"
-    for live, arguments_, answers in calls:
-        parts = {path: at(arguments_, path, answers) for path in reading.plan.paths}
+    for live, call, answers in calls:
+        parts = {path: at(call, path, answers) for path in reading.plan.paths}
         try:
             inputs = reading.read(parts)
         except Unreadable:

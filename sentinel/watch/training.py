@@ -392,10 +392,10 @@ def _log_probs(model: Any, hidden: Any, ids: Any, temperature: float, some: bool
         places = torch.linspace(0, count - 1, most, device=ids.device, dtype=torch.float64).round().long()
         states = hidden[:, :-1].flatten(0, 1)[places]
         logits = torch.nn.functional.linear(states, head.weight, getattr(head, "bias", None)).float()
-        all_ = torch.full((count,), torch.nan, device=ids.device)
+        whole = torch.full((count,), torch.nan, device=ids.device)
         log_probs = (logits / temperature).log_softmax(-1)
-        all_[places] = log_probs.gather(-1, ids[:, 1:].reshape(-1)[places][:, None])[:, 0]
-        return all_.view(ids.shape[0], -1)
+        whole[places] = log_probs.gather(-1, ids[:, 1:].reshape(-1)[places][:, None])[:, 0]
+        return whole.view(ids.shape[0], -1)
 
 
 def _piece(tensor: Any) -> Any:
