@@ -63,7 +63,6 @@ class Translation:
 class Member(LawSession):
     """One boundary among those that are compared, or the definition: a session that asks it in its own terms.
 
-    :ivar subject: its contract is narrowed to what it takes.
     :ivar opened: None for the definition.
     :ivar translation: of a boundary that is bound to another contract.
     """
@@ -281,9 +280,7 @@ class Row:
 
     :ivar where: the settings that make it this meaning, the same for all.
     :ivar classes: those that agree with each other; the definition's first.
-    :ivar apart: what separates them.
     :ivar scenarios: member -> how many scenarios it was compared on.
-    :ivar places: member -> ``file:line``.
     :ivar batch: one batch of everyday values, which all are asked.
     :ivar alike: member -> what it answers to that with the settings of the batch, where it can be set so.
     :ivar usual: the same with the settings that a run of its framework has by default.
@@ -367,7 +364,6 @@ def joint(one: Member, other: Member) -> Subject | str:
 class Agreement:
     """Sorts the members of one row into those that agree.
 
-    :param reference: where the definition answers.
     :param brief: whether two that are not as it is defined are compared with each other only where the same explains
         both: else the definition tells them apart already.
     """

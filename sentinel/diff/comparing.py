@@ -73,7 +73,6 @@ class Difference:
 
     :ivar symptom: ``value``, ``non-finite``, ``masked`` (only where the mask is 0), ``shape``, ``dtype``, ``answer``,
         ``raises`` or ``no longer raises``; ``beside``, where all that the contract observes is the same.
-    :ivar answers: by side: what was observed, or what was raised.
     :ivar details: key -> where and by how much.
     :ivar double: the same in float64, where the scenario is of a coarser dtype: what is observed there, by side.
     :ivar recipes: whose scenario it is; none where it was drawn.
@@ -120,10 +119,8 @@ class BoundaryDiff:
         ``not compared``.
     :ivar places: by side: ``dotted.path (file:line)``.
     :ivar parameters: by side, where they are not the same.
-    :ivar renamed: what may be it under another name.
     :ivar changed: the definitions that it reaches and that are not the same.
     :ivar unreached: those of them that no scenario ran.
-    :ivar broken: by side: the laws that this side breaks, and the other does not.
     :ivar bugs: by side: the known bugs of the boundary that are there, and are known not to be on the other.
     :ivar commit: the one with which it came to differ; None where that is not known, for the reason ``no_commit``.
     """
@@ -164,10 +161,7 @@ class BoundaryDiff:
 
 @dataclass(frozen=True)
 class Runs:
-    """Which functions run in the scenarios of a boundary, by their names.
-
-    :ivar reached: what the boundary reached where that was seen.
-    """
+    """Which functions run in the scenarios of a boundary, by their names."""
 
     reached: Reached
     functions: frozenset[str]
@@ -181,7 +175,6 @@ class Shared:
     A boundary of which a revision reaches the same code as another one's answers there as it does here: a process that
     has one of them will do for both. So most heads need no process for the revision they come from.
 
-    :ivar runs: which functions run, by boundary.
     :ivar places: the processes that are there, the one that was used last at the end.
     """
 
@@ -213,8 +206,6 @@ class Comparison:
 
     :param recipes: known bugs, whose scenarios are tried first, and which are decided where code has changed; or what
         reads them, which is asked where anything is.
-    :param examples: scenarios that are drawn for each boundary that reaches changed code.
-    :param boundaries: globs over dotted paths; empty for all.
     :param whatever: whether boundaries are asked that reach no changed code, too.
     :param shared: what other comparisons have in common with it, where both refs are commits of one mirror.
     :param until: when no more is drawn, by ``time.monotonic``: what hangs would be asked for each scenario else.
@@ -628,8 +619,6 @@ class Comparison:
         any that a search comes by, which looks for nothing else: what both break somewhere may be broken in more places
         since. Where no number differs, a law may still tell that a call leaves something behind. An option or a choice
         that came with the change answers for its laws, as new code does.
-
-        :param with_own_inputs: the boundary with the inputs that one side alone takes.
         """
         whole = bool(scenarios) or log.came
         laws = subject.laws if whole else [law for law in subject.laws if law.watches]

@@ -106,7 +106,6 @@ class Frameworks:
 
     :param targets: no other one's adapter is looked at.
     :param refs: target, or None for all others -> ref; what is not there is at its branch.
-    :param brief: see :class:`~sentinel.diff.across.Agreement`.
     """
 
     def __init__(

@@ -130,10 +130,7 @@ class Log:
 
     :ivar steady: what it hands on beside its contract, and whether that is the same whenever it is asked.
 
-    :ivar claims: where the worker says that it is, by side.
     :ivar functions: what of the target's ran, by side, where that was asked for.
-    :ivar rounding: the largest difference that rounding explains.
-    :ivar answered: scenarios that both sides answered.
     :ivar refused: what a side said to the last scenario that it alone refused, by side.
     :ivar came: whether the side before was asked for an option or a choice that it alone has not.
     :ivar spoken: the numbers of what was observed that were once not 0, by side.

@@ -62,8 +62,6 @@ class Pull:
     :ivar answer: the gravest: ``brings`` a broken law or a known bug, ``redefines`` what a contract defines (and breaks
         no other law), ``mends`` a law or bug, ``changes`` numbers.
     :ivar said: one sentence for each boundary that differs; or why nothing is known.
-    :ivar compared: boundaries that reach changed code.
-    :ivar text: as Markdown, for a comment; empty where there is nothing to say.
     :ivar by: the digest of what decided; empty where the code alone did.
     """
 
@@ -101,10 +99,7 @@ def open_heads(mirror: Path, branch: str) -> list[tuple[int, str]]:
 
 
 class Radar:
-    """The pull requests of one target; :meth:`close` it at the end.
-
-    :param examples: scenarios that are drawn for each boundary that reaches changed code.
-    """
+    """The pull requests of one target; :meth:`close` it at the end."""
 
     def __init__(
         self,

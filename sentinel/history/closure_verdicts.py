@@ -36,7 +36,6 @@ class ClosureVerdict:
     :ivar verdict, kind, reason: as in :class:`~sentinel.deciding.outcomes.Verdict`; a reason may name lines of
         ``commit``.
     :ivar boundary: the dotted path that was found there; empty where none was.
-    :ivar file, line, blob: where it is defined.
     """
 
     closure: str

@@ -178,8 +178,6 @@ def lines(
 ) -> list[Lines]:
     """Give the lines and branches of each function that a contract looks at, or that ran beside one, which ran in a
     search; as coverage.py counts them, without those that raise.
-
-    :param recipes: the target's; a search looks at their scenarios first.
     """
     from sentinel.search.boundary_search import BoundarySearch  # Hypothesis takes its time
     from sentinel.search.survey import LEVELS

@@ -35,10 +35,7 @@ Decide = Callable[[Commit], dict[str, ClosureVerdict]]
 
 @dataclass(frozen=True)
 class Account:
-    """What a sweep gave.
-
-    :ivar probed: how many verdicts were measured for it in this run.
-    """
+    """What a sweep gave."""
 
     records: list[dict[str, Any]]
     probed: int

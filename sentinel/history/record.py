@@ -75,7 +75,6 @@ class Selection:
 
     :ivar ref: the branch or commit that was asked for.
     :ivar since, until: days or refs, as they were asked for; empty: the whole history.
-    :ivar head: the full sha that the ref was.
     :ivar begins: the commits at which the history begins because the mirror is shallow.
     """
 
@@ -106,7 +105,6 @@ def record(
 ) -> dict[str, Any]:
     """Give the record of one recipe.
 
-    :param commits: those of the line, in order.
     :param entries: by commit; those of tags too, also where they lie beside the line.
     :param origin: says where the code came from that is first decided at a commit.
     """

@@ -60,7 +60,6 @@ class WorkCopy:
     def move(self, commit: str, roots: Sequence[tuple[str, str]]) -> Checkout:
         """Make the copy that of a commit.
 
-        :param roots: the package roots there: path and tree object.
         :raises Unavailable: where the commit has none, or the mirror lacks a source file of it.
         """
         if not roots:

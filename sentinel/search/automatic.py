@@ -60,10 +60,7 @@ _OF_RESPONSES = re.compile(r"response(s|_mask|_ids|_lengths?|_len)?|prompts?|pro
 
 @dataclass
 class _Reading:
-    """What is known of a function so far.
-
-    :ivar missing: what the lexicon does not know, as the code names it.
-    """
+    """What is known of a function so far."""
 
     target: Target
     package: str

@@ -234,7 +234,6 @@ class BoundarySearch:
     ) -> None:
         """Go on for this many more scenarios; fewer where no more are to be had.
 
-        :param enough: asked after each; ends the run early.
         :raises Undecidable: where the boundary cannot be called here at all.
         """
         while examples > 0 and self._empty < 2:
@@ -522,10 +521,7 @@ class BoundarySearch:
                 (outcome.dialects if shows else outcome.dialects_open)[place] += 1
 
     def _counting(self, law: Law, trial: Trial, besides: Collection[str] = ()) -> list[Violation]:
-        """Give the violations that count: no dialect, no rounding, no symptom that was found before.
-
-        :param besides: other symptoms that do not count.
-        """
+        """Give the violations that count: no dialect, no rounding, no symptom that was found before."""
         symptoms = self.outcomes[law].symptoms.union(besides)
         counting = [item for item in self.unmeant(law, trial) if item.symptom not in symptoms]
         if self._rounded(law, trial, counting):

@@ -34,7 +34,6 @@ def subjects(
     """Give the boundaries of a target, each with the laws it must keep, in the adapter's order; and what is left out.
 
     :param boundaries: globs over dotted paths (or their last part); empty for all.
-    :param checkout: of which revision: with what that one registers.
     """
     adapter = catalog.adapters[target]
     boundary_subjects: list[Subject] = []

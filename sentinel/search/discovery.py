@@ -68,8 +68,7 @@ class Discovery:
     """A search of some boundaries; what it says is complete whenever it is stopped.
 
     :ivar tried: scenarios so far; ``--examples`` of a run that repeats this one.
-    :ivar stopped: whether it was interrupted.
-    :param found: called with each finding as it comes.
+    :param on_finding: called with each finding as it comes.
     :param memory: earlier runs' failing scenarios, tried first; None to go by the seed alone.
     """
 

@@ -144,7 +144,6 @@ def _says(value: Any) -> bool:
 def compared(then: LawSession, now: LawSession, subject: Subject, count: int, seed: int = 0) -> Outcome:
     """Hold a function to what it kept at an earlier revision.
 
-    :param then: where that one is called; ``now``: the later one.
     :raises Undecidable: where it cannot be called at all.
     """
     outcome = Outcome(subject.boundary)

@@ -32,7 +32,6 @@ _MOST = 20
 @dataclass(frozen=True)
 class Parameter:
     """:ivar annotation: as written; empty where there is none.
-    :ivar required: whether it has no default.
     :ivar reads: the paths below it that are read; those with a default of the code's own end in ``?``.
     :ivar choices: path -> the constants that it is compared with.
     :ivar flags: the paths that nothing is asked of but whether they are true.
@@ -52,7 +51,6 @@ class Parameter:
 class Signature:
     """:ivar parameters: with ``self`` where it is a method.
     :ivar odd: why nobody can call it by its signature alone; empty where somebody may.
-    :ivar built: what the constructor of its class takes.
     :ivar fills: the other methods of its class that put something into it by their names, each with what it takes.
     """
 

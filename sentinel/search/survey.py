@@ -59,7 +59,6 @@ Place = tuple[str, str, Ref]
 class Survey:
     """Answers law jobs. Everything about one boundary at one ref is searched at once.
 
-    :param level: ``quick`` or ``deep``.
     :param recipes_of: a target's recipes, whose scenarios are looked at first: what they show needs no luck and no
         shrinking.
     :param baseline: a folder of evidence, whose scenarios are looked at next: what a short search shows is a matter of

@@ -96,7 +96,6 @@ class Process:
     """A process of the run.
 
     :ivar rank: in the training, where it has one.
-    :ivar modules: of the framework, that it has imported.
     :ivar planned: the numbers of the boundaries that it was told to watch.
     :ivar waits: whether it was not yet told that all of its functions are read.
     """
@@ -168,10 +167,7 @@ class Checker:
         self._processes[connection] = Process(connection, memory)
 
     def serve(self, listening: socket.socket | None = None, place: Path | None = None) -> None:
-        """Answer the run's processes until the last of them has gone.
-
-        :param listening: where others come, at this place.
-        """
+        """Answer the run's processes until the last of them has gone."""
         while True:
             faulthandler.dump_traceback_later(_LONGEST, exit=True, file=sys.stderr)
             sources: list[Any] = [*self._processes, *([listening] if listening is not None else ())]

@@ -32,11 +32,7 @@ _KNOBS = ("beta", "loss_type", "ld_alpha", "label_smoothing")
 
 
 class Event(NamedTuple):
-    """Something that a training did.
-
-    :ivar kind: which invariants look at it.
-    :ivar moment: the number of the call of the loss that it belongs to.
-    """
+    """Something that a training did."""
 
     kind: str
     step: int

@@ -42,10 +42,7 @@ class NotCopied(Exception):
 
 
 def at(arguments: Mapping[str, Any], path: Path, answers: Mapping[str, Any]) -> Any:
-    """Give the part of a call that a path leads to; None where it leads nowhere, as where an option is left out.
-
-    :param answers: of methods that the call asked: by name.
-    """
+    """Give the part of a call that a path leads to; None where it leads nowhere, as where an option is left out."""
     part: Any = arguments.get(path[0])
     for kind, name in path[1:]:
         if kind == "()":
