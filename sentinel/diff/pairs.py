@@ -126,7 +126,7 @@ def inputs_of(trial: Trial) -> Inputs:
 
 @dataclass
 class Log:
-    """What a pair has seen of one boundary.
+    """What a pair of revisions did in the scenarios of one boundary.
 
     :ivar steady: what it hands on beside its contract, and whether that is the same whenever it is asked.
 

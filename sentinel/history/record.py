@@ -151,23 +151,11 @@ def dumps(document: Record) -> str:
     return laid_out(document, step=" ", flat=True) + "\n"
 
 
-def write(file: Path, document: Record) -> bool:
-    """Write a record where it is not there already; whether anything changed."""
-    text = dumps(document)
-    try:
-        if file.read_text(encoding="utf-8") == text:
-            return False
-    except (OSError, UnicodeDecodeError):
-        pass
-    write_atomically(file, text, "choose another folder")
-    return True
-
-
 def kept(folder: Path, documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Write records at their places below a folder, and give them."""
     records = list(documents)
     for document in records:
-        write(place(folder, document), document)
+        write_atomically(place(folder, document), dumps(document), "choose another folder")
     return records
 
 

@@ -89,9 +89,6 @@ class WorkCopy:
         self._relink()
         self._stamp = stamp(self._top)
 
-    def remove(self) -> None:
-        remove_tree(self._folder)
-
     def _checkout(self, commit: str) -> Checkout:
         files = [[e.path, e.mode, e.blob, e.size] for e in self._entries.values()]
         (self._folder / "files.json").write_text(json.dumps({"version": 1, "files": files}))
