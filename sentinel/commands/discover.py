@@ -27,7 +27,7 @@ from sentinel.search.boundary_search import Finding
 from sentinel.search.checks import Omission, any_of, matches, subjects
 from sentinel.search.discovery import Discovery, Memory, grouped, recognised
 from sentinel.search.inferred import Broken
-from sentinel.search.saving import Untried, finding_document, save, tried_document
+from sentinel.search.saving import Untried, recipe_document, save, tried_document
 from sentinel.search.survey import checkout_with_registries
 from sentinel.settings import Settings
 from sentinel.sources import Home
@@ -284,7 +284,7 @@ def _described(number: int, finding: Finding, saved: Path | str | None, open_tar
     lines += [f"   {violation.key}: {violation.detail}" for violation in finding.violations]
     lines.append("   scenario:")
     lines += [
-        f"     {line}" for line in scenario_lines(finding_document(finding, open_target.target, open_target.checkout))
+        f"     {line}" for line in scenario_lines(recipe_document(finding, open_target.target, open_target.checkout))
     ]
     if finding.laws:
         lines.append(f"   the same cause breaks {', '.join(finding.laws)}")

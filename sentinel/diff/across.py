@@ -63,7 +63,6 @@ class Translation:
 class Member(LawSession):
     """One boundary among those that are compared, or the definition: a session that asks it in its own terms.
 
-    :ivar subject: its contract is narrowed to what it takes.
     :ivar opened: None for the definition.
     :ivar translation: of a boundary that is bound to another contract.
     """
@@ -164,7 +163,7 @@ class Across(Pair):
         answer: Replies,
         coarsest: str,
     ) -> Trial:
-        """Give what one of them refuses, nobody can compare."""
+        """Look at two answers; what one of them refuses cannot be compared."""
         for each in called.values():
             if each.observation is None:
                 failed = each.refused or Failed("crash", each.silent or "a call without an observation")
@@ -178,7 +177,7 @@ class Across(Pair):
             return Trial(variants, silent=str(error))
 
     def _explained(self, subject: Subject, law: Law, trial: Trial) -> Trial:
-        """Give the trial without what is rounding; with what explains the rest as its symptom."""
+        """Clear a trial of what is rounding; with what explains the rest as its symptom."""
         if not trial.violations or trial.case is None:
             return trial
         wide, closer = widened(subject.contract, trial.variants), trial
@@ -285,9 +284,7 @@ class Row:
 
     :ivar where: the settings that make it this meaning, the same for all.
     :ivar classes: those that agree with each other; the definition's first.
-    :ivar apart: what separates them.
     :ivar scenarios: member -> how many scenarios it was compared on.
-    :ivar places: member -> ``file:line``.
     :ivar batch: one batch of everyday values, which all are asked.
     :ivar alike: member -> what it answers to that with the settings of the batch, where it can be set so.
     :ivar usual: the same with the settings that a run of its framework has by default.
@@ -371,7 +368,6 @@ def joint(one: Member, other: Member) -> Subject | str:
 class Agreement:
     """Sorts the members of one row into those that agree.
 
-    :param reference: where the definition answers.
     :param brief: whether two that are not as it is defined are compared with each other only where the same explains
         both: else the definition tells them apart already.
     """
@@ -471,7 +467,7 @@ class Agreement:
         return apart, outcome.spoken + len(outcome.findings)
 
     def _explaining(self, pair: Across, subject: Subject, members: Sequence[Member], why: str) -> tuple[str, ...]:
-        """Give the known bugs of what is not as it is defined whose own scenarios tell the two apart, too; else
+        """Find the known bugs of what is not as it is defined whose own scenarios tell the two apart, too; else
         those of functions that it called."""
         ran = pair.logs[subject.name].functions if subject.name in pair.logs else {}
         for side, member in zip(SIDES, members):
@@ -491,8 +487,8 @@ class Agreement:
 
 
 def everyday(contract: Contract, where: Mapping[str, Any], members: Sequence[Member]) -> Inputs | None:
-    """Give a small batch of several responses of several lengths, with the settings that most members take."""
-    inputs_ = []
+    """Draw a small batch of several responses of several lengths, with the settings that most members take."""
+    plain_inputs = []
     for item in contract.inputs:
         values_of = [_values(contract, member.subject.binding, item.name) for member in members]
         if item.name in where:
@@ -508,8 +504,8 @@ def everyday(contract: Contract, where: Mapping[str, Any], members: Sequence[Mem
         elif item.choices and not item.domain:
             choice = max(item.choices, key=lambda each: sum(each in values for values in values_of))
             item = replace(item, choices=(choice,))
-        inputs_.append(item)
-    plain = replace(contract, inputs=tuple(inputs_))
+        plain_inputs.append(item)
+    plain = replace(contract, inputs=tuple(plain_inputs))
     for attempt in range(300):
         data = hashlib.shake_256(f"{contract.name} {attempt}".encode()).digest(_CHOICES)
         with suppress(DoesNotApply):
@@ -540,6 +536,6 @@ def _telling(contract: Contract, inputs: Inputs) -> bool:
 
 
 def _explanations(apart: Sequence[Separation], member: Member) -> set[str]:
-    """Give what explains that a member is not as it is defined."""
+    """Say what explains that a member is not as it is defined."""
     mine = [item for item in apart if item.members == (DEFINITION, member.name)]
     return {repr((item.why.removesuffix(member.name), item.terms.get(member.name))) for item in mine}

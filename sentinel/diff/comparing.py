@@ -73,7 +73,6 @@ class Difference:
 
     :ivar symptom: ``value``, ``non-finite``, ``masked`` (only where the mask is 0), ``shape``, ``dtype``, ``answer``,
         ``raises`` or ``no longer raises``; ``beside``, where all that the contract observes is the same.
-    :ivar answers: by side: what was observed, or what was raised.
     :ivar details: key -> where and by how much.
     :ivar double: the same in float64, where the scenario is of a coarser dtype: what is observed there, by side.
     :ivar recipes: whose scenario it is; none where it was drawn.
@@ -120,10 +119,8 @@ class BoundaryDiff:
         ``not compared``.
     :ivar places: by side: ``dotted.path (file:line)``.
     :ivar parameters: by side, where they are not the same.
-    :ivar renamed: what may be it under another name.
     :ivar changed: the definitions that it reaches and that are not the same.
     :ivar unreached: those of them that no scenario ran.
-    :ivar broken: by side: the laws that this side breaks, and the other does not.
     :ivar bugs: by side: the known bugs of the boundary that are there, and are known not to be on the other.
     :ivar commit: the one with which it came to differ; None where that is not known, for the reason ``no_commit``.
     """
@@ -164,10 +161,7 @@ class BoundaryDiff:
 
 @dataclass(frozen=True)
 class Runs:
-    """Which functions run in the scenarios of a boundary, by their names.
-
-    :ivar reached: what the boundary reached where that was seen.
-    """
+    """Which functions run in the scenarios of a boundary, by their names."""
 
     reached: Reached
     functions: frozenset[str]
@@ -181,7 +175,6 @@ class Shared:
     A boundary of which a revision reaches the same code as another one's answers there as it does here: a process that
     has one of them will do for both. So most heads need no process for the revision they come from.
 
-    :ivar runs: which functions run, by boundary.
     :ivar places: the processes that are there, the one that was used last at the end.
     """
 
@@ -213,8 +206,6 @@ class Comparison:
 
     :param recipes: known bugs, whose scenarios are tried first, and which are decided where code has changed; or what
         reads them, which is asked where anything is.
-    :param examples: scenarios that are drawn for each boundary that reaches changed code.
-    :param boundaries: globs over dotted paths; empty for all.
     :param whatever: whether boundaries are asked that reach no changed code, too.
     :param shared: what other comparisons have in common with it, where both refs are commits of one mirror.
     :param until: when no more is drawn, by ``time.monotonic``: what hangs would be asked for each scenario else.
@@ -261,7 +252,7 @@ class Comparison:
         self._results: dict[str, BoundaryDiff] = {}
 
     def static(self) -> list[State]:
-        """Give every boundary of either revision, as its code tells, with what has changed of what it reaches. Those
+        """Compare every boundary of both revisions by its code, with what has changed of what it reaches. Those
         whose state is empty are to be asked."""
         states: list[State] = []
         one_, other_ = (self.codes[side].files(self.trees[side]) for side in SIDES)
@@ -333,7 +324,7 @@ class Comparison:
         return next((unit for unit in units if unit.span == definition.name.span), None)
 
     def _alike(self, subject: Subject, side: str) -> Iterator[str]:
-        """Give what may be a boundary under another name: a function that is in the other revision alone, and has
+        """Find what may be a boundary under another name: a function that is in the other revision alone, and has
         half its lines in common with it."""
         own, other = self.codes[side], self.codes[_OTHER[side]]
         here, there = self.trees[side], self.trees[_OTHER[side]]
@@ -357,10 +348,10 @@ class Comparison:
 
     def run(self) -> Iterator[BoundaryDiff]:
         """Compare, boundary by boundary; those that need no process first."""
-        open_ = [item for item in self.states.values() if item[1].state in ("", "new")]
+        undecided = [item for item in self.states.values() if item[1].state in ("", "new")]
         yield from (compared for _, compared, _ in self.states.values() if compared.state not in ("", "new"))
-        for number, (subject, _, _) in enumerate(open_, 1):
-            self._tell(f"{number} of {len(open_)}: {subject.name}")
+        for number, (subject, _, _) in enumerate(undecided, 1):
+            self._tell(f"{number} of {len(undecided)}: {subject.name}")
             yield self.compared(subject.name)
 
     @cached_property
@@ -373,7 +364,7 @@ class Comparison:
         return {item[0].name: item for item in self.static()}
 
     def compared(self, name: str) -> BoundaryDiff:
-        """Give one boundary; asks both revisions where its code does not tell."""
+        """Compare one boundary; ask both revisions where its code does not tell."""
         if name not in self._results:
             subject, compared, changed = self.states[name]
             self._results[name] = compared  # of what calls itself, nothing is known while it is asked
@@ -392,17 +383,17 @@ class Comparison:
         key = side, subject.name
         if key not in self._places:
             self._runner.start([self.target.name])
-            open_states = {"", "new"} if side == AFTER else {""}
-            subjects_ = {name: each[0] for name, each in self.states.items() if each[1].state in open_states}
+            undecided = {"", "new"} if side == AFTER else {""}
+            subjects_here = {name: each[0] for name, each in self.states.items() if each[1].state in undecided}
             reached = self.reached(side, subject)
             like = self._shared.like(reached, subject.binding) if self._shared and reached else None
             if like is not None:
-                subjects_ = {subject.name: subject}
+                subjects_here = {subject.name: subject}
             ref = like[1].ref if like is not None else self.refs[side]
-            place = self._runner.open_target(self.target.name, ref, [each.binding for each in subjects_.values()])
+            place = self._runner.open_target(self.target.name, ref, [each.binding for each in subjects_here.values()])
             if self._shared is not None and like is None:
                 self._shared.places.append((self.trees[side], place))
-            for name in subjects_:
+            for name in subjects_here:
                 self._places.setdefault((side, name), place)
         return self._places[key]
 
@@ -459,7 +450,7 @@ class Comparison:
         )
 
     def _by_bugs(self, subject: Subject, compared: BoundaryDiff) -> BoundaryDiff:
-        """Give what known bugs alone tell of a function: whether their verdicts are the same."""
+        """Judge a function by its known bugs alone: whether their verdicts are the same."""
         verdicts = self._verdicts(subject)
         decided = [
             by_side for by_side in verdicts.values() if set(by_side.values()) <= {"reproduced", "fixed", "changed"}
@@ -487,7 +478,7 @@ class Comparison:
         return time.monotonic() > self._until
 
     def _passing_by(self, subject: Subject) -> Runs | None:
-        """Give what runs in the scenarios, where that passes by all that has changed; None where it does not, or the
+        """Find what runs in the scenarios, where that passes by all that has changed; None where it does not, or the
         code does not tell. One revision alone is asked then, and none where it is known already."""
         one, other = (self.reached(side, subject) for side in SIDES)
         if one is None or other is None:
@@ -522,7 +513,7 @@ class Comparison:
         return runs
 
     def _new(self, subject: Subject, compared: BoundaryDiff) -> BoundaryDiff:
-        """Give a boundary that has nothing to be compared with answers for its laws."""
+        """Check the laws of a boundary that has nothing to be compared with."""
         session = self.place(AFTER, subject).law_session.fresh()
         try:
             search = self._searched(session, subject, subject.laws, self._examples)
@@ -547,7 +538,7 @@ class Comparison:
     def _turned(
         self, pair: Pair, subject: Subject, changed: Sequence[Change]
     ) -> Iterator[tuple[Trial, tuple[Violation, ...], tuple[str, ...]]]:
-        """Give what differs where an option that no scenario draws is set otherwise."""
+        """Find what differs where an option that no scenario draws is set otherwise."""
         ran = frozenset(
             path.rpartition(".")[2] for paths in pair.logs[subject.name].functions.values() for path in paths
         )
@@ -603,7 +594,7 @@ class Comparison:
         return Difference(symptom, inputs, answers, details, double, examples, slip)
 
     def _searched(self, session: LawSession, subject: Subject, laws: Sequence[Law], examples: int) -> BoundarySearch:
-        """Give what a search for so many scenarios shows of some laws of a boundary."""
+        """Search so many scenarios for what breaks some laws of a boundary."""
         shrinking = LEVELS["quick"][1]
         search = BoundarySearch(session, subject, self._seed, laws, shrinking, shrink_further=False, glimpse=True)
         search.try_recipes(self._recipes)
@@ -611,7 +602,7 @@ class Comparison:
         return search
 
     def _search_one(self, session: LawSession, subject: Subject, inputs: Inputs) -> BoundarySearch:
-        """Give what the laws say of one scenario."""
+        """Let the laws look at one scenario."""
         search = BoundarySearch(session, subject, self._seed)
         search.begin([Example({"": inputs}, tuple(law.name for law in subject.laws))])
         return search
@@ -622,14 +613,12 @@ class Comparison:
         subject: Subject,
         scenarios: Sequence[Inputs],
         log: Log,
-        all_: Subject,
+        with_own_inputs: Subject,
     ) -> dict[str, tuple[Broken, ...]]:
-        """Give the laws that one side breaks on a scenario on which the other keeps them: on those that differ, and on
+        """Find the laws that one side breaks on a scenario on which the other keeps them: on those that differ, and on
         any that a search comes by, which looks for nothing else: what both break somewhere may be broken in more places
         since. Where no number differs, a law may still tell that a call leaves something behind. An option or a choice
         that came with the change answers for its laws, as new code does.
-
-        :param all_: the boundary with the inputs that one side alone takes.
         """
         whole = bool(scenarios) or log.came
         laws = subject.laws if whole else [law for law in subject.laws if law.watches]
@@ -642,7 +631,7 @@ class Comparison:
                 return _findings(*single, self._searched(session, subject, laws, examples))
 
         def came(side: str) -> list[Finding]:
-            subjects_ = [subject, all_] if side == AFTER and all_ != subject else [subject]
+            subjects_ = [subject, with_own_inputs] if side == AFTER and with_own_inputs != subject else [subject]
             return _findings(*(self._searched(sessions[side], each, laws, examples) for each in subjects_))
 
         broken_by: dict[str, dict[tuple[str, str], Broken]] = {side: {} for side in SIDES}
@@ -662,7 +651,7 @@ class Comparison:
         return {side: tuple(broken.values()) for side, broken in broken_by.items()}
 
     def _in_another_form(self, compared: BoundaryDiff, changed: Sequence[Change]) -> BoundaryDiff:
-        """Give a helper that refuses what it took before, or answers it by another definition, while all that call
+        """Acquit a helper that refuses what it took before, or answers it by another definition, while all that call
         it are boundaries whose numbers stay: it takes its arguments in another form, and nobody gives it the former
         one."""
         refuses = any(each.symptom == "raises" for each in compared.differences)
@@ -818,7 +807,7 @@ def _with_slips(
 
 
 def _refused(compared: BoundaryDiff, log: Log, differences: Sequence[Difference]) -> BoundaryDiff:
-    """Give what refuses every call at one side alone. A name that nobody defined is for the worse, and so is an
+    """Judge what refuses every call at one side alone. A name that nobody defined is for the worse, and so is an
     argument that no function takes; but one of another signature may be called as its adapter does not know."""
     side, why = next(iter(log.refused.items()))
     slips = {each.slip for each in differences}
@@ -843,7 +832,7 @@ def _findings(*searches: BoundarySearch) -> list[Finding]:
 
 
 def _of_what_came(sessions: Mapping[str, LawSession], finding: Finding) -> Finding | None:
-    """Give a finding, where the side before has not the option or the choice that its scenario asks for, and what is
+    """Keep a finding, where the side before has not the option or the choice that its scenario asks for, and what is
     broken is right without that option."""
     with suppress(Undecidable):
         [before] = sessions[BEFORE].try_(finding.subject, [(finding.law, finding.trial.variants)])

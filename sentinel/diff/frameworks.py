@@ -106,7 +106,6 @@ class Frameworks:
 
     :param targets: no other one's adapter is looked at.
     :param refs: target, or None for all others -> ref; what is not there is at its branch.
-    :param brief: see :class:`~sentinel.diff.across.Agreement`.
     """
 
     def __init__(
@@ -180,7 +179,7 @@ class Frameworks:
             yield row
 
     def _in_numbers(self, row: Row, contract: Contract, definition: Member, members: Sequence[Member]) -> None:
-        """Give what everybody makes of one batch: with the same settings, and with what is a framework's default."""
+        """Compute what everybody makes of one batch: with the same settings, and with what is a framework's default."""
         there = [member for member in members if member.name in row.scenarios]
         batch = row.batch = everyday(contract, row.where, there) if there else None
         if batch is None:

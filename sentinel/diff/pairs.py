@@ -66,8 +66,8 @@ BESIDE = "beside"
 
 
 def beside_stays(case: Case, called: Mapping[str, Reply]) -> list[Violation]:
-    """Give what is handed on beside the contract is the same: all that is returned and mutated, what a stand-in is
-    asked, what changed functions answer where both revisions give them the same."""
+    """Demand that what is handed on beside the contract is the same: all that is returned and mutated, what a stand-in
+    is asked, what changed functions answer where both revisions give them the same."""
     one, other = (called[side].beside for side in SIDES)
     whole = max(len(one), len(other)) < PARTS
     labels = {key.partition(": ")[0] for key in one} & {key.partition(": ")[0] for key in other}
@@ -126,14 +126,11 @@ def inputs_of(trial: Trial) -> Inputs:
 
 @dataclass
 class Log:
-    """What a pair has seen of one boundary.
+    """What a pair of revisions did in the scenarios of one boundary.
 
     :ivar steady: what it hands on beside its contract, and whether that is the same whenever it is asked.
 
-    :ivar claims: where the worker says that it is, by side.
     :ivar functions: what of the target's ran, by side, where that was asked for.
-    :ivar rounding: the largest difference that rounding explains.
-    :ivar answered: scenarios that both sides answered.
     :ivar refused: what a side said to the last scenario that it alone refused, by side.
     :ivar came: whether the side before was asked for an option or a choice that it alone has not.
     :ivar spoken: the numbers of what was observed that were once not 0, by side.
@@ -197,7 +194,7 @@ class Pair(LawSession):
         return trials if coarsest else [self._closer(subject, law, trial) for (law, _), trial in zip(plans, trials)]
 
     def _closer(self, subject: Subject, law: Law, trial: Trial) -> Trial:
-        """Give the trial with the same values in float64, where the rounding of a half precision hides a difference
+        """Try the same values in float64, where the rounding of a half precision hides a difference
         there.
 
         What it computes in single precision all the same is no difference.

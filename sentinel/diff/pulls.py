@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import time
 from collections import Counter
@@ -22,7 +21,7 @@ from sentinel.diff.reached import Code, Modules
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.history import commits
 from sentinel.history.basis import deciding
-from sentinel.history.closure_verdicts import ClosureVerdictStore
+from sentinel.history.closure_verdicts import ClosureVerdictStore, lines
 from sentinel.history.commits import Commit
 from sentinel.history.gittrees import GitTrees
 from sentinel.recipes import Recipe
@@ -63,8 +62,6 @@ class Pull:
     :ivar answer: the gravest: ``brings`` a broken law or a known bug, ``redefines`` what a contract defines (and breaks
         no other law), ``mends`` a law or bug, ``changes`` numbers.
     :ivar said: one sentence for each boundary that differs; or why nothing is known.
-    :ivar compared: boundaries that reach changed code.
-    :ivar text: as Markdown, for a comment; empty where there is nothing to say.
     :ivar by: the digest of what decided; empty where the code alone did.
     """
 
@@ -79,11 +76,6 @@ class Pull:
     seconds: float = 0.0
     text: str = ""
     by: str = ""
-
-    @property
-    def passing(self) -> bool:
-        """Whether the answer is about a busy machine as much as about the head: then the next run asks again."""
-        return bool(self.said) and self.said[-1] == _STOPPED
 
 
 def open_heads(mirror: Path, branch: str) -> list[tuple[int, str]]:
@@ -107,10 +99,7 @@ def open_heads(mirror: Path, branch: str) -> list[tuple[int, str]]:
 
 
 class Radar:
-    """The pull requests of one target; :meth:`close` it at the end.
-
-    :param examples: scenarios that are drawn for each boundary that reaches changed code.
-    """
+    """The pull requests of one target; :meth:`close` it at the end."""
 
     def __init__(
         self,
@@ -159,7 +148,7 @@ class Radar:
         return self._bases[head]
 
     def look(self, number: int, head: str) -> Pull:
-        """Give what a pull request changes, from an earlier run where its head is the same. A kept answer costs
+        """Say what a pull request changes, from an earlier run where its head is the same. A kept answer costs
         nothing.
 
         :raises SentinelError: where what was decided cannot be kept.
@@ -172,16 +161,15 @@ class Radar:
             except SentinelError as error:  # of this machine or mirror as much as of the head: the next run asks again
                 return Pull(number, head, commit.subject, "", "cannot be decided", (str(error),))
             self.answers[head] = pull
-            if not pull.passing:
+            # What was stopped is about a busy machine as much as about the head: the next run asks again.
+            if pull.said[-1:] != (_STOPPED,):
                 self._store.append(self._file, self._basis, asdict(pull))
         return pull
 
     def _kept(self) -> Iterator[Pull]:
-        if not self._file.is_file():
-            return
-        for line in self._file.read_text(encoding="utf-8", errors="replace").splitlines():
-            with suppress(ValueError, TypeError, RecursionError):
-                pull = Pull(**json.loads(line))
+        for line in lines(self._file):
+            with suppress(TypeError):
+                pull = Pull(**line)
                 if pull.answer in ANSWERS:
                     yield pull
 
@@ -247,25 +235,25 @@ class Radar:
             self._shared.places[:] = places
         answer = answered(results)
         judged = sorted((item for item in results if item.judgement), key=lambda item: _GRAVEST.index(item.judgement))
-        lines = [f"{item.name}: {report.sentence(item)}" for item in judged]
-        lines += [f"{item.name}: {item.reason}" for item in results if item.state == "not compared"]
+        texts = [f"{item.name}: {report.sentence(item)}" for item in judged]
+        texts += [f"{item.name}: {item.reason}" for item in results if item.state == "not compared"]
         away = [item for item in results if item.state == "gone"]
-        lines += [f"{item.name}: gone{', perhaps to ' * bool(item.renamed)}{', '.join(item.renamed)}" for item in away]
+        texts += [f"{item.name}: gone{', perhaps to ' * bool(item.renamed)}{', '.join(item.renamed)}" for item in away]
         new = [item for item in results if item.state == "new" and not item.judgement]
-        lines += [f"{item.name}: new, {item.reason or 'and breaks no law that was looked at'}" for item in new]
+        texts += [f"{item.name}: new, {item.reason or 'and breaks no law that was looked at'}" for item in new]
         if over:
-            lines.append(_STOPPED)
+            texts.append(_STOPPED)
             answer = "cannot be decided" if answer == "nothing" else answer
-        open_ = [item for item in results if item.state in ("differs", "same numbers", "not compared")]
+        answered_for = [item for item in results if item.state in ("differs", "same numbers", "not compared")]
         return Pull(
             number,
             head.sha,
             head.subject,
             base.sha,
             answer,
-            tuple(lines),
-            len(open_),
-            sum(item.scenarios for item in open_),
+            tuple(texts),
+            len(answered_for),
+            sum(item.scenarios for item in answered_for),
             round(time.monotonic() - began, 2),
             report.markdown(comparison, results) if answer in ("brings", "redefines", "mends", "changes") else "",
             self._by,

@@ -15,7 +15,7 @@ import textwrap
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from types import CodeType
@@ -469,20 +469,15 @@ def _is_empty(value: ast.expr) -> bool:
 _REGISTRIES = ("dict", "defaultdict", "OrderedDict", "Registry")
 
 
+_SETS = ("names", "attributes", "chains", "decorators")
+
+
 def _put(units: dict[str, Unit], unit: Unit) -> None:
     """Add a definition; of two under one name each may be the one that holds."""
     before = units.get(unit.name)
     if before is not None:
-        unit = Unit(
-            unit.name,
-            unit.kind,
-            unit.span,
-            f"{before.text}\n{unit.text}",
-            before.names | unit.names,
-            before.attributes | unit.attributes,
-            before.chains | unit.chains,
-            before.decorators | unit.decorators,
-        )
+        both = {name: getattr(before, name) | getattr(unit, name) for name in _SETS}
+        unit = replace(unit, text=f"{before.text}\n{unit.text}", **both)
     units[unit.name] = unit
 
 

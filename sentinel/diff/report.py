@@ -25,7 +25,7 @@ from sentinel.values.literals import Tensor, typed
 
 
 def sentence(compared: BoundaryDiff) -> str:
-    """Give what has changed, in one sentence."""
+    """Say what has changed, in one sentence."""
     parts = [f"mends {', '.join(bugs)}" for bugs in [compared.bugs.get(BEFORE)] if bugs]
     parts += [f"brings {', '.join(bugs)}" for bugs in [compared.bugs.get(AFTER)] if bugs]
     lead = "it is new, and not so that" if compared.state == "new" else "it is no longer so that"
@@ -61,7 +61,7 @@ def of_difference(difference: Difference) -> str:
 
 
 def _moved(one: Any, other: Any) -> str:
-    """Give the simplest words for how numbers have moved."""
+    """Find the simplest words for how numbers have moved."""
     finite = np.isfinite(one) & np.isfinite(other)
     if (np.isfinite(one) != np.isfinite(other)).any():
         return "is now finite" if np.isfinite(other).all() else "is no longer finite"
@@ -287,12 +287,9 @@ def save(file: Path, kind: str, target: str, entries: Mapping[str, Any]) -> None
 
     :raises SentinelError: where the file is another one, or cannot be written.
     """
-    content: dict[str, Any] = {}
-    if file.exists():
-        there_ = read_json(file)
-        if there_ is None or not there_.keys() <= set(KINDS):
-            raise SentinelError(f"{file} holds something else; name another file")
-        content = there_
+    content = read_json(file) if file.exists() else {}
+    if content is None or not content.keys() <= set(KINDS):
+        raise SentinelError(f"{file} holds something else; name another file")
     there = content.setdefault(kind, {}).setdefault(target, {})
     # What was stopped says less than what stands there of the same pair and came to its end.
     there.update({name: each for name, each in entries.items() if name not in there or not _stopped(each)})

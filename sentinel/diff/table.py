@@ -25,7 +25,7 @@ _NAME = re.compile(r"[\w+.-]+")
 
 
 def document(compared: Frameworks, rows: Sequence[tuple[Meaning, Row]], interrupted: bool = False) -> dict[str, Any]:
-    """Give all that is shown to anybody."""
+    """Make the data of all that is shown."""
     targets = sorted(compared.opened.items())
     return {
         "targets": {
@@ -171,7 +171,7 @@ def _labelled(row: Document) -> Iterator[tuple[list[str], str]]:
 
 
 def markdown(table: Document) -> Iterator[str]:
-    """Give the page."""
+    """Write the page."""
     yield (
         "# What frameworks mean by one name\n\n"
         "`sentinel compare --all` writes this page. The same scenarios go to every function that is bound to a\n"

@@ -122,8 +122,8 @@ _LISTED = """
 import json, platform
 from importlib import metadata
 owners = {name: several[0] for name, several in metadata.packages_distributions().items()}
-found = {name: [owner, metadata.version(owner)] for name, owner in owners.items()}
-print(json.dumps({**found, "python": ["python", platform.python_version()]}))
+have = {name: [owner, metadata.version(owner)] for name, owner in owners.items()}
+print(json.dumps({**have, "python": ["python", platform.python_version()]}))
 """
 
 

@@ -89,9 +89,7 @@ _FAR = 8
 
 @dataclass(frozen=True)
 class Definition:
-    """:ivar path: the dotted path under which it was looked for.
-    :ivar file: its path in the repository.
-    """
+    """:ivar path: the dotted path under which it was looked for."""
 
     path: str
     file: str

@@ -21,7 +21,6 @@ Told = Callable[[Commit, ClosureVerdict, int], None]
 @dataclass
 class Bisection:
     """:ivar seeks: ``bad`` for the commit that brought the bug, ``fixed`` for the one that took it away.
-    :ivar steps: the commits that were tried, each with its verdict.
     :ivar first: the first commit that is like the later end; None where it cannot be told apart from ``suspects``.
     :ivar suspects: where commits next to the change could not be decided: those among which it is.
     """

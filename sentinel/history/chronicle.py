@@ -50,7 +50,6 @@ class Run:
 class Change:
     """:ivar what: ``present`` (from the first revision that can be decided), ``introduced``, ``fixed``, ``changed``
         (neither value set fits any more), ``removed`` (the code is gone) or ``appeared`` (and without the bug).
-    :ivar commit: the first revision of which that is true.
     :ivar after: the last revision that was decided otherwise; None where there is none.
     :ivar undecided: how many revisions between the two could not be decided: the change is in one of them, or here.
     :ivar begins: whether nothing before it could be judged: no revision was decided, or the code was absent.

@@ -36,7 +36,6 @@ class ClosureVerdict:
     :ivar verdict, kind, reason: as in :class:`~sentinel.deciding.outcomes.Verdict`; a reason may name lines of
         ``commit``.
     :ivar boundary: the dotted path that was found there; empty where none was.
-    :ivar file, line, blob: where it is defined.
     """
 
     closure: str
@@ -75,7 +74,7 @@ class ClosureVerdicts:
 
     def read(self) -> None:
         """Take over what is on disk."""
-        for line in _lines(self._file):
+        for line in lines(self._file):
             with suppress(TypeError, KeyError):
                 entry = ClosureVerdict(**line)
                 closure = self._store.closure(self._target, entry.closure)
@@ -165,7 +164,8 @@ def _mended(stream: Any) -> int:
     return int(at)
 
 
-def _lines(file: Path) -> Iterator[dict[str, Any]]:
+def lines(file: Path) -> Iterator[dict[str, Any]]:
+    """Read the lines that were added to a file, but for its first."""
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -95,11 +95,7 @@ def closure_of(questions: Iterable[str] | None, roots: Sequence[PackageRoot]) ->
 
 
 class Revision:
-    """One revision, to be asked.
-
-    :ivar roots: the package roots that it has: path and tree object.
-    :param memo: answers of folders, shared by all revisions of one mirror.
-    """
+    """One revision, to be asked."""
 
     def __init__(
         self,

@@ -49,7 +49,6 @@ class Tag:
 def history(mirror: Path, head: str, since: str | None = None, until: str | None = None) -> list[Commit]:
     """Give the commits of a branch, along first parents, the oldest first.
 
-    :param head: a full sha.
     :param since: a full sha, which is then the first commit, or a day: the commits before the first one that is not
         older are left out, whatever the clocks of the later ones said.
     :param until: a day: the commits after the last one that is not younger are left out.

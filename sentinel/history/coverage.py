@@ -178,8 +178,6 @@ def lines(
 ) -> list[Lines]:
     """Give the lines and branches of each function that a contract looks at, or that ran beside one, which ran in a
     search; as coverage.py counts them, without those that raise.
-
-    :param recipes: the target's; a search looks at their scenarios first.
     """
     from sentinel.search.boundary_search import BoundarySearch  # Hypothesis takes its time
     from sentinel.search.survey import LEVELS
@@ -198,11 +196,11 @@ def lines(
                 search.run(examples)
     finally:
         watched.close()
-    files_ = {each.file for each in whole.functions}
+    sources = {each.file for each in whole.functions}
     jumps = {  # the worker may know the checkout by another name
         str(folder / file): several
         for path, several in watched.jumps.items()
-        for file in files_
+        for file in sources
         if path.endswith(f"/{file}")
     }
     measured = library.Coverage(data_file=None, branch=True, config_file=False)

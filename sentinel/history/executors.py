@@ -34,10 +34,7 @@ from sentinel.worker.client import Options
 
 @dataclass(frozen=True)
 class Work:
-    """Probe some recipes of one target at one commit.
-
-    :ivar roots: the package roots there: path and tree object.
-    """
+    """Probe some recipes of one target at one commit."""
 
     target: str
     commit: str

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import stat
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from functools import lru_cache
 from pathlib import Path
 from typing import IO
 
@@ -45,31 +45,23 @@ class GitTrees:
         self._lock = threading.Lock()
         self._stack = ExitStack()
         self._files: tuple[IO[bytes], IO[bytes]] | None = None
-        self._folders: OrderedDict[str, Folder] = OrderedDict()
+        self.folder = lru_cache(maxsize=_REMEMBERED)(self._folder)
 
     def close(self) -> None:
         with self._lock:
             self._stack.close()
             self._files = None
 
-    def folder(self, tree: str) -> Folder:
+    def _folder(self, tree: str) -> Folder:
         """Give what a tree object holds, files that tools leave behind not counted.
 
         :raises MissingObjectError: where the mirror does not have it.
         """
         with self._lock:
-            entries = self._folders.get(tree)
-            if entries is None:
-                try:
-                    entries = dict(_parsed(self._read(tree, b"tree")))
-                except ValueError as error:
-                    raise MissingObjectError(f"object {tree} in {self._mirror.name} is no tree") from error
-                self._folders[tree] = entries
-                if len(self._folders) > _REMEMBERED:
-                    self._folders.popitem(last=False)
-            else:
-                self._folders.move_to_end(tree)
-        return entries
+            try:
+                return dict(_parsed(self._read(tree, b"tree")))
+            except ValueError as error:
+                raise MissingObjectError(f"object {tree} in {self._mirror.name} is no tree") from error
 
     def blob(self, name: str) -> bytes:
         """Give the content of a file."""

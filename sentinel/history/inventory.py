@@ -116,7 +116,6 @@ class Function:
     """A function or method that carries training signal.
 
     :ivar name: in its module, with its classes; :ivar file: once it is known in which tree it is.
-    :ivar subjects: what its words speak of.
     :ivar by: the contracts that it is bound to; what ran it; or the reason why it is left out, or not called.
     """
 
@@ -151,7 +150,6 @@ class Source:
 def read(sources: Mapping[str, tuple[str, bytes]]) -> dict[str, Source]:
     """Read source files.
 
-    :param sources: file -> (dotted name of the module, content).
     :raises SentinelError: where one takes longer, or more memory, than any file of a framework should.
     """
     spawn = get_context("spawn")  # a fork would have what the caller's threads hold

@@ -35,10 +35,7 @@ Decide = Callable[[Commit], dict[str, ClosureVerdict]]
 
 @dataclass(frozen=True)
 class Account:
-    """What a sweep gave.
-
-    :ivar probed: how many verdicts were measured for it in this run.
-    """
+    """What a sweep gave."""
 
     records: list[dict[str, Any]]
     probed: int
@@ -110,8 +107,8 @@ class Ledger:
                 records.record(recipe, entries[recipe.bug_id].basis, *selected, decided[recipe.bug_id], origin_of)
                 for recipe in recipes
             )
-            documents_ = records.kept(self.entries.folder, documents)
-        return Account(documents_, sweep.probed)
+            written_records = records.kept(self.entries.folder, documents)
+        return Account(written_records, sweep.probed)
 
     @contextmanager
     def deciding(self, recipes: Sequence[Recipe], executor: Callable[[], Executor]) -> Iterator[Decide]:

@@ -38,10 +38,8 @@ class Change:
     :ivar subject: the bug, or ``<boundary>: <law>``.
     :ivar about: what is wrong, how bad it is, where, and how to see it again.
     :ivar before, after: the verdicts, with the kind of reason where there is one; empty: nothing is recorded.
-    :ivar detail: what differs, for a person.
     :ivar old, new: the commits of the two, where they come from git.
     :ivar commits: the commit with which it changed; several where it could not be told apart further.
-    :ivar why_not: why there is none.
     """
 
     what: str
@@ -153,10 +151,10 @@ def _commit(document: Document | None) -> str:
 
 
 def with_commits(
-    changes_: list[Change], recipes: Mapping[str, Recipe], ledger_of: Callable[[str], Ledger]
+    several: list[Change], recipes: Mapping[str, Recipe], ledger_of: Callable[[str], Ledger]
 ) -> Iterator[Change]:
     """Give the changes, those of a bug that came or went with the commit that brought or took it."""
-    for change in changes_:
+    for change in several:
         if change.what not in ("newly broken", "newly fixed"):
             yield change
             continue

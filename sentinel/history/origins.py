@@ -42,7 +42,6 @@ def origin(trees: GitTrees, entry: ClosureVerdict, tree: str, before: str) -> Or
     """Say where the definition that was probed came from.
 
     :param tree, before: the trees of its commit and of the commit before.
-    :returns: None where it is not known which definition it is.
     :raises MissingObjectError: where the mirror lacks a source file.
     """
     entry_there = trees.at(tree, entry.file) if entry.file and entry.line else None

@@ -30,7 +30,6 @@ _TRIES = 5
 
 class RayExecutor:
     """:param address: ``ray`` for a cluster of one's own (or the one that ``ray.init`` has joined), or ``ray://…``.
-    :param lanes: how many actors; None: one for each core of the cluster.
 
     :raises SentinelError: where Ray is not installed, or the cluster cannot be joined.
     """

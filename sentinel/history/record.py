@@ -75,7 +75,6 @@ class Selection:
 
     :ivar ref: the branch or commit that was asked for.
     :ivar since, until: days or refs, as they were asked for; empty: the whole history.
-    :ivar head: the full sha that the ref was.
     :ivar begins: the commits at which the history begins because the mirror is shallow.
     """
 
@@ -106,7 +105,6 @@ def record(
 ) -> dict[str, Any]:
     """Give the record of one recipe.
 
-    :param commits: those of the line, in order.
     :param entries: by commit; those of tags too, also where they lie beside the line.
     :param origin: says where the code came from that is first decided at a commit.
     """
@@ -153,23 +151,11 @@ def dumps(document: Record) -> str:
     return laid_out(document, step=" ", flat=True) + "\n"
 
 
-def write(file: Path, document: Record) -> bool:
-    """Write a record where it is not there already; whether anything changed."""
-    text = dumps(document)
-    try:
-        if file.read_text(encoding="utf-8") == text:
-            return False
-    except (OSError, UnicodeDecodeError):
-        pass
-    write_atomically(file, text, "choose another folder")
-    return True
-
-
 def kept(folder: Path, documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Write records at their places below a folder, and give them."""
     records = list(documents)
     for document in records:
-        write(place(folder, document), document)
+        write_atomically(place(folder, document), dumps(document), "choose another folder")
     return records
 
 

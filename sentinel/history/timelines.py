@@ -120,11 +120,11 @@ def row(record: Record) -> tuple[str, ...]:
     ended = "; ".join(_date(lifetime["ended"]) if lifetime["ended"] else "still there" for lifetime in lifetimes)
     dated = record["source"]["kind"] == "git"  # the package index does not say when
     days = "; ".join(str(lifetime["days"]) for lifetime in lifetimes) if dated else ""
-    seen_fixed = {"fixed", "changed"} & {run["verdict"] for run in record["runs"]}
+    decided = {"fixed", "changed"} & {run["verdict"] for run in record["runs"]}
     return (
         record["target"],
         record["bug_id"],
-        started or ("never seen" if seen_fixed else "not decided"),
+        started or ("never seen" if decided else "not decided"),
         ended,
         days,
         span(carried_by(record)),

@@ -60,7 +60,6 @@ class WorkCopy:
     def move(self, commit: str, roots: Sequence[tuple[str, str]]) -> Checkout:
         """Make the copy that of a commit.
 
-        :param roots: the package roots there: path and tree object.
         :raises Unavailable: where the commit has none, or the mirror lacks a source file of it.
         """
         if not roots:
@@ -89,9 +88,6 @@ class WorkCopy:
         self._roots = roots_now
         self._relink()
         self._stamp = stamp(self._top)
-
-    def remove(self) -> None:
-        remove_tree(self._folder)
 
     def _checkout(self, commit: str) -> Checkout:
         files = [[e.path, e.mode, e.blob, e.size] for e in self._entries.values()]

@@ -60,10 +60,7 @@ _OF_RESPONSES = re.compile(r"response(s|_mask|_ids|_lengths?|_len)?|prompts?|pro
 
 @dataclass
 class _Reading:
-    """What is known of a function so far.
-
-    :ivar missing: what the lexicon does not know, as the code names it.
-    """
+    """What is known of a function so far."""
 
     target: Target
     package: str
@@ -194,7 +191,7 @@ class _Reading:
         return specs if complete else {}
 
     def _batch(self, annotation: str) -> dict[str, Any] | None:
-        """Give a batch that is handed on, with what every batch has; None where its annotation says that it is
+        """Make a batch that is handed on, with what every batch has; None where its annotation says that it is
         another."""
         plain = re.match(r"[dD]ict(\[str, (Any|torch.Tensor|Tensor)\])?$", annotation)
         if not plain and annotation not in ("", "Any"):
@@ -203,12 +200,12 @@ class _Reading:
         return {"of": of, "fields": self._usual(), "meta": {}}
 
     def _usual(self) -> dict[str, Any]:
-        """Give what every batch has, under the framework's own names too."""
+        """Make what every batch has, under the framework's own names too."""
         names = dict.fromkeys([*USUAL, *self.target.spellings])
         return {name: spec for name in names if (spec := self.value(name)) is not None}
 
     def _rows(self, parameter: Parameter) -> dict[str, Any] | None:
-        """Give the rows of a batch as objects, or one, where an annotation or a name says that they are."""
+        """Make the rows of a batch as objects, or one, where an annotation or a name says that they are."""
         annotation = parameter.annotation
         classes = [name for name in self.target.rows if re.search(rf"\b{name}\b", annotation)]
         if not annotation and _ROWS.fullmatch(parameter.name):
@@ -239,7 +236,7 @@ class _Reading:
         return "" if plain or name is None else f"{self.package}.{name[1]}"
 
     def _object(self, parameter: Parameter, of: str, choices: Mapping[str, Sequence[str]]) -> dict[str, Any] | None:
-        """Give a configuration or an instance, with what is read of it."""
+        """Make a configuration or an instance, with what is read of it."""
         tree: dict[str, Any] = {}
         for path in parameter.reads:
             steps = re.findall(r"[.\[]([^.\[\]?]+)\]?(\??)", path)
@@ -275,7 +272,7 @@ class _Reading:
     def _container(
         self, parameter: Parameter, annotated: str, choices: Mapping[str, Sequence[str]]
     ) -> dict[str, Any] | None:
-        """Give a batch, with the columns that are read."""
+        """Make a batch, with the columns that are read."""
         if not parameter.required and not annotated and not parameter.reads:
             return None
         wrapped = any(path.startswith((".batch[", ".non_tensor_batch[")) for path in parameter.reads)
@@ -361,7 +358,7 @@ def understood(target: Target, path: str, signature: Signature, is_method: bool)
         built = ((each.name, reading.parameter(each, own=False)) for each in signature.built)
         specs[own]["built"] = {name: spec for name, spec in built if spec is not None}
         specs[own]["fills"] = {
-            name: arguments for name, parameters_ in signature.fills if (arguments := reading.filling(parameters_))
+            name: arguments for name, filling in signature.fills if (arguments := reading.filling(filling))
         }
     needs = [spec for spec in _leaves(specs) if spec.get("derived") not in (None, "group", "vocabulary", *OBJECTS)]
     if needs and "response_mask" not in reading.inputs:
@@ -394,7 +391,7 @@ def subject_of(path: str, function: Interface, adapter: str, laws: Mapping[str, 
 
 
 def merged(one: Subject, other: Subject) -> Subject | None:
-    """Give the function as two revisions read it, in one world: what either reads is there. No law is asked of it,
+    """Merge a function as two revisions read it, in one world: what either reads is there. No law is asked of it,
     since it does not take the same at both. None where it takes other parameters, or means other things by them.
     """
     hows = [dict(subject.contract.inputs[-1].default) for subject in (one, other)]

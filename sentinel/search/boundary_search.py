@@ -234,7 +234,6 @@ class BoundarySearch:
     ) -> None:
         """Go on for this many more scenarios; fewer where no more are to be had.
 
-        :param enough: asked after each; ends the run early.
         :raises Undecidable: where the boundary cannot be called here at all.
         """
         while examples > 0 and self._empty < 2:
@@ -522,10 +521,7 @@ class BoundarySearch:
                 (outcome.dialects if shows else outcome.dialects_open)[place] += 1
 
     def _counting(self, law: Law, trial: Trial, besides: Collection[str] = ()) -> list[Violation]:
-        """Give the violations that count: no dialect, no rounding, no symptom that was found before.
-
-        :param besides: other symptoms that do not count.
-        """
+        """Give the violations that count: no dialect, no rounding, no symptom that was found before."""
         symptoms = self.outcomes[law].symptoms.union(besides)
         counting = [item for item in self.unmeant(law, trial) if item.symptom not in symptoms]
         if self._rounded(law, trial, counting):
@@ -586,7 +582,7 @@ _REMEMBERED = 600
 
 
 def drawn_scenarios(subject: Subject, seed: int, round_: int, count: int) -> list[Drawn]:
-    """Give the first scenarios of a round; fewer where no more are to be had. Whoever asks for the same again (the
+    """Draw the first scenarios of a round; fewer where no more are to be had. Whoever asks for the same again (the
     other side of a comparison, the next pull request) has them at once."""
     key = subject.name, seed, round_
     memo = _DRAWN.get(key)
@@ -607,7 +603,7 @@ def drawn_scenarios(subject: Subject, seed: int, round_: int, count: int) -> lis
 
 
 def glimpses(subject: Subject, seed: int, laws: Sequence[Law]) -> list[Plan]:
-    """Give more scenarios, for the laws that look at one call, at a tenth of what it costs to let all look: one for
+    """Draw more scenarios, for the laws that look at one call, at a tenth of what it costs to let all look: one for
     each choice of each input (a few that are drawn leave most out, and a branch that nobody enters keeps every law),
     and at least :data:`GLIMPSES`."""
     contract, alone = subject.contract, [law for law in laws if law.vary is None]
@@ -615,12 +611,12 @@ def glimpses(subject: Subject, seed: int, laws: Sequence[Law]) -> list[Plan]:
     plans: list[Plan] = []
     for place in range(max(GLIMPSES, len(choices)) if alone else 0):
         varied, choice = choices[place] if place < len(choices) else (None, None)
-        inputs_ = tuple(replace(item, choices=(choice,)) if item is varied else item for item in contract.inputs)
+        varied_inputs = tuple(replace(item, choices=(choice,)) if item is varied else item for item in contract.inputs)
         inputs: Inputs = {}
         for attempt in range(4 if varied else 1):
             data = hashlib.shake_256(f"{seed} {subject.name} {place} {attempt}".encode()).digest(_CHOICES)
             with contextlib.suppress(DoesNotApply):
-                inputs = draw(replace(contract, inputs=inputs_), subject.binding, Choices(data))
+                inputs = draw(replace(contract, inputs=varied_inputs), subject.binding, Choices(data))
             if inputs and _telling(contract, inputs):
                 break
         plans += [(law, {"": inputs}) for law in alone if inputs]

@@ -16,9 +16,9 @@ from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.outcomes import Comparison, Decision, Failure, Kind, Measurement, Verdict, VerdictName
 from sentinel.deciding.proof import NotProvenError, failure_of, prove, stands
 from sentinel.deciding.verdicts import UNAVAILABLE, of_failure
-from sentinel.laws.law import Law
+from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Recipe
-from sentinel.search.boundary_search import LawOutcome
+from sentinel.search.boundary_search import Finding, LawOutcome
 from sentinel.search.saving import bug_id, recipe_document
 from sentinel.targets import Dialect
 from sentinel.targets.refs import Ref
@@ -28,53 +28,44 @@ from sentinel.values.literals import typed
 def of_outcome(
     open_target: OpenTarget, subject: Subject, law: Law, outcome: LawOutcome, tried: int, seed: int
 ) -> Decision:
-    """Give the decision about one law at one boundary after a search."""
+    """Decide one law at one boundary after a search."""
     searched = f"{tried} scenarios of seed {seed}, {outcome.spoken} of them about this law"
+    trial, violations = outcome.sample, tuple[Violation, ...]()
     if outcome.findings:
-        finding = outcome.findings[0]
-        violations = tuple(item for each in outcome.findings for item in each.violations if each is finding)
-        more = "".join(f"; also {other.symptom}: {other.violations[0].detail}" for other in outcome.findings[1:])
-        comparisons = tuple(
-            Comparison(item.key, item.observed, None, item.demanded, None, False, item.detail) for item in violations
-        )
-        reason = f"the law is broken ({law.statement}): {violations[0].detail}{more}"
-        return _decision(
-            open_target, subject, law, Verdict("reproduced", reason), finding.trial, comparisons, violations
-        )
-    stale = stale_dialects(subject, law, outcome)
-    if stale:
+        first, *others = outcome.findings
+        trial, violations = first.trial, first.violations
+        more = "".join(f"; also {other.symptom}: {other.violations[0].detail}" for other in others)
+        verdict = Verdict("reproduced", f"the law is broken ({law.statement}): {violations[0].detail}{more}")
+    elif stale := stale_dialects(subject, law, outcome):
         reason = f"a declared dialect no longer shows in {searched}: {stale[0].reason} ({stale[0].link})"
-        return _decision(open_target, subject, law, Verdict("changed", reason), outcome.sample)
-    if outcome.dialects:
-        reasons = "; ".join(
-            f"{subject.binding.dialects[place].reason} ({subject.binding.dialects[place].link})"
-            for place in outcome.dialects
-        )
-        reason = f"the law holds but for a declared dialect, in {searched}: {reasons}"
-        return _decision(open_target, subject, law, Verdict("fixed", reason), outcome.sample or outcome.unbroken)
-    if outcome.spoken:
-        reason = f"the law holds in {searched}: {law.statement}"
-        return _decision(open_target, subject, law, Verdict("fixed", reason), outcome.sample or outcome.unbroken)
+        verdict = Verdict("changed", reason)
+    elif outcome.spoken or outcome.dialects:
+        trial = outcome.sample or outcome.unbroken
+        dialects = [subject.binding.dialects[place] for place in outcome.dialects]
+        reasons = "; ".join(f"{dialect.reason} ({dialect.link})" for dialect in dialects)
+        but = f" but for a declared dialect, in {searched}: {reasons}"
+        verdict = Verdict("fixed", f"the law holds{but if dialects else f' in {searched}: {law.statement}'}")
+    else:
+        trial, verdict = None, _without_a_word(outcome, searched)
+    return _decision(open_target, subject, law, verdict, trial, violations)
+
+
+def _without_a_word(outcome: LawOutcome, searched: str) -> Verdict:
+    """Give the verdict of a law that had nothing to say."""
     kinds: Counter[Kind | Literal[""]] = Counter()
     for why, count in outcome.refused.items():
         kinds[outcome.kinds[why]] += count
     if outcome.silent:
         kinds["drift"] -= outcome.unknown
     kinds = +kinds
-    if kinds:
-        kind = kinds.most_common(1)[0][0]
-        why = next(why for why, _ in outcome.refused.most_common() if outcome.kinds[why] == kind)
-        # An exception of the boundary's own is loud: it does not compute what the law would look at.
-        name: VerdictName = "unavailable" if kind in ("raised", *UNAVAILABLE) else "inconclusive"
-        return _decision(open_target, subject, law, Verdict(name, f"every call was refused: {why}", kind), None)
-    why = outcome.silent.most_common(1)[0][0] if outcome.silent else "no scenario could be drawn"
-    return _decision(
-        open_target,
-        subject,
-        law,
-        Verdict("unavailable", f"the law had nothing to say in {searched}: {why}", "law"),
-        None,
-    )
+    if not kinds:
+        why = outcome.silent.most_common(1)[0][0] if outcome.silent else "no scenario could be drawn"
+        return Verdict("unavailable", f"the law had nothing to say in {searched}: {why}", "law")
+    kind = kinds.most_common(1)[0][0]
+    why = next(why for why, _ in outcome.refused.most_common() if outcome.kinds[why] == kind)
+    # An exception of the boundary's own is loud: it does not compute what the law would look at.
+    name: VerdictName = "unavailable" if kind in ("raised", *UNAVAILABLE) else "inconclusive"
+    return Verdict(name, f"every call was refused: {why}", kind)
 
 
 def of_undecidable(open_target: OpenTarget, subject: Subject, law: Law, error: Undecidable) -> Decision:
@@ -122,14 +113,17 @@ def _decision(
     law: Law,
     verdict: Verdict,
     trial: Trial | None,
-    comparisons: tuple[Comparison, ...] = (),
-    violations: tuple[Any, ...] = (),
+    violations: tuple[Violation, ...] = (),
 ) -> Decision:
+    comparisons = tuple(
+        Comparison(item.key, item.observed, None, item.demanded, None, False, item.detail) for item in violations
+    )
     variants: Mapping[str, Inputs] = trial.variants if trial is not None else {"": {}}
     document: dict[str, Any] = {}
     if trial is not None:
         name = bug_id(open_target.target, subject.boundary, law.name)
-        document = recipe_document(subject, law, variants, violations, open_target.target, open_target.checkout, name)
+        finding = Finding(subject, law, trial, violations)
+        document = recipe_document(finding, open_target.target, open_target.checkout, name)
     measurement, failure = None, None
     answer = trial.answer if trial is not None else None
     if trial is not None and trial.case is not None and answer is not None and answer.provenance is not None:

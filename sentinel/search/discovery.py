@@ -68,8 +68,7 @@ class Discovery:
     """A search of some boundaries; what it says is complete whenever it is stopped.
 
     :ivar tried: scenarios so far; ``--examples`` of a run that repeats this one.
-    :ivar stopped: whether it was interrupted.
-    :param found: called with each finding as it comes.
+    :param on_finding: called with each finding as it comes.
     :param memory: earlier runs' failing scenarios, tried first; None to go by the seed alone.
     """
 
@@ -132,7 +131,7 @@ class Discovery:
         self.not_searched.append(Omission(search.subject.boundary, "", reason))
 
     def _turn(self, search: BoundarySearch, count: int, over: Callable[[], bool], began: float) -> bool:
-        """Give one boundary's turn; whether it is worth another."""
+        """Search one boundary for a turn; say whether it is worth another."""
         before = search.tried
 
         def tick() -> None:
@@ -179,7 +178,7 @@ class Discovery:
 
 
 def grouped(findings: Sequence[Finding], law_session: LawSession | None = None) -> list[Finding]:
-    """Give one root cause, one finding.
+    """Join the findings of one root cause.
 
     A boundary that breaks a law because it calls another one that breaks it in the same way is named beside that one.
     A law that is broken by the very scenario that breaks another law at the same boundary, in the same way, is named
@@ -323,12 +322,12 @@ def _makes_no_wrong_number(recipe: Recipe) -> bool:
     for key, expected in recipe.expected_unpatched.items():
         right = recipe.expected_fixed.get(key)
         try:
-            actual, expected_ = (_array(side.value) for side in (expected, right or expected))
+            actual, fixed = (_array(side.value) for side in (expected, right or expected))
         except (TypeError, ValueError):  # text, nothing, or rows of several lengths
             return False
-        if right is None or actual.shape != expected_.shape:
+        if right is None or actual.shape != fixed.shape:
             return False
-        wrong.append(actual[~np.isclose(actual, expected_, equal_nan=True)])
+        wrong.append(actual[~np.isclose(actual, fixed, equal_nan=True)])
     return any(map(len, wrong)) and not any(np.isfinite(values).any() for values in wrong)
 
 

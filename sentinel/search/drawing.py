@@ -28,7 +28,7 @@ def run(
     size: int,
     ends: Sequence[type[BaseException]],
 ) -> None:
-    """Give one Hypothesis run: ``body`` is given what ``make`` makes, each time with as many bytes for laws to choose
+    """Run Hypothesis once: ``body`` gets what ``make`` makes, each time with as many bytes for laws to choose
     with.
 
     :param make: what it refuses by :class:`DoesNotApply` is drawn again.
@@ -42,7 +42,7 @@ def run(
             made = make(Draws(draw))
         except DoesNotApply:
             hypothesis.reject()
-        return made, choices(draw, size)
+        return made, bytes(draw(_bytes(size)))
 
     test = given(drawn())(lambda both: body(*both))
     test = hypothesis.seed(seed)(test)
@@ -84,11 +84,6 @@ class Draws:
 
     def permutation(self, count: int) -> list[int]:
         return list(self._draw(_permutation(count)))
-
-
-def choices(draw: Callable[[st.SearchStrategy[Any]], Any], size: int) -> bytes:
-    """Give bytes for a :class:`~sentinel.contracts.choices.Choices`."""
-    return bytes(draw(_bytes(size)))
 
 
 # A strategy costs more to make than to draw from.

@@ -85,7 +85,7 @@ class Outcome:
 
 
 def answers(session: LawSession, subject: Subject, seed: int = 0, count: int = _FIRST) -> tuple[list[Trial], str]:
-    """Give the first scenarios that a function answers; and why it answers none, where that is so."""
+    """Find the first scenarios that a function answers; and why it answers none, where that is so."""
     trials, refused = [], Counter[str]()
     for drawn in drawn_scenarios(subject, seed, 0, count):
         [trial] = session.try_(subject, [(ANSWERS, {"": drawn.inputs})], describe=True)
@@ -105,7 +105,7 @@ def ran_by(trials: Sequence[Trial]) -> set[str]:
 
 
 def ready(session: LawSession, subject: Subject, seed: int = 0) -> tuple[Subject | None, str, set[str]]:
-    """Give the subject as the function answers it, with the keys of its answers: its mask as integers, flags or floats,
+    """Find how a function answers its subject, with the keys of its answers: its mask as integers, flags or floats,
     whichever it takes first, and its tensors as rows, the first row, rows one after the other, or each row as long as
     it is; where it answers none of these, on an object that is filled before. Or why it answers none. And what ran.
 
@@ -144,7 +144,6 @@ def _says(value: Any) -> bool:
 def compared(then: LawSession, now: LawSession, subject: Subject, count: int, seed: int = 0) -> Outcome:
     """Hold a function to what it kept at an earlier revision.
 
-    :param then: where that one is called; ``now``: the later one.
     :raises Undecidable: where it cannot be called at all.
     """
     outcome = Outcome(subject.boundary)
@@ -179,12 +178,12 @@ def compared(then: LawSession, now: LawSession, subject: Subject, count: int, se
     wrong = {law for law, several in broken_then.items() if any(symptom == "value" for _, symptom in several)}
     outcome.held = {law.name: times for law, times in spoken.items() if law not in wrong}
     ordered = sorted(suspects.items(), key=lambda each: each[0][0] is None)  # numbers last
-    for (law_, key, symptom), several in ordered:
+    for (suspect_law, key, symptom), several in ordered:
         smallest = min(several, key=lambda broken: len(protocol.encode(dict(broken.variants))))
-        if law_ is not None:
-            if spoken[law_] < ENOUGH or (key, symptom) in broken_then[law_]:
+        if suspect_law is not None:
+            if spoken[suspect_law] < ENOUGH or (key, symptom) in broken_then[suspect_law]:
                 continue
-            smallest = replace(smallest, kept=spoken[law_])
+            smallest = replace(smallest, kept=spoken[suspect_law])
         if _confirmed(then, now, smallest):
             outcome.broken.append(smallest)
     return outcome

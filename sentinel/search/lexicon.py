@@ -241,10 +241,8 @@ _LIES = re.compile(r"_(rmpad|unpad|unpadded|padded|packed|local|cpu|np|tensors?|
 
 
 def meaning(name: str, spellings: Mapping[str, str], whole: bool = False) -> Term | None:
-    """Give what a name means; None where neither the field's table nor the framework's own has it. What stands before a
+    """Look a name up; None where neither the field's table nor the framework's own has it. What stands before a
     name of numbers on rows or tokens says which of them they are: ``draft_logits`` are logits.
-
-    :param whole: only the whole name counts.
     """
     plain = spellings.get(name, name).lower().strip("_")
     last = _LIES.sub("", plain)

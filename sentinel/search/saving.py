@@ -21,7 +21,7 @@ from sentinel.deciding.law_session import Subject, Undecidable
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.runner import Job, Runner
 from sentinel.laws.agreement import counted, literal, numbers
-from sentinel.laws.law import Case, Law, Violation
+from sentinel.laws.law import Case, Law
 from sentinel.laws.layout import address
 from sentinel.recipes import Recipe, load_recipe
 from sentinel.recipes.catalog import Catalog
@@ -43,24 +43,17 @@ def bug_id(target: str, boundary: str, law: str, symptom: str = "value") -> str:
     return text[:_LONGEST_ID].rstrip("-")
 
 
-def recipe_document(
-    subject: Subject,
-    law: Law,
-    variants: Mapping[str, Inputs],
-    violations: tuple[Violation, ...],
-    target: str,
-    checkout: Checkout,
-    name: str,
-) -> dict[str, Any]:
-    """Give the recipe as plain data, in the recipe language, decided by its law."""
+def recipe_document(finding: Finding, target: str, checkout: Checkout, name: str = "") -> dict[str, Any]:
+    """Write a finding, or a scenario for which a law held, as plain data in the recipe language, decided by its law."""
+    subject, law, violations = finding.subject, finding.law, finding.violations
     last = subject.boundary.rpartition(".")[2]
-    first = next(iter(variants.values()))
-    others = {key: value for key, value in variants.items() if key}
+    first = next(iter(finding.trial.variants.values()))
+    others = {key: value for key, value in finding.trial.variants.items() if key}
     title = f"{last}: {violations[0].detail}" if violations else f"{last}: {law.statement}"
     story = f"The law says: {law.statement}.\n" + "".join(f"{item.key}: {item.detail}.\n" for item in violations)
     document: dict[str, Any] = {
         "recipe_version": 1,
-        "bug_id": name,
+        "bug_id": name or bug_id(target, subject.boundary, law.name, finding.symptom),
         "title": " ".join(title.split())[:160],
         "target": target,
         "contract": subject.contract.name,
@@ -102,13 +95,12 @@ def written(value: Any, item: Input | None = None) -> Any:
         return [written(inner) for inner in value]
     if not isinstance(value, Tensor):
         return plain(value) if not isinstance(value, float) else value
-    contiguous = getattr(value, "contiguous", True)
-    if item is not None and value.dtype == item.dtype and value.shape and 0 not in value.shape and contiguous:
+    if item is not None and value.dtype == item.dtype and value.shape and 0 not in value.shape and value.contiguous:
         return value.nested()
     form: dict[str, Any] = {"tensor": value.nested(), "dtype": value.dtype}
     if 0 in value.shape:
         form = {"full": 0, "shape": list(value.shape), "dtype": value.dtype}
-    if not contiguous:
+    if not value.contiguous:
         form["contiguous"] = False
     return form
 
@@ -147,25 +139,17 @@ def _dumper() -> Any:
     return Dumper
 
 
-def finding_document(finding: Finding, target: str, checkout: Checkout) -> dict[str, Any]:
-    """Give the recipe of a finding, decided by its law."""
-    name = bug_id(target, finding.subject.boundary, finding.law.name, finding.symptom)
-    return recipe_document(
-        finding.subject, finding.law, finding.trial.variants, finding.violations, target, checkout, name
-    )
-
-
 class Untried(Exception):
     """Nothing that could be written of a finding tells a broken boundary from a mended one."""
 
 
 def tried_document(finding: Finding, open_target: OpenTarget, runner: Runner, catalog: Catalog) -> dict[str, Any]:
-    """Give the recipe of a finding, decided by the reference's values where it has them, tried against a broken twin
+    """Write the recipe of a finding, decided by the reference's values where it has them, tried against a broken twin
     (the code at hand) and mended ones.
 
     :raises Untried: where it cannot tell them apart.
     """
-    document = finding_document(finding, open_target.target, open_target.checkout)
+    document = recipe_document(finding, open_target.target, open_target.checkout)
     case = finding.trial.case
     assert case is not None  # or no law could have been broken
     oracle = _consulted(finding, open_target)

@@ -62,7 +62,7 @@ class NotSearchable(Exception):
 
 
 def narrowed(contract: Contract, binding: Binding) -> Contract:
-    """Give the contract as this boundary has it: choices it accepts, inputs it fixes.
+    """Narrow the contract to this boundary: choices it accepts, inputs it fixes.
 
     :raises NotSearchable: where a required input has nothing to be drawn from.
     """
@@ -85,7 +85,7 @@ def narrowed(contract: Contract, binding: Binding) -> Contract:
 
 
 def draw(contract: Contract, binding: Binding, choose: Choose) -> dict[str, Any]:
-    """Give one scenario: a literal for every input of the (narrowed) contract.
+    """Draw one scenario: a literal for every input of the (narrowed) contract.
 
     :raises DoesNotApply: from the contract's ``arrange``, where what was drawn makes no sense.
     """
@@ -116,7 +116,7 @@ def sizes_of(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, int]:
 def cut_to(
     contract: Contract, inputs: Mapping[str, Any], places: Mapping[str, Sequence[int]], decimals: int | None = None
 ) -> dict[str, Any]:
-    """Give a scenario with these places of its dimensions alone, its numbers rounded to so many decimals."""
+    """Cut a scenario to these places of its dimensions, its numbers rounded to so many decimals."""
     cut, batch = dict(inputs), sizes_of(contract, inputs).get("batch")
     for item in contract.inputs:
         value = inputs[item.name]

@@ -32,7 +32,6 @@ _MOST = 20
 @dataclass(frozen=True)
 class Parameter:
     """:ivar annotation: as written; empty where there is none.
-    :ivar required: whether it has no default.
     :ivar reads: the paths below it that are read; those with a default of the code's own end in ``?``.
     :ivar choices: path -> the constants that it is compared with.
     :ivar flags: the paths that nothing is asked of but whether they are true.
@@ -52,7 +51,6 @@ class Parameter:
 class Signature:
     """:ivar parameters: with ``self`` where it is a method.
     :ivar odd: why nobody can call it by its signature alone; empty where somebody may.
-    :ivar built: what the constructor of its class takes.
     :ivar fills: the other methods of its class that put something into it by their names, each with what it takes.
     """
 
@@ -74,10 +72,10 @@ def signature(node: _Def, methods: Mapping[str, _Def] | None = None) -> Signatur
     required |= {
         argument.arg for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults) if default is None
     }
-    arguments_ = [*positional, *arguments.kwonlyargs]
+    every = [*positional, *arguments.kwonlyargs]
     more = arguments.kwarg.arg if arguments.kwarg else ""
     own = positional[0].arg if methods is not None and positional and not _is_static(node) else ""
-    uses = _Uses({*(argument.arg for argument in arguments_), *filter(None, (more,))})
+    uses = _Uses({*(argument.arg for argument in every), *filter(None, (more,))})
     uses.read(node)
     if own:
         uses.follow(own, methods or {})
@@ -85,7 +83,7 @@ def signature(node: _Def, methods: Mapping[str, _Def] | None = None) -> Signatur
     odd = "it is abstract" if _decorated(node, ("abstractmethod", "overload")) else odd
     maker = (methods or {}).get("__init__")
     built = signature(maker).parameters[1:] if own and maker is not None and maker is not node else ()
-    parameters = tuple(_parameter(argument, argument.arg in required, uses) for argument in arguments_)
+    parameters = tuple(_parameter(argument, argument.arg in required, uses) for argument in every)
     keys = (re.fullmatch(r"\[(\w+)\]", path) for path in sorted(uses.reads.get(more, ())))
     parameters += tuple(Parameter(key[1], "", True) for key in keys if key is not None)
     others = ((name, each) for name, each in (methods or {}).items() if own and each is not node and _FILLS.match(name))
@@ -94,7 +92,7 @@ def signature(node: _Def, methods: Mapping[str, _Def] | None = None) -> Signatur
 
 
 def options(source: str) -> dict[str, list[Any]]:
-    """Give what code reads of anything by a name and decides by, with values of it that may decide otherwise: those
+    """Find what code reads of anything by a name and decides by, with values of it that may decide otherwise: those
     of a flag, what it is compared with, and the next to that, and small numbers where the code counts as far."""
     values_of: dict[str, list[Any]] = defaultdict(list)
     tree = ast.Module([], [])

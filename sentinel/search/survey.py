@@ -59,7 +59,6 @@ Place = tuple[str, str, Ref]
 class Survey:
     """Answers law jobs. Everything about one boundary at one ref is searched at once.
 
-    :param level: ``quick`` or ``deep``.
     :param recipes_of: a target's recipes, whose scenarios are looked at first: what they show needs no luck and no
         shrinking.
     :param baseline: a folder of evidence, whose scenarios are looked at next: what a short search shows is a matter of
@@ -109,7 +108,7 @@ class Survey:
                 self._searched(place)
 
     def decide(self, job: LawJob) -> Decision:
-        """Give the decision of a job."""
+        """Decide a job."""
         if job not in self._decided:
             self.plan([job])
             self._searched(job.place).result()
@@ -130,7 +129,7 @@ class Survey:
         """Give what breaks a recipe's law at its own boundary, whichever boundary was asked about."""
         for subject in self._subjects_of(recipe.target, ref).values():
             about = subject.contract.name == recipe.contract and recipe.boundary in subject.binding.paths
-            if about and recipe.invariant in names(subject.laws):
+            if about and recipe.invariant in [law.name for law in subject.laws]:
                 job = LawJob(recipe.target, subject.name, recipe.invariant, ref)
                 self.decide(job)
                 yield from self.findings(job)
@@ -158,10 +157,10 @@ class Survey:
         from sentinel.search.decisions import of_absence, of_outcome, of_undecidable  # Hypothesis takes its time
 
         target, boundary, ref = place
-        names_ = set(self._wanted[place])
+        planned = set(self._wanted[place])
         subjects_here = self._subjects_of(target, ref)
         subject = subjects_here[boundary]
-        laws = [law for law in subject.laws if law.name in names_]
+        laws = [law for law in subject.laws if law.name in planned]
         jobs = {law: LawJob(target, boundary, law.name, ref) for law in laws}
         try:
             open_target = self._open_target(target, ref)
@@ -237,10 +236,6 @@ class Survey:
                 outcome.dialects.update(more.dialects)
                 outcome.dialects_open.update(more.dialects_open)
                 outcome.findings += more.findings
-
-
-def names(laws: Iterable[Law]) -> list[str]:
-    return [law.name for law in laws]
 
 
 def checkout_with_registries(runner: Runner, catalog: Catalog, target: str, ref: Ref) -> Checkout | None:

@@ -96,7 +96,6 @@ class Process:
     """A process of the run.
 
     :ivar rank: in the training, where it has one.
-    :ivar modules: of the framework, that it has imported.
     :ivar planned: the numbers of the boundaries that it was told to watch.
     :ivar waits: whether it was not yet told that all of its functions are read.
     """
@@ -168,10 +167,7 @@ class Checker:
         self._processes[connection] = Process(connection, memory)
 
     def serve(self, listening: socket.socket | None = None, place: Path | None = None) -> None:
-        """Answer the run's processes until the last of them has gone.
-
-        :param listening: where others come, at this place.
-        """
+        """Answer the run's processes until the last of them has gone."""
         while True:
             faulthandler.dump_traceback_later(_LONGEST, exit=True, file=sys.stderr)
             sources: list[Any] = [*self._processes, *([listening] if listening is not None else ())]
@@ -253,11 +249,11 @@ class Checker:
         elif message[0] == "watched":
             if message[2]:
                 self._not["watched"][message[2]] += 1
-        elif message[0] == "seen" and message[1].kind == "configuration":
+        elif message[0] == "event" and message[1].kind == "configuration":
             self._configured = self.events.with_suffix(".config.json")
             with contextlib.suppress(OSError):
                 self._configured.write_text(json.dumps(message[1].values, indent=1, sort_keys=True), encoding="utf-8")
-        elif message[0] == "seen":
+        elif message[0] == "event":
             self._look(
                 process, message[1].kind, message[1].step, {**unpacked(message[1].values), "moment": message[1].moment}
             )
@@ -270,7 +266,7 @@ class Checker:
         if numbers != self._numbers and time.monotonic() - self._numbers_at >= 1.0:
             self._numbers, self._numbers_at = numbers, time.monotonic()
             for process in self._processes.values():
-                process.send("found", numbers)
+                process.send("numbers", numbers)
 
     def _producers(self, modules: set[str]) -> tuple[tuple[str, str], ...]:
         """Give the functions that give rows their advantages."""
@@ -479,7 +475,7 @@ class Checker:
             _say(f"its settings: sentinel audit {self._target.name} --config {self._configured}")
 
     def _write(self, event: Mapping[str, Any], process: Process | None = None) -> None:
-        """Give a line at once, whoever else writes; a disk that is full ends the writing."""
+        """Write a line at once, whoever else writes; a disk that is full ends the writing."""
         where = {} if process is None else {"pid": process.pid, "process_rank": process.rank}
         record = {"run": os.getpid(), "time": round(time.time(), 3), **where, **event}
         line = json.dumps(record).encode() + b"\n"
@@ -496,7 +492,7 @@ class Checker:
 
 
 def cut(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Give a few rows and tokens of a scenario, whole groups where there are groups; None for what has no rows to
+    """Choose a few rows and tokens of a scenario, whole groups where there are groups; None for what has no rows to
     choose."""
     labels = inputs.get(contract.group)
     by_row = [item for item in contract.inputs if item.kind in ("any", "mapping") and inputs[item.name]]

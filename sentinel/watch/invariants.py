@@ -32,10 +32,7 @@ class Invariant:
 
 @dataclass
 class Memory:
-    """What invariants keep between looks at one process, each for itself; and how often each has looked.
-
-    :param together: what is kept for all processes.
-    """
+    """What invariants keep between looks at one process, each for itself; and how often each has looked."""
 
     without: Sequence[str] = ()
     together: dict[str, Any] = field(default_factory=dict)

@@ -69,7 +69,7 @@ class Watching:
         atexit.register(self.stop)
 
     def _met(self, words: Sequence[str]) -> Connection:
-        """Give the checker of this run; the first of its processes starts one."""
+        """Connect to the checker of this run; the first of its processes starts one."""
         place = meeting.address(words, self._packages)
 
         def launch(listening: socket.socket) -> None:
@@ -153,7 +153,7 @@ class Watching:
         except Exception as error:  # a device that fails, a tensor of a kind that nobody knows
             self.watcher.note(error)
         else:
-            self._connection.send(("call" if isinstance(one, Call) else "seen", plain))
+            self._connection.send(("call" if isinstance(one, Call) else "event", plain))
 
     def _tell_rank(self) -> None:
         """Say which process of the training this is, as soon as it is known."""
@@ -191,7 +191,7 @@ class Watching:
             if kind == "plan":
                 refused = "the watching has ended" if self._ending.is_set() else self.watcher.watch(content)
                 self._connection.send(("watched", content.number, refused))
-            elif kind == "found":
+            elif kind == "numbers":
                 self.watcher.numbers = content
             elif kind == "ready":
                 self._producers = content

@@ -43,7 +43,7 @@ def roots(packages: Sequence[str]) -> Iterator[str]:
 
 
 def joined(place: Path, launch: Callable[[socket.socket], None]) -> Connection:
-    """Give a connection to the checker of a run, which is launched where there is none.
+    """Connect to the checker of a run, which is launched where there is none.
 
     :param launch: starts a process that has the socket.
     """

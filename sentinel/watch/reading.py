@@ -105,7 +105,7 @@ class Reading:
     idle: tuple[Path, ...] = ()
 
     def read(self, parts: Mapping[Path, Any]) -> dict[str, Any]:
-        """Give the scenario of which the adapter makes a call with these parts, as literals.
+        """Find the scenario of which the adapter makes a call with these parts, as literals.
 
         :raises Unreadable: where there is none.
         """
@@ -162,7 +162,7 @@ class Reading:
         ]
 
     def _read_without(self, path: Path, parts: Mapping[Path, Any]) -> dict[str, Any]:
-        """Give the scenario of a call that leaves out what every scenario has, where the function itself shows that
+        """Find the scenario of a call that leaves out what every scenario has, where the function itself shows that
         it has another part in that place: log-probs of now for those of the rollout, say."""
         for other in self._required():
             if parts[other] is not None:
@@ -421,7 +421,7 @@ def _as_rows(value: Any, mask: Any) -> Any:
 
 
 def _another(value: Any) -> Any:
-    """Give another value of the same kind."""
+    """Make another value of the same kind."""
     if isinstance(value, torch.Tensor) and value.dim() == 2 and not value.is_floating_point():
         return torch.cat([value, 1 - value], 1)
     if isinstance(value, (torch.Tensor, float)):
@@ -486,8 +486,8 @@ def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any
     keys = {item.key for item in reading.subject.contract.observes if item.role in _OF_RESULTS}
     contract, read, another = reading.subject.contract, 0, False
     refused = "no scenario is read off its own call"
-    for live, arguments_, answers in calls:
-        parts = {path: at(arguments_, path, answers) for path in reading.plan.paths}
+    for live, call, answers in calls:
+        parts = {path: at(call, path, answers) for path in reading.plan.paths}
         try:
             inputs = reading.read(parts)
         except Unreadable:
@@ -573,7 +573,7 @@ def _answered(boundary: Boundary, arguments: Mapping[str, Any]) -> Iterator[tupl
 
 
 def _with_gradients(result: Any, parts: Mapping[Path, tuple[Any, Any]]) -> Any:
-    """Give a result whose loss has these gradients with respect to these parts, as it had in the run."""
+    """Make a result whose loss has these gradients with respect to these parts, as it had in the run."""
     loss = next((one for one in members(result) if isinstance(one, torch.Tensor) and one.dim() == 0), None)
     if loss is None or not parts:
         return result
@@ -766,13 +766,11 @@ def _same_value(one: Any, other: Any, mask: Any = None, near: float = 1e-4, leas
         masked = isinstance(mask, Tensor) and value.shape == mask.shape
         return torch.from_numpy(array[mask.array() != 0] if masked else array)
 
-    return _close(live(one), live(other), near, least) or _alike(live(one), live(other))
-
-
-def _close(one: Any, other: Any, near: float, least: float) -> bool:
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and one.shape == other.shape:
-        return torch.allclose(one, other, rtol=near, atol=least, equal_nan=True)
-    return isinstance(one, float) and isinstance(other, float) and math.isclose(one, other, rel_tol=near, abs_tol=least)
+    left, right = live(one), live(other)
+    if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor) and left.shape == right.shape:
+        return torch.allclose(left, right, rtol=near, atol=least, equal_nan=True) or _alike(left, right)
+    numbers = isinstance(left, float) and isinstance(right, float)
+    return (numbers and math.isclose(left, right, rel_tol=near, abs_tol=least)) or _alike(left, right)
 
 
 def _literal(item: Input, value: Any) -> Any:

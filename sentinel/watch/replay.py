@@ -100,7 +100,7 @@ def _replayed(runner: Runner, catalog: Catalog, event: Mapping[str, Any], ref: R
 
 
 def document_of(one: Replay, runner: Runner, catalog: Catalog) -> dict[str, Any]:
-    """Give the recipe of a violation, with how the run got there.
+    """Write the recipe of a violation, with how the run got there.
 
     :raises Untried: where nothing that could be written tells the broken code from mended code.
     """

@@ -32,11 +32,7 @@ _KNOBS = ("beta", "loss_type", "ld_alpha", "label_smoothing")
 
 
 class Event(NamedTuple):
-    """Something that a training did.
-
-    :ivar kind: which invariants look at it.
-    :ivar moment: the number of the call of the loss that it belongs to.
-    """
+    """Something that a training did."""
 
     kind: str
     step: int
@@ -74,9 +70,9 @@ class Training:
                 optimiser.register_optimizer_step_post_hook(self._guarded(self._stepped)),
             ]
         places: list[tuple[str, str, Made]] = [
-            ("transformers.trainer", "Trainer.training_step", self._training),
-            ("transformers.generation.utils", "GenerationMixin.generate", self._generating),
-            *((module, name, self._producing) for module, name in producers),
+            ("transformers.trainer", "Trainer.training_step", self._around(self._begin, self._count_loss)),
+            ("transformers.generation.utils", "GenerationMixin.generate", self._around(self._look_at_sampling)),
+            *((module, name, self._around(after=self._hold)) for module, name in producers),
         ]
         for module, name, wrapper in places:
             if name not in self._attached and self._watcher.replace(module, name, wrapper):
@@ -88,19 +84,8 @@ class Training:
 
     # -- one micro-batch -----------------------------------------------------------------------------------------------
 
-    def _training(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            with self._guard():
-                self._begin(args[0])
-            loss = original(*args, **kwargs)
-            with self._guard():
-                if self._watcher.on:
-                    self._micro.append(loss.detach())
-            return loss
-
-        return called
-
-    def _begin(self, trainer: Any) -> None:
+    def _begin(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+        trainer = args[0]
         if self._trainer() is trainer or not self._watcher.on:
             return
         self._trainer = weakref.ref(trainer)
@@ -108,6 +93,9 @@ class Training:
         function = inspect.getattr_static(type(trainer), "compute_loss", None)
         if isinstance(function, FunctionType):
             self._watcher.replace_function(function, self._computing)
+
+    def _count_loss(self, _: tuple[Any, ...], loss: Any) -> None:
+        self._micro.append(loss.detach())
 
     def _computing(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -179,21 +167,12 @@ class Training:
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 
-    def _producing(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            result = original(*args, **kwargs)
-            with self._guard():
-                if self._watcher.on:
-                    options = getattr(args[0], "args", None) if args else None
-                    self._hold(_rows(result), getattr(options, "num_generations", None))
-            return result
-
-        return called
-
-    def _hold(self, rows: dict[str, Any], peers: Any) -> None:
+    def _hold(self, args: tuple[Any, ...], result: Any) -> None:
         """Copy the rows of a step that is looked at, and know which those of another are: a look may come later."""
+        rows, options = _rows(result), getattr(args[0], "args", None) if args else None
         small = rows if sum(one.nbytes for one in rows.values()) <= LARGEST else {}
-        self._held = [(name, one, None if one.is_inference() else one._version) for name, one in small.items()], peers
+        versions = [(name, one, None if one.is_inference() else one._version) for name, one in small.items()]
+        self._held = versions, getattr(options, "num_generations", None)
         if self._look:
             self._produced()
 
@@ -215,23 +194,18 @@ class Training:
 
     # -- generation ----------------------------------------------------------------------------------------------------
 
-    def _generating(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            with self._guard():
-                self._watcher.generated = self._watcher.steps
-                options = getattr(self._trainer(), "args", None)
-                config = kwargs.get("generation_config", args[2] if len(args) > 2 else None)
-                options_ = {
-                    name: (getattr(options, name), kwargs.get(name, getattr(config, name, None)))
-                    for name in _SAMPLING
-                    if hasattr(options, name) and (config is not None or name in kwargs)
-                }
-                if options_ and options_ != self._sampling:
-                    self._sampling = options_
-                    self._send("generated", options_)
-            return original(*args, **kwargs)
-
-        return called
+    def _look_at_sampling(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._watcher.generated = self._watcher.steps
+        options = getattr(self._trainer(), "args", None)
+        config = kwargs.get("generation_config", args[2] if len(args) > 2 else None)
+        sampling = {
+            name: (getattr(options, name), kwargs.get(name, getattr(config, name, None)))
+            for name in _SAMPLING
+            if hasattr(options, name) and (config is not None or name in kwargs)
+        }
+        if sampling and sampling != self._sampling:
+            self._sampling = sampling
+            self._send("generated", sampling)
 
     # -- one step of an optimiser --------------------------------------------------------------------------------------
 
@@ -294,6 +268,23 @@ class Training:
         self._spent, self._ended = budget.spent, began
 
     # -- what none of it may do: end the run, or take longer than is known ---------------------------------------------
+
+    def _around(self, before: Any = lambda args, kwargs: None, after: Any = lambda args, result: None) -> Made:
+        """Make a wrapper that looks at the arguments of each call, and at its result."""
+
+        def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+            def called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+                with self._guard():
+                    before(args, kwargs)
+                result = original(*args, **kwargs)
+                with self._guard():
+                    if self._watcher.on:
+                        after(args, result)
+                return result
+
+            return called
+
+        return wrapper
 
     @contextlib.contextmanager
     def _guard(self) -> Iterator[None]:
@@ -380,8 +371,8 @@ def _references(trainer: Any) -> list[tuple[str, Any]]:
 
 
 def _log_probs(model: Any, hidden: Any, ids: Any, temperature: float, some: bool) -> Any:
-    """Give what a causal model says of each token but the first, made of its last layer; None where the model does more
-    with it.
+    """Compute what a causal model says of each token but the first, made of its last layer; None where the model does
+    more with it.
 
     :param some: whether tokens here and there are enough, as they are where all are much to make; the others are NaN.
     """
@@ -397,10 +388,10 @@ def _log_probs(model: Any, hidden: Any, ids: Any, temperature: float, some: bool
         places = torch.linspace(0, count - 1, most, device=ids.device, dtype=torch.float64).round().long()
         states = hidden[:, :-1].flatten(0, 1)[places]
         logits = torch.nn.functional.linear(states, head.weight, getattr(head, "bias", None)).float()
-        all_ = torch.full((count,), torch.nan, device=ids.device)
+        whole = torch.full((count,), torch.nan, device=ids.device)
         log_probs = (logits / temperature).log_softmax(-1)
-        all_[places] = log_probs.gather(-1, ids[:, 1:].reshape(-1)[places][:, None])[:, 0]
-        return all_.view(ids.shape[0], -1)
+        whole[places] = log_probs.gather(-1, ids[:, 1:].reshape(-1)[places][:, None])[:, 0]
+        return whole.view(ids.shape[0], -1)
 
 
 def _piece(tensor: Any) -> Any:
@@ -408,7 +399,7 @@ def _piece(tensor: Any) -> Any:
 
 
 def _scheduled(trainer: Any, step: int) -> float | None:
-    """Give the rate of a step by the schedule that the configuration names, made anew."""
+    """Compute the rate of a step by the schedule that the configuration names, made anew."""
     optimization = sys.modules.get("transformers.optimization")
     args, torch = trainer.args, sys.modules["torch"]
     if optimization is None or trainer.state.max_steps <= 0 or trainer.state.global_step != step:

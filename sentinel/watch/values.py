@@ -18,13 +18,11 @@ _LONGEST = 64
 _DEEPEST = 4
 
 
-class TensorBytes(NamedTuple):
-    """A tensor or an array: dtype, shape and bytes."""
+class Array(NamedTuple):
+    """A tensor of torch: its dtype, and its numbers as numpy has them (bfloat16 as 16 bits)."""
 
     dtype: str
-    shape: tuple[int, ...]
-    data: bytes
-    array: bool = False
+    numbers: Any
 
 
 class Record(NamedTuple):
@@ -44,10 +42,7 @@ class NotCopied(Exception):
 
 
 def at(arguments: Mapping[str, Any], path: Path, answers: Mapping[str, Any]) -> Any:
-    """Give the part of a call that a path leads to; None where it leads nowhere, as where an option is left out.
-
-    :param answers: of methods that the call asked: by name.
-    """
+    """Give the part of a call that a path leads to; None where it leads nowhere, as where an option is left out."""
     part: Any = arguments.get(path[0])
     for kind, name in path[1:]:
         if kind == "()":
@@ -71,7 +66,7 @@ class Copier:
         self._labels: dict[str, str] = {}
 
     def copy(self, value: Any, depth: int = 0) -> Any:
-        """Give a copy, on the device where the value is: what waits for the device comes later, in another thread.
+        """Copy a value, on the device where it is: what waits for the device comes later, in another thread.
 
         :raises NotCopied: for what is too large, or has no plain values.
         """
@@ -119,17 +114,15 @@ class Copier:
 
 
 def packed(value: Any) -> Any:
-    """Give a copy as bytes and plain data; waits for the device that it is on."""
+    """Turn a copy into plain data; waits for the device that it is on."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(value, torch.Tensor):
         plain = value.cpu().contiguous()
         dtype = str(plain.dtype).removeprefix("torch.")
         plain = plain.view(torch.int16) if dtype == "bfloat16" else plain
-        return TensorBytes(dtype, tuple(value.shape), plain.numpy().tobytes())
+        return Array(dtype, plain.numpy())
     if numpy is not None and isinstance(value, numpy.ndarray):
-        if value.dtype == object:
-            return [*value.ravel().tolist()]
-        return TensorBytes(str(value.dtype), value.shape, value.tobytes(), array=True)
+        return [*value.ravel().tolist()] if value.dtype == object else value
     if numpy is not None and isinstance(value, numpy.generic):
         return value.item()
     if type(value) in (list, tuple):
@@ -140,16 +133,11 @@ def packed(value: Any) -> Any:
 
 
 def unpacked(value: Any) -> Any:
-    """Give what :func:`packed` made, as tensors and arrays."""
-    if isinstance(value, TensorBytes):
-        import numpy
+    """Turn what :func:`packed` made into tensors and arrays."""
+    if isinstance(value, Array):
         import torch
 
-        if value.array:
-            return numpy.frombuffer(bytearray(value.data), dtype=value.dtype).reshape(value.shape)
-        dtype = getattr(torch, value.dtype)
-        whole = torch.frombuffer(bytearray(value.data), dtype=dtype) if value.data else torch.empty(0, dtype=dtype)
-        return whole.reshape(value.shape)
+        return torch.from_numpy(value.numbers).view(getattr(torch, value.dtype))
     if isinstance(value, Record):
         from types import SimpleNamespace
 

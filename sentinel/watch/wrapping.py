@@ -50,7 +50,6 @@ class Call(NamedTuple):
     """A copied call of the boundary of a number: its parts, its result, and the gradients of its loss.
 
     :ivar step: how often an optimiser had stepped before.
-    :ivar place: the line that called.
     :ivar moment: the number of the call of a trainer's loss that it is part of.
     :ivar fresh: whether no optimiser has stepped since the tokens were generated.
     """
@@ -95,7 +94,6 @@ class Watcher:
 
     :ivar on: whether calls are looked at: not in a process that this one forked.
     :ivar numbers: the numbers that a logger is told.
-    :ivar events: what a training did beside calls (:class:`sentinel.watch.training.Event`).
     :ivar steps: how often an optimiser has stepped; :ivar generated: how often it had when something was generated.
     :ivar moment: the number of the call of a trainer's loss; :ivar forced: whether calls within it are all copied.
     :ivar lost: copies that had no room in the queue; :ivar failed: why calls could not be copied, and how often.
@@ -284,7 +282,7 @@ def _plain(original: FunctionType) -> _Jump:
 
 
 def gradients_of(result: Any, parts: Mapping[Path, Any]) -> dict[Path, Any]:
-    """Give the gradients of a call's loss with respect to parts of it: they go back through the function alone, and
+    """Compute the gradients of a call's loss with respect to parts of it: they go back through the function alone, and
     leave the graph as it is."""
     torch = sys.modules.get("torch")
     loss = next((one for one in members(result) if getattr(one, "requires_grad", False) and one.dim() == 0), None)

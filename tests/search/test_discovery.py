@@ -12,6 +12,7 @@ from sentinel.deciding.law_session import Subject
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.laws.law import Law
 from sentinel.recipes import load_recipe
+from sentinel.search.boundary_search import Finding
 from sentinel.search.decisions import stale_dialects
 from sentinel.search.discovery import Discovery, Memory, grouped
 from sentinel.search.saving import recipe_document, save, tried_document
@@ -178,8 +179,7 @@ def test_a_scenario_of_a_law_that_held_is_a_recipe_without_values(open_toys, toy
     open_target, found = open_toys("right")
     (search,) = discover(open_target, found, examples=5).searches
     ((law, outcome),) = search.outcomes.items()
-    document = recipe_document(
-        search.subject, law, outcome.sample.variants, (), "toys", open_target.checkout, "TOYS-HELD"
-    )
+    held = Finding(search.subject, law, outcome.sample)
+    document = recipe_document(held, "toys", open_target.checkout, "TOYS-HELD")
     recipe = load_recipe(save(tmp_path, document), toys)
     assert (recipe.expected_unpatched, recipe.pins) == ({}, ())

@@ -16,7 +16,7 @@ import hypothesis
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from sentinel.search.drawing import Draws, choices
+from sentinel.search.drawing import Draws, _bytes
 
 if sys.argv[1] == "beside":
     import beside
@@ -26,7 +26,7 @@ if sys.argv[1] == "beside":
 @hypothesis.given(st.data())
 def draw(data):
     choose = Draws(data.draw)
-    own = [choose.integers(8, 0, 6), choose.integer(0, 40), choose.permutation(3), list(choices(data.draw, 16))]
+    own = [choose.integers(8, 0, 6), choose.integer(0, 40), choose.permutation(3), list(data.draw(_bytes(16)))]
     print(list(data.draw(st.binary(min_size=16, max_size=16))) if sys.argv[2] == "bare" else own)
 
 draw()

@@ -7,8 +7,7 @@ import pytest
 from demo_kit import copy_demo
 
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.search.checks import subjects
-from sentinel.search.registries import registered
+from sentinel.search.checks import registered, subjects
 from sentinel.targets import Dialect
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref

@@ -20,8 +20,7 @@ from sentinel.history.coverage import CheckoutTrees
 from sentinel.history.gittrees import GitTrees
 from sentinel.history.inventory import signal_functions
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.search.checks import subjects
-from sentinel.search.registries import registered
+from sentinel.search.checks import registered, subjects
 from sentinel.sources import open_checkout
 from sentinel.sources.gitbinary import GitError
 from sentinel.targets import Target

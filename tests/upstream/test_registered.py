@@ -12,8 +12,7 @@ from sentinel.deciding.runner import Runner
 from sentinel.errors import Unavailable
 from sentinel.recipes.catalog import bundled_catalog, load_adapter
 from sentinel.search.boundary_search import BoundarySearch
-from sentinel.search.checks import subjects
-from sentinel.search.registries import registered
+from sentinel.search.checks import registered, subjects
 from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options

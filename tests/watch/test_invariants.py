@@ -18,6 +18,8 @@ _LOG_PROBS = torch.tensor([[-1.0, -2.0, -3.0], [-0.5, -1.0, -4.0]])
 _LABELS = torch.tensor([[-100, -100, 7, 8], [-100, 9, 4, -100]])
 _ATTENTION = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
 _ROWS = {"advantages": torch.tensor([1.0, -1.0]), "ids": torch.tensor([[3, 4, 0], [6, 0, 0]])}
+#: Whose function gave these rows: a trainer that samples two responses to a prompt.
+_TRAINER = SimpleNamespace(args=SimpleNamespace(num_generations=2))
 _MEAN = (2.0 + 3.0 + 0.5 + 1.0) / 4
 
 
@@ -166,20 +168,20 @@ def test_rows_are_copied_where_a_look_is_due(looked_at, monkeypatch):
         return kinds
 
     training._look = looked_at
-    training._hold({name: one.clone() for name, one in _ROWS.items()}, 2)
+    training._hold((_TRAINER,), {name: one.clone() for name, one in _ROWS.items()})
     assert said() == ["produced"] * looked_at
     training._look = True
     training._consumed(_ROWS)
     assert said() == ["produced"] * (not looked_at) + ["consumed"]
     training._look = False
     others = {name: one.flip(0) + 1 for name, one in _ROWS.items()}
-    training._hold(others, 2)
+    training._hold((_TRAINER,), others)
     others["advantages"].mul_(2)  # what was computed is known no longer
     training._consumed(others)
     assert said() == ["produced", "consumed"]
     monkeypatch.setattr("sentinel.watch.training.LARGEST", 1)
     watcher.steps += 1
-    training._hold(_ROWS, 2)
+    training._hold((_TRAINER,), _ROWS)
     training._consumed(_ROWS)
     assert said() == ["produced", "consumed"], "what is too large takes the place of what was before"
     watcher.restore()
@@ -191,7 +193,7 @@ def test_rows_that_had_no_room_are_not_looked_for():
     training = Training(watcher)
     for _ in range(watcher.events.maxsize):
         watcher.events.put(None)
-    training._hold(_ROWS, 2)
+    training._hold((_TRAINER,), _ROWS)
     watcher.events.get()
     for _ in range(2):
         training._consumed(_ROWS)
