@@ -26,7 +26,7 @@ from sentinel.recipes import catalog
 from sentinel.run.selection import why_not_writable
 from sentinel.settings import Settings, read_file
 from sentinel.sources import Home, MirrorStore
-from sentinel.worker import bubblewrap, client, syscalls
+from sentinel.worker import client, interpreters, syscalls
 from sentinel.worker.cgroups import Groups
 from sentinel.worker.containment import reason_against
 
@@ -253,17 +253,17 @@ def _control_groups() -> Check:
 
 
 def _other_interpreters() -> Check:
-    reason = bubblewrap.reason_against()
+    reason = interpreters.reason_against()
     if reason is None:
-        return Check("other interpreters", "ok", "start in bubblewrap, by bubblewrap (--sentinel-python, --python)")
-    fix = "install bubblewrap; until then use --sentinel-python only with environments that may run their own code here"
+        return Check("other interpreters", "ok", "start contained (--sentinel-python, --python)")
+    fix = "use --sentinel-python only with environments that may run their own code here"
     return Check("other interpreters", "note", f"contained only once they have started: {reason}", fix)
 
 
 def _device() -> Check:
     try:
-        names = bubblewrap.ask(None, "-I", "-c", _DEVICES)
-    except bubblewrap.InterpreterError:  # as the worker has said
+        names = interpreters.ask(None, "-I", "-c", _DEVICES)
+    except interpreters.InterpreterError:  # as the worker has said
         names = []
     return Check("devices", "ok", f"cpu; cuda: {', '.join(names)}" if names else "cpu; no CUDA device")
 

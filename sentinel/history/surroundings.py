@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import metadata
 
-from sentinel.worker import bubblewrap
+from sentinel.worker import interpreters
 
 #: Top-level module -> the distribution that has it and its version; ``-`` where it cannot be imported.
 Surroundings = Callable[[str], str]
@@ -62,4 +62,4 @@ def _owners() -> Mapping[str, list[str]]:
 
 @cache
 def _listed(python: str) -> Mapping[str, tuple[str, ...]]:
-    return {name: tuple(found) for name, found in bubblewrap.ask(python, "-c", _LISTED).items()}
+    return {name: tuple(found) for name, found in interpreters.ask(python, "-c", _LISTED).items()}
