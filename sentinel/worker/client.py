@@ -59,7 +59,6 @@ class Options:
     """How probes run.
 
     :ivar timeout: seconds for one probe, and for importing the modules of a boundary.
-    :ivar memory: bytes of address space for a target process, 0 for no limit.
     :ivar sandbox: ``strict`` (namespaces, a root of its own, no network), ``basic`` (clean environment, resource
         limits) or ``off``; empty for the strictest that this machine offers.
     :ivar python: the interpreter whose environment has the target installed, or None for this one.
