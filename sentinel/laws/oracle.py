@@ -6,7 +6,7 @@ from sentinel.contracts.contract import Contract, DoesNotApply
 from sentinel.laws.agreement import disagreements
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import address
-from sentinel.values.closeness import agree
+from sentinel.values.closeness import mismatch
 from sentinel.values.literals import Tensor
 
 
@@ -45,9 +45,8 @@ def _all_keys(case: Case) -> list[Violation]:
         for key, demanded in reference.items():
             observed = case.observation[variant].get(key)
             value = demanded.nested() if isinstance(demanded, Tensor) else demanded
-            found = agree(observed, value)
-            if not found.agrees:
-                violations.append(Violation(address(variant, key), observed, demanded, found.detail))
+            if detail := mismatch(observed, value):
+                violations.append(Violation(address(variant, key), observed, demanded, detail))
     return violations
 
 
