@@ -26,7 +26,7 @@ from sentinel.recipes import catalog
 from sentinel.run.selection import why_not_writable
 from sentinel.settings import Settings, read_file
 from sentinel.sources import Home, MirrorStore
-from sentinel.worker import bubblewrap, client, syscalls
+from sentinel.worker import client, interpreters, syscalls
 from sentinel.worker.cgroups import Groups
 from sentinel.worker.containment import reason_against
 
@@ -235,18 +235,18 @@ def _sandbox(chosen: str) -> Iterator[Check]:
         yield Check("control groups", f"none for {' and '.join(missing)}", advice)
     else:
         yield Check("control groups", "processes and memory of a target are bounded together")
-    reason = bubblewrap.reason_against()
+    reason = interpreters.reason_against()
     if reason is None:
-        yield Check("other interpreters", "start in bubblewrap, by bubblewrap (--sentinel-python, --python)")
+        yield Check("other interpreters", "start contained (--sentinel-python, --python)")
     else:
-        fix = "install bubblewrap; until then use --sentinel-python only with environments that may run their own code"
-        yield Check("other interpreters", f"contained only once they have started: {reason}", f"{fix} here")
+        fix = "use --sentinel-python only with environments that may run their own code here"
+        yield Check("other interpreters", f"contained only once they have started: {reason}", fix)
 
 
 def _device() -> Iterator[Check]:
     try:
-        names = bubblewrap.ask(None, "-I", "-c", _DEVICES)
-    except bubblewrap.InterpreterError:  # as the worker has said
+        names = interpreters.ask(None, "-I", "-c", _DEVICES)
+    except interpreters.InterpreterError:  # as the worker has said
         names = []
     yield Check("devices", f"cpu; cuda: {', '.join(names)}" if names else "cpu; no CUDA device")
 

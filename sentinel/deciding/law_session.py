@@ -102,12 +102,10 @@ class Trial:
 
     :ivar variants: the scenario's variants, the first of them the scenario itself.
     :ivar case: what the law looked at; None where it had nothing to look at.
-    :ivar violations: empty where the law held.
     :ivar silent: why the law had nothing to say; empty where it had.
     :ivar refused: what a call raised. Loud, so no silent bug; empty where none did.
     :ivar refusal: the kind of that failure (``raised``, ``drift``, ``crash``, ...).
     :ivar unknown_input: the input that the boundary, at this revision, has no parameter for, where that is why.
-    :ivar answer: the worker's answer, for what it says beside observations.
     """
 
     variants: Mapping[str, Inputs]

@@ -26,11 +26,8 @@ class Provenance:
     """Proof of which code was measured.
 
     :ivar boundary: the dotted path that was found in this checkout.
-    :ivar module: its module.
     :ivar file: the file that holds the boundary, relative to the checkout.
-    :ivar line: the line of its definition.
     :ivar blob: the file's git blob id, computed by the controller from the checkout.
-    :ivar signature: the boundary's signature as found.
     :ivar code: ``same`` where the code of every layer that was called is what its file compiles to; empty where that
         could not be compared, as with layers that are not written in Python.
     :ivar end_line: the last line of its code; 0 where that is not known.
@@ -83,9 +80,7 @@ class Failure:
 class Environment:
     """What the numbers may depend on.
 
-    :ivar sandbox: the level of containment that was in force.
     :ivar flags: environment variables and switches that change results, such as ``TORCHDYNAMO_DISABLE``.
-    :ivar packages: versions of the preloaded real packages.
     """
 
     python: str

@@ -27,7 +27,7 @@ from sentinel.sources import MirrorStore, Progress, open_checkout
 from sentinel.targets import Binding, Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
-from sentinel.worker import bubblewrap
+from sentinel.worker import interpreters
 from sentinel.worker.answers import Failed, Measured, Reply
 from sentinel.worker.client import Options
 
@@ -76,7 +76,7 @@ def options_of(settings: Settings, target: str) -> Options:
 
 @cache
 def _gpus_of(python: str | None) -> int:
-    return int(bubblewrap.ask(python, "-I", "-c", _GPUS, devices=bubblewrap.gpus()))
+    return int(interpreters.ask(python, "-I", "-c", _GPUS, devices=interpreters.gpus()))
 
 
 def _require_gpu(device: str, python: str | None) -> None:

@@ -11,7 +11,7 @@ from sentinel.deciding.outcomes import Comparison, Failure, Measurement, Observa
 from sentinel.laws.law import Case, Law
 from sentinel.recipes import Expected, Recipe
 from sentinel.recipes.addresses import parse_address
-from sentinel.values.closeness import agree, minus
+from sentinel.values.closeness import minus, mismatch
 from sentinel.values.tolerance import Tolerance
 
 #: Kinds of failure where the revision, or a Python for it, is missing on this machine; another one may have it.
@@ -72,8 +72,8 @@ def _judge(observed: Any, expected: Expected | None, recipe: Tolerance) -> tuple
     if expected is None:
         return None, ""
     own = expected.tolerance
-    agreement = agree(observed, expected.value, own if own != Tolerance() else recipe)
-    return agreement.agrees, agreement.detail
+    detail = mismatch(observed, expected.value, own if own != Tolerance() else recipe)
+    return not detail, detail
 
 
 def read(address: str, observation: Observation) -> Any:

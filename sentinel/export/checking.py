@@ -16,9 +16,8 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from sentinel.worker import bubblewrap
 from sentinel.worker.client import Options
-from sentinel.worker.contained import contained_command
+from sentinel.worker.interpreters import contained_command
 
 #: What dill, and so datasets, looks for in a path to tell what is installed from what has to be pickled.
 SITE = "site-packages"
@@ -71,9 +70,7 @@ def output_of(
     :param environment: beside the little of the user's own that is passed on.
     """
     if contained:
-        own = command[0] == sys.executable
         command = contained_command(command, folder, *readable, memory=Options.memory)
-        command = command if own else bubblewrap.wrap(command, [str(folder), *map(str, readable)])
     passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
     try:
         return subprocess.run(

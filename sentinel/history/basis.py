@@ -20,7 +20,7 @@ from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
 from sentinel.settings import Settings
 from sentinel.values.literals import typed
-from sentinel.worker import bubblewrap
+from sentinel.worker import interpreters
 from sentinel.worker.client import flags
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -163,4 +163,4 @@ def _owners() -> Mapping[str, list[str]]:
 
 @cache
 def _listed(python: str) -> Mapping[str, tuple[str, ...]]:
-    return {name: tuple(distribution) for name, distribution in bubblewrap.ask(python, "-c", _LISTED).items()}
+    return {name: tuple(distribution) for name, distribution in interpreters.ask(python, "-c", _LISTED).items()}

@@ -6,7 +6,7 @@ from sentinel.contracts.contract import Contract, DoesNotApply
 from sentinel.laws.agreement import disagreements
 from sentinel.laws.law import Case, Violation, law
 from sentinel.laws.layout import address
-from sentinel.values.closeness import agree
+from sentinel.values.closeness import mismatch
 from sentinel.values.literals import Tensor
 
 
@@ -46,7 +46,6 @@ def _all_keys(case: Case) -> list[Violation]:
         for key, demanded in reference.items():
             observed = case.observation[variant].get(key)
             value = demanded.nested() if isinstance(demanded, Tensor) else demanded
-            comparison = agree(observed, value)
-            if not comparison.agrees:
-                violations.append(Violation(address(variant, key), observed, demanded, comparison.detail))
+            if detail := mismatch(observed, value):
+                violations.append(Violation(address(variant, key), observed, demanded, detail))
     return violations

@@ -12,7 +12,7 @@ from sentinel.recipes.inputs import LiteralError, make_tensor, numbers, untagged
 from sentinel.recipes.problems import Findings
 from sentinel.recipes.recipe import Expected
 from sentinel.recipes.yamldoc import Place
-from sentinel.values.closeness import agree
+from sentinel.values.closeness import mismatch
 from sentinel.values.tolerance import Tolerance
 
 
@@ -120,4 +120,5 @@ def indistinguishable(
 
 
 def _matches(observed: Any, expected: Expected, default: Tolerance) -> bool:
-    return agree(observed, expected.value, expected.tolerance if expected.tolerance != Tolerance() else default).agrees
+    own = expected.tolerance
+    return not mismatch(observed, expected.value, own if own != Tolerance() else default)

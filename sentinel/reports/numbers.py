@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sentinel.reports.escaping import message
-from sentinel.values.closeness import agree
+from sentinel.values.closeness import mismatch
 
 #: The place of a number, and that number in each of several values.
 Row = tuple[Any, ...]
@@ -36,7 +36,7 @@ def differing(key: str, value: Any, right: Any, *others: Any) -> list[Row]:
     return [
         (place, here[place], there[place], *(each.get(place) for each in more))
         for place in here
-        if not agree(here[place], there[place]).agrees
+        if mismatch(here[place], there[place])
     ]
 
 

@@ -28,7 +28,7 @@ from sentinel.recipes.catalog import Catalog
 from sentinel.reports.store import write_atomically
 from sentinel.search.boundary_search import Finding
 from sentinel.targets.checkout import Checkout
-from sentinel.values.closeness import agree
+from sentinel.values.closeness import mismatch
 from sentinel.values.literals import Tensor, plain
 
 Answers = Mapping[str, Mapping[str, Any]]
@@ -231,7 +231,7 @@ def _values(finding: Finding, oracle: Answers, mended: Answers) -> dict[str, Any
         if not all(key in answers for answers in (*case.observation.values(), *oracle.values())):
             continue
         right = {name: _plainly(mended[name][key]) for name in variants}
-        wrong = [name for name in variants if not agree(case.observation[name][key], right[name]).agrees]
+        wrong = [name for name in variants if mismatch(case.observation[name][key], right[name])]
         if len(wrong) == len(variants) > 1:
             return None
         unpatched |= {address(name, key): _plainly(case.observation[name][key]) for name in wrong}

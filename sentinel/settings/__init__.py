@@ -25,9 +25,7 @@ class Option:
     """One option: ``--sentinel-NAME`` of pytest, ``--NAME`` of a command, ``NAME`` in a settings file.
 
     :ivar read: checks what was written, and gives the setting's value.
-    :ivar many: whether it may be given several times.
     :ivar file: whether it names something on the disk, which in a settings file is relative to that file's folder.
-    :ivar number: whether a settings file writes it as a number.
     """
 
     name: str
@@ -164,12 +162,8 @@ class Settings:
     """Every option and its value; each is declared here and nowhere else.
 
     :ivar targets: the selected targets' names; empty where Sentinel was asked for through paths alone.
-    :ivar bugs: globs over bug ids; empty for all.
     :ivar named_refs: (target name or None for all, ref); empty for the recipes' own pins.
-    :ivar trees: the same for working trees.
-    :ivar recipes: the user's recipe folders.
     :ivar pythons: target name (None for all) -> interpreter whose environment has it installed.
-    :ivar repo_urls: target name (None for all) -> the git URL of a fork.
     :ivar sandbox: empty for the strictest that the machine offers.
     :ivar laws: empty where nothing was said: then off for pins, and quick where a ref or a working tree is checked.
     """

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from sentinel.reports.baseline import is_tensor
-from sentinel.values.closeness import agree
+from sentinel.values.closeness import mismatch
 
 #: A table larger than this is cut; the whole of it stands in the evidence.
 MOST_ROWS, MOST_COLUMNS = 12, 16
@@ -197,7 +197,7 @@ def as_number(item: Any) -> float | None:
 def close(one: Any, other: Any) -> bool:
     """Say whether two elements are the same number to a reader; the verdict was decided with the recipe's tolerance."""
     left, right = as_number(one), as_number(other)
-    return bool(one == other) if left is None or right is None else agree(left, right).agrees
+    return bool(one == other) if left is None or right is None else not mismatch(left, right)
 
 
 def differing(value: Any, right: Any) -> frozenset[tuple[int, int]]:

@@ -26,7 +26,7 @@ from sentinel.sources.trees import (
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout, LeftOut
 from sentinel.targets.refs import Ref
-from sentinel.worker import bubblewrap
+from sentinel.worker import interpreters
 
 #: Seconds in which git says on which commit a work tree stands.
 _PATIENCE = 20.0
@@ -77,8 +77,8 @@ def open_installed(target: Target, ref: Ref, home: Home, python: str | None = No
     """Give the checkout of the copy that an interpreter's environment has; None: this one's."""
     try:
         # Isolated: neither the current folder nor PYTHONPATH is what is installed.
-        answer = bubblewrap.ask(python, "-I", "-c", _FIND, target.pypi or target.name, *target.packages)
-    except bubblewrap.InterpreterError as error:
+        answer = interpreters.ask(python, "-I", "-c", _FIND, target.pypi or target.name, *target.packages)
+    except interpreters.InterpreterError as error:
         raise Unavailable(f"{target.name}: {error}") from None
     folders = {
         root.path: Path(answer["found"][root.package]) for root in target.roots if root.package in answer["found"]

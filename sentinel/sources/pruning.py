@@ -17,9 +17,6 @@ from sentinel.sources.home import Home, read_json, remove_tree, size_of, writing
 @dataclass(frozen=True)
 class CacheEntry:
     """:ivar kind: ``checkout``, ``wheel``, or ``leftover``: what a run that was cut off left behind.
-    :ivar owner: the target (of a wheel: the distribution).
-    :ivar name: the tree hash, or the file's name.
-    :ivar last_used: seconds since the epoch.
     :ivar in_use: whether a run that is alive uses it; such a one is never pruned.
     """
 

@@ -36,10 +36,8 @@ _IGNORED_SUFFIXES = (".pyc", ".pyo")
 class Entry:
     """One file of a revision.
 
-    :ivar path: its repository path.
     :ivar mode: ``100644`` for every regular file (whether it is executable means nothing to an import, and a wheel
         does not keep it), ``120000`` for a symbolic link, whose content is where it points.
-    :ivar blob: the name that git gives its content.
     :ivar size: in bytes; None where the content is not available.
     """
 

@@ -74,7 +74,6 @@ class Binding:
     """One boundary of a target, bound to the contract whose meaning it has.
 
     :ivar boundary: its dotted path today; recipes use this one (or any of ``formerly``).
-    :ivar contract: the contract's name.
     :ivar formerly: its other dotted paths in history, tried in this order when the first is not in a checkout, before
         those that :attr:`Target.moved` gives.
     :ivar arguments: canonical input -> the parameter names it has had upstream, newest first. A canonical input not
@@ -87,14 +86,12 @@ class Binding:
         :class:`~sentinel.worker.calling.Boundary` (its ``function``, ``module``, ``owner``, and ``invoke``, which
         binds by name as above) and the canonical inputs as tensors, and returns the canonical outputs as a mapping.
     :ivar imports: further target modules that ``call`` needs; they are imported before the probe is forked.
-    :ivar stand_ins: every stand-in that ``call`` uses.
     :ivar requires: dotted paths (a configuration field, an attribute) without which the thing is not in this version,
         as in recipes; a search then has nothing to look at.
     :ivar fixed: canonical inputs that the boundary fixes by being what it is (``{"estimator": "rloo"}``).
     :ivar accepts: canonical input -> the choices that this boundary takes, where they are not all of the contract's;
         for the contract's mask the styles of mask: ``full``, ``right`` (padding), ``left``, ``gaps``.
     :ivar dtypes: the float dtypes in which the framework has these tensors; empty: any.
-    :ivar dialects: what the framework means to do differently.
     :ivar twins: the boundaries (dotted paths of other bindings of the same contract) that must give the same answer.
     :ivar moved: the target's, which gives it to each of its bindings.
     :ivar like: of what a revision registers: the boundary as which it is called; empty where the adapter names it.
@@ -177,13 +174,10 @@ class Target:
     """An external framework.
 
     :ivar name: what ``--sentinel-target`` calls it.
-    :ivar repository: the git URL of upstream.
     :ivar roots: its package roots; which of them a revision has is decided by looking at its tree.
     :ivar pypi: its distribution's name on PyPI, if upstream publishes one.
-    :ivar branch: the default branch.
     :ivar preload: real third-party packages that are imported before the target, where installed, because boundaries
         use them while they are probed, or because each of its checkouts would import them anew.
-    :ivar bindings: the boundaries.
     :ivar moved: dotted path of a package, module or class -> what it was called before. All that is bound or imported
         below it is looked for there, too.
     :ivar registries: families whose members need no binding each.

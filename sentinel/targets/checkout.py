@@ -20,15 +20,10 @@ class LeftOut:
 @dataclass(frozen=True)
 class Checkout:
     """:ivar path: the read-only directory that holds the package roots at their repository paths.
-    :ivar roots: the package roots (repository paths) that this revision has.
     :ivar import_roots: absolute directories for ``sys.path``, in order.
     :ivar tree: sha256 over the contents of the package roots; the same for the same files, whatever the source.
-    :ivar commit: the resolved git commit, where the source is git (or a path inside a git work tree).
-    :ivar version: the release, where the source is pypi or installed.
     :ivar digest: ``sha256:<hex>`` of the wheel, where the source is pypi.
-    :ivar dirty: whether a working tree differed from its commit.
     :ivar patched: ``sha256:<hex>`` of the fix that was applied to the commit, where one was.
-    :ivar left_out: files of the revision that are not on disk.
     """
 
     target: str

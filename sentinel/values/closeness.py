@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,16 +25,8 @@ DEFAULTS: dict[str, tuple[float, float]] = {
 BARE = "float32"
 
 
-@dataclass(frozen=True)
-class Agreement:
-    """:ivar detail: empty where the values agree; else which element differs, by how much, at which tolerance."""
-
-    agrees: bool
-    detail: str = ""
-
-
-def agree(observed: Any, expected: Any, tolerance: Tolerance = Tolerance()) -> Agreement:
-    """Compare an observed value with an expected one.
+def mismatch(observed: Any, expected: Any, tolerance: Tolerance = Tolerance()) -> str:
+    """Say which element of an observed value is not the expected one, by how much, at which tolerance; else empty.
 
     Floats agree within the tolerance of the observed dtype; integers, booleans, strings and shapes exactly. NaN equals
     NaN only where the expectation says NaN. Nested lists of numbers in the expectation are read with the observation's
@@ -43,21 +34,20 @@ def agree(observed: Any, expected: Any, tolerance: Tolerance = Tolerance()) -> A
     if isinstance(observed, Tensor):
         return _tensors(observed, expected, tolerance)
     if isinstance(expected, Tensor):
-        return Agreement(False, f"expected a tensor of shape {list(expected.shape)}, observed {_name(observed)}")
+        return f"expected a tensor of shape {list(expected.shape)}, observed {_name(observed)}"
     if isinstance(observed, Mapping) and isinstance(expected, Mapping):
         return _mappings(observed, expected, tolerance)
     if isinstance(observed, (list, tuple)) and isinstance(expected, (list, tuple)):
         if len(observed) != len(expected):
-            return Agreement(False, f"expected {len(expected)} items, observed {len(observed)}")
+            return f"expected {len(expected)} items, observed {len(observed)}"
         for index, (left, right) in enumerate(zip(observed, expected)):
-            part = agree(left, right, tolerance)
-            if not part.agrees:
-                return Agreement(False, f"item {index}: {part.detail}")
-        return Agreement(True)
+            if detail := mismatch(left, right, tolerance):
+                return f"item {index}: {detail}"
+        return ""
     if _is_number(observed) and _is_number(expected):
         return _scalars(observed, expected, tolerance)
     same = type(observed) is type(expected) and observed == expected
-    return Agreement(same, "" if same else f"expected {expected!r}, observed {observed!r}")
+    return "" if same else f"expected {expected!r}, observed {observed!r}"
 
 
 def _is_number(value: Any) -> bool:
@@ -68,46 +58,45 @@ def _name(value: Any) -> str:
     return "nothing" if value is None else type(value).__name__
 
 
-def _scalars(observed: float, expected: float, tolerance: Tolerance) -> Agreement:
+def _scalars(observed: float, expected: float, tolerance: Tolerance) -> str:
     if isinstance(observed, int):
         same = observed == expected
-        return Agreement(same, "" if same else f"expected {expected!r}, observed {observed!r}")
+        return "" if same else f"expected {expected!r}, observed {observed!r}"
     relative, absolute = bounds(BARE, tolerance)
     if math.isnan(observed) or math.isnan(expected) or math.isinf(observed) or math.isinf(expected):
         same = (math.isnan(observed) and math.isnan(expected)) or observed == expected
     else:
         same = abs(observed - expected) <= absolute + relative * abs(expected)
-    return Agreement(same, "" if same else f"expected {expected!r}, observed {observed!r}{_at(relative, absolute)}")
+    return "" if same else f"expected {expected!r}, observed {observed!r}{_at(relative, absolute)}"
 
 
-def _mappings(observed: Mapping[str, Any], expected: Mapping[str, Any], tolerance: Tolerance) -> Agreement:
+def _mappings(observed: Mapping[str, Any], expected: Mapping[str, Any], tolerance: Tolerance) -> str:
     if set(observed) != set(expected):
-        return Agreement(False, f"expected the keys {sorted(expected)}, observed {sorted(observed)}")
+        return f"expected the keys {sorted(expected)}, observed {sorted(observed)}"
     for key, value in expected.items():
-        part = agree(observed[key], value, tolerance)
-        if not part.agrees:
-            return Agreement(False, f"{key}: {part.detail}")
-    return Agreement(True)
+        if detail := mismatch(observed[key], value, tolerance):
+            return f"{key}: {detail}"
+    return ""
 
 
-def _tensors(observed: Tensor, expected: Any, tolerance: Tolerance) -> Agreement:
+def _tensors(observed: Tensor, expected: Any, tolerance: Tolerance) -> str:
     if isinstance(expected, Tensor):
         if expected.dtype != observed.dtype:
-            return Agreement(False, f"expected dtype {expected.dtype}, observed {observed.dtype}")
+            return f"expected dtype {expected.dtype}, observed {observed.dtype}"
         right: Any = expected.array()
     elif isinstance(expected, bool) or expected is None or isinstance(expected, (str, Mapping)):
         if isinstance(expected, bool) and observed.shape == () and observed.dtype == "bool":
             same = bool(observed.array()) == expected
-            return Agreement(same, "" if same else f"expected {expected}, observed {observed.nested()}")
-        return Agreement(False, f"expected {expected!r}, observed a tensor of shape {list(observed.shape)}")
+            return "" if same else f"expected {expected}, observed {observed.nested()}"
+        return f"expected {expected!r}, observed a tensor of shape {list(observed.shape)}"
     else:
         try:
             right = tensor(list(expected) if isinstance(expected, tuple) else expected, _wide(observed.dtype)).array()
         except ValueError as error:
-            return Agreement(False, f"the expected value is no tensor: {error}")
+            return f"the expected value is no tensor: {error}"
     left = observed.array()
     if left.shape != right.shape:
-        return Agreement(False, f"expected shape {list(right.shape)}, observed {list(left.shape)}")
+        return f"expected shape {list(right.shape)}, observed {list(left.shape)}"
     left, right = left.astype(_compared_as(observed.dtype)), right.astype(_compared_as(observed.dtype))
     relative, absolute = bounds(observed.dtype, tolerance)
     if observed.dtype in FLOATS:
@@ -119,14 +108,12 @@ def _tensors(observed: Tensor, expected: Any, tolerance: Tolerance) -> Agreement
     else:
         near = left == right
     if near.all():
-        return Agreement(True)
+        return ""
     first = tuple(int(n) for n in np.argwhere(~near)[0])
     place = f"element {list(first)}" if first else "the value"
     where = f" ({int((~near).sum())} of {near.size} differ)" if near.size > 1 else ""
-    return Agreement(
-        False,
-        f"{place}: expected {right[first].item()!r}, observed {left[first].item()!r}{_at(relative, absolute)}{where}",
-    )
+    values = f"expected {right[first].item()!r}, observed {left[first].item()!r}"
+    return f"{place}: {values}{_at(relative, absolute)}{where}"
 
 
 def _wide(dtype: str) -> str:

@@ -21,7 +21,7 @@ def main() -> None:
     sys.modules["sentinel"] = module_from_spec(spec)
     spec.loader.exec_module(sys.modules["sentinel"])
     if sys.argv[1] == "--contained":
-        from sentinel.worker.contained import run
+        from sentinel.worker.interpreters import run
 
         run(sys.argv[2], sys.argv[3:])
     from sentinel.worker.zygote import serve

@@ -24,9 +24,7 @@ from sentinel.worker.drift import DriftError, UnknownInputError
 class Boundary:
     """A real function or method, found.
 
-    :ivar path: the dotted path under which it was found.
     :ivar function: the callable as the target's own code would reach it.
-    :ivar owner: the class that holds it, for a method.
     :ivar scenario_inputs: canonical inputs that the scenario gives itself: one of these without a parameter is drift,
         while an input filled from a default may be left out.
     :ivar beside: what a member of a family takes beside what the family does, by its own names.

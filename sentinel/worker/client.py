@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 from sentinel.errors import SentinelError
 from sentinel.targets.checkout import Checkout
-from sentinel.worker import answers, bubblewrap, protocol, syscalls
+from sentinel.worker import answers, interpreters, protocol, syscalls
 from sentinel.worker.answers import Compiled, Failed, Measured, Replies, WorkerKind
 from sentinel.worker.limits import USERS
 from sentinel.worker.processes import Leader
@@ -59,7 +59,6 @@ class Options:
     """How probes run.
 
     :ivar timeout: seconds for one probe, and for importing the modules of a boundary.
-    :ivar memory: bytes of address space for a target process, 0 for no limit.
     :ivar sandbox: ``strict`` (namespaces, a root of its own, no network), ``basic`` (clean environment, resource
         limits) or ``off``; empty for the strictest that this machine offers.
     :ivar python: the interpreter whose environment has the target installed, or None for this one.
@@ -110,7 +109,7 @@ class Zygote:
         self._hello: dict[str, Any] | None = None
         self._scratch: str | None = None
         self._folder_lock = -1
-        self._in_bubblewrap = False
+        self._is_wrapped = False
         self._log: Any = None
         self._stopped = False
 
@@ -138,7 +137,7 @@ class Zygote:
                 cwd=self._scratch,
                 start_new_session=True,
             )
-        except bubblewrap.InterpreterError as error:
+        except interpreters.InterpreterError as error:
             ours.close()
             raise WorkerError(str(error)) from None
         except OSError as error:
@@ -149,22 +148,21 @@ class Zygote:
         self._channel = ours
 
     def _wrap(self, command: list[str]) -> list[str]:
-        """Put the command in bubblewrap where that is another interpreter's and strict containment is wanted."""
+        """Contain the command where that is another interpreter's and strict containment is wanted."""
         assert self._scratch is not None
         if self.options.python is None or self.options.sandbox not in ("", "strict"):
             return command
         readable = [*self.places.readable, *self.places.checkouts]
-        wrapped = bubblewrap.wrap(command, readable, self.places.hidden, [self._scratch], self._devices)
-        self._in_bubblewrap = wrapped != command
-        if not self._in_bubblewrap:
+        wrapped = interpreters.wrap(command, self._scratch, readable, self.places.hidden, self._devices)
+        self._is_wrapped = wrapped != command
+        if not self._is_wrapped:
             return command
-        _give(self._scratch, bubblewrap.user())
-        # What is in bubblewrap cannot remove the folder, and this process may be killed before it does.
+        # What is contained cannot remove the folder, and this process may be killed before it does.
         return ["sh", "-c", '"$@"; status=$?; rm -rf -- "$0"; exit $status', self._scratch, *wrapped]
 
     @property
     def _devices(self) -> list[str]:
-        return [] if self.options.device == "cpu" else bubblewrap.gpus()
+        return [] if self.options.device == "cpu" else interpreters.gpus()
 
     @property
     def sandbox(self) -> str:
@@ -247,21 +245,20 @@ class Zygote:
         except subprocess.TimeoutExpired:  # it goes on, and says nothing
             os.killpg(self._process.pid, signal.SIGKILL)
             return ""
-        if self._in_bubblewrap and status > 128:  # as a shell says it
+        if self._is_wrapped and status > 128:  # as a shell says it
             status = 128 - status
         return signal.Signals(-status).name if status < 0 else ""
 
     def _environment(self) -> dict[str, str]:
         return {
             **(dict(os.environ) if self.options.sandbox == "off" else {}),
-            **bubblewrap.environment(),
+            **interpreters.environment(),
             "HOME": str(self._scratch),
             "TMPDIR": str(self._scratch),
             "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false",
             # Fewer and larger pages of the heap: a fork copies fewer of them, which is what a probe costs most.
             "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-            **({"USER": "sentinel", "LOGNAME": "sentinel"} if self._in_bubblewrap else {}),  # known by no number there
             **flags(),
         }
 
@@ -297,7 +294,7 @@ class Zygote:
         :param files: as the process says that imports them: what is none of those names is left out.
         """
         # Under no other level than strict: there the process that imports has written it already.
-        if not files or self.sandbox != "strict" or self._in_bubblewrap:
+        if not files or self.sandbox != "strict" or self._is_wrapped:
             return None
         paths, tree = set(files), str(checkout.path)
         names = [name for name in made_with if name.endswith(".py") and f"{tree}/{name}" in paths]
@@ -343,7 +340,6 @@ class Zygote:
         try:
             with _room():
                 scratch = tempfile.mkdtemp(prefix="target-", dir=self._scratch)
-            _give(scratch, bubblewrap.user() if self._in_bubblewrap else None)
             own = {"scratch": scratch, "memory": memory, "limited": limited, "patience": self.options.timeout}
             birth = self._ask({"op": "spawn", "spec": {**spec, **own}}, theirs.fileno())
             if "refused" in birth:
@@ -393,11 +389,6 @@ class Zygote:
             shutil.rmtree(self._scratch, ignore_errors=True)
             os.close(self._folder_lock)
         self._channel = self._process = self._hello = self._log = self._scratch = None
-
-
-def _give(folder: str, user: int | None) -> None:
-    if user is not None:
-        os.chown(folder, user, user)
 
 
 _PREFIX = "sentinel-worker-"

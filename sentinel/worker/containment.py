@@ -105,7 +105,8 @@ def contain(
     pid = 0 if first else os.fork()
     if pid:
         ready(pid)
-        os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) & 0xFF if wait else 0)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) if wait else 0
+        os._exit(status if status >= 0 else 128 - status)  # as a shell says it
     if not own_user:
         user = USERS[outside % len(USERS)]
     _build_root([*_interpreter(), *readable], hidden, scratch, user, (*_DEVICES, *devices))

@@ -114,7 +114,7 @@ def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: ghosts.Imp
         contract = load_contract(request["contract_file"], request["contract"])
         for required in request["requires"]:
             if not calling.has(required, roots):
-                return _failure("not-in-this-version", f"not in this version: the checkout has no {required}")
+                return failure("not-in-this-version", f"not in this version: the checkout has no {required}")
         preparation = prepare(request, roots)
         boundary, provenance = preparation.boundary, preparation.provenance
         ghosts.state().probing = True
@@ -204,7 +204,7 @@ def _double(value: Any) -> Any:
     return value
 
 
-def _failure(kind: str, reason: str, trace: str = "", provenance: Any = None) -> dict[str, Any]:
+def failure(kind: str, reason: str, trace: str = "", provenance: Any = None) -> dict[str, Any]:
     return {"failure": {"kind": kind, "reason": reason, "traceback": trace, "provenance": provenance}}
 
 
@@ -220,7 +220,7 @@ def _ghost_reason() -> str:
 
 
 def ghost_failure(provenance: Any = None) -> dict[str, Any]:
-    return _failure("ghost", _ghost_reason(), provenance=provenance)
+    return failure("ghost", _ghost_reason(), provenance=provenance)
 
 
 def describe(error: BaseException, provenance: Any, roots: tuple[str, ...], traced: bool = True) -> dict[str, Any]:
@@ -234,15 +234,15 @@ def describe(error: BaseException, provenance: Any, roots: tuple[str, ...], trac
         trace = trace.replace(root.rstrip("/") + "/", "")
         text = text.replace(root.rstrip("/") + "/", "")
     if isinstance(error, AbsentError):
-        return _failure("not-in-this-version", str(error), "", provenance)
+        return failure("not-in-this-version", str(error), "", provenance)
     if isinstance(error, (DriftError, StandInMissingError)):
-        return _failure("drift", str(error), trace, provenance)
+        return failure("drift", str(error), trace, provenance)
     if isinstance(error, ghosts.GhostUsedError) or ghosts.state().used:
-        return _failure("ghost", _ghost_reason(), trace, provenance)
+        return failure("ghost", _ghost_reason(), trace, provenance)
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
-        return _failure("memory", f"out of memory: {text}", trace, provenance)
+        return failure("memory", f"out of memory: {text}", trace, provenance)
     if isinstance(error, SystemExit):
-        return _failure("exit", f"the code called sys.exit({error.code!r})", trace, provenance)
+        return failure("exit", f"the code called sys.exit({error.code!r})", trace, provenance)
     needed = versions.needed_version(error)
     lacks = "" if provenance else versions.needed_import(error, _place_of(error))
     if needed is not None or lacks:
@@ -252,12 +252,12 @@ def describe(error: BaseException, provenance: Any, roots: tuple[str, ...], trac
             here = f"{sys.version_info[0]}.{sys.version_info[1]}"
             need = f"Python {needed[0]}.{needed[1]} ({text}), and this one is {here}; name another interpreter with"
         reason = f"its code needs {need} --sentinel-python (of a command: --python)"
-        answer = _failure("python", reason, trace, provenance)
+        answer = failure("python", reason, trace, provenance)
         answer["failure"].update(place=_place_of(error), lacks=lacks)
         return answer
     if not provenance:
-        return _failure("import", f"the module does not import: {text}{_advice(error)}", trace)
-    answer = _failure("raised", f"the boundary raised {text}", trace, provenance)
+        return failure("import", f"the module does not import: {text}{_advice(error)}", trace)
+    answer = failure("raised", f"the boundary raised {text}", trace, provenance)
     answer["failure"]["slip"] = slip(error, roots)
     return answer
 

@@ -61,19 +61,16 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
                 os._exit(0)  # a module forked while it was imported: two answers to one request would be one too many
             answer: Any = {"imported": True, "compiled": compiled[:]}
             compiled.clear()
-        elif request["op"] == "probe":
-            work = partial(trace.with_questions, partial(probe.run, request, roots, recorder))
-            answer = _fork(channel, work, request["timeout"], nonce)
-        elif request["op"] == "compile":
-            work = partial(codes.described, request["source"])
-            answer = _fork(channel, work, request["timeout"], nonce)
-        elif request["op"] == "probes":
-            together = partial(_one_after_the_other, request, roots, recorder)
-            answer = _fork(channel, together, request["timeout"], nonce)
         elif request["op"] == "session":
             answer = _session(channel, roots, recorder)
-        else:  # "bare"
-            answer = _fork(channel, probe.run_bare, request["timeout"], nonce)
+        else:
+            works: dict[str, Callable[[], Any]] = {
+                "probe": partial(trace.with_questions, partial(probe.run, request, roots, recorder)),
+                "probes": partial(_one_after_the_other, request, roots, recorder),
+                "compile": partial(codes.described, request.get("source", "")),
+                "bare": probe.run_bare,
+            }
+            answer = _fork(channel, works[request["op"]], request["timeout"], nonce)
         if isinstance(answer, bytes):
             channel.sendall(answer)
         else:
@@ -156,7 +153,7 @@ def _fork(channel: socket.socket, work: Callable[[], Any], timeout: float, nonce
     try:
         protocol.decode(frame)
     except protocol.ProtocolError as error:
-        return _end("crash", f"what it sent is no answer: {error}") if whole else _how_it_ended(status)
+        return probe.failure("crash", f"what it sent is no answer: {error}") if whole else _how_it_ended(status)
     return frame
 
 
@@ -175,9 +172,9 @@ def _leaf(work: Callable[[], Any], write: int, nonce: str) -> None:
     try:
         frame = framed(work())
     except MemoryError:  # it ran out again while what had happened was written down
-        frame = framed(_end("memory", "out of memory"))
+        frame = framed(probe.failure("memory", "out of memory"))
     except BaseException as error:
-        frame = framed(_end("harness", f"{type(error).__name__}: {error}"))
+        frame = framed(probe.failure("harness", f"{type(error).__name__}: {error}"))
     if os.getpid() != pid:
         os._exit(0)  # the boundary forked, and this is its child, come back from the call
     if not protocol.fits(frame):
@@ -197,7 +194,7 @@ def _drain(read: int, timeout: float) -> tuple[bytes, dict[str, Any] | None]:
     while True:
         left = deadline - time.monotonic()
         if left <= 0:
-            return bytes(parts), _end("timeout", f"no answer within {timeout:g} s")
+            return bytes(parts), probe.failure("timeout", f"no answer within {timeout:g} s")
         if poller.poll(left * 1000):
             part = os.read(read, 1 << 20)
             if not part:
@@ -205,28 +202,22 @@ def _drain(read: int, timeout: float) -> tuple[bytes, dict[str, Any] | None]:
             parts += part
             if len(parts) > protocol.MAX_FRAME:
                 return b"", _TOO_LONG
-            if _complete(parts):
+            # A leaf that forked keeps the pipe open in its child; the frame's own length says when the answer is whole.
+            if protocol.frame_length(parts) == len(parts):
                 return bytes(parts), None
-
-
-def _complete(parts: bytearray) -> bool:
-    # A leaf that forked keeps the pipe open in its child; the frame's own length says when the answer is whole.
-    return protocol.frame_length(parts) == len(parts)
 
 
 def _how_it_ended(status: int) -> dict[str, Any]:
     if os.WIFSIGNALED(status):
         name = signal.Signals(os.WTERMSIG(status)).name
         kind = "memory" if name == "SIGKILL" else "crash"
-        return _end(kind, f"the process was killed by {name}" + (" (out of memory?)" if kind == "memory" else ""))
-    return _end("exit", f"the process exited with status {os.WEXITSTATUS(status)} before it answered")
+        return probe.failure(
+            kind, f"the process was killed by {name}" + (" (out of memory?)" if kind == "memory" else "")
+        )
+    return probe.failure("exit", f"the process exited with status {os.WEXITSTATUS(status)} before it answered")
 
 
-def _end(kind: str, reason: str) -> dict[str, Any]:
-    return {"failure": {"kind": kind, "reason": reason, "traceback": "", "provenance": None}}
-
-
-_TOO_LONG = _end(
+_TOO_LONG = probe.failure(
     "crash",
     f"its answer is larger than {protocol.MAX_FRAME >> 20} MiB, than {protocol.MAX_TEXT >> 20} MiB without tensors, or "
     f"than {protocol.MAX_VALUES} values",

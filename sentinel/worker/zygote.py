@@ -93,6 +93,7 @@ def _spawn(channel: socket.socket, message: dict[str, Any], fds: list[int], grou
         raise protocol.ProtocolError("spawn without its socket")
     gc.freeze()  # see target_process
     spec = message["spec"]
+    os.makedirs(spec["scratch"], exist_ok=True)  # in a contained zygote nobody else has made it
     group = groups.make(limits.MOST_PROCESSES, spec["memory"]) if spec["contain"] else None
     report, tell = os.pipe()
     adopted, adopt = os.pipe()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sentinel.commands import doctor
-from sentinel.worker import bubblewrap, client
+from sentinel.worker import client, interpreters
 
 
 class FakeZygote:
@@ -49,7 +49,7 @@ def test_all_is_well(run_sentinel, mirrored, tmp_path):
     assert ("control groups" in found) == ("system call filter" in found) == strict
     assert found["git"]["found"].startswith("git version")
     if strict:
-        assert found["other interpreters"]["state"] == ("note" if bubblewrap.reason_against() else "ok")
+        assert found["other interpreters"]["state"] == ("note" if interpreters.reason_against() else "ok")
     text = run_sentinel("doctor")
     assert text.status == 0
     assert any(line.split()[:3] == ["ok", "torch", "2.99.0"] for line in text.out.splitlines())

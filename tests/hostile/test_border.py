@@ -266,7 +266,7 @@ def dripped(channel, work, timeout, nonce):
 def test_one_deadline_for_all_of_an_answer(lines, judged, monkeypatch):
     monkeypatch.setattr(client, "_GRACE", 0.5)
     lines = f"import os, signal, struct, time\nfrom sentinel.worker import target_process\n{lines}"
-    assert of(judged(f"{lines}\ntarget_process._forked = dripped", timeout=1.0)) == ("inconclusive", "timeout")
+    assert of(judged(f"{lines}\ntarget_process._fork = dripped", timeout=1.0)) == ("inconclusive", "timeout")
 
 
 def test_source_that_takes_long_to_compile(judged, monkeypatch):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.worker.client import Options
-from sentinel.worker.contained import contained_command
+from sentinel.worker.interpreters import contained_command
 
 pytestmark = pytest.mark.usefixtures("_strict_is_to_be_had")
 

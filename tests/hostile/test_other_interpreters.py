@@ -22,7 +22,7 @@ from sentinel.deciding.pool import contained_places
 from sentinel.recipes.catalog import bundled, bundled_catalog
 from sentinel.sources import Home, MirrorStore, open_checkout
 from sentinel.targets.refs import Ref
-from sentinel.worker import bubblewrap
+from sentinel.worker import interpreters
 from sentinel.worker.client import Options, WorkerError, Zygote
 
 #: What a line of a ``.pth`` file starts, in whatever interpreter of the environment: it tells on standard error.
@@ -58,10 +58,10 @@ if os.environ.get("TMPDIR"):  # in a zygote, and not in whoever prepares this
 
 
 @pytest.fixture
-def in_bubblewrap() -> None:
-    reason = bubblewrap.reason_against()
+def wrapped() -> None:
+    reason = interpreters.reason_against()
     if reason:
-        pytest.skip(f"bubblewrap is not available here: {reason}")
+        pytest.skip(f"no interpreter can be contained from its start here: {reason}")
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def _told(zygote: Zygote) -> dict[str, Any]:
     return dict(json.loads(next(line for line in lines if line.startswith("told ")).removeprefix("told ")))
 
 
-def test_what_an_environment_runs_as_it_starts_is_in_bubblewrap(in_bubblewrap, started, tmp_path):
+def test_what_an_environment_runs_as_it_starts_is_contained(wrapped, started, tmp_path):
     told = _told(started("strict"))
     assert told["read"] == told["recipes"] == "FileNotFoundError"
     assert {told["write"], told["checkout"]} <= {"OSError", "PermissionError"}
@@ -142,7 +142,7 @@ def test_under_basic_it_is_not(started):
     assert [told[name] for name in ("read", "recipes", "checkout", "connect", "signal")] == ["done"] * 5
 
 
-def test_nothing_that_it_leaves_behind_outlives_the_worker(in_bubblewrap, started):
+def test_nothing_that_it_leaves_behind_outlives_the_worker(wrapped, started):
     zygote = started("strict")
     process, scratch = zygote._process, zygote._scratch
     assert scratch is not None
@@ -153,7 +153,7 @@ def test_nothing_that_it_leaves_behind_outlives_the_worker(in_bubblewrap, starte
     assert not Path(scratch).exists()
 
 
-def test_a_worker_that_is_killed_is_replaced(in_bubblewrap, started, tmp_path):
+def test_a_worker_that_is_killed_is_replaced(wrapped, started, tmp_path):
     zygote = started("strict")
     lab = Lab(zygote, tmp_path / "lab", sandbox="strict")
     first = zygote._process
@@ -166,8 +166,8 @@ def test_a_worker_that_is_killed_is_replaced(in_bubblewrap, started, tmp_path):
     assert returned(lab.call({}, "pkg.mod.f")) == 7
 
 
-def test_nothing_is_left_where_the_controller_is_killed(in_bubblewrap, environment, tmp_path, monkeypatch):
-    """The processes in bubblewrap see the end of their socket, and the folder goes with them."""
+def test_nothing_is_left_where_the_controller_is_killed(wrapped, environment, tmp_path, monkeypatch):
+    """The contained processes see the end of their socket, and the folder goes with them."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     script = """
 import os, signal, sys
@@ -184,7 +184,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert not Path(scratch).exists()
 
 
-def test_probes_contain_themselves_in_bubblewrap_too(in_bubblewrap, started, tmp_path):
+def test_probes_contain_themselves_there_too(wrapped, started, tmp_path):
     lab = Lab(started("strict"), tmp_path / "lab", sandbox="strict")
     source = """
 import os, socket
@@ -205,7 +205,7 @@ def spin():
     assert gone(process._leader.pid)
 
 
-def test_where_a_package_lies_is_asked_in_bubblewrap(in_bubblewrap, environment, tmp_path):
+def test_where_a_package_lies_is_asked_contained(wrapped, environment, tmp_path):
     packages = _packages(environment)
     (packages / "demo_rl").mkdir()
     (packages / "demo_rl" / "__init__.py").write_text("")
@@ -228,10 +228,10 @@ def _below(pid: int) -> list[int]:
     return found
 
 
-def test_the_users_own_packages_are_seen(in_bubblewrap, monkeypatch, tmp_path):
+def test_the_users_own_packages_are_seen(wrapped, monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONUSERBASE", str(tmp_path / "base"))
     (tmp_path / "base" / "lib").mkdir(parents=True)
     script = f"import json, os; print(json.dumps(os.listdir({str(tmp_path / 'base')!r})))"
-    assert bubblewrap.ask(str(Path(os.path.realpath(site.__file__)).parents[2] / "bin" / "python3"), "-c", script) == [
-        "lib"
-    ]
+    assert interpreters.ask(
+        str(Path(os.path.realpath(site.__file__)).parents[2] / "bin" / "python3"), "-c", script
+    ) == ["lib"]

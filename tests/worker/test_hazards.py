@@ -230,7 +230,7 @@ def test_an_interpreter_without_torch_is_named(tmp_path):
     python.chmod(0o755)
     if subprocess.run([python, "-c", "import torch"], capture_output=True, check=False).returncode == 0:
         pytest.skip("this interpreter has torch outside site-packages")
-    zygote = Zygote(Options(python=str(python), sandbox="basic"))  # no script is put in bubblewrap
+    zygote = Zygote(Options(python=str(python), sandbox="basic"))  # under strict no script is started
     with pytest.raises(WorkerError, match=r"has no (torch|numpy); install"):
         zygote.hello()
     zygote.stop()

@@ -1,19 +1,18 @@
-"""The sandbox of another interpreter: what of its environment is seen; what cannot be put into one."""
+"""Another interpreter, contained: what of its environment is seen; what cannot be started so."""
 
 import json
 import sys
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from sentinel.worker import bubblewrap
+from sentinel.worker import interpreters
+from sentinel.worker.containment import outermost
 
 
 @pytest.fixture(autouse=True)
 def _offered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bubblewrap, "reason_against", lambda: None)
-    monkeypatch.setattr(bubblewrap, "user", lambda: None)
+    monkeypatch.setattr(interpreters, "reason_against", lambda: None)
 
 
 @pytest.fixture
@@ -31,11 +30,11 @@ def packages(tmp_path: Path) -> Path:
 
 
 def shown(packages: Path) -> set[str]:
-    """What of a folder that the environment lies in is seen in bubblewrap."""
-    words = bubblewrap.wrap([str(packages.parents[2] / "bin" / "python"), "-c", ""])
+    """What of a folder that the environment lies in is seen there."""
+    words = interpreters.wrap([str(packages.parents[2] / "bin" / "python"), "-c", ""], "/scratch")
     top = f"{packages.parents[3]}/"
-    binds = [source for word, source in pairwise(words) if word == "--ro-bind"]
-    return {place.removeprefix(top) for place in binds if place.startswith(top)}
+    places = outermost(json.loads(words[words.index("--contained") + 1])["readable"])
+    return {place.removeprefix(top) for place in places if place.startswith(top)}
 
 
 def test_an_environment_and_what_it_was_made_from(packages):
@@ -97,22 +96,14 @@ def test_a_script_is_no_interpreter(tmp_path):
     script = tmp_path / "python"
     script.write_text("#!/bin/sh\nexec python3\n")
     with pytest.raises(
-        bubblewrap.InterpreterError, match=r"python is a script; name the interpreter that it starts, as"
+        interpreters.InterpreterError, match=r"python is a script; name the interpreter that it starts, as"
     ):
-        bubblewrap.wrap([str(script)])
+        interpreters.wrap([str(script)], "/scratch")
 
 
 def test_where_no_wall_is_to_be_had(monkeypatch):
-    monkeypatch.setattr(bubblewrap, "reason_against", lambda: "no bwrap on PATH")
-    assert bubblewrap.wrap([sys.executable, "-c", ""]) == [sys.executable, "-c", ""]
-
-
-def test_programs_that_are_missing_are_named(monkeypatch, tmp_path):
-    monkeypatch.undo()
-    monkeypatch.setenv("PATH", str(tmp_path))
-    bubblewrap.reason_against.cache_clear()
-    assert bubblewrap.reason_against() in ("no bwrap on PATH", "it needs Linux")
-    bubblewrap.reason_against.cache_clear()
+    monkeypatch.setattr(interpreters, "reason_against", lambda: "it needs Linux")
+    assert interpreters.wrap([sys.executable, "-c", ""], "/scratch") == [sys.executable, "-c", ""]
 
 
 @pytest.mark.parametrize(
@@ -125,12 +116,12 @@ def test_programs_that_are_missing_are_named(monkeypatch, tmp_path):
     ],
 )
 def test_an_interpreter_that_says_nothing_useful(script, says):
-    with pytest.raises(bubblewrap.InterpreterError, match=rf"cannot run .*python.*: {says}"):
-        bubblewrap.ask(None, "-c", script)
+    with pytest.raises(interpreters.InterpreterError, match=rf"cannot run .*python.*: {says}"):
+        interpreters.ask(None, "-c", script)
 
 
 def test_it_learns_little_of_the_environment(monkeypatch):
     monkeypatch.setenv("GITHUB_TOKEN", "secret")
-    known = bubblewrap.ask(None, "-c", "import json, os; print(json.dumps(sorted(os.environ)))")
+    known = interpreters.ask(None, "-c", "import json, os; print(json.dumps(sorted(os.environ)))")
     assert "PATH" in known
     assert "GITHUB_TOKEN" not in known

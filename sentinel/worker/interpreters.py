@@ -1,10 +1,10 @@
-"""Contains another interpreter from its first instruction on, in bubblewrap.
+"""Starts commands strictly contained from the first instruction of their interpreter on, another environment's too.
 
 Processes of the worker contain themselves (:mod:`~sentinel.worker.containment`), but not before their interpreter has
 started, and an environment has code of its own that runs then: ``.pth`` files, a ``sitecustomize``, the packages that a
-zygote imports once for all. Ours runs in the controller anyhow; another one, of ``--sentinel-python``, starts in
-bubblewrap: a read-only root with that environment and what is named, without a network or another process to see, and
-as an unprivileged user. Target processes contain themselves further there, as everywhere.
+zygote imports once for all. Ours runs in the controller anyhow. So it is ours that is started: it contains itself, with
+what is named, read-only, without a network or another process to see, as an unprivileged user, and becomes the other
+one. Target processes contain themselves further there, as everywhere.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import shutil
 import site
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import unquote, urlsplit
 
 from sentinel.errors import SentinelError
-from sentinel.worker import containment
-from sentinel.worker.limits import USERS
+from sentinel.worker import containment, limits, processes, syscalls
 
 #: Sentinel itself: the worker's own code is in it, that of any interpreter.
-_PACKAGE = str(Path(__file__).resolve().parent.parent)
+_PACKAGE = Path(__file__).resolve().parent.parent
 
 #: Of the user's environment.
 _PASSED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "TZ", "SYSTEMROOT")
@@ -38,58 +38,52 @@ _PARTS = ("bin", "lib", "lib64", "lib32", "pyvenv.cfg")
 #: Bytes of a file that tells of an environment.
 _LARGEST_FILE = 1 << 16
 
-#: Seconds in which an interpreter answers a question about itself.
-_PATIENCE = 60
+#: Seconds in which an interpreter answers a question about itself; and in which a command with limits may compute.
+_PATIENCE, _MOST_SECONDS = 60, 600
 
-#: What root does in bubblewrap before it becomes another user. bubblewrap would cover parts of this /proc, and the
-#: kernel gives nobody a new one in a namespace below then.
-_BECOME = (
-    'mount -t proc -o nosuid,nodev,noexec proc /proc && exec setpriv --reuid "$0" --regid "$0" --clear-groups '
-    '--inh-caps=-all --ambient-caps=-all --bounding-set=-all --no-new-privs -- "$@"'
-)
+#: How a command ends that could not be contained, and so was not started.
+REFUSED = 125
+
+#: Asks in a contained world whether there can be another one in it.
+_NESTED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from sentinel.worker import containment
+print(containment.reason_against() or "")
+"""
 
 
 class InterpreterError(SentinelError):
-    """An interpreter that does not run, or cannot be put in bubblewrap."""
+    """An interpreter that does not run, or cannot be contained from its first instruction on."""
 
 
 @cache
 def reason_against() -> str | None:
-    """Say why bubblewrap cannot be used here; None where it can. Tried for real, with namespaces below it."""
-    if sys.platform != "linux":
-        return "it needs Linux"
-    lacking = [name for name in _programs() if shutil.which(name) is None]
-    if lacking:
-        return f"no {lacking[0]} on PATH"
-    below = ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--", "true"]
-    try:
-        process = subprocess.run(
-            _in_bubblewrap(below, (), (), (), ()), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            errors="replace", timeout=_PATIENCE, check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"bwrap does not run: {error}"
-    return (process.stderr.strip().splitlines() or ["bwrap fails"])[-1] if process.returncode else None
-
-
-def user() -> int | None:
-    """Choose who is in bubblewrap; None where that is who is in front of it."""
-    return USERS[os.getpid() % len(USERS)] if containment.may_be_others() else None
+    """Say why another interpreter cannot be started contained here; None where it can. Tried for real, with its
+    processes contained in it."""
+    with tempfile.TemporaryDirectory(prefix="sentinel-") as scratch:
+        command = _contained([sys.executable, "-c", _NESTED, str(_PACKAGE.parent)], scratch, [str(_PACKAGE)])
+        try:
+            process = _run(command)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return str(error)
+    lines = (process.stderr if process.returncode else process.stdout).strip().splitlines()
+    return lines[-1] if lines else "it ended without a word" if process.returncode else None
 
 
 def wrap(
     command: Sequence[str],
+    scratch: str,
     readable: Iterable[str] = (),
-    hidden: Iterable[str] = (),
-    writable: Iterable[str] = (),
-    devices: Iterable[str] = (),
+    hidden: Sequence[str] = (),
+    devices: Sequence[str] = (),
 ) -> list[str]:
-    """Give the command that runs a Python interpreter in bubblewrap; the same command where none can be had.
+    """Give the command that starts a Python interpreter contained; the same command where that cannot be done.
 
     :param command: begins with the path of the interpreter.
+    :param scratch: the one folder that it may write: in memory, below this path.
     :param readable: what it may read beside its own environment and Sentinel's code.
     :param hidden: folders below those that are empty there.
-    :param writable: folders that it may write; :func:`user` has to be able to.
     :param devices: what to have of ``/dev`` beside the harmless ones.
     :raises InterpreterError: where the interpreter is a script, which may start whatever it likes.
     """
@@ -102,9 +96,47 @@ def wrap(
                 f"{python} is a script; name the interpreter that it starts, as "
                 f"`{python} -c 'import sys; print(sys.executable)'` prints it"
             )
-    python = os.path.abspath(python)
-    own = [os.path.join(environment()["PYTHONUSERBASE"], "lib"), *_places_of(python)]
-    return _in_bubblewrap([python, *command[1:]], [*own, *readable], hidden, writable, devices)
+    whole = [os.path.abspath(python), *command[1:]]
+    return _contained(whole, scratch, [str(_PACKAGE), *readable], hidden=list(hidden), devices=list(devices))
+
+
+def contained_command(command: Sequence[str], folder: Path, *readable: Path, memory: int) -> list[str]:
+    """Give the command that runs another one strictly contained, with limits, the standard streams and the environment
+    but for ``HOME`` and ``TMPDIR``.
+
+    :param command: beginning with the path of a Python interpreter.
+    :param folder: a folder of the caller's, which it may read; it works in memory, at ``scratch`` below it.
+    :param readable: what else it may read beside that interpreter.
+    :param memory: bytes of address space of each of its processes, 0 for no limit.
+    """
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    for place in (folder, *folder.rglob("*")):  # it may be another user
+        place.chmod(0o755 if place.is_dir() else 0o644)
+    visible = [str(place) for place in (folder, *readable)]
+    return _contained(command, str(scratch), visible, system_calls=syscalls.hexadecimal(), memory=memory)
+
+
+def _contained(command: Sequence[str], scratch: str, readable: Iterable[str], **more: Any) -> list[str]:
+    own = [] if command[0] == sys.executable else _places_of(command[0])
+    visible = [place for place in (*own, *readable) if os.path.exists(place)]
+    settings = json.dumps({"readable": visible, "scratch": scratch, **more})
+    return [sys.executable, str(_PACKAGE / "worker" / "bootstrap.py"), "--contained", settings, *command]
+
+
+def run(settings: str, command: Sequence[str]) -> NoReturn:
+    """Become a command that sees what its settings name, and nothing else; the caller waits for it."""
+    arguments = {"hidden": [], **json.loads(settings)}
+    memory = arguments.pop("memory", None)
+    try:
+        containment.contain(**arguments, ready=lambda pid: None, wait=True)
+        processes.die_with_parent()
+        if memory is not None:
+            limits.limit(memory, True, _MOST_SECONDS)
+        os.execv(command[0], list(command))
+    except (containment.ContainmentError, OSError) as error:
+        print(f"strict containment is not available here: {error}", file=sys.stderr)
+        os._exit(REFUSED)
 
 
 def gpus() -> list[str]:
@@ -112,16 +144,12 @@ def gpus() -> list[str]:
     return glob.glob("/dev/nvidia*")
 
 
-def ask(python: str | None, *words: str, devices: Iterable[str] = ()) -> Any:
-    """Give the JSON on the last line that an interpreter prints, run in bubblewrap where it is another one than
-    ours."""
+def ask(python: str | None, *words: str, devices: Sequence[str] = ()) -> Any:
+    """Give the JSON on the last line that an interpreter prints, contained where it is another one than ours."""
     name = python or sys.executable
     try:
-        process = subprocess.run(
-            [name, *words] if python is None else wrap([name, *words], devices=devices),
-            env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            errors="replace", timeout=_PATIENCE, check=False,
-        )  # fmt: skip
+        with tempfile.TemporaryDirectory(prefix="sentinel-") as scratch:
+            process = _run([name, *words] if python is None else wrap([name, *words], scratch, devices=devices))
         if process.returncode == 0:
             return json.loads(process.stdout.splitlines()[-1])
         reason = (process.stderr.strip().splitlines() or ["it said nothing"])[-1]
@@ -134,43 +162,17 @@ def ask(python: str | None, *words: str, devices: Iterable[str] = ()) -> Any:
     raise InterpreterError(f"cannot run {name}: {reason}")
 
 
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+        timeout=_PATIENCE, check=False,
+    )  # fmt: skip
+
+
 def environment() -> dict[str, str]:
     """Give what an interpreter may know of the user's environment."""
     user_base = os.environ.get("PYTHONUSERBASE") or site.getuserbase()  # goes by HOME otherwise
     return {**{name: os.environ[name] for name in _PASSED if name in os.environ}, "PYTHONUSERBASE": user_base}
-
-
-def _programs() -> tuple[str, ...]:
-    return ("bwrap", "sh", "mount", "setpriv") if user() is not None else ("bwrap",)
-
-
-def _in_bubblewrap(
-    command: Sequence[str],
-    readable: Iterable[str],
-    hidden: Iterable[str],
-    writable: Iterable[str],
-    devices: Iterable[str],
-) -> list[str]:
-    other = user()
-    own = [place for name in (*_programs(), "true") if (place := shutil.which(name))]
-    visible = containment.outermost(
-        place for place in (*containment.SYSTEM, _PACKAGE, *own, *readable) if os.path.exists(place)
-    )
-    words = ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--dev", "/dev", "--tmpfs", "/tmp"]
-    words += ["--unshare-user", "--proc", "/proc"] if other is None else ["--dir", "/proc"]
-    # The folders above these would be for nobody but who makes them.
-    above = {str(folder): None for place in (*visible, *writable) for folder in reversed(Path(place).parents)}
-    words += [word for folder in above if folder != "/" for word in ("--dir", folder)]
-    for place in visible:
-        words += ["--ro-bind", place, place]
-    for folder in filter(os.path.isdir, hidden):
-        words += ["--tmpfs", folder, "--remount-ro", folder]
-    for folder in writable:
-        words += ["--bind", folder, folder]
-    for device in devices:
-        words += ["--dev-bind", device, device]
-    become = [] if other is None else ["sh", "-c", _BECOME, str(other)]
-    return ["bwrap", *words, "--", *become, *command]
 
 
 # -- where another interpreter and its packages lie, read off its files: none of it may run yet ------------------------
@@ -178,6 +180,7 @@ def _in_bubblewrap(
 
 def _places_of(python: str) -> Iterator[str]:
     """List where an interpreter and its packages lie, as far as that can be told without starting it."""
+    yield os.path.join(environment()["PYTHONUSERBASE"], "lib")
     yield from _libraries()
     for place in _hops(python):
         yield place
