@@ -125,6 +125,12 @@ def test_a_disk_in_an_unforeseen_state_is_one_line(run_sentinel, monkeypatch, ti
     assert answer.err.startswith("sentinel: ")
 
 
+def test_settings_of_the_folder_hold(run_sentinel):
+    Path("sentinel.toml").write_text('taget = "tiny"\n')
+    answer = run_sentinel("list")
+    assert (answer.status, "did you mean 'target'?" in answer.err) == (2, True)
+
+
 PYTHON = ('python = "tiny=/bin/false"', "/bin/false")
 FORK = ('repo-url = "https://host.invalid/me/tiny"', "--repo-url")
 DEVICE = ('device = "cuda:99"', "cannot probe on cuda:99: ")
