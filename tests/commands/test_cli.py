@@ -125,11 +125,10 @@ def test_a_disk_in_an_unforeseen_state_is_one_line(run_sentinel, monkeypatch, ti
     assert answer.err.startswith("sentinel: ")
 
 
-def test_settings_of_the_folder_hold(run_sentinel, tiny):
+def test_settings_of_the_folder_hold(run_sentinel):
     Path("sentinel.toml").write_text('taget = "tiny"\n')
     answer = run_sentinel("list")
-    assert answer.status == 2
-    assert "did you mean 'target'?" in answer.err
+    assert (answer.status, "did you mean 'target'?" in answer.err) == (2, True)
 
 
 PYTHON = ('python = "tiny=/bin/false"', "/bin/false")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from history_kit import History
-from renamed import Seen, revisions, sightings
+from renamed import Seen, sightings
 
 from sentinel.history.gittrees import GitTrees
 from sentinel.recipes.catalog import Catalog
@@ -108,14 +108,3 @@ def test_what_a_version_lacks_is_told_from_what_a_call_needs(history, tiny_catal
         assert (lacking.where.bound, lacking.missing, lacking.where.lacks) == (False, False, required)
     [needy] = seen(history, tiny_catalog, binding={"imports": ("tiny.options",)})
     assert (needy.where.bound, needy.missing, needy.where.needs) == (False, True, "tiny.options")
-
-
-def test_releases_and_every_25th_commit_are_looked_at(history, tiny_catalog, store):
-    for _ in range(28):
-        history.commit({"tiny/__init__.py": "", "tiny/losses.py": AGGREGATE})
-    history.git("tag", "v1.0", history.commits[3])
-    store.add(tiny_catalog.targets["tiny"], str(history.path))
-    found = revisions(store.path("tiny"), history.commits[-1])
-    chosen = [history.commits[0], history.commits[3], history.commits[25], history.commits[27]]
-    assert [commit.sha for commit in found.values()] == chosen
-    assert list(found)[1] == "v1.0"

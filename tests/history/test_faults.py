@@ -149,6 +149,21 @@ def test_an_interrupt_keeps_what_was_decided(history, ledger, tiny_catalog, monk
     assert (account.probed, len(account.records[0]["runs"])) == (2, 4)
 
 
+def test_what_a_killed_sweep_has_left_is_removed_and_half_a_line_is_none(history, swept, store):
+    write(history, BUGGY)
+    swept()
+    folder = store.home.path / "history"
+    (folder / "copies" / "killed").mkdir(parents=True)
+    (folder / "copies" / "killed.lock").touch()
+    for file in folder.glob("tiny/TINY-MEAN/*.jsonl"):
+        with file.open("a") as stream:
+            stream.write('{"closure": "cut off in the mid')
+    write(history, FIXED)
+    record = swept()
+    assert (verdicts(record), record["probed"]) == ([("reproduced", "", 1), ("fixed", "", 1)], 1)
+    assert not list((folder / "copies").iterdir())
+
+
 @pytest.mark.parametrize("left", ["", "x" * 10_000, '{"basis": {}}\n', '{"basis": {}}\n' + "x" * 10_000])
 def test_what_is_left_of_a_line_goes_where_the_next_is_written(left, tmp_path):
     file = tmp_path / "history" / "entries.jsonl"

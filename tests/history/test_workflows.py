@@ -156,22 +156,6 @@ def rev(runner: Runner, name: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_the_nightly_workflow_keeps_what_it_made_and_may_write_nothing(runner):
-    workflow = read(".github/workflows/nightly.yml")
-    uses = [
-        (step["uses"].split("@")[0], step.get("with", {}))
-        for step in workflow["jobs"]["upstream-main"]["steps"]
-        if "uses" in step
-    ]
-    assert workflow["permissions"] == {"contents": "read"}
-    assert ["mirrors" in told["path"] for name, told in uses if name == "actions/cache"] == [True]
-    assert [told["path"] for name, told in uses if name == "actions/upload-artifact"] == [
-        "nightly",
-        "findings",
-        "drafts",
-    ]
-
-
 #: Which step of the action checks the branch; before it are namespaces and the installation.
 CHECK = 2
 

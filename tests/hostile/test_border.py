@@ -88,8 +88,6 @@ target_process.protocol = types.SimpleNamespace(**fake)
 def say(value):
     return """
 
-TENSOR = b'{"$":"tensor","d":"float32","s":[1],"n":4,"g":false}'
-
 #: What is no answer, whatever else it is.
 NO_ANSWERS = {
     # kinds
@@ -120,14 +118,9 @@ NO_ANSWERS = {
     "an observation that is a list": "value.update(observation={'': [1.0]})",
     # values
     "an integer of 4,000 digits": "sees(value, loss=10 ** 4000)",
-    "an integer of 65 bits": "sees(value, loss=1 << 64)",
-    "a tensor of no elements and many rows": "sees(value, loss=Tensor('float32', (15_000_000, 0), b''))",
     "a tensor of many empty axes": "sees(value, loss=Tensor('float32', (1 << 9, 1 << 9, 1 << 9, 0), b''))",
-    "a tensor of many axes": "sees(value, loss=Tensor('float32', (1,) * 33, bytes(4)))",
     "a tensor of a dtype of objects": "sees(value, loss=Tensor('object', (1,), bytes(8)))",
     "a tensor of structures": "sees(value, loss=Tensor('<f4,<f4', (1,), bytes(8)))",
-    "tensors that share their bytes": f"frame(text(value)[0].replace(b'[', b'[{TENSOR.decode()},', 1), bytes(4))",
-    "a flag that is a number": "sees(value, loss=Tensor('float32', (1,), bytes(4), 1))",
     "an object to make": "sees(value, loss=New('os.system', {'command': 'true'}))",
     "an attribute to look up": "sees(value, loss=Attribute('os.environ'))",
     "an array": "sees(value, loss=Array((1,), 'object'))",
@@ -137,10 +130,7 @@ NO_ANSWERS = {
     "many keys": "sees(value, **{f'k{number}': 1 for number in range(140_000)})",
     "many small things": "sees(value, loss=[None] * 270_000)",
     "containers in containers": "frame(b'[' * 40 + b']' * 40)",
-    "containers beyond reason": "frame(b'[' * 1_000_000)",
-    "a key that stands twice": "raw(value, b'[\"loss\",', b'[\"loss\",1.0],[\"loss\",')",
     "a tag that stands twice": "raw(value, b'{\"$\":\"map\"', b'{\"$\":\"map\",\"$\":\"map\"')",
-    "an unknown tag": "raw(value, b'\"$\":\"map\"', b'\"$\":\"pickle\"')",
     "a ghost that is a number": "value.update(ghosts=[1])",
     "a stand-in of three words": "value.update(stand_ins=[['a', 'b', 'c']])",
     # frames
