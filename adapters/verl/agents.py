@@ -357,6 +357,7 @@ def _asked(boundary: Any, config: Any) -> Any:
 
 def _served(module: Any, config: Any, parameters: Mapping[str, Any]) -> Any:
     """What SGLang's server asks its engine for."""
+
     def request(**fields: Any) -> Any:
         raise Asked(fields["sampling_params"])
 

@@ -194,6 +194,7 @@ class _Threads(ThreadPoolExecutor):
 
 def _each(score: Callable[..., Any]) -> Callable[..., list[Any]]:
     """A rule of batches, of a rule of one response."""
+
     def scores(data_sources: Any, solution_strs: Any, ground_truths: Any, extra_infos: Any) -> list[Any]:
         return [score(*row) for row in zip(data_sources, solution_strs, ground_truths, extra_infos)]
 
