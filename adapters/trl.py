@@ -555,7 +555,7 @@ def _overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _WORDS = StandIn("tokenizer", "of words: a word is a token")
-_PREPARES = tuple(f"{trainer}Trainer._prepare_dataset" for trainer in (f"{SFT}.SFT", f"{DPO}.DPO"))
+_PREPARES = f"{SFT}.SFTTrainer._prepare_dataset", f"{DPO}.DPOTrainer._prepare_dataset(args)"
 ROWS = (
     *(
         Binding(boundary, "trained_tokens", call=call, stand_ins=(_SELF, _WORDS), fixed=fixed, requires=needs)
@@ -756,6 +756,8 @@ def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     )  # fmt: skip
     model.generate = lambda input_ids, **_: torch.nn.functional.pad(input_ids, (0, 1), value=1)
     if size == 1:
+        if not hasattr(trainer, "num_generations_eval"):
+            raise AbsentError("not in this version: a group has several")
         model.eval()
         trainer.num_generations_eval = 1
     return {"normalised": boundary.function(trainer, batch)["advantages"]}
