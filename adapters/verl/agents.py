@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 from sentinel.contracts.table_engine import ROW, TableEngine
 from sentinel.targets import Binding, StandIn
-from sentinel.worker.drift import AbsentError
 from sentinel.worker.families import rollout, sampling_request
 from sentinel.worker.kit import (
     DRAWS,
@@ -106,13 +104,12 @@ def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Read what is left of a tool's text, which is in capitals; the note that something is missing is not."""
     text = "".join(map(chr, inputs["token_ids"]))
-    plain = not hasattr(sys.modules.get("verl.tools.schemas"), "ToolResponse")  # until #2870 a tool answered a text
 
     async def create(**_: Any) -> Any:
         return "instance", None
 
     async def execute(*_: Any, **__: Any) -> Any:
-        return text if plain else _response(text), 0.0, {}
+        return _Text(text), 0.0, {}
 
     async def release(*_: Any) -> None:
         return None
@@ -270,8 +267,6 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _resumed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run one answer, which new weights interrupt."""
-    if not hasattr(boundary.module, "TokenOutput"):
-        raise AbsentError("not in this version: who is interrupted goes on elsewhere")
     engine = TableEngine(inputs)
 
     async def generate(_: Any, *__: Any, prompt_ids: Any, sampling_params: Any, **___: Any) -> Any:
