@@ -452,6 +452,7 @@ PADDED = [[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]]
 @pytest.fixture(scope="module")
 def twin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Open]:
     """The main of a target, with all its edits."""
+
     def edited(target: str) -> Iterator[Bound]:
         edits = [edit for (boundary, _), edit in TWINS.items() if target_of(boundary) == target]
         return opened_twin(target, MAIN[target], edits, tmp_path_factory.mktemp(target))
