@@ -85,7 +85,7 @@ def other_ranks_have(boundary: Any, more: int) -> AbstractContextManager[Any]:
 
 
 def current_device(name: str) -> AbstractContextManager[Any]:
-    return swapped(torch.cuda, "current_device", lambda: torch.device(name) if name == "cpu" else 0)
+    return swapped(torch.cuda, "current_device", lambda: 0 if name.startswith("cuda") else torch.device(name))
 
 
 def configuration_of(boundary: Any, options: Mapping[str, Any]) -> Any:
