@@ -17,7 +17,7 @@ from sentinel.recipes.catalog import bundled
 from sentinel.worker import client, syscalls
 from sentinel.worker.cgroups import Groups
 from sentinel.worker.client import Options, Zygote
-from sentinel.worker.containment import may_be_others
+from sentinel.worker.containment import may_be_others, reason_against
 from sentinel.worker.limits import USERS
 
 #: No such file, read-only file system, permission denied, no such process, not a folder.
@@ -103,9 +103,14 @@ def test_a_gpus_devices_are_there_where_they_are_asked_for(lab, strict, monkeypa
     ]
 
 
-def test_on_a_gpu_strict_has_to_be_asked_for():
-    levels = [Zygote(Options(device="cuda", sandbox=level)).sandbox for level in ("", "strict", "off")]
+def test_strict_is_the_default_on_a_gpu_as_well():
+    levels = [Zygote(Options(device="cuda", sandbox=level)).sandbox for level in ("basic", "strict", "off")]
     assert levels == ["basic", "strict", "off"]
+    zygote = Zygote(Options(device="cuda"))
+    try:
+        assert zygote.sandbox == ("strict" if reason_against() is None else "basic")
+    finally:
+        zygote.stop()
 
 
 # -- the network -------------------------------------------------------------------------------------------------------
