@@ -563,7 +563,7 @@ ROWS = (
             (_PREPARES[0], _of_a_chat, {}, (f"{SFT}.SFTConfig",)),
             (f"{DPO}.DataCollatorForPreference.torch_call", _of_a_pair, {"trains": "last"}, _PREPARES[1:]),
             (f"{_OWN}.utils.DataCollatorForChatML.__call__", _of_chatml, {"trains": "last", "max_tokens": None}, ()),
-            (f"{_IW_OPD}._DistillationCollator.__call__", _of_chatml, {"trains": "last"}, ()),
+            (f"{_IW_OPD}._DistillationCollator.__call__", _of_chatml, {"trains": "last", "max_tokens": None}, ()),
         )
     ),
     Binding("trl.rewards.other_rewards._SoftOverlongPunishment.__call__", "overlong_penalty", call=_overlong,
