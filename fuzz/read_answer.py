@@ -89,7 +89,7 @@ def _probe(value: Any) -> None:
     if isinstance(told, Failed):
         return
     place = Provenance("a.b", "a", "a.py", told.provenance.line, "0" * 40, told.provenance.signature)
-    measured = Measurement(told.observation, place, told.ghosts, told.stand_ins, asked=told.asked)
+    measured = Measurement(told.observation, place, told.ghosts, told.stand_ins, questions=told.questions)
     judged = [verdicts.by_expectation(RECIPE, told.observation)]
     judged += [verdicts.by_law(law, RECIPE, measured, CATALOG.contracts["loss_aggregation"]) for law in LAWS]
     for verdict, comparisons in judged:

@@ -8,6 +8,7 @@ import pytest
 from sentinel.deciding.runner import Runner
 from sentinel.recipes.catalog import Catalog
 from sentinel.reports.baseline import difference
+from sentinel.reports.evidence import evidence
 from sentinel.reports.store import evidence_path, load, write
 from sentinel.search.survey import LEVELS, LawJob, Survey, law_jobs
 from sentinel.sources import open_checkout
@@ -57,7 +58,7 @@ def test_what_was_recorded_is_found_again_without_luck(
         if not seen_before:
             assert again.decide(job).verdict.name == "unavailable"
         else:
-            assert difference(load(tmp_path / evidence_path(first[job])), again.decide(job)) == []
+            assert difference(load(tmp_path / evidence_path(first[job])), evidence(again.decide(job))) == []
     again.close()
 
 
