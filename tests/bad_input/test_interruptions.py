@@ -70,7 +70,7 @@ def test_a_run_that_is_killed(here, tmp_path, fixed_tree, begun):
     read, write = begun
     environment = {**os.environ, "TMPDIR": str(scratch), "BEGUN": str(write)}
     run = subprocess.Popen(
-        [*PYTEST, f"--sentinel-repo={tree}"],
+        [*PYTEST, f"--sentinel-repo={tree}", "--sentinel-timeout=5"],
         cwd=here, env=environment, pass_fds=[write], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     os.close(write)

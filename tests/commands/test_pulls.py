@@ -250,6 +250,7 @@ def test_heads_of_one_base_share_its_process_and_no_heads_process_stays(
     assert {ref.name for ref in ended} == {each["head"] for each in found}
 
 
+@pytest.mark.nightly  # it waits for a time-out some twenty times
 def test_a_head_that_hangs_costs_its_own_time_and_no_more(run_sentinel, tiny, git, pull, mirror, monkeypatch):
     fixed = git("show", f"{tiny.fixed}:{LOSSES}")
     hanging = fixed.replace("    return", "    import time\n    time.sleep(99)\n    return", 1)
