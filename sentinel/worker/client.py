@@ -477,8 +477,10 @@ class TargetProcess(_Handle):
         return self._ask(message, timeout, "while a probe ran", partial(answers.of_probe, variants=request["variants"]))
 
     def probes(self, requests: Sequence[Mapping[str, Any]], timeout: float) -> Sequence[Measured | Failed]:
-        """Run several probes in one process; no answers where it ended, or took longer than ``timeout`` seconds, or than
-        one of them may take."""
+        """Run several probes in one process; no answers where it ended, or took longer than ``timeout`` seconds.
+
+        It takes no longer than one of them may take.
+        """
         timeout = min(timeout, self._options.timeout)
         message = {"op": "probes", "questions": list(requests), "timeout": timeout, "device": self._options.device}
         parse = partial(answers.of_probes, requests=requests)
