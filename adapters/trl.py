@@ -832,10 +832,12 @@ STEPS = (
 
 #: Reason -> what is left out for it; of two that speak of a function, the first.
 _LEFT_OUT = {
-    "an experiment that release 1.16.0 has no more": """*.utils.get_reward experimental.bco.* experimental.ppo.*
+    "an experiment that release 1.16.0 has no more": """experimental.bco.* experimental.ppo.*
         experimental.gspo_token.* experimental.grpo_with_replay_buffer.* experimental.minillm.* experimental.nash_md.*
         experimental.prm.* experimental.ssd.* experimental.xpo.* *.ppo_trainer.masked_* *.utils.batch_generation
         *.utils.forward *.utils.generate *.truncate_response *.get_global_statistics""",
+    "a loss of the sampled or the likeliest token, which no contract has": "*_iw_opd_loss *_top_1_* *._add_tail_bucket",
+    "not yet bound": "*.async_rollout_worker._SampleBuilder.* *._msg_to_llm_response",
     "it talks to servers and engines, or waits for them": """*.AsyncGRPOTrainer.__init__ *.RolloutQueueDataset.*
         generation.* scripts.* *.async_rollout_worker.* *.openenv_harness.* *.AsyncGRPOTrainer.get_train_dataloader
         experimental.harbor.* experimental.openreward.* experimental.server_distillation.* *.log_rollout_traces
@@ -852,11 +854,10 @@ _LEFT_OUT = {
         *_ref_logps *.compute_ref_log_probs *.get_position_ids_from_* *.repeat_iterable_dataset *._tool_call_loop
         *.CPOTrainer._shift_right *.prepare_deepspeed""",
     "it makes prompts alone, whose answers are generated": "*.distillation_trainer._DistillationCollator.*",
-    "a loss of the sampled or the likeliest token, which no contract has": "*_iw_opd_loss *_top_1_* *._add_tail_bucket",
     "it compares texts of two tokenizers: no contract has two sequences of tokens": """*.ULDLoss.* *_offsets
         *.gold_trainer.build_* *.GOLDTrainer._decode_* *.GOLDTrainer._get_prompt_* *.GOLDTrainer._prepare_dataset*""",
     "nothing calls it": """experimental.utils.truncate_dataset trainer.utils.forward_masked_logits
-        *.OnlineDPOTrainer.tokenize_row""",
+        *.OnlineDPOTrainer.tokenize_row *.utils.get_reward""",
     "what is bound runs it": """trainer.sft_trainer.* trainer.grpo_trainer.GRPOTrainer.* trainer.kto_trainer.*
         trainer.dpo_trainer.DPOTrainer.* trainer.reward_trainer.* trainer.rloo_trainer.RLOOTrainer.* *.online_dpo.*
         experimental.gkd.* *.GOLDTrainer.* experimental.cpo.* experimental.tpo.* experimental.distillation.*
