@@ -97,7 +97,7 @@ class Member(LawSession):
         subject: Subject,
         calls: Mapping[str, Inputs],
         describe: Description = False,
-        given: Sequence[str] | None = None,
+        scenario_inputs: Sequence[str] | None = None,
     ) -> Replies:
         """Give what it answers to scenarios in its terms.
 

@@ -179,12 +179,12 @@ class Pair(LawSession):
         plans: Sequence[Plan],
         describe: Description = False,
         coarsest: str = "",
-        given: Sequence[str] | None = None,
+        scenario_inputs: Sequence[str] | None = None,
     ) -> list[Trial]:
         calls = {f"{place}": list(variants.values())[-1] for place, (_, variants) in enumerate(plans)}
         if not calls:
             return []
-        by_side = self.both(subject, calls, describe, given)
+        by_side = self.both(subject, calls, describe, scenario_inputs)
         trials = [
             self._look(
                 subject, law, variants, {side: by_side[side].answers[name] for side in SIDES}, by_side[AFTER], coarsest
@@ -212,18 +212,18 @@ class Pair(LawSession):
         subject: Subject,
         calls: Mapping[str, Inputs],
         describe: Description = False,
-        given: Sequence[str] | None = None,
+        scenario_inputs: Sequence[str] | None = None,
     ) -> dict[str, Replies]:
         """Give what each side says of some calls; they are asked at the same time.
 
         :raises Undecidable: where one of them cannot be called at all; says which.
         """
         describe = describe if self._whole is None else self._whole
-        promise = self._at_once.submit(self._sides[BEFORE].answers, subject, calls, describe, given)
+        promise = self._at_once.submit(self._sides[BEFORE].answers, subject, calls, describe, scenario_inputs)
         by_side: dict[str, Replies] = {}
         failed: dict[str, Undecidable] = {}
         try:
-            by_side[AFTER] = self._sides[AFTER].answers(subject, calls, describe, given)
+            by_side[AFTER] = self._sides[AFTER].answers(subject, calls, describe, scenario_inputs)
         except Undecidable as error:
             failed[AFTER] = error
         try:
@@ -310,9 +310,11 @@ class Alone(Pair):
         subject: Subject,
         calls: Mapping[str, Inputs],
         describe: Description = False,
-        given: Sequence[str] | None = None,
+        scenario_inputs: Sequence[str] | None = None,
     ) -> dict[str, Replies]:
-        return self._noted(subject, dict.fromkeys(SIDES, self._sides[BEFORE].answers(subject, calls, [], given)))
+        return self._noted(
+            subject, dict.fromkeys(SIDES, self._sides[BEFORE].answers(subject, calls, [], scenario_inputs))
+        )
 
 
 class Ahead(LawSession):
@@ -334,12 +336,12 @@ class Ahead(LawSession):
         plans: Sequence[Plan],
         describe: Description = False,
         coarsest: str = "",
-        given: Sequence[str] | None = None,
+        scenario_inputs: Sequence[str] | None = None,
     ) -> list[Trial]:
-        trials = self._one.try_(subject, plans, describe, coarsest, given)
+        trials = self._one.try_(subject, plans, describe, coarsest, scenario_inputs)
         broken = [place for place, trial in enumerate(trials) if trial.violations]
         try:
-            there = self._other.try_(subject, [plans[place] for place in broken], False, coarsest, given)
+            there = self._other.try_(subject, [plans[place] for place in broken], False, coarsest, scenario_inputs)
         except Undecidable:
             there = [Trial({})] * len(broken)
         for place, other in zip(broken, there):

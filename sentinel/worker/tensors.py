@@ -52,8 +52,8 @@ class _OnDevice(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
         options = options or {}
-        caller = sys._getframe(1).f_globals.get("__name__", "")
-        if function in _FACTORIES and options.get("device") is None and caller.startswith(_OURS):
+        made_here = function in _FACTORIES and options.get("device") is None
+        if made_here and sys._getframe(1).f_globals.get("__name__", "").startswith(_OURS):
             options = {**options, "device": self._device}
         return function(*arguments, **options)
 
