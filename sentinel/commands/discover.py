@@ -24,7 +24,7 @@ from sentinel.recipes.catalog import Catalog
 from sentinel.reports.escaping import message
 from sentinel.reports.explain import scenario_lines
 from sentinel.search.boundary_search import Finding
-from sentinel.search.checks import Omission, any_of, matches, subjects
+from sentinel.search.checks import any_of, matches, subjects
 from sentinel.search.discovery import Discovery, Memory, grouped, recognised
 from sentinel.search.inferred import Broken
 from sentinel.search.saving import Untried, recipe_document, save, tried_document
@@ -316,9 +316,6 @@ def _json(
             "laws": list(finding.laws),
             "recipe": str(saved[place]) if isinstance(saved.get(place), Path) else None,
         }
-
-    def omitted_json(item: Omission) -> dict[str, str]:
-        return {"boundary": item.boundary, "law": item.law, "reason": message(item.reason)}
 
     return {
         "target": open_target.target,

@@ -38,7 +38,6 @@ KINDS = frozenset(get_args(WorkerKind))
 PARTS = 1000
 
 Parser = Callable[[Any], Any]
-Parsers = Mapping[str, Parser]
 
 #: Of a file's path: what Linux takes.
 _LONGEST_PATH = 4096
