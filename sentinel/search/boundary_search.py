@@ -204,6 +204,9 @@ class BoundarySearch:
     :param shrink_further: whether another symptom of a law that is known to be broken is shrunk, too. Otherwise it is
         confirmed as it was drawn.
     :param glimpse: whether :func:`glimpses` follow the first scenarios. What they show is confirmed, and not shrunk.
+    :param left_out: says why a law does not look at a drawn scenario, as it varies it; empty where it does.
+    :param excused: lists the observation keys that may be wrong in a scenario.
+    :param most: scenarios that each law judges; None for all.
     """
 
     def __init__(
@@ -215,6 +218,9 @@ class BoundarySearch:
         shrinking: int = 500,
         shrink_further: bool = True,
         glimpse: bool = False,
+        left_out: Callable[[Law, Mapping[str, Inputs]], str] = lambda law, variants: "",
+        excused: Callable[[Law, Mapping[str, Inputs]], Collection[str]] = lambda law, variants: (),
+        most: int | None = None,
     ) -> None:
         self._law_session = law_session
         self.subject = subject
@@ -223,6 +229,7 @@ class BoundarySearch:
         self.shrinking = shrinking
         self._shrink_further = shrink_further
         self._glimpse = glimpse
+        self._left_out, self._excused, self._most = left_out, excused, most
         self._round = self._done = self._empty = 0
         self._unknown: set[str] = set()
         self._not_taken: set[str] = set()
@@ -406,7 +413,7 @@ class BoundarySearch:
             plans: list[list[Plan]] = []
             while queue and sum(map(len, plans)) < together:
                 scenario = queue.popleft()
-                batch.append({law: scenario.variants(law) for law in self._laws})
+                batch.append({law: self._varied(scenario, law) for law in self._laws if self._looks(law)})
                 plans.append([(law, each) for law, each in batch[-1].items() if not isinstance(each, str)])
             trials = self._law_session.try_(self.subject, [plan for several in plans for plan in several])
             together = 1 if any(trial.refusal == "crash" for trial in trials) else _TOGETHER
@@ -416,6 +423,22 @@ class BoundarySearch:
                 else:
                     yield variants, trials[: len(several)]
                     del trials[: len(several)]
+
+    def _varied(self, drawn: Drawn, law: Law) -> Mapping[str, Inputs] | str:
+        """Give a scenario as a law varies it, with other choices where what comes of it is left out."""
+        why = ""
+        for choices in (drawn.choices, *EXAMPLE_CHOICES):
+            variants = replace(drawn, choices=choices).variants(law)
+            left_out = variants if isinstance(variants, str) else self._left_out(law, variants)
+            if not left_out:
+                return variants
+            why = why or left_out
+            if law.vary is None or isinstance(variants, str):
+                break
+        return why
+
+    def _looks(self, law: Law) -> bool:
+        return self._most is None or self.outcomes[law].spoken < self._most
 
     def _narrowed(self) -> Subject | None:
         """Give the subject without the inputs that it has been found not to take; None where there is no such."""
@@ -457,7 +480,7 @@ class BoundarySearch:
                     return
                 if position > place:
                     raise _StopRound
-            variants = drawn.variants(law)
+            variants = self._varied(drawn, law)
             attempts += 1
             if attempts > _ATTEMPTS * self.shrinking:
                 raise _StopRound
@@ -540,8 +563,12 @@ class BoundarySearch:
             return []
         scenario = next(iter(trial.variants.values()))
         dialects = [item for item in self.subject.binding.dialects if item.name == law.name and item.holds(scenario)]
+        excused = self._excused(law, trial.variants)
         return [
-            item for item in trial.violations if not any(dialect.symptom in ("", item.symptom) for dialect in dialects)
+            item
+            for item in trial.violations
+            if not any(dialect.symptom in ("", item.symptom) for dialect in dialects)
+            and item.key.rpartition(".")[2] not in excused
         ]
 
     def _rounded(self, law: Law, trial: Trial, violations: Sequence[Violation]) -> bool:
