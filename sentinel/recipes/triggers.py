@@ -104,6 +104,7 @@ def _gap(values: _Values) -> bool:
 WORDS: Mapping[str, Callable[[_Values], bool]] = {
     "non-zero where masked": lambda it: bool((it.array[it.masked] != 0).any()),
     "non-finite where masked": lambda it: not np.isfinite(it.array[it.masked]).all(),
+    "above 80 where masked": lambda it: bool((it.array[it.masked] > 80).any()),
     "non-finite": lambda it: not np.isfinite(it.array).all(),
     "equal in a group": _constant_group,
     # of a mask
