@@ -37,7 +37,7 @@ from sentinel.recipes import find_recipes
 from sentinel.recipes.affects import settings_in_words
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.grades import counted as roots
-from sentinel.recipes.grades import grade, order, reached, realism, root
+from sentinel.recipes.grades import grade, order, reached, realism, root, row
 from sentinel.reports.escaping import visible
 from sentinel.reports.evidence import evidence
 from sentinel.reports.sarif import sarif
@@ -105,6 +105,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     if data is not None and why_not is not None:
         _tell_of_bases(arguments.config, data, run, why_not)
     bugs = [Bug(item, reach(item.recipe.affects, run) if run else None) for item in there]
+    hardening = [bug for bug in bugs if bug.realism == "unreachable"]
     bugs = [bug for bug in bugs if bug.realism != "unreachable"]
     bugs.sort(key=lambda bug: (order(bug.document), bug.decision.recipe.bug_id))
     name = _name(checkout, target.name)
@@ -116,7 +117,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json(_plain(name, decisions, bugs, run))
     else:
-        _tell(name, bugs, run, len(there) - len(bugs), len(decisions) - len(decided))
+        _tell(name, bugs, hardening, run, len(decisions) - len(decided))
     return 1 if any(bug.reached for bug in bugs) or (run is None and bugs) else 0
 
 
@@ -252,14 +253,15 @@ def _name(checkout: Checkout | None, target: str) -> str:
     return f"{target} at {checkout.commit[:12]}" if checkout is not None and checkout.commit else target
 
 
-def _tell(name: str, bugs: Sequence[Bug], run: Training | None, hardening: int, undecided: int) -> None:
+def _tell(
+    name: str, bugs: Sequence[Bug], hardening: Sequence[Bug], run: Training | None, undecided: int
+) -> None:
     """Print the counts in words, then what a person has to read."""
     worst: dict[str, str] = {}  # a bug counts once, by the worst that any of its recipes says
     for bug in sorted(bugs, key=lambda bug: ("hits", "only if", "does not").index(bug.answer)):
         worst.setdefault(root(bug.document), bug.answer)
     answers = Counter(worst.values())
-    rows = ({"target": "", "root": root(bug.document), "realism": bug.realism} for bug in bugs)
-    head = f"{roots(rows)} {'is' if len(worst) == 1 else 'are'} in {name}"
+    head = f"{roots(map(_counted, bugs))} {'is' if len(worst) == 1 else 'are'} in {name}"
     if run is None:
         say(f"{head}.")
         if bugs:
@@ -279,9 +281,13 @@ def _tell(name: str, bugs: Sequence[Bug], run: Training | None, hardening: int, 
         if run.options is not None:
             say(f"defaults are those of {run.options.name} ({run.options.file})")
     if hardening:
-        say(f"{hardening} more are hardening: nothing in the framework gets there")
+        say(f"in all {roots(map(_counted, [*bugs, *hardening]))}; nothing in the framework triggers what is hardening")
     if undecided:
-        say(f"{undecided} more could not be decided here: not in this version, or not to be imported")
+        say(f"{counted(undecided, 'recipe')} could not be decided here: not in this version, or not to be imported")
+
+
+def _counted(bug: Bug) -> dict[str, str]:
+    return row(bug.decision.recipe.target, bug.document)
 
 
 def _tell_of(bug: Bug) -> None:

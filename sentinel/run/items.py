@@ -100,7 +100,7 @@ class LawItem(Item):
         if excuse.holds and self.run.failed(excuse.bugs, self.job.ref):  # one bug, one failure
             pytest.skip(f"{decision.verdict.name}; known, and failed already: {bugs}; {excuse.holds}")
         if excuse.unknown is not None and bugs:
-            headline += f" (and not by {bugs}, which this scenario does not trigger)"
+            headline += f", in a scenario that triggers none of the known bugs ({bugs})"
         elif bugs:
             headline += f" (known: {bugs}{f'; {excuse.doubt}' if excuse.doubt else ''})"
         raise VerdictError(decision, headline)

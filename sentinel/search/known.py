@@ -15,19 +15,19 @@ from sentinel.deciding.law_session import LawSession, Subject
 from sentinel.laws.law import Law
 from sentinel.recipes import Recipe
 from sentinel.recipes.triggers import Explained
-from sentinel.search.boundary_search import BoundarySearch, Finding, LawOutcome, drawn_scenarios
+from sentinel.search.boundary_search import BoundarySearch, Finding, LawOutcome, cheap_scenarios
 
 #: Scenarios on which a law must hold before known bugs excuse that it is broken on others.
 ENOUGH = 30
 
-#: Scenarios that are drawn to find so many, one number after the other.
-_COUNTS = (50, 50, 400)
+#: Scenarios that are drawn to find so many.
+_MOST = 600
 
 #: Scenarios after which a law is said to compare none that does not trigger a bug, if it has not.
 _PATIENCE = 100
 
-#: How many of the first fifty scenarios must not trigger a bug, before a law may compare none but those that do.
-_PLAIN = 15
+#: How many of so many scenarios must not trigger a bug before a law is said to compare only those that do.
+_PLAIN = (15, 50)
 
 #: Why a law does not look at a scenario.
 TRIGGERS = "it triggers a known bug"
@@ -63,7 +63,7 @@ class Others:
     def none(self) -> bool:
         """Whether all that the law compares triggers a bug, although what is drawn does not."""
         outcome = self.outcome
-        return not outcome.spoken and bool(outcome.silent[TRIGGERS]) and self.plain >= _PLAIN
+        return not outcome.spoken and bool(outcome.silent[TRIGGERS]) and self.plain >= _PLAIN[0]
 
 
 def covers(recipes: Sequence[Recipe], finding: Finding) -> bool:
@@ -105,6 +105,7 @@ def search_others(
         left_out=left_out,
         excused=excused,
         most=ENOUGH,
+        cheap=True,
     )
 
     drawn = 0
@@ -119,10 +120,8 @@ def search_others(
             for item in search.outcomes.values()
         )
 
-    for count in _COUNTS if bugs else ():  # fewer are drawn at first: most laws need no more
-        if not over():
-            search.run(count, tick=tick, enough=over)
-    scenarios = drawn_scenarios(subject, seed, 0, _COUNTS[0])
+    search.run(_MOST if bugs else 0, tick=tick, enough=over)
+    scenarios = cheap_scenarios(subject, seed, 0, _PLAIN[1])
     return {
         law: Others(outcome, sum(1 for scenario in scenarios if not left_out(law, {"": scenario.inputs})))
         for law, outcome in search.outcomes.items()
