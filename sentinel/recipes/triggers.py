@@ -94,6 +94,12 @@ def _constant_group(values: _Values) -> bool:
     return any(len(rows) > 1 and np.ptp(scores[rows]) == 0 for rows in values.groups(counted=True))
 
 
+def _overflows(values: _Array) -> bool:
+    """Say whether a value, or its square, is not finite in its dtype: what multiplies it by 0 is NaN."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return not np.isfinite(values * values).all()
+
+
 def _gap(values: _Values) -> bool:
     rows = values.array != 0
     first, last = rows.argmax(-1), rows.shape[-1] - 1 - rows[..., ::-1].argmax(-1)
@@ -103,7 +109,7 @@ def _gap(values: _Values) -> bool:
 #: What a tensor or labels may show, in words -> whether they do.
 WORDS: Mapping[str, Callable[[_Values], bool]] = {
     "non-zero where masked": lambda it: bool((it.array[it.masked] != 0).any()),
-    "non-finite where masked": lambda it: not np.isfinite(it.array[it.masked]).all(),
+    "non-finite where masked": lambda it: _overflows(it.array[it.masked]),
     "above 80 where masked": lambda it: bool((it.array[it.masked] > 80).any()),
     "non-finite": lambda it: not np.isfinite(it.array).all(),
     "equal in a group": _constant_group,

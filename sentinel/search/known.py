@@ -27,7 +27,7 @@ _MOST = 600
 _PATIENCE = 100
 
 #: How many of so many scenarios must not trigger a bug before a law is said to compare only those that do.
-_PLAIN = (15, 50)
+_PLAIN = (5, 100)
 
 #: Why a law does not look at a scenario.
 TRIGGERS = "it triggers a known bug"
