@@ -33,7 +33,10 @@ def figures() -> dict[str, tuple[object, ...]]:
         r"and (\d+) \*laws\*": (len(catalog.laws),),
         r"(\d+) recipes +pypi:0\.9\.1  fixed ": (right,),
         r"(\d+) recipes +(\d+) refs +reproduced ": (seen, len(there)),
-        r"(\d+) recipes +(\d+) refs +unavailable ": (len({name for name, _ in unknown}), len({ref for _, ref in unknown})),
+        r"(\d+) recipes +(\d+) refs +unavailable ": (
+            len({name for name, _ in unknown}),
+            len({ref for _, ref in unknown}),
+        ),
         r"(\d+) reproduced, (\d+) unavailable, (\d+) fixed": (seen, len(unknown) + gone, right),
         r"(\d+) passed, (\d+) skipped in": (seen + right + gone, len(unknown)),
     }

@@ -253,9 +253,7 @@ def _name(checkout: Checkout | None, target: str) -> str:
     return f"{target} at {checkout.commit[:12]}" if checkout is not None and checkout.commit else target
 
 
-def _tell(
-    name: str, bugs: Sequence[Bug], hardening: Sequence[Bug], run: Training | None, undecided: int
-) -> None:
+def _tell(name: str, bugs: Sequence[Bug], hardening: Sequence[Bug], run: Training | None, undecided: int) -> None:
     """Print the counts in words, then what a person has to read."""
     worst: dict[str, str] = {}  # a bug counts once, by the worst that any of its recipes says
     for bug in sorted(bugs, key=lambda bug: ("hits", "only if", "does not").index(bug.answer)):

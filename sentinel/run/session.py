@@ -286,11 +286,10 @@ class Run:
                 if any(is_about(recipe, finding, target) for finding in findings)
                 and self._verdict(recipe, job.ref) == "reproduced"
             ]
-        others = self._survey.search_others(job.place, {each.law: recipes for each, recipes in known.items() if recipes})
-        return {
-            each: excuse(self._survey.findings(each), recipes, others.get(each))
-            for each, recipes in known.items()
-        }
+        others = self._survey.search_others(
+            job.place, {each.law: recipes for each, recipes in known.items() if recipes}
+        )
+        return {each: excuse(self._survey.findings(each), recipes, others.get(each)) for each, recipes in known.items()}
 
     def failed(self, bugs: Collection[str], ref: Ref) -> bool:
         """Say whether the items of these bugs fail in this run."""

@@ -74,9 +74,7 @@ def covers(recipes: Sequence[Recipe], finding: Finding) -> bool:
     return explained.whole or all(item.key.rpartition(".")[2] in explained.keys for item in finding.violations)
 
 
-def _explained(
-    recipes: Sequence[Recipe], law: Law, contract: Contract, variants: Mapping[str, Inputs]
-) -> Explained:
+def _explained(recipes: Sequence[Recipe], law: Law, contract: Contract, variants: Mapping[str, Inputs]) -> Explained:
     every = [recipe.trigger(law.name).explained(contract, list(variants.values())) for recipe in recipes]
     return Explained(any(each.whole for each in every), frozenset().union(*(each.keys for each in every)))
 
