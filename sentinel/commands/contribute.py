@@ -123,8 +123,8 @@ class _Maker:
         side = bundle.sides[0]
         if side.decision.verdict.name == "fixed":
             raise SentinelError(
-                f"{recipe.bug_id} is fixed at {side.decision.ref.short}, so there is nothing to report upstream; name a "
-                "revision that has the bug with --base git:<sha>"
+                f"{recipe.bug_id} is fixed at {side.decision.ref.short}, so there is nothing to report upstream; name "
+                "a revision that has the bug with --base git:<sha>"
             )
         document = documented([bundle], None, None, ())
         return Contribution((recipe,), self._catalog.targets[recipe.target], None, document), [bundle]

@@ -320,7 +320,7 @@ def test_a_bug_that_no_revision_has_is_nothing_to_contribute(run_sentinel, mirro
     finally:
         file.write_text(written)
     assert (answer.status, answer.out) == (2, "")
-    assert "so there is nothing to report upstream; name a revision that has" in answer.err
+    assert "so there is nothing to report upstream; name a revision that has" in " ".join(answer.err.split())
     assert not Path("out").exists()
 
 
