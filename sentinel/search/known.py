@@ -15,8 +15,8 @@ from sentinel.deciding.law_session import LawSession, Subject
 from sentinel.laws.law import Law
 from sentinel.recipes import Recipe
 from sentinel.recipes.triggers import Explained
-from sentinel.values.literals import Tensor
 from sentinel.search.boundary_search import BoundarySearch, Finding, LawOutcome, cheap_scenarios
+from sentinel.values.literals import Tensor
 
 #: Scenarios on which a law must hold before known bugs excuse that it is broken on others.
 ENOUGH = 30
@@ -89,7 +89,8 @@ def search_others(
     """
 
     def left_out(law: Law, variants: Mapping[str, Inputs]) -> str:
-        if any(isinstance(value, Tensor) and value.dtype == "float64" for value in next(iter(variants.values())).values()):
+        scenario = next(iter(variants.values()))
+        if any(isinstance(value, Tensor) and value.dtype == "float64" for value in scenario.values()):
             return TOO_FINE
         return TRIGGERS if _explained(bugs[law], law, subject.contract, variants).whole else ""
 
