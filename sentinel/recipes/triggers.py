@@ -48,19 +48,11 @@ _BOUND = re.compile(r"(?:>=|<=|!=|>|<) \S+")
 
 @dataclass(frozen=True)
 class _Values:
-    """One input of a scenario, with the mask and the groups beside it.
-
-    :ivar counts: which rows have a token that counts, [batch].
-    """
+    """One input of a scenario, with the mask and the group labels."""
 
     array: _Array
     valid: _Array | None
     labels: list[Any] | None
-
-    @property
-    def counts(self) -> _Array:
-        rows = np.ones(self.array.shape[:1], bool)
-        return rows if self.valid is None or self.valid.shape[:1] != rows.shape else self.valid.any(axis=-1)
 
     @property
     def masked(self) -> _Array:
@@ -71,7 +63,7 @@ class _Values:
             extra = (1,) * (self.array.ndim - self.valid.ndim)
             return np.broadcast_to(~self.valid.reshape(self.valid.shape + extra), self.array.shape)
         if self.array.shape == self.valid.shape[:1]:
-            return ~self.valid.any(axis=-1)
+            return np.asarray(~self.valid.any(axis=-1))
         return np.zeros(self.array.shape, bool)
 
     def groups(self, counted: bool) -> Iterator[list[int]]:
@@ -80,7 +72,9 @@ class _Values:
         :param counted: leave out the rows without a token that counts.
         """
         labels = self.labels or []
-        there = self.valid.any(axis=-1) if counted and self.valid is not None else np.ones(len(labels), bool)
+        there = (
+            np.asarray(self.valid.any(axis=-1)) if counted and self.valid is not None else np.ones(len(labels), bool)
+        )
         for label in dict.fromkeys(labels):
             rows = [row for row, other in enumerate(labels) if other == label and there[row : row + 1].all()]
             if rows:
