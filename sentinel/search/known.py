@@ -93,7 +93,8 @@ def search_others(
     coarser = coarser and all(item.dtype != "float64" for item in subject.contract.inputs)
 
     def left_out(law: Law, variants: Mapping[str, Inputs]) -> str:
-        if coarser and any(isinstance(value, Tensor) and value.dtype == "float64" for value in _scenario(variants)):
+        scenario = next(iter(variants.values()))
+        if coarser and any(isinstance(value, Tensor) and value.dtype == "float64" for value in scenario.values()):
             return TOO_FINE
         return TRIGGERS if _explained(bugs[law], law, subject.contract, variants).whole else ""
 
