@@ -188,17 +188,21 @@ class Loaded:
         self._target = target
         self._adapter = str(catalog.adapters[target.name].file)
         self._ahead = ahead
-        self._imports: set[tuple[str, str]] = set()
+        self._imports: dict[tuple[str, str], Failed | None] = {}
         self.process = fork()
 
-    def load(self, boundary: str, contract: str, contract_file: str) -> None:
-        """Import what a boundary needs, once."""
-        if self._ahead and (boundary, contract) not in self._imports:
-            self._imports.add((boundary, contract))
+    def load(self, boundary: str, contract: str, contract_file: str) -> Failed | None:
+        """Import what a boundary needs, once; give how that ended the process, if it did."""
+        key = boundary, contract
+        if self._ahead and key not in self._imports:
             binding = self._target.binding(boundary, contract)
             imports = [path for name in binding.imports for path in binding.names(name)] if binding else []
             paths = [*binding.paths, *imports] if binding else [boundary]
-            self._keep(self.alive().load(paths, self._adapter, contract_file, contract))
+            sources = self.alive().load(paths, self._adapter, contract_file, contract)
+            if not isinstance(sources, Failed):
+                self._keep(sources)
+            self._imports[key] = sources if isinstance(sources, Failed) else None
+        return self._imports.get(key)
 
     def alive(self) -> TargetProcess:
         """Give the process, or another one where it was brought down: a probe meets again what did that, and describes

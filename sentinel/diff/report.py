@@ -12,8 +12,8 @@ import numpy as np
 
 from sentinel.diff.comparing import BoundaryDiff, Broken, Comparison, Difference
 from sentinel.diff.pairs import AFTER, BEFORE, SIDES
+from sentinel.diff.patch import Unexamined
 from sentinel.errors import SentinelError
-from sentinel.history.chronicle import plain_commit
 from sentinel.laws.agreement import numbers
 from sentinel.reports.escaping import message
 from sentinel.reports.explain import distinct, scenario_lines
@@ -28,10 +28,10 @@ def sentence(compared: BoundaryDiff) -> str:
     """Say what has changed, in one sentence."""
     parts = [f"mends {', '.join(bugs)}" for bugs in [compared.bugs.get(BEFORE)] if bugs]
     parts += [f"brings {', '.join(bugs)}" for bugs in [compared.bugs.get(AFTER)] if bugs]
-    lead = "it is new, and not so that" if compared.state == "new" else "it is no longer so that"
     for item in _first(compared.broken.get(AFTER, ())):
-        parts.append(f"{'of an option or choice that came it is not so that' if item.came else lead} {item.statement}")
-    parts += [f"now {item.statement}" for item in _first(compared.broken.get(BEFORE, ()))]
+        new = "new, and " if compared.state == "new" else "a new option or choice: " if item.came else ""
+        parts.append(f"{new}breaks {item.law}: {item.statement}")
+    parts += [f"now keeps {item.law}: {item.statement}" for item in _first(compared.broken.get(BEFORE, ()))]
     parts += [of_difference(item) for item in compared.differences[:1]]
     parts += [message(compared.reason)] if compared.state == "differs" and compared.reason else []
     return "; ".join(parts)
@@ -94,48 +94,152 @@ def headline(comparison: Comparison, results: Sequence[BoundaryDiff], interrupte
     """Give one sentence that a maintainer can quote."""
     states = Counter(item.state for item in results)
     judged = Counter(item.judgement for item in results if item.state == "differs")
-    scenarios = sum(item.scenarios for item in results)
+    patch = comparison.patch
     where = f"{comparison.target.name} from {revision(comparison.checkouts[BEFORE])} to "
     where += revision(comparison.checkouts[AFTER])
-    count = states["differs"] + states["same numbers"]
-    if not count:
-        text = "none of its boundaries reaches code that has changed" if states["same code"] else "nothing is compared"
-        if interrupted:
-            text = "none of the boundaries that reach changed code was asked"
-        elif states["not compared"]:
-            text = "none of the boundaries that reach changed code could be compared"
-    else:
+    same, partly = states["same numbers"], states["not examined"]
+    parts = []
+    if proven(comparison, results):
+        parts.append("no signal code differs; the text of both trees proves it, and nothing was run")
+    elif states["differs"]:
         judgements = ", ".join(f"{times} {word}" for word, times in judged.items())
-        differ = f"{states['differs']} of {count} boundaries that reach changed code differ ({judgements})"
-        same = f"no difference at the {count} boundaries that reach changed code"
-        same = "no difference at the one boundary that reaches changed code" if count == 1 else same
-        text = f"{differ if states['differs'] else same}, in {scenarios} scenarios"
-    same = f"; {states['same code']} reach none" if states["same code"] and count else ""
+        count = f"{states['differs']} of {states['differs'] + same + partly} boundaries that reach changed code"
+        parts.append(f"{count} differ ({judgements})")
+    elif same:
+        parts.append(f"no difference at the {_boundaries(same)} whose changed lines all ran")
+    elif not partly:
+        parts.append("nothing is compared")
+    if partly:
+        parts.append(f"{_boundaries(partly)} not examined: changed lines of what they reach did not run")
+    if patch.count:
+        scenarios = sum(item.scenarios for item in results)
+        parts.append(f"{patch.examined()} of {patch.count} changed statements ran, in {scenarios} scenarios")
+    if patch.unbound:
+        count_unbound = len(patch.unbound)
+        parts.append(f"{count_unbound} changed signal function{'' if count_unbound == 1 else 's'} not bound")
     bad = sum(item.state == "new" and bool(item.judgement) for item in results)
     suffixes = {"new": f" ({bad} worse)" if bad else ""}
     kinds = ("new", "gone", "not compared")
-    others = "".join(f"; {states[name]} {name}{suffixes.get(name, '')}" for name in kinds if states[name])
-    return f"{where}: {text}{same}{others}{'; interrupted' if interrupted else ''}"
+    parts += [f"{states[name]} {name}{suffixes.get(name, '')}" for name in kinds if states[name]]
+    return f"{where}: {'; '.join(parts)}{'; interrupted' if interrupted else ''}"
+
+
+def _boundaries(count: int) -> str:
+    return "one boundary" if count == 1 else f"{count} boundaries"
+
+
+def proven(comparison: Comparison, results: Sequence[BoundaryDiff]) -> bool:
+    """Say whether the text of both trees proves that no signal code differs."""
+    return not comparison.patch.count and not any(item.state in ("new", "gone", "not compared") for item in results)
+
+
+def nothing_examined(comparison: Comparison, results: Sequence[BoundaryDiff]) -> str:
+    """Say why nothing was examined and what to do; nothing if something was."""
+    states = {item.state for item in results}
+    answered_new = any(item.state == "new" and item.scenarios for item in results)
+    if states & {"differs", "same numbers"} or answered_new or proven(comparison, results):
+        return ""
+    if "not examined" in states:
+        return (
+            "at no boundary did every changed line run; the lines are listed above. Ask for more scenarios "
+            "(--examples), or write a recipe whose scenario runs them"
+        )
+    undecided = [item.reason for item in results if item.state == "not compared"]
+    if undecided:
+        return f"no boundary that reaches changed code could be compared: {message(undecided[0])}"
+    if comparison.patch.unbound:
+        return "no boundary reaches the changed signal functions; bind them in the adapter (docs/adapters.md)"
+    return "the two revisions have no boundary in common; see the functions that are new or gone"
+
+
+#: What a list of unexamined things shows at most: files, and entries for each.
+_FILES, _ENTRIES = 12, 6
+
+
+def unexamined(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> Iterator[str]:
+    """List what was not examined, and why: changed lines by file, boundaries by reason, parts that are not finite."""
+    idle = comparison.patch.unexamined()
+    by_file: dict[str, list[Unexamined]] = {}
+    for item in idle:
+        by_file.setdefault(item.file, []).append(item)
+    if idle:
+        yield "not examined:"
+    for file, items in list(by_file.items())[:_FILES]:
+        yield from (f"  {lines_of(item)}" for item in items[:_ENTRIES])
+        if len(items) > _ENTRIES:
+            yield f"  {message(file)}: {len(items) - _ENTRIES} more"
+    if len(by_file) > _FILES:
+        yield f"  {len(by_file) - _FILES} more files"
+    reasons: dict[str, list[str]] = {}
+    for each in results:
+        if each.state == "not compared" or (each.state == "not examined" and each.reason):
+            reasons.setdefault(each.reason, []).append(each.name)
+    for name, why in comparison.left_out.items():
+        reasons.setdefault(why, []).append(name)
+    asked = {item.name for item in results}
+    if interrupted:
+        reasons["interrupted before its turn"] = [name for name in comparison.states if name not in asked]
+    for why, names in list(reasons.items())[:_FILES]:
+        if names:
+            yield f"not compared: {_listed(names)}: {message(why)}"
+    if len(reasons) > _FILES:
+        more = sum(len(names) for names in list(reasons.values())[_FILES:])
+        yield f"not compared: {more} more, for {len(reasons) - _FILES} other reasons"
+    undecided = [each for each in results if each.undecided]
+    for each in undecided[:_FILES]:
+        counts = ", ".join(f"{message(key)} in {count}" for key, count in each.undecided.items())
+        yield f"undecided: {each.name}: not finite at both revisions: {counts} of {each.scenarios} scenarios"
+    if len(undecided) > _FILES:
+        yield f"undecided: {len(undecided) - _FILES} more boundaries"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _ENTRIES} more" if len(names) > _ENTRIES else ""
+    return f"{', '.join(map(message, names[:_ENTRIES]))}{more}"
+
+
+def lines_of(item: Unexamined) -> str:
+    """Write changed lines that did not run: ``file:first-last function (why)``."""
+    first, last = item.lines
+    why = "no boundary reaches it" if not item.bound else f"guarded by {item.guard}" if item.guard else ""
+    why = why or ("" if item.called else "never called")
+    texts = [why] if why else []
+    texts += ["deleted"] if item.side == BEFORE else []
+    span = f"{first}-{last}" if last > first else f"{first}"
+    return message(f"{item.file}:{span} {item.name or 'the module'}{f' ({chr(59).join(texts)})' if texts else ''}")
 
 
 def lines(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> Iterator[str]:
     """Write lines for a terminal."""
-    number = 0
-    for item in results:
-        if item.state == "differs":
-            number += 1
-            yield from described(comparison, item, number)
-    for item in results:
-        if item.state in ("new", "gone", "not compared"):
-            place = next(iter(item.places.values()), item.name)
-            yield f"{item.state}: {place}{f': {message(item.reason)}' if item.reason else ''}"
-            yield from (f"  perhaps {message(name)}" for name in item.renamed)
-            yield from (f"  breaks {each.law}: {message(each.detail)}" for each in item.broken.get(AFTER, ()))
-        elif item.state == "same numbers":
-            rounding = f"; rounding up to {item.rounding:.2g}" if item.rounding else ""
-            yield f"same numbers: {item.name}: {item.scenarios} scenarios{rounding}"
-            yield from (f"  not reached: {message(name)}" for name in item.unreached)
-    yield from (f"not compared: {name}: {message(why)}" for name, why in comparison.left_out.items())
+    for number, item in enumerate(results, 1):
+        yield from answer(comparison, item, number)
+    yield from ending(comparison, results, interrupted)
+
+
+def answer(comparison: Comparison, item: BoundaryDiff, number: int = 1) -> Iterator[str]:
+    """Write what is known of one boundary, as soon as it is known; what was not compared is listed at the end."""
+    if item.state == "differs":
+        yield from described(comparison, item, number)
+    elif item.state in ("new", "gone"):
+        place = next(iter(item.places.values()), item.name)
+        yield f"{item.state}: {place}{f': {message(item.reason)}' if item.reason else ''}"
+        yield from (f"  perhaps {message(name)}" for name in item.renamed)
+        yield from (f"  breaks {each.law}: {message(each.detail)}" for each in item.broken.get(AFTER, ()))
+    elif item.state == "same numbers":
+        yield f"same numbers: {item.name}: {item.scenarios} scenarios{_rounding(item)}"
+    elif item.state == "not examined":
+        count = len({(each.file, each.name) for each in item.unreached})
+        why = message(item.reason) or f"changed lines did not run, in {count} function{'' if count == 1 else 's'}"
+        yield f"not examined: {item.name}: {why} ({item.scenarios} scenarios{_rounding(item)})"
+
+
+def _rounding(item: BoundaryDiff) -> str:
+    return f"; rounding up to {item.rounding:.2g}" if item.rounding else ""
+
+
+def ending(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> Iterator[str]:
+    """Write what was not examined, and the headline."""
+    yield from unexamined(comparison, results, interrupted)
     yield ""
     yield headline(comparison, results, interrupted)
 
@@ -151,16 +255,11 @@ def described(comparison: Comparison, item: BoundaryDiff, number: int = 1) -> It
     if item.parameters:
         removed, new = (sorted({*item.parameters[a]} - {*item.parameters[b]}) for a, b in (SIDES, SIDES[::-1]))
         yield f"   parameters: {', '.join([*(f'-{name}' for name in removed), *(f'+{name}' for name in new)])}"
-    if item.commit is not None:
-        yield f"   since  {item.commit.sha[:12]} {item.commit.date[:10]} {message(item.commit.subject)}"
-    elif item.no_commit:
-        yield f"   since  unknown: {message(item.no_commit)}"
     for difference in item.differences:
         yield from (f"   {line}" for line in _difference(difference, unsaid))
     for side, word in ((AFTER, "breaks now"), (BEFORE, "broke before, and keeps now")):
         for broken in item.broken.get(side, ()):
             yield f"   {word}: {broken.law}: {message(broken.detail)}"
-    yield from (f"   not reached: {message(name)}" for name in item.unreached)
     yield ""
 
 
@@ -202,8 +301,23 @@ def document(comparison: Comparison, results: Sequence[BoundaryDiff], interrupte
         **sides,
         "headline": headline(comparison, results, interrupted),
         "interrupted": interrupted,
+        "changed_statements": comparison.patch.count,
+        "examined_statements": comparison.patch.examined(),
+        "not_examined": [_idle(item) for item in comparison.patch.unexamined()],
         "boundaries": [_plain(item) for item in results],
         "left_out": {name: message(why) for name, why in comparison.left_out.items()},
+    }
+
+
+def _idle(item: Unexamined) -> dict[str, Any]:
+    return {
+        "function": item.name,
+        "file": item.file,
+        "lines": list(item.lines),
+        "side": item.side,
+        "guard": item.guard,
+        "called": item.called,
+        "bound": item.bound,
     }
 
 
@@ -219,12 +333,11 @@ def _plain(item: BoundaryDiff) -> dict[str, Any]:
         "parameters": {side: list(names) for side, names in item.parameters.items()},
         "renamed": list(item.renamed),
         "changed": list(item.changed),
-        "unreached": list(item.unreached),
+        "unreached": [_idle(each) for each in item.unreached],
+        "undecided": dict(item.undecided),
         "scenarios": item.scenarios,
         "rounding": item.rounding,
         "bugs": {side: list(bugs) for side, bugs in item.bugs.items()},
-        "commit": plain_commit(item.commit) if item.commit else None,
-        "no_commit": message(item.no_commit),
         "differences": [
             {
                 "symptom": each.symptom,
@@ -265,20 +378,22 @@ def brief(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: 
                 "is": item.judgement,
                 "changes": message(sentence(item)),
                 "numbers": message("; ".join(texts[:2])),
-                "commit": message(f"{item.commit.sha[:9]} {item.commit.subject}" if item.commit else item.no_commit),
             }
         )
     stopped = {"interrupted": True} if interrupted else {}
-    return {"headline": headline(comparison, results, interrupted), "rows": rows, **stopped}
+    rest = [*unexamined(comparison, results, interrupted)]
+    return {"headline": headline(comparison, results, interrupted), "rows": rows, "not_examined": rest, **stopped}
 
 
 def markdown(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> str:
-    """Write a row for each boundary that differs, and the rest in one sentence, for a page or a pull request."""
+    """Write a row for each boundary that differs, and what was not examined, for a page or a pull request."""
     page = brief(comparison, results, interrupted)
     parts = [f"## What changes in {escaped(comparison.target.name)}", "", f"{escaped(page['headline'])}."]
     if page["rows"]:
-        parts += ["", "| boundary | is | what changes | before and after | commit |", "|" + " --- |" * 5]
+        parts += ["", "| boundary | is | what changes | before and after |", "|" + " --- |" * 4]
     parts += [f"| {' | '.join(map(escaped, row.values()))} |" for row in page["rows"]]
+    if page["not_examined"]:
+        parts += ["", *(f"* {escaped(line.strip())}" for line in page["not_examined"] if line != "not examined:")]
     return "\n".join(parts) + "\n"
 
 

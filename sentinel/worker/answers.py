@@ -130,6 +130,7 @@ class Replies:
     """What a session answered.
 
     :ivar functions: the target's own that ran.
+    :ivar lines: ``file:line`` of the watched lines that ran in calls that were answered.
     """
 
     answers: Mapping[str, Reply]
@@ -137,6 +138,7 @@ class Replies:
     ghosts: tuple[str, ...] = ()
     stand_ins: tuple[StandIn, ...] = ()
     functions: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
 
 
 # Each of these raises ProtocolError where it is no such answer.
@@ -183,7 +185,7 @@ def of_session(answer: Any, calls: Collection[str]) -> Replies | Failed:
     """Parse the answer to these calls."""
     if _has(answer, "failure"):
         return _sole_failure(answer)
-    rest = {**_ORIGIN, "functions": _words}
+    rest = {**_ORIGIN, "functions": _words, "lines": _words}
     fields = _record(answer, {"answers": lambda value: _by_name(value, calls, _reply)}, rest)
     if len(fields) not in (1, 1 + len(rest)):
         _refuse("not the form of an answer")

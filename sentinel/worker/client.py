@@ -463,12 +463,13 @@ class TargetProcess(_Handle):
         if pid is None:
             self._bury("crash", "the target process ended as it was forked")
 
-    def load(self, paths: Sequence[str], adapter: str, contract_file: str, contract: str) -> list[str]:
-        """Import these modules, the adapter and the contract; give the files of the checkout that had no byte code."""
+    def load(self, paths: Sequence[str], adapter: str, contract_file: str, contract: str) -> list[str] | Failed:
+        """Import these modules, the adapter and the contract; give the files of the checkout that had no byte code, or
+        how the process ended."""
         what = {"modules": list(paths), "adapter": adapter, "contract_file": contract_file, "contract": contract}
         when = "while its modules were imported"
         sources = self._ask({**what, "op": "import"}, self._options.timeout, when, answers.of_import)
-        return [] if isinstance(sources, Failed) else list(sources)
+        return sources if isinstance(sources, Failed) else list(sources)
 
     def probe(self, request: Mapping[str, Any]) -> Measured | Failed:
         """Run one probe."""
