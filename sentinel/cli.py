@@ -6,9 +6,11 @@ import argparse
 import errno
 import io
 import os
+import signal
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 
 import sentinel
@@ -81,8 +83,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and give the exit status; argparse itself exits (0 for ``--help``, 2 for a wrong option)."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that has no dash must not end the command
+    with _terminable():
+        return _run(sys.argv[1:] if argv is None else argv)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM interrupt a command as Ctrl-C does: a time limit then loses nothing that is finished."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        words = _current(sys.argv[1:] if argv is None else argv)
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _run(argv: Sequence[str]) -> int:
+    try:
+        words = _current(argv)
         parser = _parser(words[:1] or ["--help"])
         words, own = _cut(parser, words)
         arguments, unknown = parser.parse_known_args(words)

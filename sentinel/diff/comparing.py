@@ -34,7 +34,7 @@ from sentinel.diff.pairs import (
     part,
 )
 from sentinel.diff.patch import Patch, Unexamined
-from sentinel.diff.reached import Code, Modules, Place, Reached, Unit, names_in
+from sentinel.diff.reached import Code, Modules, Place, Reached, Unit, names_in, signal_changes
 from sentinel.errors import SentinelError
 from sentinel.history.bindings import ALIKE, Definition, Sighting, sighting
 from sentinel.history.coverage import CheckoutTrees
@@ -322,19 +322,11 @@ class Comparison:
     def _signal_changes(self) -> dict[Place, tuple[Unit | None, Unit | None]]:
         """Find the signal functions that are not the same, but for boundaries that are new or gone: these are listed
         by themselves."""
-        files = {side: self.codes[side].files(self.trees[side]) for side in SIDES}
-        changes = {}
-        for file in sorted(files[BEFORE].keys() | files[AFTER].keys()):
-            blobs = {side: files[side].get(file) for side in SIDES}
-            if blobs[BEFORE] == blobs[AFTER]:
-                continue
-            there = {side: blob for side, blob in blobs.items() if blob is not None}
-            units = {side: self.codes[side].module(blob).units for side, blob in there.items()}
-            names = {name for side, blob in there.items() for name in self.codes[side].signals(file, blob)}
-            for name in sorted(names):
-                one, other = (units.get(side, {}).get(name) for side in SIDES)
-                if one is None or not one.like(other):
-                    changes[file, name] = one, other
+        one, other = (self.codes[side].files(self.trees[side]) for side in SIDES)
+        changes: dict[Place, tuple[Unit | None, Unit | None]] = {}
+        for file in sorted(file for file in one.keys() | other.keys() if one.get(file) != other.get(file)):
+            both = (self.codes[BEFORE], one.get(file)), (self.codes[AFTER], other.get(file))
+            changes |= signal_changes(file, *both)
         listed = {
             (definition.file, definition.name.span)
             for subject, compared, _ in self.states.values()
