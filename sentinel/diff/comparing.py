@@ -316,8 +316,18 @@ class Comparison:
     @cached_property
     def patch(self) -> Patch:
         """The changed definitions that a boundary reaches, and the changed signal functions that none does."""
-        bound = {place: (one, other) for _, _, changed in self.states.values() for place, one, other in changed}
+        bound = {}
+        for place in {change[0] for _, _, changed in self.states.values() for change in changed}:
+            both = self._defined(BEFORE, place), self._defined(AFTER, place)  # reached or not
+            if both[0] is None or not both[0].like(both[1]):
+                bound[place] = both
         return Patch({**({} if self._boundaries else self._signal_changes()), **bound}, bound)
+
+    def _defined(self, side: str, place: Place) -> Unit | None:
+        """Give a definition as it stands in the tree of one side."""
+        code, (file, name) = self.codes[side], place
+        blob = code.files(self.trees[side]).get(file)
+        return None if blob is None else code.module(blob).units.get(name)
 
     def _signal_changes(self) -> dict[Place, tuple[Unit | None, Unit | None]]:
         """Find the signal functions that are not the same, but for boundaries that are new or gone: these are listed
@@ -745,7 +755,7 @@ class Comparison:
         it are boundaries whose numbers stay: it takes its arguments in another form, and nobody gives it the former
         one."""
         refuses = any(each.symptom == "raises" for each in compared.differences)
-        speak = [each for each in compared.broken.get(AFTER, ()) if not each.defined and each.law != _ANSWERED]
+        speak = [each for each in compared.broken.get(AFTER, ()) if not each.defined and each.law != ANSWERED]
         if not refuses or speak or compared.bugs.get(AFTER):
             return compared
         helpers = {name for (_, name), _, now in changed if now is not None and now.kind == "function"}
@@ -842,8 +852,8 @@ def _one_sided(compared: BoundaryDiff, error: OneSided) -> BoundaryDiff:
     failure = error.failure
     if failure.kind in _ELSEWHERE or failure.lacks:
         return replace(compared, state="not compared", reason=failure.reason, failed=error.side)
-    broken = Broken(_ANSWERED, _STATEMENT, "raises", failure.reason, {"": error.inputs})
-    return replace(compared, state="differs", reason=failure.reason, failed=error.side, broken={error.side: (broken,)})
+    broken = Broken(ANSWERED, _STATEMENT, "raises", failure.reason, {"": error.inputs})
+    return replace(compared, state="differs", failed=error.side, broken={error.side: (broken,)})
 
 
 def _lines(unit: Unit | None) -> frozenset[str]:
@@ -915,7 +925,7 @@ def _broken(finding: Finding, silenced: Collection[str] = ()) -> Broken:
 
 
 #: What a side breaks that has no answer where the other side has one.
-_ANSWERED, _STATEMENT = "a_call_is_answered", "a call of its contract is answered"
+ANSWERED, _STATEMENT = "a_call_is_answered", "a call of its contract is answered"
 
 
 def _with_slips(
@@ -925,7 +935,7 @@ def _with_slips(
     for each in (item for item in differences if item.slip):
         side = next(side for side, answer in each.answers.items() if isinstance(answer, str))
         what = _STATEMENT, "raises", str(each.answers[side])
-        with_slips[side] = (*with_slips.get(side, ()), Broken(_ANSWERED, *what, {"": each.inputs}))
+        with_slips[side] = (*with_slips.get(side, ()), Broken(ANSWERED, *what, {"": each.inputs}))
     return with_slips
 
 
@@ -940,7 +950,7 @@ def _refused(compared: BoundaryDiff, log: Log, differences: Sequence[Difference]
         reason += " (its parameters have changed; the adapter may not know how it is called)"
         return replace(compared, state="not compared", reason=reason, failed=side)
     inputs = differences[0].inputs if differences else {}
-    broken = _with_slips({}, differences) or {side: (Broken(_ANSWERED, _STATEMENT, "raises", why, {"": inputs}),)}
+    broken = _with_slips({}, differences) or {side: (Broken(ANSWERED, _STATEMENT, "raises", why, {"": inputs}),)}
     return replace(
         compared,
         state="differs",

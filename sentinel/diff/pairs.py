@@ -21,7 +21,7 @@ from sentinel.laws.layout import Flags
 from sentinel.laws.masked_values import masked_values_have_no_influence
 from sentinel.values.literals import FLOATS, Tensor
 from sentinel.worker import protocol
-from sentinel.worker.answers import PARTS, Claim, Failed, Replies, Reply
+from sentinel.worker.answers import CUT, PARTS, Claim, Failed, Replies, Reply
 
 BEFORE, AFTER = SIDES = ("before", "after")
 
@@ -74,7 +74,7 @@ def _note_undecided(log: Log, case: Case) -> None:
     for item in case.contract.observes if case.contract is not None else ():
         left, right = numbers(one.get(item.key)), numbers(other.get(item.key))
         if left is None or right is None or left[0].shape != right[0].shape:
-            log.decided |= {item.key} & {*one, *other}
+            log.decided |= set() if one.get(item.key) is other.get(item.key) is None else {item.key}
             continue
         unknown, counts = _neither_finite(left[0], right[0]), counted(case.contract, case.inputs[BEFORE], item)
         if counts is not None and np.broadcast_shapes(counts.shape, unknown.shape) == unknown.shape:
@@ -91,22 +91,39 @@ BESIDE = "beside"
 
 def beside_stays(case: Case, called: Mapping[str, Reply]) -> list[Violation]:
     """Demand that what is handed on beside the contract is the same: all that is returned and mutated, what a stand-in
-    is asked, what changed functions answer where both revisions give them the same."""
+    is asked, what changed functions answer where both revisions give them the same. What is most about the answer comes
+    first. A part that one side alone has says nothing if the list that it belongs to was cut."""
     one, other = (called[side].beside for side in SIDES)
     whole = max(len(one), len(other)) < PARTS
     labels = {key.partition(": ")[0] for key in one} & {key.partition(": ")[0] for key in other}
+    cut = tuple(f"{key.removesuffix(CUT)}." for key in {*one, *other} if key.endswith(CUT))
     scale = scale_of(replace(case, contract=None), [case.inputs[BEFORE]], [one, other])
     violations: list[Violation] = []
     for key in dict.fromkeys([*one, *other]):
         label = key.partition(": ")[0]
-        if (key not in one or key not in other) and (not whole or ("(" in label and label not in labels)):
+        alone = key not in one or key not in other
+        if alone and (not whole or key.startswith(cut) or ("(" in label and label not in labels)):
             continue
         symptom, detail = _difference(
             replace(case, contract=None), Observed(key, ""), one.get(key), other.get(key), scale
         )
-        if symptom:
+        if symptom and not key.endswith(CUT):
             violations.append(Violation(key, other.get(key), one.get(key), detail, BESIDE))
-    return violations
+    return sorted(violations, key=lambda item: _remoteness(item.key))
+
+
+def _remoteness(key: str) -> int:
+    """Rank a part by how far it is from the boundary's answer: what it returns, what a function that it calls returns,
+    what is changed in their arguments, warnings, what an object keeps for itself, and what a stand-in is given."""
+    label, _, path = key.rpartition(": ")
+    of_function = "(" in label
+    if path.startswith("returned"):
+        return 1 if of_function else 0
+    if path.startswith("warnings"):
+        return 3
+    if label and not of_function and not label.isdecimal():
+        return 5
+    return 4 if path.startswith("given.self") else 2
 
 
 NUMBERS_STAY = Law("numbers_stay", "the numbers are those of the revision before", numbers_stay)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sentinel.diff.comparing import BoundaryDiff, Broken, Comparison, Difference
+from sentinel.diff.comparing import ANSWERED, BoundaryDiff, Broken, Comparison, Difference
 from sentinel.diff.pairs import AFTER, BEFORE, SIDES
 from sentinel.diff.patch import Unexamined
 from sentinel.errors import SentinelError
@@ -30,9 +30,12 @@ def sentence(compared: BoundaryDiff) -> str:
     parts += [f"brings {', '.join(bugs)}" for bugs in [compared.bugs.get(AFTER)] if bugs]
     for item in _first(compared.broken.get(AFTER, ())):
         new = "new, and " if compared.state == "new" else "a new option or choice: " if item.came else ""
-        parts.append(f"{new}breaks {item.law}: {item.statement}")
-    parts += [f"now keeps {item.law}: {item.statement}" for item in _first(compared.broken.get(BEFORE, ()))]
-    parts += [of_difference(item) for item in compared.differences[:1]]
+        answers = f"it no longer answers: {message(item.detail)}"
+        parts.append(answers if item.law == ANSWERED else f"{new}breaks {item.law}: {item.statement}")
+    for item in _first(compared.broken.get(BEFORE, ())):
+        answers = f"it answers now; {message(item.detail)}"
+        parts.append(answers if item.law == ANSWERED else f"now keeps {item.law}: {item.statement}")
+    parts += [of_difference(item, compared.name.rpartition(".")[2]) for item in compared.differences[:1]]
     parts += [message(compared.reason)] if compared.state == "differs" and compared.reason else []
     return "; ".join(parts)
 
@@ -41,8 +44,24 @@ def _first(broken: Sequence[Broken]) -> list[Broken]:
     return list({item.law: item for item in broken}.values())[:2]
 
 
-def of_difference(difference: Difference) -> str:
-    """Say how the answers of a scenario differ, in words."""
+#: How the name of a part ends that says how many values it has.
+_COUNT = " has"
+
+
+def _counted(key: str, now: int, before: int, function: str) -> str:
+    """Say how many values a function returns, or a part of what it returns or is given has."""
+    label, _, path = key.removesuffix(_COUNT).rpartition(": ")
+    if path == "returned":
+        name = label.partition("(")[0].rpartition(".")[2] or function
+        return f"`{message(name)}` returns {now} value{'' if now == 1 else 's'}; it returned {before}"
+    return f"{message(key.removesuffix(_COUNT))} has {now} values; it had {before}"
+
+
+def of_difference(difference: Difference, function: str = "it") -> str:
+    """Say how the answers of a scenario differ, in words.
+
+    :param function: the boundary's name, without its module.
+    """
     before, after = (difference.answers[side] for side in SIDES)
     if isinstance(after, str) or isinstance(before, str):
         return f"it now raises: {message(after)}" if isinstance(after, str) else f"it raised: {message(str(before))}"
@@ -50,7 +69,9 @@ def of_difference(difference: Difference) -> str:
         one, other = numbers(before.get(key)), numbers(after.get(key))
         if one is None or other is None:
             was, is_ = distinct(before.get(key), after.get(key))
-            return f"{message(key)} is {is_}, and was {was}"
+            return f"{message(key)} is {is_}; it was {was}"
+        if key.endswith(_COUNT):
+            return _counted(key, int(other[0]), int(one[0]), function)
         if difference.symptom == "dtype":
             return f"{message(key)} has the same numbers in {other[1]}, and had them in {one[1]}"
         if one[0].shape != other[0].shape:
@@ -202,11 +223,12 @@ def lines_of(item: Unexamined) -> str:
     """Write changed lines that did not run: ``file:first-last function (why)``."""
     first, last = item.lines
     why = "no boundary reaches it" if not item.bound else f"guarded by {item.guard}" if item.guard else ""
-    why = why or ("" if item.called else "never called")
+    why = why or ("" if item.called else "never ran")
     texts = [why] if why else []
     texts += ["deleted"] if item.side == BEFORE else []
+    joined = "; ".join(texts)
     span = f"{first}-{last}" if last > first else f"{first}"
-    return message(f"{item.file}:{span} {item.name or 'the module'}{f' ({chr(59).join(texts)})' if texts else ''}")
+    return message(f"{item.file}:{span} {item.name or 'the module'}{f' ({joined})' if texts else ''}")
 
 
 def lines(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> Iterator[str]:
@@ -256,14 +278,14 @@ def described(comparison: Comparison, item: BoundaryDiff, number: int = 1) -> It
         removed, new = (sorted({*item.parameters[a]} - {*item.parameters[b]}) for a, b in (SIDES, SIDES[::-1]))
         yield f"   parameters: {', '.join([*(f'-{name}' for name in removed), *(f'+{name}' for name in new)])}"
     for difference in item.differences:
-        yield from (f"   {line}" for line in _difference(difference, unsaid))
+        yield from (f"   {line}" for line in _difference(difference, unsaid, item.name.rpartition(".")[2]))
     for side, word in ((AFTER, "breaks now"), (BEFORE, "broke before, and keeps now")):
-        for broken in item.broken.get(side, ()):
+        for broken in (each for each in item.broken.get(side, ()) if each.law != ANSWERED):
             yield f"   {word}: {broken.law}: {message(broken.detail)}"
     yield ""
 
 
-def _difference(difference: Difference, unsaid: Collection[str]) -> Iterator[str]:
+def _difference(difference: Difference, unsaid: Collection[str], function: str) -> Iterator[str]:
     whose = f" of {', '.join(difference.recipes)}" if difference.recipes else ""
     yield f"scenario{whose}:"
     yield from (f"  {line}" for line in scenario_lines({"scenario": _stated(difference.inputs, unsaid)}))
@@ -273,11 +295,21 @@ def _difference(difference: Difference, unsaid: Collection[str]) -> Iterator[str
             answer = difference.answers[side]
             yield f"{side}: {message(f'raises {answer}') if isinstance(answer, str) else 'answers'}"
         return
-    for key, detail in difference.details.items():
+    if len(difference.details) > _ENTRIES:
+        details = dict(list(difference.details.items())[:_ENTRIES])
+        more = f"{len(difference.details) - _ENTRIES} more parts differ"
+    else:
+        details, more = dict(difference.details), ""
+    for key, detail in details.items():
+        if key.endswith(_COUNT):
+            yield _counted(key, int(after.get(key) or 0), int(before.get(key) or 0), function)
+            continue
         cells = distinct(before.get(key), after.get(key))
         yield f"{key}: {cells[0]} before, {cells[1]} after" if detail == "" else f"{key}: {message(detail)}"
         if cells[0] != cells[1] and isinstance(before.get(key), Tensor):
             yield from (f"  {side:<7}{cell}" for side, cell in zip(SIDES, cells))
+    if more:
+        yield more
     if difference.double:
         yield "the same in float64"
 

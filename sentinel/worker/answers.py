@@ -37,6 +37,9 @@ KINDS = frozenset(get_args(WorkerKind))
 #: Parts of what a call hands on that are looked at, at most.
 PARTS = 1000
 
+#: How the name of a part ends that says of another one that it has more parts than are looked at.
+CUT = " has more"
+
 Parser = Callable[[Any], Any]
 
 #: Of a file's path: what Linux takes.

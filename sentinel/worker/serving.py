@@ -18,12 +18,12 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 from sentinel.contracts.contract import Contract, DoesNotApply
 from sentinel.worker import calling, ghosts, probe, processes, protocol
-from sentinel.worker.answers import PARTS
+from sentinel.worker.answers import CUT, PARTS
 from sentinel.worker.drift import AbsentError
 from sentinel.worker.side_effects import Watch, parts, turned
 
@@ -214,7 +214,11 @@ class _Beside(_Tracer):
         own = inspect.unwrap(boundary.function)
         own = inspect.getattr_static(own, "__init__") if isinstance(own, type) else getattr(own, "__func__", own)
         self._names: dict[Any, str | None] = {getattr(own, "__code__", None): ""}  # None: it is not looked at
-        self._functions, self._outside = frozenset(functions), (adapter, os.path.dirname(os.path.abspath(__file__)))
+        self._functions = frozenset(functions)
+        here = os.path.dirname(
+            os.path.abspath(__file__)
+        )  # whose other modules are machinery: a hook of imports, a probe
+        self._outside = (adapter, *(os.path.join(here, name) for name in ("kit.py", "families.py", "objects.py")))
         self._watched = lines
         self._files: dict[tuple[str, int], str] = {}  # where code begins -> its watched file; empty if it has none
         self._ran_lines: set[tuple[str, int]] = set()
@@ -291,7 +295,9 @@ class _Beside(_Tracer):
             if event == "return" and frame in self._open:
                 who, values, before = self._open[frame]
                 after = self._parts({"returned": argument, **{f"given.{name}": each for name, each in values.items()}})
-                self._parts_of_call.update((who + key, each) for key, each in after.items() if before.get(key) != each)
+                self._parts_of_call.update(
+                    (who + key, each) for key, each in after.items() if before.get(key) != each or key.endswith(CUT)
+                )
             elif event == "call" and frame not in self._open and len(self._parts_of_call) < PARTS:
                 name = self._name(frame)
                 if name is not None:
@@ -318,7 +324,13 @@ class _Beside(_Tracer):
             self._parts_of_call.update((f"{name} {self._times[name]}: {key}", each) for key, each in before.items())
 
     def _parts(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        return dict(chain.from_iterable(islice(parts(values[key], key, self._roots), PARTS // 10) for key in values))
+        found: dict[str, Any] = {}
+        for key, value in values.items():
+            own = list(islice(parts(value, key, self._roots), PARTS // 10 + 1))
+            found.update(own[: PARTS // 10])
+            if len(own) > PARTS // 10:
+                found[f"{key}{CUT}"] = True
+        return found
 
 
 class _BranchTracer(_Tracer):

@@ -1,6 +1,9 @@
 """``sentinel diff``: what it says of two revisions, and to wrong input."""
 
 import json
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -411,7 +414,7 @@ def test_what_raises_in_every_call_and_was_decidable_is_for_the_worse_and_the_ga
     one, other = tree("one", CODE.format(returned=MENDED)), tree("other", code)
     answer = run_sentinel("diff", "tiny", one, other, "--worse", *FEW)
     assert answer.status == 1
-    assert "1. tiny.losses.agg_loss: worse\n   breaks a_call_is_answered: a call of its contract is " in answer.out
+    assert "1. tiny.losses.agg_loss: worse\n   it no longer answers: " in answer.out
     assert said in answer.out
 
 
@@ -537,3 +540,155 @@ def test_ctrl_c_shows_and_saves_what_was_compared_until_then(run_sentinel, tiny,
         run_sentinel("diff", "tiny", *pair)
     [said] = json.loads(Path("changes.json").read_text())["revisions"]["tiny"].values()
     assert "interrupted" not in said["headline"]
+
+
+GUARDED = """
+def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
+    loss = (loss_mat * loss_mask).sum() / loss_mask.sum()
+    {first}
+    if loss_agg_mode == "sequence":
+        loss = loss * {factor}
+    return loss
+"""
+
+
+def test_no_difference_is_claimed_only_where_the_changed_lines_ran(run_sentinel, tree):
+    """The fix is in the bound function, and no scenario runs it."""
+    before, after = (GUARDED.format(first="pass", factor=factor) for factor in (2, 3))
+    answer = run_sentinel("diff", "tiny", tree("one", before), tree("other", after), *FEW)
+    assert answer.status == 2
+    assert "no difference" not in answer.out
+    assert "not examined: tiny.losses.agg_loss: " in answer.out
+    guard = "(guarded by loss_agg_mode == 'sequence')"
+    assert f"\n  tiny/losses.py:6 agg_loss {guard}\n" in answer.out
+    assert answer.err.splitlines()[-1].startswith("nothing was examined: ")
+    # A line that runs is examined, and does not stand in for the other one.
+    partly = tree("partly", GUARDED.format(first="loss = loss + 0.0", factor=3))
+    answer = run_sentinel("diff", "tiny", tree("again", before), partly, "--json", *FEW)
+    told = answer.json()
+    assert (answer.status, told["examined_statements"], told["changed_statements"]) == (2, 1, 3)
+    assert {(each["side"], *each["lines"]) for each in told["not_examined"]} == {("before", 6, 6), ("after", 6, 6)}
+
+
+UNBOUND = """
+def compute_advantages(rewards, response_mask):
+    return rewards * response_mask / {by}
+
+
+def helper(path):
+    return path + {text}
+"""
+
+
+@pytest.mark.parametrize("bound_too", [False, True])
+def test_a_changed_signal_function_without_a_binding_is_not_examined(run_sentinel, tree, bound_too):
+    loss = CODE.format(returned=MENDED)
+    other_loss = loss.replace("return ", "return 1 * ") if bound_too else loss
+    one = tree("one", loss + UNBOUND.format(by=2, text="'a'"))
+    other = tree("other", other_loss + UNBOUND.format(by=3, text="'b'"))
+    answer = run_sentinel("diff", "tiny", one, other, *FEW)
+    assert answer.status == (0 if bound_too else 2)
+    assert "  tiny/losses.py:5-6 compute_advantages (no boundary reaches it)\n" in answer.out
+    assert "; 1 changed signal function not bound" in answer.out
+    assert ("no difference at the one boundary whose changed lines all ran" in answer.out) is bound_too
+    reason = "nothing was examined: no boundary reaches the changed signal functions"
+    assert (reason in answer.err) is not bound_too
+
+
+def test_a_function_that_stands_in_another_file_now_is_no_change(run_sentinel, tree, tmp_path):
+    loss, unbound = CODE.format(returned=MENDED), UNBOUND.format(by=2, text="'a'")
+    one, other = tree("one", loss + unbound), tree("other", loss)
+    (tmp_path / "other" / "tiny" / "advantages.py").write_text(unbound)
+    answer = run_sentinel("diff", "tiny", one, other, *FEW)
+    assert (answer.status, "compute_advantages" in answer.out) == (0, False)
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_what_is_not_finite_at_both_revisions_is_undecided(run_sentinel, tree, both):
+    """It is listed, and is no proof that the two are the same."""
+    part = (
+        "loss_mat.sum() * float('nan')"
+        if both
+        else f"(({MENDED}) if loss_mat.sum() > 0 else loss_mat.sum() * float('nan'))"
+    )
+    one, other = (
+        tree(name, CODE.format(returned=f"{part} * {factor}")) for name, factor in (("one", 1), ("other", 1.0))
+    )
+    answer = run_sentinel("diff", "tiny", one, other, "--examples", "20")
+    assert "undecided: tiny.losses.agg_loss: not finite at both revisions: loss in " in answer.out
+    assert answer.status == (2 if both else 0)
+    assert ("no number that it returns is finite at either revision" in answer.out) is both
+
+
+def test_a_process_that_a_call_ends_or_hangs_is_for_the_worse(run_sentinel, tree):
+    one = tree("one", CODE.format(returned=MENDED))
+    for name, code in (("ends", "import os; os._exit(1)"), ("hangs", "import time; time.sleep(99)")):
+        other = CODE.format(returned=MENDED).replace("    return", f"    {code}\n    return")
+        answer = run_sentinel("diff", "tiny", one, tree(name, other), "--worse", "--timeout", "2", *FEW)
+        assert answer.status == 1, name
+        assert "1. tiny.losses.agg_loss: worse\n" in answer.out
+        assert "after: it brought the session down" in answer.out
+
+
+def test_the_number_of_returned_values_is_named_first_and_stand_ins_last(run_sentinel, tree):
+    code = """
+class Config:
+    def __init__(self):
+        for n in range({count}):
+            setattr(self, f"option_{{n:03}}", n)
+
+
+def _parts(loss_mask):
+    return {parts}
+
+
+def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
+    _parts(loss_mask)
+    config = Config()
+    return {returned}
+"""
+    some = MENDED, "loss_mask.sum()", "loss_mask.numel()", "3"
+    one = code.format(count=90, parts="1, 'a'", returned=", ".join(some))
+    other = code.format(count=130, parts="1, 'a', 'b'", returned=", ".join([*some, "4"]))
+    answer = run_sentinel("diff", "tiny", tree("one", one), tree("other", other), *FEW)
+    assert "1. tiny.losses.agg_loss: beside\n   `agg_loss` returns 5 values; it returned 4\n" in answer.out
+    assert "`_parts` returns 3 values; it returned 2" in answer.out
+    assert answer.out.index("`agg_loss` returns") < answer.out.index("`_parts` returns")
+
+
+def test_sigterm_keeps_what_is_finished(tiny, tree, tmp_path):
+    """In a process of its own, as a job's time limit ends it: the second boundary hangs."""
+    more = """
+def registered(name):
+    return lambda function: function
+
+
+@registered("mean")
+def mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
+"""
+    hangs = "    import time\n    time.sleep({})\n    return (loss_mat * loss_mask).sum() / loss_mask.sum()\n"
+    one = tree("one", CODE.format(returned="loss_mat.sum() / loss_mask.sum()") + more + hangs.format(599))
+    other = tree("other", CODE.format(returned=MENDED) + more + hangs.format(598))
+    script = tmp_path / "command.py"
+    script.write_text(
+        "import sys\n"
+        "from dataclasses import replace\n"
+        "import sentinel.recipes.catalog as catalog\n"
+        "bare = replace(catalog.bundled_catalog(), adapters={}, recipe_folders=())\n"
+        f"tiny = bare.with_(adapters=[{str(tiny.recipe.parents[2] / 'adapters' / 'tiny.py')!r}])\n"
+        "catalog.bundled_catalog = lambda: tiny\n"
+        "from sentinel.cli import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    command = [sys.executable, script, "diff", "tiny", one, other, "--save", "changes.json", *FEW]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert run.stdout is not None
+    first = run.stdout.readline()  # it is there before the end
+    assert first == "1. tiny.losses.agg_loss: better\n"
+    run.send_signal(signal.SIGTERM)
+    out, _ = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert "not compared: tiny.losses.mean_loss: interrupted before its turn" in out
+    assert out.endswith("; interrupted\n")
+    [said] = json.loads(Path("changes.json").read_text())["revisions"]["tiny"].values()
+    assert [row["is"] for row in said["rows"]] == ["better"]

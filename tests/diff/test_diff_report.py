@@ -13,7 +13,7 @@ TWO = tensor([1.0, 2.0], "float32")
     ("symptom", "before", "after", "said"),
     [
         ("dtype", tensor([1.0], "bfloat16"), tensor([1.0], "float32"), "has the same numbers in float32, and had them"),
-        ("answer", None, TWO, "is [1.0, 2.0], and was null"),
+        ("answer", None, TWO, "is [1.0, 2.0]; it was null"),
         ("masked", TWO, tensor([1.0, 0.0], "float32"), "is now 0 where it was not, only where the mask is 0"),
         ("value", TWO, tensor([2.0, 4.0], "float32"), "is 2 times what it was"),
         ("shape", TWO, tensor([1.0], "float32"), ": the shape: [2] before, [1] after"),
