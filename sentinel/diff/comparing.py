@@ -523,7 +523,7 @@ class Comparison:
         bugs = _of_one_side(self._verdicts(subject)) if differences or any(broken.values()) else {}
         differs = bool(differences or any(broken.values()) or any(bugs.values()))
         state, reason = ("differs", "") if differs else ("not compared" if undecided else "same numbers", undecided)
-        if state == "same numbers" and not log.decided:
+        if state == "same numbers" and log.undecided and not log.decided:
             state, reason = "not examined", "no number that it returns is finite at either revision"
         answer = replace(
             compared,

@@ -15,7 +15,7 @@ import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs, Observed
 from sentinel.deciding.law_session import Description, LawSession, Plan, Subject, Trial, Undecidable, widened
-from sentinel.laws.agreement import Numbers, Scale, counted, gap_between, numbers, scale_of
+from sentinel.laws.agreement import COMPARED, Numbers, Scale, counted, gap_between, numbers, scale_of
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import Flags
 from sentinel.laws.masked_values import masked_values_have_no_influence
@@ -71,7 +71,8 @@ def _neither_finite(one: Numbers, other: Numbers) -> Flags:
 def _note_undecided(log: Log, case: Case) -> None:
     """Record which parts of an answer could be compared: two numbers that are not finite are not known to be equal."""
     one, other = (case.observation[side] for side in SIDES)
-    for item in case.contract.observes if case.contract is not None else ():
+    observes = case.contract.observes if case.contract is not None else ()
+    for item in (item for item in observes if item.role in COMPARED):
         left, right = numbers(one.get(item.key)), numbers(other.get(item.key))
         if left is None or right is None or left[0].shape != right[0].shape:
             log.decided |= set() if one.get(item.key) is other.get(item.key) is None else {item.key}
