@@ -34,7 +34,7 @@ from sentinel.diff.pairs import (
     part,
 )
 from sentinel.diff.patch import Patch, Unexamined
-from sentinel.diff.reached import Code, Modules, Place, Reached, Unit, names_in, signal_changes
+from sentinel.diff.reached import Code, Modules, Place, Reached, Unit, changes_of, names_in, signal_changes
 from sentinel.errors import SentinelError
 from sentinel.history.bindings import ALIKE, Definition, Sighting, sighting
 from sentinel.history.coverage import CheckoutTrees
@@ -323,6 +323,26 @@ class Comparison:
                 bound[place] = both
         return Patch({**({} if self._boundaries else self._signal_changes()), **bound}, bound)
 
+    def _changed_files(self) -> Iterator[tuple[str, tuple[Code, str | None], tuple[Code, str | None]]]:
+        one, other = (self.codes[side].files(self.trees[side]) for side in SIDES)
+        for file in sorted(one.keys() | other.keys()):
+            if one.get(file) != other.get(file):
+                yield file, (self.codes[BEFORE], one.get(file)), (self.codes[AFTER], other.get(file))
+
+    @cached_property
+    def other_changes(self) -> list[str]:
+        """List the changed functions that carry no training signal by the inventory's rule, and that no boundary
+        reaches: ``file:line name``."""
+        if self._boundaries:
+            return []
+        known = self.patch.places
+        return [
+            f"{file}:{unit.span[0]} {name}"
+            for file, before, after in self._changed_files()
+            for (_, name), (one, other) in changes_of(file, before, after).items()
+            if (unit := other or one) is not None and unit.kind == "function" and (file, name) not in known
+        ]
+
     def _defined(self, side: str, place: Place) -> Unit | None:
         """Give a definition as it stands in the tree of one side."""
         code, (file, name) = self.codes[side], place
@@ -332,11 +352,9 @@ class Comparison:
     def _signal_changes(self) -> dict[Place, tuple[Unit | None, Unit | None]]:
         """Find the signal functions that are not the same, but for boundaries that are new or gone: these are listed
         by themselves."""
-        one, other = (self.codes[side].files(self.trees[side]) for side in SIDES)
         changes: dict[Place, tuple[Unit | None, Unit | None]] = {}
-        for file in sorted(file for file in one.keys() | other.keys() if one.get(file) != other.get(file)):
-            both = (self.codes[BEFORE], one.get(file)), (self.codes[AFTER], other.get(file))
-            changes |= signal_changes(file, *both)
+        for file, before, after in self._changed_files():
+            changes |= signal_changes(file, before, after)
         listed = {
             (definition.file, definition.name.span)
             for subject, compared, _ in self.states.values()

@@ -62,10 +62,16 @@ class Patch:
     """
 
     def __init__(self, changes: Mapping[Place, tuple[Unit | None, Unit | None]], bound: Collection[Place] = ()) -> None:
+        self._places = frozenset(changes)
         self._changes = _without_moved(changes)
         self._bound = frozenset(bound)
         self._changed = {place: changed_statements(*both) for place, both in self._changes.items()}
         self._ran: dict[tuple[str, Place], set[int]] = defaultdict(set)
+
+    @property
+    def places(self) -> frozenset[Place]:
+        """Name what is not the same, moved functions included."""
+        return self._places
 
     @property
     def unbound(self) -> list[Place]:
@@ -136,10 +142,12 @@ class Patch:
         idle = [number for number in numbers if number not in ran]
         if unit is None:
             return
-        if not self.ran(place):  # what was never called is listed as a whole, and once
-            if side == AFTER or self._changes[place][SIDES.index(AFTER)] is None:
-                yield Unexamined(*place, unit.span, side, bound=place in self._bound)
+        called, other = self.ran(place), self._changes[place][1 - SIDES.index(side)]
+        if not called and other is None:
+            yield Unexamined(*place, unit.span, side, bound=place in self._bound)  # it is listed as a whole
             return
+        if not called and side == BEFORE and self._changed[place][AFTER]:
+            return  # the lines that replace these are listed
         every = statements(unit)
         runs: list[list[int]] = []
         for number in idle:
@@ -149,7 +157,7 @@ class Patch:
                 runs.append([number])
         for run in runs:
             lines = unit.span[0] + every[run[0]].lines[0], unit.span[0] + max(every[each].lines[1] for each in run)
-            yield Unexamined(*place, lines, side, every[run[0]].guard, True, place in self._bound)
+            yield Unexamined(*place, lines, side, every[run[0]].guard, called, place in self._bound)
 
 
 def _without_moved(

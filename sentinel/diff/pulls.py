@@ -44,7 +44,7 @@ _LONGEST = 600.0
 #: Revisions of the branch whose processes are kept, for the next head; some 500 MB each, most of it in common.
 _PLACES = 6
 
-_PROVEN = "No signal code differs; the text of both trees proves it, and nothing was run."
+_PROVEN = "No signal code differs by the inventory's rule; the text of both trees proves it, and nothing was run."
 
 _STOPPED = f"stopped after {_LONGEST:.0f} seconds"
 

@@ -186,16 +186,28 @@ class Code:
         return dict(self.definitions.sources(tree))
 
 
+def changes_of(
+    file: str, before: tuple[Code, str | None], after: tuple[Code, str | None], names: Collection[str] | None = None
+) -> dict[Place, tuple[Unit | None, Unit | None]]:
+    """Give the definitions of a file that are not the same in two blobs of it; None is a file that is not there.
+
+    :param names: only these.
+    """
+    one, other = ({} if blob is None else code.module(blob).units for code, blob in (before, after))
+    pairs = {
+        (file, name): (one.get(name), other.get(name))
+        for name in sorted(one.keys() | other.keys() if names is None else names)
+    }
+    return {place: both for place, both in pairs.items() if both[0] is None or not both[0].like(both[1])}
+
+
 def signal_changes(
     file: str, before: tuple[Code, str | None], after: tuple[Code, str | None]
 ) -> dict[Place, tuple[Unit | None, Unit | None]]:
-    """Give the functions of a file that carry training signal and are not the same in two blobs of it; None is a file
-    that is not there."""
+    """Give the functions of a file that carry training signal, by the inventory's rule, and are not the same in two
+    blobs of it."""
     there = [(code, blob) for code, blob in (before, after) if blob is not None]
-    names = {name for code, blob in there for name in code.signals(file, blob)}
-    one, other = ({} if blob is None else code.module(blob).units for code, blob in (before, after))
-    pairs = {(file, name): (one.get(name), other.get(name)) for name in sorted(names)}
-    return {place: both for place, both in pairs.items() if both[0] is None or not both[0].like(both[1])}
+    return changes_of(file, before, after, {name for code, blob in there for name in code.signals(file, blob)})
 
 
 #: Walks of one boundary that are kept.

@@ -121,7 +121,9 @@ def headline(comparison: Comparison, results: Sequence[BoundaryDiff], interrupte
     same, partly = states["same numbers"], states["not examined"]
     parts = []
     if proven(comparison, results):
-        parts.append("no signal code differs; the text of both trees proves it, and nothing was run")
+        parts.append(
+            "no signal code differs by the inventory's rule; the text of both trees proves it, and nothing was run"
+        )
     elif states["differs"]:
         judgements = ", ".join(f"{times} {word}" for word, times in judged.items())
         count = f"{states['differs']} of {states['differs'] + same + partly} boundaries that reach changed code"
@@ -191,6 +193,10 @@ def unexamined(comparison: Comparison, results: Sequence[BoundaryDiff], interrup
             yield f"  {message(file)}: {len(items) - _ENTRIES} more"
     if len(by_file) > _FILES:
         yield f"  {len(by_file) - _FILES} more files"
+    others = comparison.other_changes
+    if others:
+        count = f"{len(others)} changed function{'' if len(others) == 1 else 's'}"
+        yield f"not examined, and no signal code by the inventory's rule: {count}: {_listed(others)}"
     reasons: dict[str, list[str]] = {}
     for each in results:
         if each.state == "not compared" or (each.state == "not examined" and each.reason):

@@ -205,7 +205,10 @@ def test_comments_reach_nothing_and_start_no_worker(run_sentinel, tree, monkeypa
     one, other = tree("one", CODE.format(returned=MENDED)), tree("other", CODE.format(returned=f"{MENDED}  # right"))
     answer = run_sentinel("diff", "tiny", one, other)
     assert answer.status == 0
-    assert "no signal code differs; the text of both trees proves it, and nothing was run" in answer.out
+    assert (
+        "no signal code differs by the inventory's rule; the text of both trees proves it, and nothing was run"
+        in answer.out
+    )
 
 
 def test_what_no_scenario_runs_is_asked_of_one_revision_alone(run_sentinel, tree, monkeypatch):
@@ -222,7 +225,7 @@ def test_what_no_scenario_runs_is_asked_of_one_revision_alone(run_sentinel, tree
     [found] = answer.json()["boundaries"]
     assert (answer.status, found["state"], found["scenarios"]) == (2, "not examined", 3)
     assert [(each["function"], each["lines"], each["called"]) for each in found["unreached"]] == [
-        ("_cold", [5, 6], False)
+        ("_cold", [6, 6], False)
     ]
     assert answer.err.splitlines()[-1].startswith("nothing was examined: at no boundary did every changed line run")
     assert {str(ref) for ref in opened} == {one}
@@ -588,7 +591,8 @@ def test_a_changed_signal_function_without_a_binding_is_not_examined(run_sentine
     other = tree("other", other_loss + UNBOUND.format(by=3, text="'b'"))
     answer = run_sentinel("diff", "tiny", one, other, *FEW)
     assert answer.status == (0 if bound_too else 2)
-    assert "  tiny/losses.py:5-6 compute_advantages (no boundary reaches it)\n" in answer.out
+    assert "  tiny/losses.py:6 compute_advantages (no boundary reaches it)\n" in answer.out
+    assert "no signal code by the inventory's rule: 1 changed function: tiny/losses.py:9 helper\n" in answer.out
     assert "; 1 changed signal function not bound" in answer.out
     assert ("no difference at the one boundary whose changed lines all ran" in answer.out) is bound_too
     reason = "nothing was examined: no boundary reaches the changed signal functions"
