@@ -237,6 +237,16 @@ def lines_of(item: Unexamined) -> str:
     return message(f"{item.file}:{span} {item.name or 'the module'}{f' ({joined})' if texts else ''}")
 
 
+def beyond(comparison: Comparison) -> Iterator[str]:
+    """List what changed and no boundary can examine, as the text of both trees tells it; at most two lines."""
+    idle = [item for item in comparison.patch.unexamined() if not item.bound]
+    if idle:
+        yield f"signal functions that no boundary reaches: {_listed([lines_of(item) for item in idle])}"
+    gone = [name for name, (_, compared, _) in comparison.states.items() if compared.state == "gone"]
+    if gone:
+        yield f"gone: {_listed(gone)}"
+
+
 def lines(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> Iterator[str]:
     """Write lines for a terminal."""
     for number, item in enumerate(results, 1):
