@@ -133,7 +133,7 @@ def headline(comparison: Comparison, results: Sequence[BoundaryDiff], interrupte
     elif not partly:
         parts.append("nothing is compared")
     if partly:
-        parts.append(f"{_boundaries(partly)} not examined: changed lines of what they reach did not run")
+        parts.append(f"{_boundaries(partly)} not examined")
     if patch.count:
         scenarios = sum(item.scenarios for item in results)
         parts.append(f"{patch.examined()} of {patch.count} changed statements ran, in {scenarios} scenarios")
@@ -197,18 +197,20 @@ def unexamined(comparison: Comparison, results: Sequence[BoundaryDiff], interrup
     if others:
         count = f"{len(others)} changed function{'' if len(others) == 1 else 's'}"
         yield f"not examined, and no signal code by the inventory's rule: {count}: {_listed(others)}"
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[tuple[str, str], list[str]] = {}
     for each in results:
         if each.state == "not compared" or (each.state == "not examined" and each.reason):
-            reasons.setdefault(each.reason, []).append(each.name)
+            reasons.setdefault((each.state, each.reason), []).append(each.name)
     for name, why in comparison.left_out.items():
-        reasons.setdefault(why, []).append(name)
+        reasons.setdefault(("not compared", why), []).append(name)
     asked = {item.name for item in results}
     if interrupted:
-        reasons["interrupted before its turn"] = [name for name in comparison.states if name not in asked]
-    for why, names in list(reasons.items())[:_FILES]:
+        reasons["not compared", "interrupted before its turn"] = [
+            name for name in comparison.states if name not in asked
+        ]
+    for (state, why), names in list(reasons.items())[:_FILES]:
         if names:
-            yield f"not compared: {_listed(names)}: {message(why)}"
+            yield f"{state}: {_listed(names)}: {message(why)}"
     if len(reasons) > _FILES:
         more = sum(len(names) for names in list(reasons.values())[_FILES:])
         yield f"not compared: {more} more, for {len(reasons) - _FILES} other reasons"
@@ -265,9 +267,9 @@ def answer(comparison: Comparison, item: BoundaryDiff, number: int = 1) -> Itera
         yield from (f"  breaks {each.law}: {message(each.detail)}" for each in item.broken.get(AFTER, ()))
     elif item.state == "same numbers":
         yield f"same numbers: {item.name}: {item.scenarios} scenarios{_rounding(item)}"
-    elif item.state == "not examined":
+    elif item.state == "not examined" and not item.reason:
         count = len({(each.file, each.name) for each in item.unreached})
-        why = message(item.reason) or f"changed lines did not run, in {count} function{'' if count == 1 else 's'}"
+        why = f"changed lines did not run, in {count} function{'' if count == 1 else 's'}"
         yield f"not examined: {item.name}: {why} ({item.scenarios} scenarios{_rounding(item)})"
 
 
