@@ -54,7 +54,17 @@ def _counted(key: str, now: int, before: int, function: str) -> str:
     if path == "returned":
         name = label.partition("(")[0].rpartition(".")[2] or function
         return f"`{message(name)}` returns {now} value{'' if now == 1 else 's'}; it returned {before}"
-    return f"{message(key.removesuffix(_COUNT))} has {now} values; it had {before}"
+    return f"{_named(key.removesuffix(_COUNT))} has {now} values; it had {before}"
+
+
+def _named(key: str) -> str:
+    """Name a part of what a boundary answers, or of what is handed on besides: whose it is, and which."""
+    label, _, path = key.rpartition(": ")
+    if not label or label.isdecimal():  # the boundary's own; of a later call of it
+        return message(path)
+    if "(" in label:  # a function, and a digest of its arguments
+        return f"`{message(label.rpartition('(')[0].rpartition('.')[2])}` {message(path)}"
+    return f"what a stand-in is given, {message(path.removeprefix('given.'))},"
 
 
 def of_difference(difference: Difference, function: str = "it") -> str:
@@ -69,15 +79,15 @@ def of_difference(difference: Difference, function: str = "it") -> str:
         one, other = numbers(before.get(key)), numbers(after.get(key))
         if one is None or other is None:
             was, is_ = distinct(before.get(key), after.get(key))
-            return f"{message(key)} is {is_}; it was {was}"
+            return f"{_named(key)} is {is_}; it was {was}"
         if key.endswith(_COUNT):
             return _counted(key, int(other[0]), int(one[0]), function)
         if difference.symptom == "dtype":
-            return f"{message(key)} has the same numbers in {other[1]}, and had them in {one[1]}"
+            return f"{_named(key)} has the same numbers in {other[1]}, and had them in {one[1]}"
         if one[0].shape != other[0].shape:
-            return f"{message(key)}: {difference.details[key]}"
+            return f"{_named(key)}: {difference.details[key]}"
         where = ", only where the mask is 0" if difference.symptom == "masked" else ""
-        return f"{message(key)} {_moved(one[0], other[0])}{where}"
+        return f"{_named(key)} {_moved(one[0], other[0])}{where}"
     return difference.symptom
 
 
@@ -323,7 +333,8 @@ def _difference(difference: Difference, unsaid: Collection[str], function: str) 
             yield _counted(key, int(after.get(key) or 0), int(before.get(key) or 0), function)
             continue
         cells = distinct(before.get(key), after.get(key))
-        yield f"{key}: {cells[0]} before, {cells[1]} after" if detail == "" else f"{key}: {message(detail)}"
+        name = _named(key).rstrip(",")
+        yield f"{name}: {cells[0]} before, {cells[1]} after" if detail == "" else f"{name}: {message(detail)}"
         if cells[0] != cells[1] and isinstance(before.get(key), Tensor):
             yield from (f"  {side:<7}{cell}" for side, cell in zip(SIDES, cells))
     if more:
