@@ -23,3 +23,18 @@ def test_a_difference_is_said_with_what_was_and_what_is(symptom, before, after, 
     details = {"loss": "the shape: [2] before, [1] after" if symptom == "shape" else "element [0]"}
     difference = Difference(symptom, {}, {"before": {"loss": before}, "after": {"loss": after}}, details)
     assert of_difference(difference).startswith(f"loss{'' if said[0] == ':' else ' '}{said}")
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("returned has", "`agg_loss` returns 5 values; it returned 4"),
+        ("tiny.losses.f(0a1b2c3d): returned has", "`f` returns 5 values; it returned 4"),
+        ("returned.1 has", "returned.1 has 5 values; it had 4"),
+        ("tiny.losses.f(0a1b2c3d): returned.0", "`f` returned.0 is 1.25 times what it was"),
+        ("save 2: given.step", "what a stand-in is given, step, is 1.25 times what it was"),
+    ],
+)
+def test_a_part_besides_the_contract_is_named_by_its_function(key, said):
+    answers = {"before": {key: 4}, "after": {key: 5}}
+    assert of_difference(Difference("beside", {}, answers, {key: ""}), "agg_loss") == said
