@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from sentinel.commands.console import (
     Commands,
     command,
@@ -28,7 +26,7 @@ from sentinel.configuration.command_line import of_script, of_words
 from sentinel.configuration.composing import HydraMissingError, NotComposedError, composed, named, search_path
 from sentinel.configuration.declared import options_of
 from sentinel.configuration.effective import Training, training
-from sentinel.configuration.files import MISSING, flattened, read_mapping, settings_of, spelled
+from sentinel.configuration.files import MISSING, flattened, read_mapping, settings_of, spelled, value_of
 from sentinel.deciding.outcomes import Decision
 from sentinel.deciding.runner import Job, runner_of
 from sentinel.errors import INSTALL, SentinelError, nearest
@@ -184,10 +182,7 @@ def _setting(word: str) -> tuple[str, Any]:
     name = spelled(name.strip("+ "))
     if not equals or not name:
         raise SentinelError(f"--set {word}: a setting is written KEY=VALUE")
-    try:
-        return name, None if text == "None" else yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return name, text
+    return name, value_of(text)
 
 
 def _run(

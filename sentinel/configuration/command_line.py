@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sentinel.errors import INSTALL, SentinelError
+from sentinel.values.files import read_bytes
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -22,8 +23,11 @@ UNKNOWN = "\0"
 _ANY_NUMBER = "\0\0"
 #: The value of such a setting: a reference that leads nowhere is not known, where a missing one would be the default.
 _NOT_KNOWN = "${?}"
-_MOST_BYTES = 1 << 20
 _DEEPEST = 5
+
+#: Characters that a script's text and its variables may come to when all is put in. A few lines that double a variable
+#: are enough to exhaust any memory.
+_MOST_TEXT = 8 << 20
 _ASSIGNMENT = re.compile(r"\+{0,2}[A-Za-z_][\w/@]*(\.[\w/@-]+)*=")
 _OPTION = re.compile(r"--?[A-Za-z_]")
 _CONDITIONAL = ("if_statement", "case_statement", "while_statement", "for_statement", "c_style_for_statement", "list")
@@ -105,17 +109,25 @@ class _Script:
     """A script's variables, each with its words, while its commands are read in order."""
 
     file: Path
+    left: int = _MOST_TEXT
     arrays: dict[str, list[str]] = field(default_factory=dict)
     commands: list[tuple[str, list[str]]] = field(default_factory=list)
 
     def read(self, file: Path, depth: int = 0) -> None:
-        try:
-            source = file.read_bytes()
-        except OSError as error:
-            raise SentinelError(f"{file}: {error.strerror}") from None
-        if len(source) > _MOST_BYTES or b"\0" in source:
-            raise SentinelError(f"{file} is no launch script: larger than 1 MiB, or not text")
+        source = read_bytes(file)
+        if b"\0" in source:
+            raise SentinelError(f"{file} is not a launch script: it contains a NUL byte")
+        self._spend(len(source))
         self._walk(_parsed(source), file, depth, certain=True)
+
+    def _spend(self, characters: int) -> None:
+        """:raises SentinelError: if the script comes to more text than is read."""
+        self.left -= characters
+        if self.left < 0:
+            raise SentinelError(
+                f"{self.file}: its variables and the files that it sources come to more than {_MOST_TEXT >> 20} MiB; "
+                "give the command itself after --"
+            )
 
     def _walk(self, node: Node, file: Path, depth: int, certain: bool) -> None:
         if node.type == "variable_assignment":
@@ -163,7 +175,7 @@ class _Script:
         inner = node.named_children[0] if node.type == "string" and len(node.named_children) == 1 else node
         name = _array(inner)
         if name:
-            return self.arrays.get(name, [_ANY_NUMBER])
+            return self._words(name, _ANY_NUMBER)
         if _of(inner) in ("$@", "$*"):
             return [_ANY_NUMBER]
         if node.type in ("simple_expansion", "expansion"):
@@ -187,7 +199,13 @@ class _Script:
         return self._value(plain[1]) if has_value else "".join(map(self._text, default))
 
     def _value(self, name: str) -> str:
-        return " ".join(self.arrays.get(name, [UNKNOWN]))
+        return " ".join(self._words(name, UNKNOWN))
+
+    def _words(self, name: str, otherwise: str) -> list[str]:
+        """Return the words of a variable, or one word if the script does not set it."""
+        words = self.arrays.get(name, [otherwise])
+        self._spend(len(words) + sum(map(len, words)))
+        return words
 
 
 def _array(node: Node) -> str:

@@ -25,9 +25,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from sentinel.configuration.files import MISSING, flattened, read_mapping, settings_of, spelled
+from sentinel.configuration.files import MISSING, flattened, read_mapping, settings_of, spelled, value_of
 from sentinel.configuration.option_classes import options_of_class
 from sentinel.configuration.options import Option, Options, choices_of, parsed, text_of
 from sentinel.errors import SentinelError
@@ -83,7 +81,7 @@ def defaults_of(catalog: Catalog, target: Target, checkout: Checkout, contract: 
                 text = having[0].options[key].default if having else None
                 text = declaration["is"].get(text) if "is" in declaration else text
                 if text is not None:
-                    defaults[name] = yaml.safe_load(text), key
+                    defaults[name] = value_of(text), key
                     if defaults[name][0] is not None:
                         break
     return defaults

@@ -194,7 +194,7 @@ def _distinct(recipes: list[Recipe]) -> list[Recipe]:
 def duplicate(first: Path, second: Recipe) -> Problem:
     """Give the complaint about a second file with a bug id."""
     from sentinel.recipes.problems import Problem, shown
-    from sentinel.recipes.yamldoc import read
+    from sentinel.values.documents import read
 
     line, column = read(second.path).at(("bug_id",))
     message = f"duplicate bug id {second.bug_id!r}; it is also in {shown(first)}"

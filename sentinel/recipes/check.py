@@ -12,7 +12,7 @@ from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.problems import Findings, Problem, shown
 from sentinel.recipes.rules import examine
 from sentinel.recipes.template import TODO
-from sentinel.recipes.yamldoc import DocumentError, Place, read
+from sentinel.values.documents import DocumentError, Place, read
 
 
 def _check(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:

@@ -20,9 +20,9 @@ from sentinel.recipes.problems import Findings, Problem, shown
 from sentinel.recipes.recipe import Pin, Recipe
 from sentinel.recipes.scenario import ScenarioReader, Variants
 from sentinel.recipes.structure import check_structure, schema
-from sentinel.recipes.yamldoc import Document, DocumentError, Place, read
 from sentinel.targets import Binding, Target
 from sentinel.targets.refs import Ref
+from sentinel.values.documents import Document, DocumentError, Place, read
 
 if TYPE_CHECKING:
     from sentinel.recipes.catalog import Catalog

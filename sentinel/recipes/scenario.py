@@ -10,7 +10,7 @@ from sentinel.contracts.contract import REQUIRED, Contract, Input
 from sentinel.errors import nearest
 from sentinel.recipes.inputs import LiteralError, read_input
 from sentinel.recipes.problems import Findings
-from sentinel.recipes.yamldoc import Place
+from sentinel.values.documents import Place
 
 #: Canonical input -> its value as the document has it, and where.
 Entries = dict[str, tuple[Any, Place]]

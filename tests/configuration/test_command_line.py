@@ -1,5 +1,6 @@
 """What a command, or a launch script, sets: nothing of it is executed."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -84,8 +85,11 @@ def test_a_script_that_sources_itself_ends(script):
     ("content", "says"),
     [
         (b"echo no\n", "no command in it runs a Python program; give the command itself after --"),
-        (b"\0", "is no launch script"),
-        (b"#" * ((1 << 20) + 1), "is no launch script"),
+        (b"\0", "is not a launch script: it contains a NUL byte"),
+        (b"#" * ((1 << 20) + 1), "at most 1 MiB are read"),
+        (b"A=xxxxxxxx\n" + b"A=$A$A\n" * 40 + b"python x.py a=$A\n", "come to more than 8 MiB"),
+        (b"A=(x y)\n" + b'A=("${A[@]}" "${A[@]}")\n' * 40 + b'python x.py a="${A[@]}"\n', "come to more than 8 MiB"),
+        (b"A=" + b"x" * 500_000 + b"\npython x.py " + b"$A" * 200_000 + b"\n", "come to more than 8 MiB"),
         (b"( " * 3000 + b"echo" + b" )" * 3000, "nested too deep"),
         (None, "No such file"),
     ],
@@ -96,6 +100,21 @@ def test_what_is_no_launch_script(tmp_path, content, says):
         file.write_bytes(content)
     with pytest.raises(SentinelError, match=says):
         of_script(file)
+
+
+def test_files_that_source_each_other_are_not_read_again_and_again(tmp_path):
+    """A hundred lines in each of five files would be read ten thousand million times."""
+    for number in range(6):
+        text = f'source "$HERE/{number + 1}.sh"\n' * 100 if number < 5 else "A=1\n"
+        (tmp_path / f"{number}.sh").write_text(text + "python train.py --lr 1\n")
+    with pytest.raises(SentinelError, match="come to more than 8 MiB"):
+        of_script(tmp_path / "0.sh")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "run.sh")
+    with pytest.raises(SentinelError, match="not a regular file"):
+        of_script(tmp_path / "run.sh")
 
 
 def test_words_that_are_no_shell_are_read_as_far_as_they_go(tmp_path):

@@ -24,8 +24,8 @@ from sentinel.recipes.grades import counted, realism
 from sentinel.recipes.rules import examine_document
 from sentinel.recipes.structure import schema
 from sentinel.recipes.template import template
-from sentinel.recipes.yamldoc import read_text
 from sentinel.targets.refs import Ref
+from sentinel.values.documents import read_text
 from sentinel.values.literals import New, tensor
 from sentinel.values.tolerance import Tolerance
 
@@ -55,7 +55,7 @@ pins:
 
 
 def load(text: str, catalog: Any = CATALOG, name: str = "TOY-1.yaml", json: bool = False) -> Recipe:
-    recipe, problems = examine_document(read_text(text.encode(), json), Path(name), catalog)
+    recipe, problems = examine_document(read_text(text.encode(), "json" if json else "yaml"), Path(name), catalog)
     if recipe is None:
         raise RecipeError("\n".join(str(problem) for problem in problems))
     return recipe
