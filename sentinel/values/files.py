@@ -53,7 +53,7 @@ def read_bytes(file: Path, most: int = WRITTEN) -> bytes:
     try:
         return regular_bytes(file, most)
     except OSError as error:
-        raise SentinelError(f"{file}: {error.strerror or type(error).__name__}") from None
+        raise SentinelError(f"{file}: cannot be read: {error.strerror or type(error).__name__}") from None
 
 
 def read_text(file: Path, most: int = WRITTEN) -> str:

@@ -19,12 +19,12 @@ def test_a_link_to_a_file_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("folder", "folder: a directory, not a file"),
-        ("pipe", "pipe: not a regular file"),
-        ("/dev/zero", "/dev/zero: not a regular file"),
-        ("absent", "absent: No such file or directory"),
+        ("folder", "folder: cannot be read: a directory, not a file"),
+        ("pipe", "pipe: cannot be read: not a regular file"),
+        ("/dev/zero", "/dev/zero: cannot be read: not a regular file"),
+        ("absent", "absent: cannot be read: No such file or directory"),
         ("a\0b", "not a valid path"),
-        ("large", f"large: {WRITTEN + 1:,} bytes; at most 1 MiB are read"),
+        ("large", f"large: cannot be read: {WRITTEN + 1:,} bytes; at most 1 MiB are read"),
         ("/proc/self/environ/x", "Not a directory"),
     ],
 )
