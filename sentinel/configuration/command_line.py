@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 UNKNOWN = "\0"
 _ANY_NUMBER = "\0\0"
 #: The value of such a setting: a reference that leads nowhere is not known, where a missing one would be the default.
-_NOT_KNOWN = "${?}"
+NOT_KNOWN = "${?}"
 _DEEPEST = 5
 
 #: Characters that a script's text and its variables may come to when all is put in. A few lines that double a variable
@@ -38,36 +38,57 @@ class CommandLine:
     """:ivar settings: ``KEY=VALUE`` each, in order, as ``--set`` takes them; the value in YAML.
     :ivar unknown: the settings whose values only a shell could know; ``…`` for words that may be any.
     :ivar where: the script's file and line; empty for words that were typed.
+    :ivar program: the Python file, module or command that gets the settings; empty if none is named.
     """
 
     settings: tuple[str, ...]
     unknown: tuple[str, ...] = ()
     where: str = ""
+    program: str = ""
 
 
 def of_words(words: Sequence[str], where: str = "") -> CommandLine:
     """Read the settings that a command gives to its program: ``python -m package key=value --option value``.
 
-    What stands before the program (``ray job submit --address …``, ``torchrun --nproc-per-node 8``) is the launcher's.
+    Words before the program (``ray job submit --address …``, ``torchrun --nproc-per-node 8``) belong to launchers.
     An option with several values is a list of them, one with none is true.
     """
     settings: list[str] = []
     unknown: list[str] = []
-    for name, values in _arguments(words[_program(words) :]):
+    first, program = _program(words)
+    for name, values in _arguments(words[first:]):
         if not name or any(UNKNOWN in word for word in (name, *values)):
             unknown.append(name.replace(UNKNOWN, "…") or "…")
-            settings += [f"{name}={_NOT_KNOWN}"] if name and UNKNOWN not in name else []
+            settings += [f"{name}={NOT_KNOWN}"] if name and UNKNOWN not in name else []
         else:
             value = "true" if not values else values[0] if len(values) == 1 else f"[{', '.join(values)}]"
             settings.append(f"{name}={value}")
-    return CommandLine(tuple(settings), tuple(unknown), where)
+    return CommandLine(tuple(settings), tuple(unknown), where, program)
 
 
-def _program(words: Sequence[str]) -> int:
-    """Give the index of the first word after the last program that is named: ``train.py``, or a module after ``-m``."""
-    ends = [number + 1 for number, word in enumerate(words) if word.endswith(".py") and not word.startswith("-")]
-    ends += [number + 2 for number, word in enumerate(words) if word == "-m"]
-    return max(ends, default=0)
+#: Modules that start another program, which follows their own options.
+_LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed.launcher")
+
+
+def _program(words: Sequence[str]) -> tuple[int, str]:
+    """Return the index of the program's first argument, and the program: ``train.py``, or a module after ``-m``.
+
+    Launchers (``env VAR=x srun torchrun --nproc-per-node 8``) have options whose number of values is not known. None of
+    these is a Python file, so the first Python file or module is the program; if it is a module that a Python file
+    follows, the module is one more launcher.
+    """
+    for number, word in enumerate(words):
+        if word.endswith(".py") and not word.startswith("-"):
+            return number + 1, word
+        if word in ("-m", "--module") and number + 1 < len(words):
+            module, after = words[number + 1], words[number + 2 : number + 3]
+            if not module.startswith(_LAUNCHERS) and not any(item.endswith(".py") for item in after):
+                return number + 2, module
+    if "uv" in words and words[words.index("uv") :][1:2] == ["run"]:  # an installed command: uv run rl @ rl.toml
+        for number in range(words.index("uv") + 2, len(words)):
+            if not words[number].startswith("-"):
+                return number + 1, words[number]
+    return 0, ""
 
 
 def _arguments(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
@@ -98,7 +119,7 @@ def of_script(file: Path) -> CommandLine:
         script.read(file)
     except RecursionError:
         raise SentinelError(f"{file} is no launch script: nested too deep") from None
-    commands = [of_words(words, where) for where, words in script.commands if _program(words)]
+    commands = [of_words(words, where) for where, words in script.commands if _program(words)[1]]
     if not commands:
         raise SentinelError(f"{file}: no command in it runs a Python program; give the command itself after --")
     return max(commands, key=lambda command: len(command.settings) + len(command.unknown))

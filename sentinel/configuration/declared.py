@@ -8,7 +8,8 @@
 
 One entry for each place where a trainer's options have been; of those with one name, the first counts whose file and
 class the copy has. Kinds: ``classes`` (a dataclass and its sections), ``parser`` (argparse), ``tree`` (YAML).
-``elsewhere`` holds options that another package or file declares, with their defaults.
+``elsewhere`` holds options that another package or file declares, with their defaults. ``more`` names what declares
+options that are not read; a setting of a run that is not known may then be one of them.
 
     [defaults.policy_loss]
     eps_clip_high = ["epsilon_high", "epsilon"]
@@ -52,8 +53,10 @@ def options_of(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Op
         if place is None:
             continue
         try:
+            more = {"": entry["more"]} if "more" in entry else {}
             if entry["kind"] == "classes":
-                options = options_of_class(place, entry["class"], lambda module: _module(checkout, module))
+                options, unread = options_of_class(place, entry["class"], lambda module: _module(checkout, module))
+                more = {**unread, **more}
             else:
                 options = options_of_parser(place) if entry["kind"] == "parser" else options_of_tree(place)
         except (SyntaxError, ValueError, OSError, RecursionError, MemoryError, SentinelError):
@@ -63,8 +66,16 @@ def options_of(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Op
         if not options:
             continue  # the class had another name then
         elsewhere = {name: Option(text) for name, text in flattened(entry.get("elsewhere", {})).items()}
-        trainers[entry["name"]] = Options(entry["name"], entry["file"], {**elsewhere, **options})
+        trainers[entry["name"]] = Options(
+            entry["name"], entry["file"], {**elsewhere, **options}, entry.get("class", ""), more
+        )
     return tuple(trainers.values())
+
+
+def classes_of(catalog: Catalog, target: Target) -> tuple[str, ...]:
+    """Return the names of the classes by which Python scripts configure the trainers of a target."""
+    named = (entry["class"] for _, entry in _declarations(catalog, target.name) if "class" in entry)
+    return tuple(dict.fromkeys(named))
 
 
 def defaults_of(catalog: Catalog, target: Target, checkout: Checkout, contract: str) -> dict[str, tuple[Any, str]]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from pathlib import Path
 
 from sentinel.recipes.affects import in_text
@@ -24,25 +26,53 @@ class Option:
 
 @dataclass(frozen=True)
 class Options:
-    """:ivar options: dotted name -> option. Below an option that is a section and null by default stand the defaults
-    that its members have as soon as somebody writes the section."""
+    """The options of one trainer.
+
+    :ivar options: dotted name -> option. Below an option that is a section and null by default stand the defaults that
+        its members have as soon as somebody writes the section.
+    :ivar made_by: the class that a Python script calls to set them; empty if there is none.
+    :ivar open: dotted prefix -> what may declare more options below it than were read, such as a base class of another
+        package. The empty prefix stands for all options.
+    """
 
     name: str
     file: str
     options: Mapping[str, Option] = field(default_factory=dict)
+    made_by: str = ""
+    open: Mapping[str, str] = field(default_factory=dict)
 
     def __contains__(self, name: str) -> bool:
         return name in self.options or self.section(name)
 
     def closed(self, name: str) -> bool:
-        """Say whether it is certain that there is no such option: no section above it may have members of any name."""
+        """Return True if there is certainly no such option: no section above it may have members of any name."""
         parts = name.split(".")
         above = [self.options.get(".".join(parts[:size])) for size in range(1, len(parts))]
-        return name not in self and not any(option is not None for option in above)
+        return name not in self and not any(option is not None for option in above) and not self.may_declare(name)
+
+    def may_declare(self, name: str) -> str:
+        """Return what may declare an option that was not read; empty if nothing may."""
+        return next((why for prefix, why in self.open.items() if f"{name}.".startswith(prefix)), "")
+
+    def closest(self, name: str, alike: float = 0.6) -> str:
+        """Return the option whose name is most like a wrong one, by its letters or by its words; empty if none is."""
+        words = _words(name)
+
+        def likeness(other: str) -> tuple[float, float]:
+            known, letters = _words(other), SequenceMatcher(None, name, other).ratio()
+            return max(letters, 2 * len(words & known) / (len(words) + len(known) or 1)), letters
+
+        best = max(((*likeness(other), other) for other in self.options), default=(0.0, 0.0, ""))
+        return best[2] if best[0] >= alike else ""
 
     def section(self, name: str) -> bool:
         """Say whether it is no option itself, but the beginning of some."""
         return name not in self.options and any(other.startswith(f"{name}.") for other in self.options)
+
+
+def _words(name: str) -> set[str]:
+    """Return the words of an option's name, without plurals: ``algo.kl.init_coef`` has four."""
+    return {word.lower().rstrip("s") for word in re.split(r"[._-]+", name) if word}
 
 
 def parsed(file: Path) -> ast.Module:

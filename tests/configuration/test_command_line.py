@@ -56,6 +56,29 @@ def test_what_is_typed(words, settings):
     assert list(of_words(words.split()).settings) == settings
 
 
+@pytest.mark.parametrize(
+    ("words", "program", "settings"),
+    [
+        ("accelerate launch --config_file zero3.yaml --num_processes 8 train.py --beta 0.1", "train.py", ["beta=0.1"]),
+        ("torchrun --nproc-per-node 8 -m trl.scripts.grpo --beta 0.1", "trl.scripts.grpo", ["beta=0.1"]),
+        ("deepspeed --include localhost:0,1 train.py --deepspeed ds.json", "train.py", ["deepspeed=ds.json"]),
+        ("deepspeed --module openrlhf.cli.train_dpo --beta 0.1", "openrlhf.cli.train_dpo", ["beta=0.1"]),
+        ("python -m torch.distributed.run --nproc_per_node 8 train.py --lr 1", "train.py", ["lr=1"]),
+        ("python -m areal.launcher.local gsm8k.py --config x.yaml a.b=1", "gsm8k.py", ["config=x.yaml", "a.b=1"]),
+        ("ray job submit --address x --runtime-env-json={} -- python3 -m a.b c.d=1", "a.b", ["c.d=1"]),
+        ("env A=1 B=2 srun --ntasks 8 uv run --with x python -u train.py --lr 1", "train.py", ["lr=1"]),
+        ("uv run examples/run_grpo.py --config g.yaml grpo.n=4", "examples/run_grpo.py", ["config=g.yaml", "grpo.n=4"]),
+        ("uv run rl --max-steps 4", "rl", ["max-steps=4"]),
+        ("python train.py --reward-functions rewards.py --lr 1", "train.py", ["reward-functions=rewards.py", "lr=1"]),
+        ("python -m a.b --plugin mine.py --lr 1", "a.b", ["plugin=mine.py", "lr=1"]),
+        ("ls --all", "", ["all=true"]),
+    ],
+)
+def test_launchers_are_looked_through(words, program, settings):
+    line = of_words(words.split())
+    assert (line.program, list(line.settings)) == (program, settings)
+
+
 def test_a_launch_script(script):
     """Its variables and arrays, what it sources, and what only a shell knows."""
     line = of_script(script)
