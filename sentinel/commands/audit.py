@@ -107,12 +107,13 @@ def _audit(arguments: argparse.Namespace) -> int:
     checkout = next((item.checkout for item in decisions if item.checkout), None)
     why_not = None
     if config is not None and data is not None and checkout is not None:
-        data, why_not = _composed(config, data, catalog, target, checkout)
+        data, why_not, left_out = _composed(config, data, catalog, target, checkout)
+        not_read += left_out
     trainers = options_of(catalog, target, checkout) if checkout else ()
     configuration = _configuration(data, single)
     run = None if configuration is None else training(configuration, trainers, launch.made_by)
     if config is not None and data is not None and why_not is not None:
-        _tell_of_bases(config, data, run, why_not)
+        not_read += _bases(config, data, run, why_not)
     bugs = [Bug(item, reach(item.recipe.affects, run) if run else None) for item in there]
     bugs = [bug for bug in bugs if bug.realism != "unreachable"]
     bugs.sort(key=lambda bug: (order(bug.document), bug.decision.recipe.bug_id))
@@ -253,30 +254,33 @@ def _configuration(data: Mapping[Any, Any] | None, single: Sequence[tuple[str, A
 
 def _composed(
     file: Path, data: Mapping[Any, Any], catalog: Catalog, target: Target, checkout: Checkout
-) -> tuple[Mapping[Any, Any], NotComposedError | None]:
-    """The configuration with what its Hydra ``defaults`` list names; else itself, and why that could not be had."""
+) -> tuple[Mapping[Any, Any], NotComposedError | None, list[str]]:
+    """Return a configuration with the files that its Hydra ``defaults`` list names.
+
+    :return: the configuration; why the files could not be read, if so; which folders of its search path were left out.
+    """
     if not named(data):
-        return data, None
+        return data, None, []
     folders, left_out = search_path(data, catalog, target, checkout)
-    for sentence in left_out:
-        complain(f"{file}: {sentence}")
+    sentences = [f"{file}: {sentence}" for sentence in left_out]
     try:
-        return composed(file, folders), None
+        return composed(file, folders), None, sentences
     except NotComposedError as error:
-        return data, error
+        return data, error, sentences
 
 
-def _tell_of_bases(file: Path, data: Mapping[Any, Any], run: Training | None, why: NotComposedError) -> None:
-    """Warn of what a Hydra configuration is composed of and is not read, but for the copy's own, which is."""
+def _bases(file: Path, data: Mapping[Any, Any], run: Training | None, why: NotComposedError) -> list[str]:
+    """Say which files of a Hydra configuration were not read. The copy's own defaults are known anyway."""
     unread, mend = named(data), "mend it, or "
     if isinstance(why, HydraMissingError):
         own = Path(run.options.file).stem if run is not None and run.options is not None else ""
         unread, mend = [entry for entry in unread if entry not in own], f"{INSTALL.format('hydra')}, or "
-    if unread:
-        complain(
-            f"{file}: what its defaults list names is not read ({', '.join(unread)}): {why}; {mend}give the "
-            "composed configuration, which a Hydra program prints with --cfg job"
-        )
+    if not unread:
+        return []
+    return [
+        f"{file}: what its defaults list names is not read ({', '.join(unread)}): {why}; {mend}give the "
+        "composed configuration, which a Hydra program prints with --cfg job"
+    ]
 
 
 def _decide(arguments: argparse.Namespace, catalog: Any, settings: Any, recipes: Any) -> list[Decision]:

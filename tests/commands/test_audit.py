@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import sentinel.recipes.catalog
-from sentinel.configuration import composing
+from sentinel.commands import audit as audit_command
 from sentinel.configuration.composing import HydraMissingError
 
 AFFECTS = """\
@@ -288,7 +288,7 @@ def test_the_command_that_starts_the_training_is_read(run_sentinel, mirrored, tr
     answer = run_sentinel(*audit, "--script", script)
     assert answer.json()["bugs"][0]["reach"] == "reached"
     assert f"{script}:2: 3 settings read" in answer.err
-    assert "not known, as only a shell puts them in: actor.other" in answer.err
+    assert "not known, as only a shell puts them in: actor.other" in answer.json()["not_examined"]
     script.write_text(script.read_text().replace("token-mean", "$(cat mode)"))
     assert run_sentinel(*audit, "--script", script).json()["bugs"][0]["reach"] == "not known"
     assert "give one of them" in run_sentinel(*audit, "--script", script, "--", *command).err
@@ -302,21 +302,21 @@ def test_what_a_configuration_is_composed_of_is_told_where_it_is_not_read(
     def without(*_: object) -> None:
         raise HydraMissingError("hydra-core is not installed")
 
-    monkeypatch.setattr(composing, "composed", without)
+    monkeypatch.setattr(audit_command, "composed", without)
     config = tmp_path / "run.yaml"
     audit = ("audit", "tiny", "--repo", tree_with_options, "--config", config)
     config.write_text("defaults: [config, _self_]\nactor: {clip: 0.2}\n")
-    assert "defaults list" not in run_sentinel(*audit).err
+    assert "defaults list" not in run_sentinel(*audit).out
     config.write_text("defaults:\n  - mine\n  - actor: dp\n  - _self_\nactor: {clip: 0.2}\n")
     answer = run_sentinel(*audit)
     assert answer.status == 1
     assert (
         "what its defaults list names is not read (mine, actor: dp): hydra-core is not installed; "
         "pip install '.[hydra]' in a checkout of Sentinel, or give the composed configuration, which a Hydra program "
-        "prints with --cfg job" in answer.err
+        "prints with --cfg job" in answer.out
     )
-    config.write_text("defaults: 3\n")
-    assert "defaults list" not in run_sentinel(*audit).err
+    config.write_text("defaults: 3\nactor: {clip: 0.2}\n")
+    assert "defaults list" not in run_sentinel(*audit).out
 
 
 def test_a_configuration_is_composed_first(run_sentinel, mirrored, tree_with_options, tmp_path):
@@ -328,8 +328,8 @@ def test_a_configuration_is_composed_first(run_sentinel, mirrored, tree_with_opt
     answer = run_sentinel(*audit)
     assert answer.status == 1
     assert "because actor.loss_agg_mode=token-mean, actor.clip=0.2\n" in answer.out
-    assert "run.yaml: hydra.searchpath: pkg://yours is left out" in answer.err
-    assert "defaults list" not in answer.err
+    assert "run.yaml: hydra.searchpath: pkg://yours is left out" in answer.out
+    assert "defaults list" not in answer.out
     over = run_sentinel(*audit, "--json", "--set", "actor.clip=null").json()["bugs"][0]
     assert (over["reach"], over["because"]) == ("not reached", "actor.clip=null")
     config.write_text("defaults: [config, your, _self_]\nactor: {clip: 0.3}\n")
@@ -337,7 +337,7 @@ def test_a_configuration_is_composed_first(run_sentinel, mirrored, tree_with_opt
     assert "actor.loss_agg_mode=token-mean (the default), actor.clip=0.3\n" in answer.out
     assert (
         "what its defaults list names is not read (config, your): Hydra says: In 'run': Could not load 'your'; mend "
-        "it, or give the composed configuration" in answer.err
+        "it, or give the composed configuration" in answer.out
     )
 
 
