@@ -153,6 +153,10 @@ class _Reading:
             if reason:
                 self.findings.error(("expected_fixed",), reason, key=True)
         invariant = self._invariant(contract, bool(unpatched or fixed))
+        law = self.catalog.laws.get(invariant or "")
+        if law is not None and law.vary is not None and readable and len(names) < 2 and not (unpatched or fixed):
+            message = f"the law {law.name} compares variants, and there are none: add variants: with two or more"
+            self.findings.error(("invariant",), message)
         upstream = native.get("upstream", {}).items()
         story = self.data.get("expected_invariant" if self.published else "story", "")
         if self.findings.errors:
