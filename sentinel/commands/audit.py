@@ -111,6 +111,12 @@ def _audit(arguments: argparse.Namespace) -> int:
         not_read += left_out
     trainers = options_of(catalog, target, checkout) if checkout else ()
     configuration = _configuration(data, single)
+    if launch.made_by and trainers and all(trainer.made_by != launch.made_by for trainer in trainers):
+        have = ", ".join(trainer.made_by for trainer in trainers if trainer.made_by)
+        raise SentinelError(
+            f"nothing was examined: {_name(checkout, target.name)} has no {launch.made_by} whose options are known "
+            f"here; known are {have or 'none'}"
+        )
     run = None if configuration is None else training(configuration, trainers, launch.made_by)
     if config is not None and data is not None and why_not is not None:
         not_read += _bases(config, data, run, why_not)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,7 @@ class CommandLine:
     """:ivar settings: ``KEY=VALUE`` each, in order, as ``--set`` takes them; the value in YAML.
     :ivar unknown: the settings whose values only a shell could know; ``…`` for words that may be any.
     :ivar where: the script's file and line; empty for words that were typed.
+    :ivar others: where a script has other commands that run Python programs.
     :ivar program: the Python file, module or command that gets the settings; empty if none is named.
     """
 
@@ -45,6 +46,7 @@ class CommandLine:
     unknown: tuple[str, ...] = ()
     where: str = ""
     program: str = ""
+    others: tuple[str, ...] = ()
 
 
 def of_words(words: Sequence[str], where: str = "") -> CommandLine:
@@ -122,7 +124,8 @@ def of_script(file: Path) -> CommandLine:
     commands = [of_words(words, where) for where, words in script.commands if _program(words)[1]]
     if not commands:
         raise SentinelError(f"{file}: no command in it runs a Python program; give the command itself after --")
-    return max(commands, key=lambda command: len(command.settings) + len(command.unknown))
+    best = max(commands, key=lambda command: len(command.settings) + len(command.unknown))
+    return replace(best, others=tuple(f"{other.where} ({other.program})" for other in commands if other is not best))
 
 
 @dataclass

@@ -12,6 +12,9 @@ from sentinel.configuration.files import spelled, value_of
 from sentinel.configuration.python_script import calls_of
 from sentinel.errors import SentinelError
 
+#: Other commands of a script that are listed.
+_MOST = 10
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -45,7 +48,12 @@ def launch_of(script: Path | None, words: Sequence[str], classes: Sequence[str])
     line = of_script(script) if script else of_words(words)
     where = line.where or " ".join(words)
     read = (f"{where}: {_counted(len(line.settings))} read",) if line.where else ()
-    unread = (f"not known, as only a shell puts them in: {', '.join(line.unknown)}",) if line.unknown else ()
+    unread: list[str] = []
+    if line.unknown:
+        unread.append(f"not known, as only a shell puts them in: {', '.join(line.unknown)}")
+    if line.others:
+        more = f" and {len(line.others) - _MOST} more" if len(line.others) > _MOST else ""
+        unread.append(f"not read, other commands of the script: {', '.join(line.others[:_MOST])}{more}")
     program = _beside(script, line.program) if line.program.endswith(".py") else None
     if program is not None:
         made = _of_python(program, line.settings, classes, must=not line.settings and not line.unknown)
@@ -61,7 +69,7 @@ def launch_of(script: Path | None, words: Sequence[str], classes: Sequence[str])
         )
     if config is not None:
         settings = [(name, value) for name, value in settings if name != "config"]
-    return Launch(tuple(settings), config=config, read=read, unread=unread)
+    return Launch(tuple(settings), config=config, read=read, unread=tuple(unread))
 
 
 def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: bool = True) -> Launch:

@@ -8,9 +8,11 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from itertools import islice
 from pathlib import Path
 
 from sentinel.recipes.affects import in_text
+from sentinel.values.files import regular_bytes
 
 
 @dataclass(frozen=True)
@@ -56,18 +58,29 @@ class Options:
 
     def closest(self, name: str, alike: float = 0.6) -> str:
         """Return the option whose name is most like a wrong one, by its letters or by its words; empty if none is."""
-        words = _words(name)
-
-        def likeness(other: str) -> tuple[float, float]:
-            known, letters = _words(other), SequenceMatcher(None, name, other).ratio()
-            return max(letters, 2 * len(words & known) / (len(words) + len(known) or 1)), letters
-
-        best = max(((*likeness(other), other) for other in self.options), default=(0.0, 0.0, ""))
-        return best[2] if best[0] >= alike else ""
+        words, matcher = _words(name), SequenceMatcher(None, "", name)
+        best = (alike, 0.0, "")
+        for other in islice(self.options, _MOST):
+            known = _words(other)
+            common = 2 * len(words & known) / (len(words) + len(known) or 1)
+            matcher.set_seq1(other)
+            # The quick ratios are upper bounds of the ratio.
+            quick = common < best[0] and (matcher.real_quick_ratio() < best[0] or matcher.quick_ratio() < best[0])
+            if not quick:
+                letters = matcher.ratio()
+                best = max(best, (max(letters, common), letters, other))
+        return best[2]
 
     def section(self, name: str) -> bool:
         """Say whether it is no option itself, but the beginning of some."""
         return name not in self.options and any(other.startswith(f"{name}.") for other in self.options)
+
+
+#: Bytes; a file that is larger was not written by hand.
+_LARGEST = 4_000_000
+
+#: Options that a wrong name is compared with; the largest trainer has some two thousand.
+_MOST = 5000
 
 
 def _words(name: str) -> set[str]:
@@ -79,7 +92,7 @@ def parsed(file: Path) -> ast.Module:
     """Give the syntax of a file. What the compiler has to say about its style is for whoever wrote it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return ast.parse(file.read_bytes())
+        return ast.parse(regular_bytes(file, _LARGEST))
 
 
 def text_of(node: ast.expr | None) -> str | None:

@@ -211,10 +211,17 @@ def test_a_python_script_is_read(run_sentinel, mirrored, tree_with_classes, tmp_
     script.write_text("from tiny import TinyConfig\nTinyConfig(clip=0.2, loss_agg_mode=mode)\n")
     (bug,) = run_sentinel(*audit, "--json", "--script", script).json()["bugs"]
     assert (bug["reach"], bug["because"]) == ("not known", "it takes loss_agg_mode=token-mean")
+    text = OPTIONS.replace("tree", "classes").replace("config.yaml", "gone.py").replace("PPO", "SFT")
+    declared = tree_with_classes.parent / "recipes" / "tiny" / "options.toml"
+    declared.write_text(declared.read_text() + text + 'class = "GoneConfig"\n')
+    script.write_text("from tiny import GoneConfig\nGoneConfig(clip=None)\n")
+    answer = run_sentinel(*audit, "--script", script)
+    assert (answer.status, answer.out) == (2, "")
+    assert "has no GoneConfig whose options are known here; known are TinyConfig" in answer.err
     script.write_text("print('no configuration')\n")
     answer = run_sentinel(*audit, "--script", script)
     assert (answer.status, answer.out) == (2, "")
-    assert f"nothing was examined: {script}: none of TinyConfig is called in it; give the configuration" in answer.err
+    assert f"nothing was examined: {script}: none of TinyConfig, GoneConfig is called in it; give the" in answer.err
 
 
 def test_a_launcher_alone_is_not_examined(run_sentinel, mirrored, tree_with_options, tmp_path):

@@ -95,6 +95,7 @@ def test_a_launch_script(script):
         "data=${?}",
     )
     assert line.unknown == ("tp", "…", "data", "…")
+    assert line.others == (f"{script}:3 (tools/convert.py)",)
 
 
 def test_a_script_that_sources_itself_ends(script):
