@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from sentinel.commands.console import Commands, command, json_option, progress, say, say_json, say_table
+from sentinel.commands.console import Commands, command, json_option, nothing_examined, progress, say, say_json, say_table
 from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.errors import Unavailable
 from sentinel.recipes.catalog import Catalog
@@ -80,8 +80,8 @@ def _boundaries(arguments: argparse.Namespace) -> int:
         )
     else:
         _show(rows, unbound, unavailable)
-    if unavailable and not rows:
-        return 2
+    if not rows:
+        return nothing_examined("; ".join(unavailable) or "no adapter binds a function; `sentinel list` shows them")
     return 1 if any(row["there"] == "no" for row in rows) else 0
 
 

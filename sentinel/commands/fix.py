@@ -8,7 +8,7 @@ from typing import Any
 
 from sentinel.commands.console import Commands, command, counted, group, json_option, progress, say, say_json
 from sentinel.commands.options import catalog_and_settings, settings_options
-from sentinel.errors import SentinelError
+from sentinel.errors import NothingExamined
 from sentinel.export.trying import diff_of, elsewhere, try_fix
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import Catalog
@@ -52,7 +52,7 @@ def fixes_of(catalog: Catalog, globs: list[str]) -> list[Fix]:
         fixes = [fix for item in recipes if (fix := fix_of(catalog, item.target, item.bug_id)) is not None]
         if not fixes:
             place = f"recipes/{recipes[0].target}/{recipes[0].bug_id}{SUFFIX}"
-            raise SentinelError(f"{glob} has no fix that could be tried; one is written as {place}")
+            raise NothingExamined(f"{glob} has no fix that could be tried; write one as {place}")
         by_path |= {fix.path: fix for fix in fixes}
     return list(by_path.values())
 

@@ -11,7 +11,7 @@ from typing import Any
 from sentinel.commands import changes, duplicates, findings, history, site
 from sentinel.commands.console import Commands, command, counted, group, say, say_json
 from sentinel.commands.options import RUN, evidence_folders, evidence_option
-from sentinel.errors import SentinelError
+from sentinel.errors import NothingExamined
 from sentinel.reports.baseline import update
 from sentinel.reports.evidence import schema
 from sentinel.reports.markdown import markdown
@@ -74,7 +74,9 @@ def _accept(arguments: argparse.Namespace) -> int:
 
 def _require(folder: Path) -> None:
     if not folder.is_dir():
-        raise SentinelError(f"no such folder: {folder}; run pytest with --sentinel-target first, or give --from DIR")
+        raise NothingExamined(
+            f"no such folder: {folder}; run pytest with --sentinel-target first, or name another with --from DIR"
+        )
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -94,7 +96,7 @@ def results_of(folder: Path) -> list[tuple[dict[str, Any], str]]:
     """The evidence of a folder's last run with the outcomes of its items; without ``run.json`` all that lies there."""
     results = [(load(file), outcome) for file, outcome in decided(folder).items()]
     if not results:
-        raise SentinelError(f"{folder} holds no evidence; run pytest with --sentinel-target first")
+        raise NothingExamined(f"{folder} holds no evidence; run pytest with --sentinel-target first")
     return results
 
 

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sentinel.deciding.verdicts import NOT_HERE
-from sentinel.errors import SentinelError
+from sentinel.errors import NothingExamined, SentinelError
 from sentinel.laws.layout import address
 from sentinel.reports import store
 from sentinel.reports.escaping import message
@@ -315,7 +315,7 @@ def update(report_dir: Path, baseline_dir: Path, prune: bool = False) -> Update:
     """
     fresh = _evidence_in(report_dir)
     if not fresh:
-        raise SentinelError(f"{report_dir} holds no evidence; run pytest with --sentinel-target first")
+        raise NothingExamined(f"{report_dir} holds no evidence; run pytest with --sentinel-target first")
     before = _evidence_in(baseline_dir) if baseline_dir.is_dir() else {}
     changed, kept = [], []
     for place, document in fresh.items():

@@ -1,0 +1,117 @@
+"""Every command, on an input with nothing to examine: exit status 2, and a sentence that says what to do."""
+
+import argparse
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import FIXED
+
+import sentinel.cli
+
+#: Commands that claim nothing about code, each with the reason. Every other command has inputs below.
+CLAIM_NOTHING = {
+    "cache list": "lists files on this machine",
+    "cache prune": "removes files and counts them",
+    "doctor": "checks this machine, not a framework",
+    "fix show": "prints a patch that is on disk",
+    "list contracts": "describes Sentinel's own contracts",
+    "list recipes": "lists recipes; a filter that matches none is answered with the number that was searched",
+    "list targets": "lists adapters",
+    "mirror add": "copies a git history",
+    "mirror list": "lists git histories",
+    "mirror remove": "removes a git history",
+    "recipe new": "writes a template",
+    "recipe schema": "prints a schema",
+    "report schema": "prints a schema",
+    "show": "prints a recipe",
+}
+
+
+def commands(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> Iterator[str]:
+    """Name every command that the parser declares and that can be run."""
+    own = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if words and (not own or not own[0].required):
+        yield " ".join(words)
+    for action in own:
+        for name, below in action.choices.items():
+            yield from commands(below, (*words, name))
+
+
+
+#: Command -> command lines on inputs with nothing to examine; the files are made by :func:`inputs`.
+NOTHING: dict[str, list[str]] = {
+    "audit": [
+        "audit tiny",
+        "audit tiny --repo empty",
+        "audit tiny --repo other",
+        "audit tiny --repo no_functions",
+        "audit tiny --repo tree --config empty.yaml",
+        "audit tiny --repo tree -- python train.py",
+    ],
+    "compare": [
+        "compare loss_aggregation --targets tiny --ref path:empty",
+        "compare loss_aggregation --targets tiny --ref path:no_functions",
+        "compare kl_estimate",
+    ],
+    "contribute": ["contribute TINY-MEAN", "contribute TINY-MEAN --base path:empty --head path:empty"],
+    "coverage": ["coverage tiny", "coverage tiny --ref path:empty", "coverage tiny --ref path:no_functions"],
+    "diff": [
+        "diff tiny git:main git:main",
+        "diff tiny path:empty path:tree",
+        "diff tiny path:no_functions path:no_functions",
+        "diff tiny path:tree path:no_functions",
+    ],
+    "discover": [
+        "discover tiny",
+        "discover tiny --ref path:empty",
+        "discover tiny --ref path:no_functions --examples 1",
+        "discover tiny --ref path:syntax --examples 1",
+        "discover tiny --ref path:tree --law no_such_law",
+        "discover tiny --ref path:tree --boundary no_such_boundary",
+    ],
+    "fix check": ["fix check TINY-MEAN", "fix check NO-SUCH-BUG"],
+    "list boundaries": ["list boundaries tiny --ref git:main", "list boundaries tiny --ref path:empty"],
+    "pulls": ["pulls tiny", "pulls tiny --comment 12"],
+    "recipe check": ["recipe check empty", "recipe check no_such_folder"],
+    "report accept": ["report accept", "report accept --from empty"],
+    "report changes": ["report changes", "report changes --from empty --baseline empty"],
+    "report duplicates": ["report duplicates TINY-MEAN", "report duplicates TINY-MEAN --run"],
+    "report findings": ["report findings --from empty", "report findings --from no_such_folder"],
+    "report history": ["report history", "report history --from empty", "report history NO-SUCH-BUG"],
+    "report run": ["report run", "report run --from empty"],
+    "report site": ["report site", "report site --reports empty"],
+    "sweep": ["sweep tiny", "sweep tiny --since 2027-01-01", "sweep tiny --bug NO-SUCH-BUG"],
+    "verify": ["verify empty", "verify no_such_file.json"],
+    "watch": ["watch --target tiny -- python -c pass"],
+    "watch replay": ["watch replay events.jsonl", "watch replay no_such_file.jsonl"],
+}
+LINES = [line for lines in NOTHING.values() for line in lines]
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> None:
+    """An empty folder, another project, a package without the bound function, a whole tree; an event file without
+    calls and a configuration without settings."""
+    for name in ("empty", "other", "no_functions/tiny", "syntax/tiny", "tree/tiny"):
+        Path(name).mkdir(parents=True)
+    Path("other/train.py").write_text("x = 1\n")
+    Path("no_functions/tiny/losses.py").write_text("x = 1\n")
+    Path("syntax/tiny/losses.py").write_text("def agg_loss(:\n")
+    Path("tree/tiny/losses.py").write_text(FIXED)
+    for name in ("no_functions", "syntax", "tree"):
+        Path(name, "tiny", "__init__.py").touch()
+    Path("events.jsonl").touch()
+    Path("empty.yaml").touch()
+
+
+@pytest.mark.usefixtures("inputs")
+@pytest.mark.parametrize("line", LINES)
+def test_show(line, run_sentinel):
+    answer = run_sentinel(*line.split())
+    with open("/tmp/tmp-messages/show.txt", "a") as f:
+        f.write(f"### {line}\n{answer.status}\n--out\n{answer.out[:1500]}\n--err\n{answer.err[:1500]}\n")
+
+
