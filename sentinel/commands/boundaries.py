@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from sentinel.commands.console import Commands, command, json_option, nothing_examined, progress, say, say_json, say_table
+from sentinel.commands.console import (
+    Commands,
+    command,
+    json_option,
+    nothing_examined,
+    progress,
+    say,
+    say_json,
+    say_table,
+)
 from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.errors import Unavailable
 from sentinel.recipes.catalog import Catalog

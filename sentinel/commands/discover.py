@@ -13,16 +13,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sentinel.commands.console import Commands, command, counted, json_option, progress, say, say_json
+from sentinel.commands.console import Commands, command, counted, json_option, nothing_examined, progress, say, say_json
 from sentinel.commands.options import PATIENCE, catalog_and_settings, settings_options, target_named
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.runner import runner_of
-from sentinel.errors import SentinelError, nearest
+from sentinel.errors import NothingExamined, SentinelError, nearest
 from sentinel.history.held import held_to
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import Catalog
 from sentinel.reports.escaping import message
 from sentinel.reports.explain import scenario_lines
+from sentinel.reports.summary import causes
 from sentinel.search.boundary_search import Finding
 from sentinel.search.checks import any_of, matches, subjects
 from sentinel.search.discovery import Discovery, Memory, grouped, recognised
@@ -112,7 +113,7 @@ def _discover(arguments: argparse.Namespace) -> int:
         return _of_functions(arguments, catalog, settings)
     for glob in arguments.law:
         if not any(any_of(name, [glob]) for name in catalog.laws):
-            raise SentinelError(f"no law matches {glob!r}{nearest(glob, catalog.laws)}")
+            raise NothingExamined(f"no law matches {glob!r}{nearest(glob, catalog.laws, 'there are')}")
     seed = arguments.seed if arguments.seed is not None else secrets.randbelow(2**31)
     recipes, everywhere = find_recipes(catalog, (target.name,), ()), subjects(catalog, target.name)[0]
     saved: dict[int, Path | str] = {}
@@ -125,7 +126,7 @@ def _discover(arguments: argparse.Namespace) -> int:
         for glob in arguments.boundary:
             if not any(matches(item.binding, [glob]) for item in chosen):
                 bound = [binding.boundary.rpartition(".")[2] for binding in target.bindings]
-                raise SentinelError(
+                raise NothingExamined(
                     f"no boundary of {target.name} that can be searched matches {glob!r}{nearest(glob, bound)}"
                 )
         open_target = runner.open_target(target.name, ref, [item.binding for item in chosen])
@@ -143,7 +144,10 @@ def _discover(arguments: argparse.Namespace) -> int:
             interval=0.2 if sys.stderr.isatty() else 15.0,
         )
         if not search.searches:
-            raise SentinelError(f"no boundary of {target.name} has one of these laws to be checked")
+            raise NothingExamined(
+                f"no boundary of {target.name} that --boundary selects has a law that --law selects; "
+                f"`sentinel list boundaries {target.name}` shows both"
+            )
         seconds = (arguments.budget or 60.0) if arguments.examples is None else None
         search.run(arguments.examples, seconds)
         left_out = [item for item in omitted if not item.law or any_of(item.law, arguments.law)]
@@ -170,7 +174,11 @@ def _discover(arguments: argparse.Namespace) -> int:
         say(f"\nagain: {_command(arguments, seed, search.tried)}")
     if failed is not None:
         raise failed
-    status = 2 if not search.searches else 1 if findings or search.stale else 0
+    if not search.searches:
+        why = "; ".join(causes(item.reason for item in search.not_searched)) or "no boundary was left to search"
+        status = nothing_examined(f"{why}; name another --ref or --boundary, or give it a longer --budget")
+    else:
+        status = 1 if findings or search.stale else 0
     return status if arguments.since is None else max(status, _of_functions(arguments, catalog, settings))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from sentinel.commands.console import Commands, command, complain, counted, json_option, say, say_json, say_table
 from sentinel.commands.options import catalog_and_settings, evidence_folders, settings_options
-from sentinel.errors import SentinelError
+from sentinel.errors import NothingExamined, SentinelError
 from sentinel.findings import life
 from sentinel.findings.page import Entry, page
 from sentinel.history import record
@@ -44,11 +44,17 @@ def _findings(arguments: argparse.Namespace) -> int:
     catalog, _ = catalog_and_settings(arguments)
     day = datetime.now(timezone.utc).date().isoformat()
     sources = arguments.sources or evidence_folders(arguments)[1:]  # a later one has the later word
-    kept, entries, moved = [], [], []
+    if not any(below(folder) for folder in sources):
+        raise NothingExamined(
+            f"{', '.join(map(str, sources))}: no evidence there; run pytest with --sentinel-target first, or name a "
+            "folder with --from DIR"
+        )
+    kept, entries, moved, examined = [], [], [], 0
     for recipe in find_recipes(catalog):
         file = life.place(arguments.to, recipe)
         before = life.load(file)
         documents = [document for folder in sources for document in evidence_of(recipe, folder)]
+        examined += len(documents)
         target = catalog.targets[recipe.target]
         state, because = life.state_of(recipe, documents, target.branch)
         history = _history_of(recipe, target.branch, sources[::-1])
@@ -66,7 +72,10 @@ def _findings(arguments: argparse.Namespace) -> int:
     else:
         if moved:
             say_table(("bug", "was", "is", "because"), moved)
-        say(f"{counted(len(kept), 'finding')}, {len(moved)} moved; {arguments.to / 'BUG_FINDINGS.md'}")
+        say(
+            f"{counted(len(kept), 'finding')} from {counted(examined, 'verdict')}, {len(moved)} moved; "
+            f"{arguments.to / 'BUG_FINDINGS.md'}"
+        )
     return 0
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.commands import changes, duplicates, findings, history, site
-from sentinel.commands.console import Commands, command, counted, group, say, say_json
+from sentinel.commands.console import Commands, command, counted, group, nothing_examined, say, say_json
 from sentinel.commands.options import RUN, evidence_folders, evidence_option
+from sentinel.deciding.outcomes import UNDECIDED
 from sentinel.errors import NothingExamined
 from sentinel.reports.baseline import update
 from sentinel.reports.evidence import schema
@@ -65,10 +66,8 @@ def _accept(arguments: argparse.Namespace) -> int:
         say(f"{baseline}/{line}")
     for line in done.kept:
         say(f"kept: {baseline}/{line}")
-    if done.changed:
-        say(f"{counted(len(done.changed), 'file')} changed")
-    else:
-        say("nothing changed" if done.kept else f"{baseline} is up to date; nothing changed")
+    kept = f", {len(done.kept)} kept as the run could not decide them" if done.kept else ""
+    say(f"{counted(done.examined, 'verdict')} of {source} compared: {counted(len(done.changed), 'file')} changed{kept}")
     return 0
 
 
@@ -89,6 +88,8 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         write_atomically(arguments.output, text, "name another file with -o")
         print(f"{arguments.output}: {counted(len(results), 'verdict')}", file=sys.stderr)
+    if all(document["verdict"] in UNDECIDED for document, _ in results):
+        return nothing_examined(f"the run in {source} decided none of its {counted(len(results), 'item')}")
     return 0
 
 

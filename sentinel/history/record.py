@@ -222,7 +222,9 @@ def of_bug(folder: Path, bug: str) -> list[dict[str, Any]]:
     records = [record for record in records_here if record["bug_id"].lower() == bug.lower()]
     if not records:
         bugs = [record["bug_id"] for record in records_here]
-        raise NothingExamined(f"no history of {bug!r} in {folder}{nearest(bug, bugs)}; `sentinel sweep TARGET` makes it")
+        raise NothingExamined(
+            f"no history of {bug!r} in {folder}{nearest(bug, bugs)}; `sentinel sweep TARGET` makes it"
+        )
     return sorted(records, key=lambda record: -record["commits"])
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,6 +14,9 @@ from sentinel.reports.escaping import visible
 from sentinel.reports.rows import HEADINGS, Row, counts, headings, held, legend, row
 
 _REASON = HEADINGS.index("reason")
+_MOST_CAUSES = 8  # lines about what was not decided; the others are counted
+#: What differs between items whose cause is the same: object names.
+_NAMES = re.compile(r"\b[0-9a-f]{7,64}\b")
 _FEW = 3  # more lines than these that say the same are one
 _LEAST_REASON = 45  # the reason's own 30 columns, and what stands between the columns
 _STYLES = {"reproduced": "red", "fixed": "green", "changed": "magenta", "inconclusive": "yellow", "unavailable": "dim"}
@@ -48,6 +53,23 @@ def summary(
     if not rows:
         return "\n".join(["nothing was decided", *last[2:]])
     return "\n".join([*([table] if loud else []), *last])
+
+
+def causes(reasons: Iterable[str]) -> list[str]:
+    """Count reasons, the most frequent first, a line for each cause and no more than eight lines.
+
+    Reasons that differ only in a commit or a tree have one cause.
+    """
+    reasons = list(reasons)
+    counts = Counter(map(_cause, reasons))
+    first = {_cause(reason): reason for reason in reversed(reasons)}
+    lines = [f"{count}: {first[cause] if count == 1 else cause}" for cause, count in counts.most_common(_MOST_CAUSES)]
+    more = len(counts) - len(lines)
+    return [*lines, f"and {more} more cause{'' if more == 1 else 's'}"] if more else lines
+
+
+def _cause(reason: str) -> str:
+    return _NAMES.sub("…", reason)
 
 
 def _grouped(rows: Sequence[Row]) -> list[Row]:

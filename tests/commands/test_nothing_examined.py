@@ -1,15 +1,11 @@
 """Every command, on an input with nothing to examine: exit status 2, and a sentence that says what to do."""
 
 import argparse
-import json
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from conftest import FIXED
-
-import sentinel.cli
 
 #: Commands that claim nothing about code, each with the reason. Every other command has inputs below.
 CLAIM_NOTHING = {
@@ -38,7 +34,6 @@ def commands(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> It
     for action in own:
         for name, below in action.choices.items():
             yield from commands(below, (*words, name))
-
 
 
 #: Command -> command lines on inputs with nothing to examine; the files are made by :func:`inputs`.
@@ -73,17 +68,22 @@ NOTHING: dict[str, list[str]] = {
         "discover tiny --ref path:tree --boundary no_such_boundary",
     ],
     "fix check": ["fix check TINY-MEAN", "fix check NO-SUCH-BUG"],
-    "list boundaries": ["list boundaries tiny --ref git:main", "list boundaries tiny --ref path:empty"],
-    "pulls": ["pulls tiny", "pulls tiny --comment 12"],
-    "recipe check": ["recipe check empty", "recipe check no_such_folder"],
+    "list boundaries": ["list boundaries tiny --ref git:main", "list boundaries --ref path:empty"],
+    "pulls": ["pulls tiny", "MIRROR pulls tiny", "MIRROR pulls tiny --comment 12"],
+    "recipe check": ["recipe check empty"],
     "report accept": ["report accept", "report accept --from empty"],
     "report changes": ["report changes", "report changes --from empty --baseline empty"],
-    "report duplicates": ["report duplicates TINY-MEAN", "report duplicates TINY-MEAN --run"],
-    "report findings": ["report findings --from empty", "report findings --from no_such_folder"],
+    "report duplicates": ["report duplicates TINY-MEAN", "MIRROR report duplicates TINY-MEAN --run"],
+    "report findings": ["report findings --from empty", "report findings --from no_such_folder", "report findings"],
     "report history": ["report history", "report history --from empty", "report history NO-SUCH-BUG"],
     "report run": ["report run", "report run --from empty"],
     "report site": ["report site", "report site --reports empty"],
-    "sweep": ["sweep tiny", "sweep tiny --since 2027-01-01", "sweep tiny --bug NO-SUCH-BUG"],
+    "sweep": [
+        "sweep tiny",
+        "MIRROR sweep tiny --since 2027-01-01",
+        "MIRROR sweep tiny --tags",
+        "sweep tiny --bug NO-SUCH-BUG",
+    ],
     "verify": ["verify empty", "verify no_such_file.json"],
     "watch": ["watch --target tiny -- python -c pass"],
     "watch replay": ["watch replay events.jsonl", "watch replay no_such_file.jsonl"],
@@ -109,9 +109,11 @@ def inputs(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("inputs")
 @pytest.mark.parametrize("line", LINES)
-def test_show(line, run_sentinel):
-    answer = run_sentinel(*line.split())
+def test_show(line, run_sentinel, request):
+    words = line.split()
+    if words[0] == "MIRROR":
+        request.getfixturevalue("mirrored")
+        del words[0]
+    answer = run_sentinel(*words)
     with open("/tmp/tmp-messages/show.txt", "a") as f:
         f.write(f"### {line}\n{answer.status}\n--out\n{answer.out[:1500]}\n--err\n{answer.err[:1500]}\n")
-
-
