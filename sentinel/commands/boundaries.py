@@ -149,5 +149,5 @@ def _show(rows: list[dict[str, Any]], unbound: list[tuple[str, str, str]], unava
     if unbound:
         say("\nnot bound")
         say_table(("target", "function", "why"), [(t, path, reason or "-") for t, path, reason in unbound])
-    for line in unavailable:
+    for line in unavailable if rows else ():
         say(f"unavailable: {line}")

@@ -61,6 +61,8 @@ def causes(reasons: Iterable[str]) -> list[str]:
     Reasons that differ only in a commit or a tree have one cause.
     """
     reasons = list(reasons)
+    if len(reasons) == 1:
+        return reasons
     counts = Counter(map(_cause, reasons))
     first = {_cause(reason): reason for reason in reversed(reasons)}
     lines = [f"{count}: {first[cause] if count == 1 else cause}" for cause, count in counts.most_common(_MOST_CAUSES)]
