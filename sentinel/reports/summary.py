@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from sentinel.deciding.outcomes import UNDECIDED
 from sentinel.reports.escaping import visible
 from sentinel.reports.rows import HEADINGS, Row, counts, headings, held, legend, row
 
@@ -39,20 +40,33 @@ def summary(
         is plain aligned text in which nothing is cut or wrapped, whatever the width.
     :param every: whether each item has its line; else many that passed or were skipped for one reason share one.
     """
+    results = list(results)
     rows = sorted(row(document, outcome) for document, outcome in results)
     environ = os.environ if environ is None else environ
     styled = terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
     loud = [item for item in rows if not item.quiet]
     shown = loud if every else _grouped(loud)
     table = _rich(shown, width) if styled and loud else _plain(shown)
-    last = [*held(rows), counts(rows), legend()]
+    last = [*held(rows), *outline(results), legend()]
     if len(shown) < len(loud):
         last[-1] += "; -v lists each item"
     if report_dir:
         last.append(f"evidence: {visible(report_dir)}")
     if not rows:
-        return "\n".join(["nothing was decided", *last[2:]])
+        return "\n".join(["nothing was decided", *last[len(last) - 1 :]])
     return "\n".join([*([table] if loud else []), *last])
+
+
+def outline(results: Iterable[tuple[Mapping[str, Any], str]]) -> list[str]:
+    """Count verdicts in one line, and then what was not decided, by cause; laws without anything to say left out."""
+    rows = [row(document, outcome) for document, outcome in results]
+    left = [item for item in rows if item.verdict in UNDECIDED and not item.quiet and item.outcome != "passed"]
+    why = causes(f"{item.verdict}: {item.reason}" for item in left)
+    return [
+        counts(rows),
+        *([f"not decided: {len(left)} of {len(rows)}"] if why else []),
+        *(f"  {line}" for line in why),
+    ]
 
 
 def causes(reasons: Iterable[str]) -> list[str]:
@@ -79,7 +93,7 @@ def _grouped(rows: Sequence[Row]) -> list[Row]:
     groups: dict[tuple[str, ...], list[Row]] = {}
     for item in rows:
         alone = (item.what, item.ref) if item.outcome in ("failed", "") else ()
-        groups.setdefault((item.target, item.verdict, item.outcome, item.reason, *alone), []).append(item)
+        groups.setdefault((item.target, item.verdict, item.outcome, _cause(item.reason), *alone), []).append(item)
     return [item for group in groups.values() for item in (_together(group) if len(group) > _FEW else group)]
 
 
@@ -89,7 +103,15 @@ def _together(rows: Sequence[Row]) -> list[Row]:
         return distinct.pop() if len(distinct) == 1 else f"{len(distinct)} {noun}s"
 
     noun = "law" if all(item.law for item in rows) else "item" if any(item.law for item in rows) else "bug"
-    return [replace(rows[0], what=of((item.what for item in rows), noun), ref=of((item.ref for item in rows), "ref"))]
+    reason = rows[0].reason if len({item.reason for item in rows}) == 1 else _cause(rows[0].reason)
+    return [
+        replace(
+            rows[0],
+            reason=reason,
+            what=of((item.what for item in rows), noun),
+            ref=of((item.ref for item in rows), "ref"),
+        )
+    ]
 
 
 def _cells(item: Row) -> tuple[str, ...]:
