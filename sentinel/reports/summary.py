@@ -58,14 +58,25 @@ def summary(
 
 
 def outline(results: Iterable[tuple[Mapping[str, Any], str]]) -> list[str]:
-    """Count verdicts in one line, and then what was not decided, by cause; laws without anything to say left out."""
+    """Count verdicts in one line; below it, count by cause what was not decided."""
     rows = [row(document, outcome) for document, outcome in results]
-    left = [item for item in rows if item.verdict in UNDECIDED and not item.quiet and item.outcome != "passed"]
-    why = causes(f"{item.verdict}: {item.reason}" for item in left)
+    left = _undecided(rows)
+    if not left:
+        return [counts(rows)]
+    return [counts(rows), f"not decided: {len(left)} of {len(rows)}", *(f"  {line}" for line in causes(left))]
+
+
+def undecided(results: Iterable[tuple[Mapping[str, Any], str]]) -> dict[str, int]:
+    """Count what was not decided by cause, ``verdict: cause``."""
+    return dict(Counter(map(_cause, _undecided(row(document, outcome) for document, outcome in results))))
+
+
+def _undecided(rows: Iterable[Row]) -> list[str]:
+    """List why items decided nothing; laws without anything to say, and pins that expect this, are left out."""
     return [
-        counts(rows),
-        *([f"not decided: {len(left)} of {len(rows)}"] if why else []),
-        *(f"  {line}" for line in why),
+        f"{item.verdict}: {item.reason}"
+        for item in rows
+        if item.verdict in UNDECIDED and not item.quiet and item.outcome != "passed"
     ]
 
 

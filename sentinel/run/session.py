@@ -29,7 +29,7 @@ from sentinel.reports.baseline import difference, not_here
 from sentinel.reports.escaping import message
 from sentinel.reports.evidence import evidence
 from sentinel.reports.store import RunItem, find, load, write, write_run
-from sentinel.reports.summary import causes, outline, summary
+from sentinel.reports.summary import causes, outline, summary, undecided
 from sentinel.run.selection import LawId, require_folders, require_subject, select
 from sentinel.search.survey import LawJob, Place, Survey, checkout_with_registries
 from sentinel.settings import Settings, read_file, settle
@@ -458,6 +458,7 @@ class Run:
                 started=self._when,
                 duration=time.monotonic() - self._start,
                 command=["pytest", *map(str, self.config.invocation_params.args)],
+                undecided=undecided(documents),
             )
         except SentinelError as error:
             self.could_not_write(session, error)

@@ -26,15 +26,10 @@ CLAIM_NOTHING = {
 }
 
 
-def commands(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> Iterator[str]:
-    """Name every command that the parser declares and that can be run."""
-    own = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    if words and (not own or not own[0].required):
-        yield " ".join(words)
-    for action in own:
-        for name, below in action.choices.items():
-            yield from commands(below, (*words, name))
-
+#: What an all-clear looks like.
+ALL_CLEAR = re.compile(r"no difference|nothing (changed|changes|differs)|\b0 (hit|finding|violation|unexplained)")
+#: A command to run, an option to give, or what to name instead.
+ADVICE = re.compile(r"`[^`]+`|--\w|\b(run|name|give|write|install|did you mean|looked for)\b")
 
 #: Command -> command lines on inputs with nothing to examine; the files are made by :func:`inputs`.
 NOTHING: dict[str, list[str]] = {
@@ -107,13 +102,46 @@ def inputs(tmp_path: Path) -> None:
     Path("empty.yaml").touch()
 
 
+def commands(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> Iterator[str]:
+    """Name every command that the parser declares and that can be run."""
+    own = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if words and not any(action.required for action in own):
+        yield " ".join(words)
+    for action in own:
+        for name, below in action.choices.items():
+            yield from commands(below, (*words, name))
+
+
+def test_every_command_is_tried_or_claims_nothing():
+    """A new command needs an input with nothing to examine, or a reason why it makes no claim about code."""
+    assert set(NOTHING).isdisjoint(CLAIM_NOTHING)
+    assert set(commands(sentinel.cli._parser())) == {*NOTHING, *CLAIM_NOTHING}
+
+
 @pytest.mark.usefixtures("inputs")
 @pytest.mark.parametrize("line", LINES)
-def test_show(line, run_sentinel, request):
+def test_nothing_to_examine_is_no_all_clear(line, run_sentinel, request):
     words = line.split()
     if words[0] == "MIRROR":
         request.getfixturevalue("mirrored")
         del words[0]
     answer = run_sentinel(*words)
-    with open("/tmp/tmp-messages/show.txt", "a") as f:
-        f.write(f"### {line}\n{answer.status}\n--out\n{answer.out[:1500]}\n--err\n{answer.err[:1500]}\n")
+    assert answer.status == 2, answer
+    sentences = re.findall("^nothing was examined: (.+)$", answer.out + answer.err, re.MULTILINE)
+    assert len(sentences) == 1, answer
+    assert ADVICE.search(sentences[0]), "it does not say what to do"
+    assert not ALL_CLEAR.search(answer.out), answer.out
+
+
+@pytest.mark.usefixtures("inputs")
+@pytest.mark.parametrize("line", [line for line in LINES if line.split()[-1] != "pass"])
+def test_programs_get_no_all_clear_either(line, run_sentinel, request):
+    """With --json too, and whatever is printed there is JSON."""
+    words = line.removeprefix("MIRROR ").split()
+    if line.startswith("MIRROR"):
+        request.getfixturevalue("mirrored")
+    answer = run_sentinel(*(words[:-3] + ["--json"] + words[-3:] if "--" in words else [*words, "--json"]))
+    if "unrecognized arguments: --json" in answer.err:
+        return
+    assert answer.status == 2, answer
+    assert not answer.out or json.loads(answer.out) is not None
