@@ -99,7 +99,8 @@ def _discover(arguments: argparse.Namespace) -> int:
             if not any(matches(item.binding, [glob]) for item in chosen):
                 bound = [binding.boundary.rpartition(".")[2] for binding in target.bindings]
                 raise NothingExamined(
-                    f"no boundary of {target.name} that can be searched matches {glob!r}{nearest(glob, bound)}"
+                    f"no boundary of {target.name} that can be searched matches {glob!r}{nearest(glob, bound)}; "
+                    f"`sentinel list boundaries {target.name}` lists them"
                 )
         open_target = runner.open_target(target.name, ref, [item.binding for item in chosen])
         search = Discovery(
@@ -170,8 +171,12 @@ def _show(
     new = sum(1 for item in findings if item.known_as == ())
     left = sum(1 for item in findings if item.known_as is None)
     uncompared = f", {left} not compared with known recipes" if left else ""
-    state = "nothing decided in" if not done.searches else "interrupted after" if done.stopped else "searched"
+    state = "interrupted after" if done.stopped else "searched"
     places = counted(len(done.searches), "boundary").replace("boundarys", "boundaries")
+    if not done.searches:
+        say(f"\n{open_target.target} at {open_target.ref.short} ({commit[:12]}): no boundary could be searched")
+        _show_not_searched(done)
+        return
     say(
         f"\n{open_target.target} at {open_target.ref.short} ({commit[:12]}): {state} "
         f"{counted(done.tried, 'scenario')} at {places}, seed {seed}: "

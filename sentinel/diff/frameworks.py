@@ -161,7 +161,7 @@ class Frameworks:
             target: self.unavailable[target] for target, bindings in bound.items() if bindings and target not in there
         }
         if not there:
-            raise SentinelError("; ".join(f"{target}: {why}" for target, why in missing.items()))
+            raise NothingExamined(f"{'; '.join(missing.values())}; name other --targets, or another --ref")
         reference = self.opened[there[0]].law_session
         everything = [item for bindings in bound.values() for item in bindings if item.contract == contract.name]
         for where in meanings(contract, everything):

@@ -159,6 +159,9 @@ def lines(table: Document) -> Iterator[str]:
     count = sum(row["unexplained"] for row in table["rows"])
     asked = sum(len(row["scenarios"]) for row in table["rows"])
     left_out = sum(len(row["not_compared"]) for row in table["rows"])
+    if not asked:
+        yield f"no answer of a function could be compared, {left_out} not compared"
+        return
     yield (
         f"{count} unexplained; {asked} answers of functions compared, {left_out} not compared"
         f"{'; interrupted' * table['interrupted']}"

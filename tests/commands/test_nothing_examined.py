@@ -1,11 +1,16 @@
 """Every command, on an input with nothing to examine: exit status 2, and a sentence that says what to do."""
 
 import argparse
-from collections.abc import Iterator
+import json
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import FIXED
+
+import sentinel.cli
 
 #: Commands that claim nothing about code, each with the reason. Every other command has inputs below.
 CLAIM_NOTHING = {
@@ -83,7 +88,6 @@ NOTHING: dict[str, list[str]] = {
     "watch": ["watch --target tiny -- python -c pass"],
     "watch replay": ["watch replay events.jsonl", "watch replay no_such_file.jsonl"],
 }
-LINES = [line for lines in NOTHING.values() for line in lines]
 
 
 @pytest.fixture
@@ -102,30 +106,44 @@ def inputs(tmp_path: Path) -> None:
     Path("empty.yaml").touch()
 
 
-def commands(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> Iterator[str]:
-    """Name every command that the parser declares and that can be run."""
+def commands(parser: argparse.ArgumentParser, *words: str) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Give every command that the parser declares and that can be run."""
     own = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     if words and not any(action.required for action in own):
-        yield " ".join(words)
+        yield " ".join(words), parser
     for action in own:
         for name, below in action.choices.items():
-            yield from commands(below, (*words, name))
+            yield from commands(below, *words, name)
+
+
+COMMANDS = dict(commands(sentinel.cli._parser()))
 
 
 def test_every_command_is_tried_or_claims_nothing():
     """A new command needs an input with nothing to examine, or a reason why it makes no claim about code."""
     assert set(NOTHING).isdisjoint(CLAIM_NOTHING)
-    assert set(commands(sentinel.cli._parser())) == {*NOTHING, *CLAIM_NOTHING}
+    assert set(COMMANDS) == {*NOTHING, *CLAIM_NOTHING}
+
+
+@pytest.fixture
+def ask(run_sentinel: Any, request: pytest.FixtureRequest) -> Callable[[str, bool], Any]:
+    """Run a command line; with ``MIRROR`` in front, where the target's mirror is there."""
+
+    def run(line: str, as_json: bool) -> Any:
+        words = line.split()
+        if words[0] == "MIRROR":
+            request.getfixturevalue("mirrored")
+            del words[0]
+        place = words.index("--") if "--" in words else len(words)
+        return run_sentinel(*words[:place], *["--json"] * as_json, *words[place:])
+
+    return run
 
 
 @pytest.mark.usefixtures("inputs")
-@pytest.mark.parametrize("line", LINES)
-def test_nothing_to_examine_is_no_all_clear(line, run_sentinel, request):
-    words = line.split()
-    if words[0] == "MIRROR":
-        request.getfixturevalue("mirrored")
-        del words[0]
-    answer = run_sentinel(*words)
+@pytest.mark.parametrize("line", [line for lines in NOTHING.values() for line in lines])
+def test_nothing_to_examine_is_no_all_clear(line, ask):
+    answer = ask(line, False)
     assert answer.status == 2, answer
     sentences = re.findall("^nothing was examined: (.+)$", answer.out + answer.err, re.MULTILINE)
     assert len(sentences) == 1, answer
@@ -134,14 +152,11 @@ def test_nothing_to_examine_is_no_all_clear(line, run_sentinel, request):
 
 
 @pytest.mark.usefixtures("inputs")
-@pytest.mark.parametrize("line", [line for line in LINES if line.split()[-1] != "pass"])
-def test_programs_get_no_all_clear_either(line, run_sentinel, request):
-    """With --json too, and whatever is printed there is JSON."""
-    words = line.removeprefix("MIRROR ").split()
-    if line.startswith("MIRROR"):
-        request.getfixturevalue("mirrored")
-    answer = run_sentinel(*(words[:-3] + ["--json"] + words[-3:] if "--" in words else [*words, "--json"]))
-    if "unrecognized arguments: --json" in answer.err:
-        return
+@pytest.mark.parametrize(
+    "line",
+    [line for name, lines in NOTHING.items() if "--json" in COMMANDS[name]._option_string_actions for line in lines],
+)
+def test_programs_get_the_status_too_and_json_or_nothing(line, ask):
+    answer = ask(line, True)
     assert answer.status == 2, answer
     assert not answer.out or json.loads(answer.out) is not None
