@@ -71,8 +71,8 @@ def _duplicates(arguments: argparse.Namespace) -> int:
     if any(source.searched for source in sources[1:]):
         return 0
     return nothing_examined(
-        "of all sources only the recipes here could be searched; run `sentinel mirror add TARGET`, name your clone with "
-        "--fork DIR, or set GITHUB_TOKEN"
+        "of all sources only the recipes here could be searched; run `sentinel mirror add TARGET`, name your clone "
+        "with --fork DIR, or set GITHUB_TOKEN"
     )
 
 

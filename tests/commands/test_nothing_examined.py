@@ -23,6 +23,7 @@ CLAIM_NOTHING = {
     "list targets": "lists adapters",
     "mirror add": "copies a git history",
     "mirror list": "lists git histories",
+    "mirror update": "fetches git histories; without one it exits with 2 as well",
     "mirror remove": "removes a git history",
     "recipe new": "writes a template",
     "recipe schema": "prints a schema",
@@ -34,7 +35,7 @@ CLAIM_NOTHING = {
 #: What an all-clear looks like.
 ALL_CLEAR = re.compile(r"no difference|nothing (changed|changes|differs)|\b0 (hit|finding|violation|unexplained)")
 #: A command to run, an option to give, or what to name instead.
-ADVICE = re.compile(r"`[^`]+`|--\w|\b(run|name|give|write|install|did you mean|looked for)\b")
+ADVICE = re.compile(r"`[^`]+`|--\w|\b(run|name|give|write|install|did you mean|there are|looked for)\b")
 
 #: Command -> command lines on inputs with nothing to examine; the files are made by :func:`inputs`.
 NOTHING: dict[str, list[str]] = {
@@ -145,7 +146,7 @@ def ask(run_sentinel: Any, request: pytest.FixtureRequest) -> Callable[[str, boo
 def test_nothing_to_examine_is_no_all_clear(line, ask):
     answer = ask(line, False)
     assert answer.status == 2, answer
-    sentences = re.findall("^nothing was examined: (.+)$", answer.out + answer.err, re.MULTILINE)
+    sentences = re.findall("^(?:sentinel: )?nothing was examined: (.+)$", answer.out + answer.err, re.MULTILINE)
     assert len(sentences) == 1, answer
     assert ADVICE.search(sentences[0]), "it does not say what to do"
     assert not ALL_CLEAR.search(answer.out), answer.out
@@ -154,7 +155,7 @@ def test_nothing_to_examine_is_no_all_clear(line, ask):
 @pytest.mark.usefixtures("inputs")
 @pytest.mark.parametrize(
     "line",
-    [line for name, lines in NOTHING.items() if "--json" in COMMANDS[name]._option_string_actions for line in lines],
+    [line for name in NOTHING if "--json" in COMMANDS[name]._option_string_actions for line in NOTHING[name]],
 )
 def test_programs_get_the_status_too_and_json_or_nothing(line, ask):
     answer = ask(line, True)
