@@ -11,7 +11,7 @@ from typing import Any
 from sentinel.deciding.law_session import Undecidable
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.runner import Runner
-from sentinel.errors import SentinelError
+from sentinel.errors import NothingExamined, SentinelError
 from sentinel.recipes.catalog import Catalog
 from sentinel.search.boundary_search import BoundarySearch, Finding
 from sentinel.search.checks import subjects
@@ -46,7 +46,9 @@ def violations(file: Path) -> list[dict[str, Any]]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise SentinelError(f"{file}: {getattr(error, 'strerror', None) or 'it is no text'}") from None
+        raise NothingExamined(
+            f"{file}: {getattr(error, 'strerror', None) or 'not a text file'}; name a file that `sentinel watch` wrote"
+        ) from None
     for number, line in enumerate(lines, 1):
         try:
             event = json.loads(line)
