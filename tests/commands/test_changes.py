@@ -159,7 +159,7 @@ def test_a_gate_does_not_open_where_nothing_was_decided(run_sentinel, overnight)
     Path("empty").mkdir()
     for folder in ("tonight", "empty"):
         answer = run_sentinel("report", "changes", "--from", folder, "--baseline", "tonight", *GATE)
-        assert (answer.status, "nothing was examined: the run in head decided none" in answer.err) == (2, True)
+        assert (answer.status, f"nothing was examined: the run in {folder} decided none" in answer.err) == (2, True)
 
 
 def test_what_lay_in_the_folder_before_the_run_is_not_its_own(run_sentinel, overnight):
