@@ -23,6 +23,7 @@ from sentinel.findings.duplicates import duplicates
 from sentinel.findings.heads import Head, heads
 from sentinel.history.ledger import Ledger
 from sentinel.recipes import find_recipes
+from sentinel.reports.summary import causes
 from sentinel.sources import MirrorStore
 
 _EXAMPLE = """\
@@ -96,6 +97,11 @@ def _run(arguments: argparse.Namespace) -> int:
         )
     mend = [head for head in results if head.verdict == "mends"]
     undecided = [head for head in results if head.undecided]
+    if len(undecided) == len(results):
+        why = "; ".join(causes(f"{head.verdict}: {head.reason}" for head in undecided))
+        return nothing_examined(
+            f"no head could be decided ({why}); `sentinel mirror update TARGET` fetches what is new"
+        )
     if arguments.json:
         say_json([asdict(head) for head in results])
     else:

@@ -89,6 +89,9 @@ def trial_lines(document: Mapping[str, Any]) -> list[str]:
     also = f", {', '.join(mended)} fixed too" if mended else ""
     lines.append(f"  {counted(len(others), 'other recipe')}: as before{also}")
     for boundary, result in document["boundaries"].items():
+        if not result["scenarios"]:
+            lines.append(f"  {boundary}: no scenario was drawn, so other inputs were not compared")
+            continue
         shown = f" ({', '.join(result['mended_laws'])})" if result["mended_laws"] else ""
         lines.append(
             f"  {boundary}: {counted(result['scenarios'], 'drawn scenario')}: {result['mended']} show the bug{shown}, "
@@ -96,7 +99,8 @@ def trial_lines(document: Mapping[str, Any]) -> list[str]:
             f"{result['outside']} the largest difference is {float(result['largest_difference']):g}"
         )
     scenarios, functions, largest = elsewhere(document)
-    lines.append(f"  {functions} other functions: {scenarios} drawn scenarios, the largest difference is {largest:g}")
+    most = f"the largest difference is {largest:g}" if scenarios else "so nothing was compared"
+    lines.append(f"  {functions} other functions: {scenarios} drawn scenarios, {most}")
     for file, result in document["tests"].items():
         counts = ", ".join(f"{b} {name}" if b == a else f"{b} {name} (with the fix {a})" for name, (b, a) in
                            result.get("outcomes", {}).items())  # fmt: skip

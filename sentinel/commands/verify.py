@@ -105,7 +105,8 @@ def _verify(arguments: argparse.Namespace) -> int:
     # What could not be checked must not hide that something else is different.
     results = {outcome.outcome for outcome in outcomes}
     if results == {"could not"}:
-        return nothing_examined("; ".join(causes(outcome.conclusion for outcome in outcomes)))
+        why = "; ".join(causes(outcome.conclusion for outcome in outcomes))
+        return nothing_examined(f"{why}; name evidence that a run wrote, and run `sentinel doctor`")
     return 1 if "different" in results else 2 if "could not" in results else 0
 
 
