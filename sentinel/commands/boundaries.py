@@ -74,7 +74,7 @@ def _boundaries(arguments: argparse.Namespace) -> int:
                 try:
                     checkout = opener(settings, tell)(target, ref, None)
                 except Unavailable as error:
-                    unavailable.append(f"{target.name}: {error.reason}")
+                    unavailable.append(error.reason)
                     continue
                 definitions = Definitions(CheckoutTrees(checkout), target.roots)
                 rows += _rows(catalog, target, [sighting(definitions, "", binding) for binding in target.bindings])

@@ -22,7 +22,7 @@ from sentinel.reports.escaping import message
 from sentinel.reports.explain import scenario_lines
 from sentinel.reports.summary import causes
 from sentinel.search.boundary_search import Finding
-from sentinel.search.checks import any_of, matches, subjects
+from sentinel.search.checks import Omission, any_of, matches, subjects
 from sentinel.search.discovery import Discovery, Memory, grouped, recognised
 from sentinel.search.saving import Untried, recipe_document, save, tried_document
 from sentinel.search.survey import checkout_with_registries
@@ -43,6 +43,8 @@ exit status: 0 nothing found, 1 something found, 2 nothing could be searched
 """
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+#: Reasons for which boundaries were not searched that are printed, and boundaries that are named for each.
+_MOST, _NAMED = 8, 3
 
 
 def declare(commands: Commands, text: str) -> None:
@@ -148,7 +150,7 @@ def _discover(arguments: argparse.Namespace) -> int:
     if failed is not None:
         raise failed
     if not search.searches:
-        why = "; ".join(causes(item.reason for item in search.not_searched)) or "no boundary was left to search"
+        why = "; ".join(causes(map(_reason, search.not_searched))) or "no boundary was left to search"
         return nothing_examined(f"{why}; name another --ref or --boundary, or give it a longer --budget")
     return 1 if findings or search.stale else 0
 
@@ -197,10 +199,25 @@ def _show_dialects(done: Discovery) -> None:
                 say(f"dialect: {search.subject.boundary}: {dialect.name}: {dialect.reason} ({dialect.link})")
 
 
+def _reason(item: Omission) -> str:
+    """Return why a boundary was not searched, without its name: one reason may concern many."""
+    return item.reason.replace(item.boundary, "the function")
+
+
 def _show_not_searched(done: Discovery) -> None:
-    whole = [item for item in done.not_searched if not item.law]
-    for item in whole:
-        say(f"not searched: {item.boundary}: {item.reason}")
+    groups: dict[str, list[Omission]] = {}
+    for item in done.not_searched:
+        if not item.law:
+            groups.setdefault(_reason(item), []).append(item)
+    for reason, items in list(groups.items())[:_MOST]:
+        names = ", ".join(item.boundary for item in items[:_NAMED]) + (", …" if len(items) > _NAMED else "")
+        if len(items) == 1:
+            say(f"not searched: {names}: {items[0].reason}")
+        else:
+            say(f"not searched: {len(items)} boundaries: {reason} ({names})")
+    if len(groups) > _MOST:
+        rest = sum(map(len, list(groups.values())[_MOST:]))
+        say(f"not searched: {rest} more boundaries, for {len(groups) - _MOST} more reasons; --json lists them")
     for search in done.searches:
         mute = {law: outcome for law, outcome in search.outcomes.items() if outcome.refused and not outcome.spoken}
         reasons: dict[str, list[str]] = {}

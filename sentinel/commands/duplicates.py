@@ -98,10 +98,8 @@ def _run(arguments: argparse.Namespace) -> int:
     mend = [head for head in results if head.verdict == "mends"]
     undecided = [head for head in results if head.undecided]
     if len(undecided) == len(results):
-        why = "; ".join(causes(f"{head.verdict}: {head.reason}" for head in undecided))
-        return nothing_examined(
-            f"no head could be decided ({why}); `sentinel mirror update TARGET` fetches what is new"
-        )
+        reasons = "; ".join(causes(f"{head.verdict}: {head.reason}" for head in undecided))
+        return nothing_examined(f"no head could be decided ({reasons}); `sentinel mirror update TARGET` may help")
     if arguments.json:
         say_json([asdict(head) for head in results])
     else:
