@@ -107,6 +107,36 @@ def test_the_same_as_an_undecided_baseline_is_not_decided(pytester, absent, demo
     assert second.ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
+def test_a_run_that_decided_nothing_is_no_basis_for_reports(pytester, absent, capsys):
+    """`report run`, `changes`, `accept` and `findings` on the evidence of a run in which nothing was decided."""
+    from sentinel.cli import main
+
+    run(pytester, "-k", "MASKED")
+    (pytester.path / "kept").mkdir()
+    for line in ("run", "changes --baseline sentinel-reports", "accept --to kept", "findings --from sentinel-reports"):
+        capsys.readouterr()
+        assert main(["report", *line.split()]) == 2
+        assert "nothing was examined: " in capsys.readouterr().err, line
+    assert list((pytester.path / "kept").iterdir()) == []
+    assert not (pytester.path / "findings").exists()
+
+
+def test_a_killed_run_does_not_leave_the_last_one_to_speak_for_it(pytester, absent):
+    """`run.json` is of this run from its first item on."""
+    assert run(pytester).ret == 0
+    pytester.makeconftest(
+        """
+        import json
+
+        def pytest_runtest_logreport(report):
+            if report.when == "teardown":
+                with open("sentinel-reports/run.json") as file:
+                    assert json.load(file)["items"] == []
+        """
+    )
+    assert run(pytester, "-k", "MASKED").ret == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
 # -- what the user gave, and cannot be had -----------------------------------------------------------------------------
 
 

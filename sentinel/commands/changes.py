@@ -9,7 +9,6 @@ from pathlib import Path
 
 from sentinel.commands.console import Commands, command, counted, json_option, progress, say, say_json
 from sentinel.commands.options import RUN, catalog_and_settings, evidence_folders, evidence_option, settings_options
-from sentinel.deciding.outcomes import UNDECIDED
 from sentinel.errors import NothingExamined
 from sentinel.history import nightly
 from sentinel.history.ledger import Ledger
@@ -17,6 +16,7 @@ from sentinel.history.nightly import Change
 from sentinel.recipes import find_recipes
 from sentinel.reports.escaping import message
 from sentinel.reports.markdown import escaped, listed
+from sentinel.reports.rows import is_decided
 from sentinel.reports.store import decided, load
 from sentinel.reports.summary import causes
 
@@ -92,7 +92,7 @@ def _basis(source: Path, baseline: Path) -> list[str]:
     recorded = {file.relative_to(baseline) for file in decided(baseline)}
     if not recorded:
         raise NothingExamined(f"{baseline} holds no evidence; `sentinel report accept` records a run there")
-    left = {place: each for place, each in places.items() if each["verdict"] in UNDECIDED}
+    left = {place: each for place, each in places.items() if not is_decided(each)}
     why = causes(f"{each['verdict']}: {message(each['reason'])}" for each in left.values())
     if len(left) == len(places):
         raise NothingExamined(

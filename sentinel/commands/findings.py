@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -15,6 +16,7 @@ from sentinel.findings import life
 from sentinel.findings.page import Entry, page
 from sentinel.history import record
 from sentinel.recipes import Recipe, find_recipes
+from sentinel.reports.rows import is_decided
 from sentinel.reports.store import below, file_name, load, write_below
 
 _EXAMPLE = """\
@@ -44,17 +46,22 @@ def _findings(arguments: argparse.Namespace) -> int:
     catalog, _ = catalog_and_settings(arguments)
     day = datetime.now(timezone.utc).date().isoformat()
     sources = arguments.sources or evidence_folders(arguments)[1:]  # a later one has the later word
-    if not any(below(folder) for folder in sources):
+    recipes = find_recipes(catalog)
+    evidence = {
+        recipe.bug_id: [each for folder in sources for each in evidence_of(recipe, folder)] for recipe in recipes
+    }
+    examined = sum(map(is_decided, chain.from_iterable(evidence.values())))
+    if not examined:
+        folders = ", ".join(map(str, sources))
         raise NothingExamined(
-            f"{', '.join(map(str, sources))}: no evidence there; run pytest with --sentinel-target first, or name a "
-            "folder with --from DIR"
+            f"{folders}: no evidence there that decides anything; run pytest with --sentinel-target first, or name "
+            "another folder with --from DIR"
         )
-    kept, entries, moved, examined = [], [], [], 0
-    for recipe in find_recipes(catalog):
+    kept, entries, moved = [], [], []
+    for recipe in recipes:
         file = life.place(arguments.to, recipe)
         before = life.load(file)
-        documents = [document for folder in sources for document in evidence_of(recipe, folder)]
-        examined += len(documents)
+        documents = evidence[recipe.bug_id]
         target = catalog.targets[recipe.target]
         state, because = life.state_of(recipe, documents, target.branch)
         history = _history_of(recipe, target.branch, sources[::-1])

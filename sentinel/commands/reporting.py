@@ -11,11 +11,11 @@ from typing import Any
 from sentinel.commands import changes, duplicates, findings, history, site
 from sentinel.commands.console import Commands, command, counted, group, nothing_examined, say, say_json
 from sentinel.commands.options import RUN, evidence_folders, evidence_option
-from sentinel.deciding.outcomes import UNDECIDED
 from sentinel.errors import NothingExamined
 from sentinel.reports.baseline import update
 from sentinel.reports.evidence import schema
 from sentinel.reports.markdown import markdown
+from sentinel.reports.rows import is_decided
 from sentinel.reports.store import decided, load, write_atomically
 from sentinel.reports.summary import summary
 
@@ -88,8 +88,11 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         write_atomically(arguments.output, text, "name another file with -o")
         print(f"{arguments.output}: {counted(len(results), 'verdict')}", file=sys.stderr)
-    if all(document["verdict"] in UNDECIDED for document, _ in results):
-        return nothing_examined(f"the run in {source} decided none of its {counted(len(results), 'item')}")
+    if not any(is_decided(document) for document, _ in results):
+        items = counted(len(results), "item")
+        return nothing_examined(
+            f"the run in {source} decided none of its {items}; `sentinel doctor` checks what is missing"
+        )
     return 0
 
 

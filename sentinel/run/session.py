@@ -390,6 +390,9 @@ class Run:
         return [*lines, f"sentinel: {owner}"] if owner else lines
 
     def collect(self, report: pytest.TestReport, evidence: Path) -> None:
+        if not self.results:
+            with suppress(SentinelError):  # `finish` reports it
+                self._write_run(())  # if this run is killed, the folder must not describe an earlier one
         self.results.append((evidence, report.outcome, report.duration, report.nodeid))
 
     def count(self, nodeid: str, examined: bool) -> None:
@@ -452,16 +455,19 @@ class Run:
             for (document, _), (evidence, outcome, duration, nodeid) in zip(documents, self.results)
         ]
         try:
-            write_run(
-                self.settings.report_dir,
-                items,
-                started=self._when,
-                duration=time.monotonic() - self._start,
-                command=["pytest", *map(str, self.config.invocation_params.args)],
-                undecided=undecided(documents),
-            )
+            self._write_run(items, undecided(documents))
         except SentinelError as error:
             self.could_not_write(session, error)
+
+    def _write_run(self, items: Sequence[RunItem], undecided: Mapping[str, int] | None = None) -> None:
+        write_run(
+            self.settings.report_dir,
+            items,
+            started=self._when,
+            duration=time.monotonic() - self._start,
+            command=["pytest", *map(str, self.config.invocation_params.args)],
+            undecided=undecided,
+        )
 
     def _require_an_examination(self, session: pytest.Session, exitstatus: int) -> None:
         """Set pytest's status 5 if no item decided anything."""
