@@ -124,17 +124,11 @@ def test_a_run_that_decided_nothing_is_no_basis_for_reports(pytester, absent, ca
 def test_a_killed_run_does_not_leave_the_last_one_to_speak_for_it(pytester, absent):
     """`run.json` is of this run from its first item on."""
     assert run(pytester).ret == 0
-    pytester.makeconftest(
-        """
-        import json
-
-        def pytest_runtest_logreport(report):
-            if report.when == "teardown":
-                with open("sentinel-reports/run.json") as file:
-                    assert json.load(file)["items"] == []
-        """
-    )
-    assert run(pytester, "-k", "MASKED").ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    pytester.makeconftest("import os\ndef pytest_runtest_protocol(): os._exit(9)\n")
+    command = [sys.executable, "-m", "pytest", "--sentinel-recipes=mine"]
+    finished = subprocess.run(command, cwd=pytester.path, capture_output=True, env=os.environ, check=False)
+    assert finished.returncode == 9
+    assert json.loads((pytester.path / "sentinel-reports" / "run.json").read_text())["items"] == []
 
 
 # -- what the user gave, and cannot be had -----------------------------------------------------------------------------

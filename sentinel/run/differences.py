@@ -33,7 +33,7 @@ class DifferenceItem(pytest.Item):
 
     def runtest(self) -> None:
         compared = self.comparison.compared(self.boundary)
-        self.examined = compared.state != "not compared"
+        self.examined = compared.state not in ("not compared", "not examined")
         if compared.judgement in ("worse", "mixed") and not self._allowed():
             raise WorseError(compared)
         if compared.state == "not compared":

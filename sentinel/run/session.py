@@ -279,6 +279,8 @@ class Run:
         self._questions = {(job.recipe.digest, job.ref): job for job in jobs}
         if self.config.option.collectonly or self.is_controller:
             return
+        if questions and not self.is_worker:
+            self._begin()
         if laws:
             self._survey.plan(laws)
         if jobs and not self.is_worker:
@@ -390,9 +392,8 @@ class Run:
         return [*lines, f"sentinel: {owner}"] if owner else lines
 
     def collect(self, report: pytest.TestReport, evidence: Path) -> None:
-        if not self.results:
-            with suppress(SentinelError):  # `finish` reports it
-                self._write_run(())  # if this run is killed, the folder must not describe an earlier one
+        if not self.results and self.is_controller:
+            self._begin()
         self.results.append((evidence, report.outcome, report.duration, report.nodeid))
 
     def count(self, nodeid: str, examined: bool) -> None:
@@ -458,6 +459,11 @@ class Run:
             self._write_run(items, undecided(documents))
         except SentinelError as error:
             self.could_not_write(session, error)
+
+    def _begin(self) -> None:
+        """Write a ``run.json`` without items: if this run is killed, the folder must not describe an earlier one."""
+        with suppress(SentinelError):  # `finish` reports it
+            self._write_run(())
 
     def _write_run(self, items: Sequence[RunItem], undecided: Mapping[str, int] | None = None) -> None:
         write_run(
