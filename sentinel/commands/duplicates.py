@@ -19,6 +19,7 @@ from sentinel.commands.console import (
     say_table,
 )
 from sentinel.commands.options import catalog_and_settings, recipe_named, settings_options
+from sentinel.errors import SentinelError
 from sentinel.findings.duplicates import duplicates
 from sentinel.findings.heads import Head, heads
 from sentinel.history.ledger import Ledger
@@ -57,6 +58,8 @@ def _duplicates(arguments: argparse.Namespace) -> int:
     with progress() as tell:
         tell(f"looking for {recipe.bug_id}")
         fork = arguments.fork.expanduser() if arguments.fork else None
+        if fork is not None and not fork.is_dir():
+            raise SentinelError(f"--fork {arguments.fork}: no such folder; name your clone of the framework")
         sources = duplicates(recipe, find_recipes(catalog), catalog.targets[recipe.target], MirrorStore(), fork)
     if arguments.json:
         say_json([asdict(source) for source in sources])
