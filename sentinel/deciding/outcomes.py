@@ -13,6 +13,8 @@ from sentinel.targets.refs import Ref
 from sentinel.worker.answers import WorkerKind
 
 VerdictName = Literal["reproduced", "fixed", "changed", "inconclusive", "unavailable"]
+#: The verdicts that decide nothing: they are no basis for "nothing is wrong".
+UNDECIDED = ("inconclusive", "unavailable")
 
 #: Why there is no measurement, or nothing could be decided from one. The schema of evidence lists the same.
 Kind = Literal[WorkerKind, "ambiguous", "law", "ref", "unsteady"]

@@ -232,9 +232,19 @@ class Runner:
         """End the process of a target at a ref, though a search had it; the next job starts a fresh one."""
         self._processes.release(target, ref)
 
-    def checkout(self, target: str, ref: Ref) -> Checkout:
-        """Give a target's code at a ref."""
-        return self._open_checkout(self._catalog.adapters[target].target, ref, None)
+    def checkout(self, target: str, ref: Ref, pull: int | None = None) -> Checkout:
+        """Return a target's code at a ref.
+
+        :param pull: the pull request to fetch if the mirror lacks the commit.
+        """
+        return self._open_checkout(self._catalog.adapters[target].target, ref, pull)
+
+    def require_python(self, target: str) -> None:
+        """Start the interpreter in which a target is probed.
+
+        :raises SentinelError: if it does not start, or lacks torch or numpy.
+        """
+        self._processes.environment(target)
 
     def open_target(self, target: str, ref: Ref, bindings: Sequence[Binding]) -> OpenTarget:
         """Open the place of a search: the checkout, and processes that have imported these bindings' modules."""

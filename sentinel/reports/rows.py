@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sentinel.deciding.outcomes import UNDECIDED
 from sentinel.reports.escaping import message
 from sentinel.targets.refs import Ref
 
@@ -24,6 +25,12 @@ MEANING = {
 
 #: What a reader's table says of each.
 HEADINGS = ("target", "bug", "ref", "verdict", "outcome", "reason")
+
+
+def is_decided(document: Mapping[str, Any]) -> bool:
+    """Return True if evidence decides something: a recipe may expect that a version does not have the code."""
+    expected = document["verdict"] == document["expect"] and document["kind"] == "not-in-this-version"
+    return expected or document["verdict"] not in UNDECIDED
 
 
 @dataclass(frozen=True, order=True)

@@ -29,9 +29,11 @@ class DifferenceItem(pytest.Item):
     comparison: Comparison
     boundary: str
     run: Run
+    examined = False
 
     def runtest(self) -> None:
         compared = self.comparison.compared(self.boundary)
+        self.examined = compared.state not in ("not compared", "not examined")
         if compared.judgement in ("worse", "mixed") and not self._allowed():
             raise WorseError(compared)
         if compared.state == "not compared":

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.deciding.outcomes import Decision
+from sentinel.deciding.outcomes import UNDECIDED, Decision
 from sentinel.deciding.runner import Job
 from sentinel.errors import RecipeError, SentinelError, nearest
 from sentinel.recipes import Recipe
@@ -48,6 +48,7 @@ class Item(pytest.Item):
     job: Job | LawJob
     run: Run
     evidence_file: Path | None = None
+    examined = False
     seconds: float = 0.0
 
     @classmethod
@@ -62,6 +63,7 @@ class Item(pytest.Item):
         decision = self.run.decide(self.job)
         self.seconds = self.run.seconds(self.job)
         self.evidence_file = self.run.record(decision)
+        self.examined = decision.verdict.name not in UNDECIDED or expected_unavailable(decision)
         headline = complaint(decision, self.run.settings.baseline)
         if headline is not None:
             self.fail(decision, headline)

@@ -13,6 +13,7 @@ from typing import Any
 from sentinel.errors import SentinelError, nearest
 from sentinel.recipes import SUFFIXES, Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
+from sentinel.reports.store import files
 from sentinel.search.survey import LawJob
 from sentinel.settings import Settings
 from sentinel.sources import Home
@@ -33,10 +34,11 @@ def select(catalog: Catalog, settings: Settings) -> list[Recipe]:
 def require_folders(settings: Settings) -> None:
     """Say at once, and not after everything was decided, where nothing can be written, or compared with."""
     baseline = settings.baseline
-    if baseline is not None and not os.path.isdir(baseline):
+    if baseline is not None and not any(files(baseline)):
+        trouble = "it holds no evidence" if os.path.isdir(baseline) else "no such folder"
         raise SentinelError(
-            f"no such folder: {baseline}; a baseline is evidence that was accepted: `sentinel report accept --to "
-            f"{baseline}` makes one of the last run, and a clone of Sentinel has its own in reports/"
+            f"--sentinel-baseline={baseline}: {trouble}; `sentinel report accept --to {baseline}` records the last run "
+            "there, and a clone of Sentinel has a baseline in reports/"
         )
     for what, folder, advice in (
         ("reports", settings.report_dir, "choose another with --sentinel-report-dir"),
@@ -71,6 +73,15 @@ def require_subject(
         raise SentinelError(
             f"--sentinel-{names[0]} needs to know of what: add --sentinel-target=NAME, or the path of a recipe"
         )
+    chosen = {*settings.targets, *(recipe.target for recipe in recipes)}
+    given = {"ref": settings.named_refs, "repo": settings.trees, "against": settings.named_against}
+    for option, values in given.items():
+        for name, ref in values if options.get(option) and not named else ():
+            if name is not None and name not in chosen:
+                raise SentinelError(
+                    f"--sentinel-{option}={name}={ref}: {name} is not a target of this run "
+                    f"({', '.join(sorted(chosen))}); add --sentinel-target={name}, or leave this ref out"
+                )
     has_subject = named or settings.named_against
     if settings.targets and not recipes and not has_subject and settings.law_level == "off":
         raise SentinelError(

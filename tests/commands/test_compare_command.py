@@ -68,7 +68,7 @@ def test_what_nothing_explains_is_shown_on_the_smallest_scenario(compare):
     assert "2 functions of 2 frameworks mean 2 things; 1 as it is defined" in answer.out
     assert "the definition and other agg_loss: unexplained: other agg_loss is not as it is defined" in answer.out
     assert "    loss_mat = [[1.0]]; response_mask = [[1]]\n    loss is 1 and 2\n" in answer.out
-    assert answer.out.endswith("1 unexplained\n")
+    assert answer.out.endswith("1 unexplained; 2 answers of functions compared, 0 not compared\n")
 
 
 def test_a_declared_dialect_explains_what_it_speaks_of_and_nothing_else(compare):
@@ -204,4 +204,4 @@ def test_ctrl_c_shows_what_was_compared_until_then(run_sentinel, monkeypatch, co
     answer = compare("loss_aggregation", mode="token-sum", other="(loss_mat * loss_mask).sum()")
     assert answer.status == 130
     assert "tiny agg_loss" in answer.out
-    assert answer.out.endswith("nothing is unexplained; interrupted\n")
+    assert answer.out.endswith("0 unexplained; 1 answers of functions compared, 0 not compared; interrupted\n")
