@@ -8,8 +8,8 @@ An entry is a sentence, or ``{when: {setting: condition}, where: sentence}``: al
 * a bound: ``"> 1"``, ``">= 1"``, ``"< 1"``, ``"<= 1"``; ``"!= 1"``, and ``"!= k1,k2"`` for none of several. What
   stands after ``<`` or ``>`` may be the name of another setting.
 
-``reach.when`` has conditions of the same kind: what the code that makes the bug's value needs. A configuration that meets
-an entry must be able to meet these, so each entry that names settings names them too.
+``reach.when`` has conditions of the same kind: what the code that makes the bug's value needs. A configuration that
+meets an entry must be able to meet these, so each entry that names settings names them too.
 """
 
 from __future__ import annotations
