@@ -467,10 +467,8 @@ def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _OF_LOSS = StandIn("configurations", "the options that an estimator reads, as an object and as a dictionary")
 _AT = f"{_MAIN}/algorithms/advantage_estimator.py#L"
-_EVERY = ("every response to a prompt is valid; what is rejected is masked in the loss", f"{_AT}82")
 _NUMBER = ("a reward is one number a response", f"{_AT}80")
 _COUNTED = (
-    Dialect("rejected", "counted", *_EVERY), Dialect("a_rejected_row_is_an_absent_row", None, *_EVERY),
     Dialect("masked_rewards", "counted", *_NUMBER), Dialect("masked_values_have_no_influence", None, *_NUMBER),
 )  # fmt: skip
 _ADVANTAGES = (
