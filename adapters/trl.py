@@ -14,13 +14,13 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from sentinel import AbsentError, Binding, Dialect, DriftError, PackageRoot, StandIn, Target
+from sentinel import AbsentError, Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.contracts.aggregation import row_mean
 from sentinel.contracts.conversations import chat
 from sentinel.contracts.normalisation import MASKED_STATISTICS
 from sentinel.contracts.updates import POLICY_UPDATE
 from sentinel.targets import Alias
-from sentinel.worker.drift import UnknownInputError
+from sentinel.worker.drift import Neutral, UnknownInputError
 from sentinel.worker.families import microbatch_packing, normalised_rewards, policy_loss
 from sentinel.worker.kit import (
     PROMPT,
@@ -28,6 +28,7 @@ from sentinel.worker.kit import (
     TypedProcessor,
     accepted,
     answered,
+    bookkeeping,
     both_sides,
     built,
     configured_by,
@@ -86,7 +87,7 @@ def _of_configuration(self: Any, name: str) -> Any:
         return _OFF.get(name, 0.0)
     if "args" in vars(self) and hasattr(self.args, name):
         return getattr(self.args, name)
-    raise DriftError(f"the code reads an attribute {name!r} of the trainer, which neither its options nor _OFF have")
+    return Neutral(name)
 
 
 def _options(boundary: Any, given: Mapping[str, Any], former: Mapping[str, Any] | None = None, kind: Any = None) -> Any:
@@ -103,7 +104,7 @@ def _trainer(boundary: Any, args: Any, **attributes: Any) -> Any:
     made = object.__new__(type(boundary.owner.__name__, (boundary.owner,), {"__getattr__": _of_configuration}))
     metrics = {"train": defaultdict(list), "eval": defaultdict(list)}
     defaults = {"accelerator": one_process(boundary.device), "_metrics": metrics, "model": stand_in(training=True)}
-    vars(made).update({"args": args, "control": stand_in(should_evaluate=False), **defaults, **attributes})
+    vars(made).update({"args": args, "control": bookkeeping(should_evaluate=False), **defaults, **attributes})
     return made
 
 

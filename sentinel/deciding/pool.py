@@ -189,6 +189,7 @@ class Loaded:
         self._adapter = str(catalog.adapters[target.name].file)
         self._ahead = ahead
         self._imports: set[tuple[str, str]] = set()
+        self._moved: dict[str, str] = {}
         self.process = fork()
 
     def load(self, boundary: str, contract: str, contract_file: str) -> None:
@@ -198,7 +199,12 @@ class Loaded:
             binding = self._target.binding(boundary, contract)
             imports = [path for name in binding.imports for path in binding.names(name)] if binding else []
             paths = [*binding.paths, *imports] if binding else [boundary]
-            self._keep(self.alive().load(paths, self._adapter, contract_file, contract))
+            self._keep(self.alive().load(paths, self._adapter, contract_file, contract, self._moved))
+
+    def follow(self, moved: Mapping[str, str], contract: str, contract_file: str) -> None:
+        """Look for names that have moved where they are in this checkout, in every process from now on."""
+        self._moved.update(moved)
+        self._keep(self.alive().load([*moved.values()], self._adapter, contract_file, contract, self._moved))
 
     def alive(self) -> TargetProcess:
         """Give the process, or another one where it was brought down: a probe meets again what did that, and describes

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import islice
 from typing import Any
 
 from sentinel.contracts.contract import Contract
 from sentinel.deciding import verdicts
+from sentinel.deciding.absence import Absence, absence
 from sentinel.deciding.law_session import LawSession, Subject, Undecidable
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.outcomes import Decision, Failure, Measurement, Observation, Verdict
@@ -109,6 +111,9 @@ class _Agreement:
 #: Questions that one process answers, and seconds for all of them: what hangs is found out when it is asked alone.
 _TOGETHER = 32
 _ALL_TOGETHER = 20.0
+
+#: Pins whose checkouts are opened to see what a function was that a revision lacks, at most.
+_KNOWN = 3
 
 
 class Runner:
@@ -267,7 +272,13 @@ class Runner:
         self._began[_key(job)] = time.monotonic()
         loaded = self._processes.loaded(adapter.target, job.ref, checkout)
         answer = twice.answer if twice else loaded.probe(recipe.boundary, self._request(recipe))
+        lack = self._absence(answer, job, checkout)
+        if lack is not None and lack.moved:
+            loaded.follow(lack.moved, recipe.contract, self._contract(job).file)
+            answer, lack = loaded.probe(recipe.boundary, self._request(recipe)), None
         outcome = read_answer(answer, checkout, self._processes.sources(recipe.target), recipe.requires)
+        if lack is not None:
+            outcome = Failure("not-in-this-version", lack.reason)
         observed = outcome.observation if isinstance(outcome, Measurement) else None
         law = None
         comparisons: Any = ()
@@ -287,6 +298,37 @@ class Runner:
         failed = outcome if isinstance(outcome, Failure) else None
         decision = Decision(recipe, job.ref, verdict, job.expect, checkout, measured, failed, comparisons, environment)
         return replace(decision, law=law, adapter=adapter.digest)
+
+    def _absence(self, answer: Measured | Failed, job: Job, checkout: Checkout) -> Absence | None:
+        """Return what a checkout lacks, where the boundary was not found in it."""
+        if isinstance(answer, Measured) or answer.kind != "drift" or answer.provenance is not None:
+            return None
+        recipe = job.recipe
+        binding = self._catalog.adapters[recipe.target].target.binding(recipe.boundary, recipe.contract)
+        binding = binding or Binding(recipe.boundary, recipe.contract)
+        return self.absence(recipe.target, replace(binding, requires=recipe.requires), checkout, (recipe,))
+
+    def absence(
+        self, target: str, binding: Binding, checkout: Checkout, recipes: Sequence[Recipe]
+    ) -> Absence | None:
+        """Return what the text of a checkout lacks of a binding.
+
+        :param recipes: those of the binding's boundary: at their pins it is known to work.
+        """
+        older = (self._known(target, ref) for recipe in recipes for ref in [pin.ref for pin in recipe.pins][::-1])
+        known = (each for each in islice(older, _KNOWN) if each is not None)
+        return absence(binding, checkout, self._processes.sources(target), known)
+
+    def follow(self, target: str, ref: Ref, moved: Mapping[str, str], contract: str) -> None:
+        """Look for names that have moved where they are at a ref, in every session from now on."""
+        loaded = self._processes.loaded(self._catalog.adapters[target].target, ref, self.checkout(target, ref))
+        loaded.follow(moved, contract, self._catalog.contracts[contract].file)
+
+    def _known(self, target: str, ref: Ref) -> Checkout | None:
+        try:
+            return self.checkout(target, ref)
+        except SentinelError:
+            return None
 
     def _again(
         self, job: Job, loaded: Loaded, observed: Observation, verdict: Verdict, measured: Measurement

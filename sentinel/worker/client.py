@@ -463,9 +463,15 @@ class TargetProcess(_Handle):
         if pid is None:
             self._bury("crash", "the target process ended as it was forked")
 
-    def load(self, paths: Sequence[str], adapter: str, contract_file: str, contract: str) -> list[str]:
-        """Import these modules, the adapter and the contract; give the files of the checkout that had no byte code."""
+    def load(
+        self, paths: Sequence[str], adapter: str, contract_file: str, contract: str, moved: Mapping[str, str]
+    ) -> list[str]:
+        """Import these modules, the adapter and the contract; give the files of the checkout that had no byte code.
+
+        :param moved: a name that the adapter uses -> where it is in this checkout.
+        """
         what = {"modules": list(paths), "adapter": adapter, "contract_file": contract_file, "contract": contract}
+        what["moved"] = dict(moved)
         when = "while its modules were imported"
         sources = self._ask({**what, "op": "import"}, self._options.timeout, when, answers.of_import)
         return [] if isinstance(sources, Failed) else list(sources)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 
 class DriftError(Exception):
@@ -23,6 +23,51 @@ class StandInMissingError(AttributeError):
     """The target reads what a stand-in lacks. An AttributeError, so that its own ``getattr`` with a default works."""
 
 
+class Neutral:
+    """Stands for bookkeeping that an adapter does not know: false, empty, and nothing happens when it is called.
+
+    Whatever is computed from it is neutral again, and a comparison with it is false. It is never a number: an answer
+    that holds one is drift. Each is recorded by its name, for the evidence.
+    """
+
+    recorded: ClassVar[list[str]] = []
+
+    def __init__(self, name: str) -> None:
+        self.__dict__["_neutral"] = name
+        if name not in self.recorded:
+            self.recorded.append(name)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __repr__(self) -> str:
+        return f"<neutral {self._neutral}>"
+
+    def __call__(self, *_: Any, **__: Any) -> Neutral:
+        return self
+
+    __enter__ = __getitem__ = __add__ = __radd__ = __iadd__ = __sub__ = __rsub__ = __isub__ = __call__
+    __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __call__
+
+    def __bool__(self, *_: object) -> bool:
+        return False
+
+    __contains__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__
+
+    def __len__(self) -> int:
+        return 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    __setattr__ = __setitem__ = __exit__
+
+
 #: What the target's own configuration says of an attribute that a stand-in with these others lacks; empty where it says
 #: nothing.
 Declared = Callable[[Mapping[str, Any], str], Sequence[Any]]
@@ -38,6 +83,18 @@ class StandInNamespace(SimpleNamespace):
             setattr(self, name, value)
             return value
         raise StandInMissingError(f"the code reads an attribute {name!r} that the stand-in does not have")
+
+
+class Bookkeeping(StandInNamespace):
+    """Stands for what counts, logs, shows or configures: what it lacks, and no default tells, is :class:`Neutral`."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except StandInMissingError:
+            value = Neutral(name)
+            setattr(self, name, value)
+            return value
 
 
 def answered_by(declared: Declared) -> None:

@@ -9,18 +9,19 @@ import os
 import random
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from sentinel.contracts.contract import Contract
 from sentinel.targets import Binding, Target
 from sentinel.targets.loading import load_file
 from sentinel.worker import assembling, calling, ghosts, objects, tensors, versions
-from sentinel.worker.drift import AbsentError, DriftError, StandInMissingError, answered_by
-from sentinel.worker.slips import slip
+from sentinel.worker.drift import AbsentError, DriftError, Neutral, StandInMissingError, answered_by
+from sentinel.worker.slips import harness_place, slip
 
 SEED = 20260821
 
@@ -80,10 +81,14 @@ def settle(device: str, seed: int = SEED) -> None:
 
 @dataclass(frozen=True)
 class Preparation:
-    """A boundary, found and described."""
+    """A boundary, found and described.
+
+    :ivar harness: the files of its adapter and its contract.
+    """
 
     boundary: calling.Boundary
     provenance: dict[str, Any]
+    harness: tuple[str, str] = ("", "")
 
 
 def prepare(request: Mapping[str, Any], roots: tuple[str, ...]) -> Preparation:
@@ -103,20 +108,22 @@ def prepare(request: Mapping[str, Any], roots: tuple[str, ...]) -> Preparation:
             "signature": signature,
             "layers": calling.layers_of(boundary.function),
         },
+        (request["adapter"], request["contract_file"]),
     )
 
 
 def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None) -> dict[str, Any]:
     """Answer one probe request with a measurement or a failure, as plain data."""
-    provenance: dict[str, Any] | None = None
+    preparation: Preparation | None = None
     try:
+        Neutral.recorded.clear()
         settle(request["device"], request.get("seed", SEED))
         contract = load_contract(request["contract_file"], request["contract"])
         for required in request["requires"]:
             if not calling.has(required, roots):
                 return failure("not-in-this-version", f"not in this version: the checkout has no {required}")
         preparation = prepare(request, roots)
-        boundary, provenance = preparation.boundary, preparation.provenance
+        boundary = preparation.boundary
         ghosts.state().probing = True
         observation = {
             variant: observe(contract, boundary, inputs, roots, request["device"])
@@ -124,21 +131,31 @@ def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: ghosts.Imp
         }
         if ghosts.state().used:
             # The target may have caught our refusal; what it computed then is not its real answer.
-            return ghost_failure(provenance)
+            return ghost_failure(preparation.provenance)
         return {
             "observation": observation,
-            "provenance": provenance,
+            "provenance": preparation.provenance,
             "ghosts": recorder.ghosts_of(boundary.module.__name__) if recorder else [],
-            "stand_ins": [[item.name, item.reason] for item in boundary.binding.stand_ins],
+            "stand_ins": stand_ins_of(boundary, Neutral.recorded),
         }
     except BaseException as error:  # whatever a stranger's code raises ends here, SystemExit included
-        return describe(error, provenance, roots)
+        return describe(error, preparation, roots)
+
+
+def stand_ins_of(boundary: calling.Boundary, neutral_names: Iterable[str]) -> list[list[str]]:
+    """List what stood in the place of the target's own objects, with the reason."""
+    neutral = [[name, "bookkeeping that the adapter does not know: a neutral value"] for name in neutral_names]
+    return [*([item.name, item.reason] for item in boundary.binding.stand_ins), *neutral]
+
+
+#: Name that the adapter uses -> where it is in this checkout, as the controller has found in its text.
+MOVED: dict[str, str] = {}
 
 
 def find_boundary(
     binding: Binding, roots: tuple[str, ...], scenario_inputs: frozenset[str], device: str
 ) -> calling.Boundary:
-    for path in binding.paths:
+    for path in (*binding.paths, *(MOVED[name] for name in binding.paths if name in MOVED)):
         try:
             module, function, owner = calling.resolve(path, roots, near=False)
         except DriftError:
@@ -149,7 +166,8 @@ def find_boundary(
             raise DriftError(f"{path} is not callable")
         imported = {}
         for name in binding.imports:
-            there = next((then for then in binding.names(name) if calling.module_of(then, roots) == then), None)
+            names = (*binding.names(name), *filter(None, [MOVED.get(name)]))
+            there = next((then for then in names if calling.module_of(then, roots) == then), None)
             if there is None:
                 raise DriftError(f"{name} is not in this checkout, and the adapter calls {path} with it")
             imported[name] = calling.import_whole(there)
@@ -166,9 +184,18 @@ def observe(
     def resolve(path: str) -> Any:
         return calling.resolve(path, roots)[1]
 
+    def answered(**given: Any) -> Mapping[str, Any]:
+        _answer[:] = [answer := call(**given)]
+        return answer  # type: ignore[no-any-return]
+
+    _answer.clear()
     live = {name: tensors.build(value, resolve, device) for name, value in inputs.items()}
     with tensors.on_device(device):
-        return {key: tensors.observe(value) for key, value in contract.measure(call, live).items()}
+        return {key: tensors.observe(value) for key, value in contract.measure(answered, live).items()}
+
+
+#: What the adapter has last answered to the contract.
+_answer: list[Any] = []
 
 
 def run_bare() -> dict[str, Any]:
@@ -223,9 +250,12 @@ def ghost_failure(provenance: Any = None) -> dict[str, Any]:
     return failure("ghost", _ghost_reason(), provenance=provenance)
 
 
-def describe(error: BaseException, provenance: Any, roots: tuple[str, ...], traced: bool = True) -> dict[str, Any]:
+def describe(
+    error: BaseException, preparation: Preparation | None, roots: tuple[str, ...], traced: bool = True
+) -> dict[str, Any]:
     """Make a failure of an exception, with upstream's own traceback; ``traced=False`` spares it, which most calls
     do."""
+    provenance = preparation.provenance if preparation is not None else None
     text = f"{type(error).__name__}: {error}"
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__)[-40:]) if traced else ""
     if isinstance(error, DriftError) and error.__cause__ is None:
@@ -255,11 +285,33 @@ def describe(error: BaseException, provenance: Any, roots: tuple[str, ...], trac
         answer = failure("python", reason, trace, provenance)
         answer["failure"].update(place=_place_of(error), lacks=lacks)
         return answer
-    if not provenance:
+    if preparation is None:
         return failure("import", f"the module does not import: {text}{_advice(error)}", trace)
+    if Neutral.recorded:
+        names = ", ".join(map(repr, Neutral.recorded))
+        reason = f"the adapter is older than this revision: it does not know {names}, and without it: {text}"
+        return failure("drift", reason, trace, provenance)
+    place = harness_place(error, roots, preparation.harness)
+    if place is not None:
+        return failure("adapter", _adapter_error(error, text, place, preparation.boundary.binding), trace, provenance)
     answer = failure("raised", f"the boundary raised {text}", trace, provenance)
     answer["failure"]["slip"] = slip(error, roots)
     return answer
+
+
+def _adapter_error(error: BaseException, text: str, place: TracebackType, binding: Binding) -> str:
+    """Say where the harness failed, what the contract needs there, and what the adapter had answered."""
+    file, line = place.tb_frame.f_code.co_filename, place.tb_lineno
+    where = f"{os.path.basename(os.path.dirname(file))}/{os.path.basename(file)}:{line}"
+    answer = _answer[0] if _answer else None
+    if isinstance(error, KeyError) and isinstance(answer, Mapping) and error.args and error.args[0] not in answer:
+        needs = f"the contract {binding.contract} needs {error.args[0]!r}, which the adapter's answer does not have"
+    else:
+        needs = f"{text}, in what Sentinel does for the contract {binding.contract}"
+    if isinstance(answer, Mapping):
+        answers = (f"{name} (None)" if value is None else str(name) for name, value in answer.items())
+        needs = f"{needs}; it answered {', '.join(answers) or 'nothing'}"
+    return f"adapter error: {needs} ({where})"
 
 
 def _place_of(error: BaseException) -> str:
