@@ -26,21 +26,27 @@ class Absence:
     :ivar needed: the path that the adapter names.
     :ivar name: its first part that is not there.
     :ivar place: the dotted path of the only definition of this name elsewhere; empty if there is none or several.
-    :ivar same: whether that one has nearly the lines of the definition that the adapter knows.
+    :ivar same: whether that one has nearly the lines of the definition that the adapter knows; None if no revision is
+        at hand that has it.
     :ivar depth: how many names lead from the module to it.
     """
 
     needed: str
     name: str
     place: str = ""
-    same: bool = False
+    same: bool | None = None
     depth: int = 0
 
-    @property
-    def reason(self) -> str:
+    def told(self, hint: str = "") -> str:
+        """Say what is absent, in one sentence.
+
+        :param hint: what the worker says of it; what it found near is said for a function alone.
+        """
+        near = f";{hint.partition(';')[2]}" if ";" in hint and self.name == self.needed else ""
         if not self.place:
-            return f"not in this version: the checkout has no {self.name} (removed upstream, or not there yet)"
+            return f"not in this version: the checkout has no {self.name} (removed upstream, or not there yet){near}"
         other = "" if self.same else ", where it has other code: the adapter is older than this revision"
+        other = ", whose code could not be compared" if self.same is None else other
         return f"not in this version: {self.needed} has moved to {self.place}{other}"
 
     @property
@@ -51,21 +57,25 @@ class Absence:
 
 
 def absence(
-    binding: Binding, checkout: Checkout, sources: Sources, older: Iterable[Checkout]
+    binding: Binding, checkout: Checkout, sources: Sources, older: Iterable[Checkout], option: str = ""
 ) -> Absence | None:
     """Return the first name of a binding that the text of a checkout lacks; None if all are there.
 
+    :param option: an input that the boundary is said to have no parameter for.
     :param older: checkouts at which the binding is known to work, to compare the code of a moved function with.
     """
-    for group in (binding.paths, *(binding.names(name) for name in binding.imports), *((name,) for name in binding.requires)):
+    imports = (binding.names(name) for name in binding.imports)
+    for group in (binding.paths, *imports, *((name,) for name in binding.requires)):
         if not any(stands(name, checkout, sources) for name in group):
             return _looked_for(group, checkout, sources, older)
+    parameters = binding.arguments.get(option, (option,)) if option else ()
+    options = [f"{path}({parameter})" for path in binding.paths for parameter in parameters]
+    if options and not any(stands(name, checkout, sources) for name in options):
+        return _looked_for(options, checkout, sources, ())
     return None
 
 
-def _looked_for(
-    names: Sequence[str], checkout: Checkout, sources: Sources, older: Iterable[Checkout]
-) -> Absence:
+def _looked_for(names: Sequence[str], checkout: Checkout, sources: Sources, older: Iterable[Checkout]) -> Absence:
     needed = names[0].partition("(")[0]
     parts = needed.split(".")
     prefixes = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
@@ -81,7 +91,9 @@ def _looked_for(
                 if len(places) != 1:
                     return Absence(path, name)
                 return Absence(path, name, places[0][0], _alike(lines, places[0][1]), len(attributes))
-    return Absence(needed, name)
+    attributes = parts[-2:] if len(parts) > 2 and parts[-2][0].isupper() else parts[-1:]
+    places = list(_places(attributes, checkout)) if names[0] == needed else []  # not of a parameter
+    return Absence(needed, name, places[0][0] if len(places) == 1 else "")
 
 
 def _places(attributes: Sequence[str], checkout: Checkout) -> Iterator[tuple[str, list[str]]]:
@@ -126,5 +138,6 @@ def _ends(line: str, indent: int) -> bool:
 
 
 def _alike(one: Sequence[str], other: Sequence[str]) -> bool:
-    first, second = (Counter(filter(None, (line.partition("#")[0].strip() for line in lines))) for lines in (one, other))
+    stripped = ((line.partition("#")[0].strip() for line in lines) for lines in (one, other))
+    first, second = (Counter(filter(None, lines)) for lines in stripped)
     return (first & second).total() >= _NEAR_IDENTICAL * max(first.total(), second.total(), 1)

@@ -277,8 +277,8 @@ class Runner:
             loaded.follow(lack.moved, recipe.contract, self._contract(job).file)
             answer, lack = loaded.probe(recipe.boundary, self._request(recipe)), None
         outcome = read_answer(answer, checkout, self._processes.sources(recipe.target), recipe.requires)
-        if lack is not None:
-            outcome = Failure("not-in-this-version", lack.reason)
+        if lack is not None and isinstance(answer, Failed):
+            outcome = Failure("not-in-this-version", lack.told(answer.reason))
         observed = outcome.observation if isinstance(outcome, Measurement) else None
         law = None
         comparisons: Any = ()
@@ -300,24 +300,28 @@ class Runner:
         return replace(decision, law=law, adapter=adapter.digest)
 
     def _absence(self, answer: Measured | Failed, job: Job, checkout: Checkout) -> Absence | None:
-        """Return what a checkout lacks, where the boundary was not found in it."""
-        if isinstance(answer, Measured) or answer.kind != "drift" or answer.provenance is not None:
+        """Return what a checkout lacks, where the boundary or an option of it was not found."""
+        if isinstance(answer, Measured) or answer.kind != "drift":
+            return None
+        if answer.provenance is not None and not answer.unknown_input:
             return None
         recipe = job.recipe
         binding = self._catalog.adapters[recipe.target].target.binding(recipe.boundary, recipe.contract)
         binding = binding or Binding(recipe.boundary, recipe.contract)
-        return self.absence(recipe.target, replace(binding, requires=recipe.requires), checkout, (recipe,))
+        binding = replace(binding, requires=recipe.requires)
+        return self.absence(recipe.target, binding, checkout, (recipe,), answer.unknown_input)
 
     def absence(
-        self, target: str, binding: Binding, checkout: Checkout, recipes: Sequence[Recipe]
+        self, target: str, binding: Binding, checkout: Checkout, recipes: Sequence[Recipe], option: str = ""
     ) -> Absence | None:
         """Return what the text of a checkout lacks of a binding.
 
         :param recipes: those of the binding's boundary: at their pins it is known to work.
+        :param option: an input that the boundary is said to have no parameter for.
         """
         older = (self._known(target, ref) for recipe in recipes for ref in [pin.ref for pin in recipe.pins][::-1])
         known = (each for each in islice(older, _KNOWN) if each is not None)
-        return absence(binding, checkout, self._processes.sources(target), known)
+        return absence(binding, checkout, self._processes.sources(target), known, option)
 
     def follow(self, target: str, ref: Ref, moved: Mapping[str, str], contract: str) -> None:
         """Look for names that have moved where they are at a ref, in every session from now on."""

@@ -34,6 +34,7 @@ class Row:
     :ivar outcome: pytest's word for the item: ``passed``, ``failed``, ``skipped``; empty outside pytest.
     :ivar law: whether it is about a law that was searched with, and no recipe's bug.
     :ivar reason: why nothing was decided, or which other verdict was expected; all fields are safe to show.
+    :ivar cause: why the adapter and the revision do not fit, where that is so.
     """
 
     target: str
@@ -43,6 +44,7 @@ class Row:
     outcome: str
     reason: str
     law: bool = False
+    cause: str = ""
 
     @property
     def quiet(self) -> bool:
@@ -51,6 +53,13 @@ class Row:
         return self.law and (
             self.outcome == "skipped" or (self.verdict in ("fixed", "unavailable") and self.outcome != "failed")
         )
+
+
+#: Kinds of reason that say that the adapter and the revision do not fit: no bug of the framework.
+_MISFIT = ("adapter", "drift", "not-in-this-version")
+
+#: Causes that a summary lists, at most.
+_CAUSES = 10
 
 
 def row(document: Mapping[str, Any], outcome: str = "") -> Row:
@@ -67,6 +76,7 @@ def row(document: Mapping[str, Any], outcome: str = "") -> Row:
         outcome,
         _reason(document, why, outcome),
         not document["bug_id"] and bool(document["law"]),
+        why if document["kind"] in _MISFIT and outcome != "passed" else "",
     )
 
 
@@ -103,6 +113,19 @@ def held(rows: Sequence[Row]) -> list[str]:
             + (f", {broken} broken by bugs that fail already" if broken else "")
         )
     return lines
+
+
+def causes(rows: Sequence[Row]) -> list[str]:
+    """Write one line for each cause by which items could not be examined, those of most items first."""
+    items = Counter((item.target, item.cause) for item in rows if item.cause)
+    if not items:
+        return []
+    ordered = sorted(items.items(), key=lambda pair: (-pair[1], pair[0]))
+    lines = [f"  {count:4}  {target}: {cause}" for (target, cause), count in ordered[:_CAUSES]]
+    rest = sum(count for _, count in ordered[_CAUSES:])
+    if rest:
+        lines.append(f"  {rest:4}  for {len(ordered) - _CAUSES} other causes")
+    return [f"not examined, because adapter and revision do not fit: {items.total()}", *lines]
 
 
 def counts(rows: Iterable[Row]) -> str:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from sentinel.reports.escaping import visible
-from sentinel.reports.rows import HEADINGS, Row, counts, headings, held, legend, row
+from sentinel.reports.rows import HEADINGS, Row, causes, counts, headings, held, legend, row
 
 _REASON = HEADINGS.index("reason")
 _FEW = 3  # more lines than these that say the same are one
@@ -38,16 +38,17 @@ def summary(
     environ = os.environ if environ is None else environ
     styled = terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
     loud = [item for item in rows if not item.quiet]
-    shown = loud if every else _grouped(loud)
-    table = _rich(shown, width) if styled and loud else _plain(shown)
-    last = [*held(rows), counts(rows), legend()]
+    told = [item for item in loud if item.cause and item.outcome == "skipped"]  # by their causes, in a line each
+    shown = loud if every else _grouped([item for item in loud if item not in told])
+    table = _rich(shown, width) if styled and shown else _plain(shown)
+    last = [*held(rows), *causes(rows), counts(rows), legend()]
     if len(shown) < len(loud):
         last[-1] += "; -v lists each item"
     if report_dir:
         last.append(f"evidence: {visible(report_dir)}")
     if not rows:
         return "\n".join(["nothing was decided", *last[2:]])
-    return "\n".join([*([table] if loud else []), *last])
+    return "\n".join([*([table] if shown else []), *last])
 
 
 def _grouped(rows: Sequence[Row]) -> list[Row]:

@@ -46,6 +46,8 @@ def of_outcome(
         trial, violations = first.trial, first.violations
         more = "".join(f"; also {other.symptom}: {other.violations[0].detail}" for other in others)
         verdict = Verdict("reproduced", f"the law is broken ({law.statement}): {violations[0].detail}{more}")
+    elif failed := [why for why, kind in outcome.kinds.items() if kind == "adapter"]:
+        trial, verdict = None, Verdict("inconclusive", failed[0], "adapter")  # one call is enough
     elif stale := stale_dialects(subject, law, outcome):
         reason = f"a declared dialect no longer shows in {searched}: {stale[0].reason} ({stale[0].link})"
         verdict = Verdict("changed", reason)
@@ -65,8 +67,6 @@ def _without_a_word(outcome: LawOutcome, searched: str, answered: bool) -> Verdi
     kinds: Counter[Kind | Literal[""]] = Counter()
     for why, count in outcome.refused.items():
         kinds[outcome.kinds[why]] += count
-    if "adapter" in kinds:  # one call is enough: the law looks at what the harness makes of an answer
-        kinds = Counter({"adapter": 1})
     if outcome.silent:
         kinds["drift"] -= outcome.unknown
     kinds = +kinds
@@ -80,7 +80,7 @@ def _without_a_word(outcome: LawOutcome, searched: str, answered: bool) -> Verdi
         return Verdict("inconclusive", reason, "adapter")
     # An exception of the boundary's own is loud: it does not compute what the law would look at.
     name: VerdictName = "unavailable" if kind in ("raised", *UNAVAILABLE) else "inconclusive"
-    return Verdict(name, why if kind == "adapter" else f"every call was refused: {why}", kind)
+    return Verdict(name, f"every call was refused: {why}", kind)
 
 
 def of_undecidable(
@@ -96,7 +96,7 @@ def of_undecidable(
     except NotProvenError as unproven:
         failure = Failure("drift", str(unproven))
     if lack is not None:
-        failure = Failure("not-in-this-version", lack.reason)
+        failure = Failure("not-in-this-version", lack.told(error.failure.reason))
     return replace(_decision(open_target, subject, law, of_failure(failure), None), failure=failure)
 
 

@@ -43,7 +43,7 @@ class Neutral:
         return self
 
     def __repr__(self) -> str:
-        return f"<neutral {self._neutral}>"
+        return repr(self.__dict__["_neutral"])
 
     def __call__(self, *_: Any, **__: Any) -> Neutral:
         return self

@@ -20,7 +20,7 @@ from sentinel.contracts.contract import Contract
 from sentinel.targets import Binding, Target
 from sentinel.targets.loading import load_file
 from sentinel.worker import assembling, calling, ghosts, objects, tensors, versions
-from sentinel.worker.drift import AbsentError, DriftError, Neutral, StandInMissingError, answered_by
+from sentinel.worker.drift import AbsentError, DriftError, Neutral, StandInMissingError, UnknownInputError, answered_by
 from sentinel.worker.slips import harness_place, slip
 
 SEED = 20260821
@@ -50,7 +50,9 @@ def _plain_call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     try:
         signature.bind(*positional, **inputs["arguments"])
     except TypeError as error:
-        raise DriftError(f"{boundary.path}{signature} cannot be called so: {error}") from None
+        message = f"{boundary.path}{signature} cannot be called so: {error}"
+        unknown = next((name for name in inputs["arguments"] if name not in signature.parameters), "")
+        raise UnknownInputError(message, unknown) from None
     return {"returned": boundary.function(*positional, **inputs["arguments"])}
 
 
@@ -266,7 +268,9 @@ def describe(
     if isinstance(error, AbsentError):
         return failure("not-in-this-version", str(error), "", provenance)
     if isinstance(error, (DriftError, StandInMissingError)):
-        return failure("drift", str(error), trace, provenance)
+        answer = failure("drift", str(error), trace, provenance)
+        answer["failure"]["unknown_input"] = getattr(error, "input", "")
+        return answer
     if isinstance(error, ghosts.GhostUsedError) or ghosts.state().used:
         return failure("ghost", _ghost_reason(), trace, provenance)
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):

@@ -142,7 +142,7 @@ class Server:
             observation = probe.observe(contract, boundary, call["inputs"], self._roots, device)
         except BaseException as error:
             failure = probe.describe(error, preparation, self._roots, traced=False)["failure"]
-            return {"refused": {**failure, "unknown_input": getattr(error, "input", "")}}
+            return {"refused": failure}
         finally:
             self._neutral.update(Neutral.recorded)
         if ghosts.state().used:

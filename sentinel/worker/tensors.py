@@ -128,7 +128,8 @@ def observe(value: Any) -> Any:
     if isinstance(value, Ghost):
         bool(value)  # a ghost in an answer is a use of it: refused, and recorded
     if isinstance(value, Neutral):
-        raise DriftError(f"the answer is made of {value!r}: bookkeeping that the adapter does not know")
+        what = f"the answer is made of {value}, which it does not know"
+        raise DriftError(f"the adapter is older than this revision: {what}")
     if isinstance(value, enum.Enum):
         return str(value)
     if isinstance(value, (int, float)):
