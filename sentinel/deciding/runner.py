@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import islice
@@ -309,30 +310,31 @@ class Runner:
         binding = self._catalog.adapters[recipe.target].target.binding(recipe.boundary, recipe.contract)
         binding = binding or Binding(recipe.boundary, recipe.contract)
         binding = replace(binding, requires=recipe.requires)
-        return self.absence(recipe.target, binding, checkout, (recipe,), answer.unknown_input)
+        return self.absence(
+            recipe.target, binding, checkout, self.known(recipe.target, (recipe,)), answer.unknown_input
+        )
 
     def absence(
-        self, target: str, binding: Binding, checkout: Checkout, recipes: Sequence[Recipe], option: str = ""
+        self, target: str, binding: Binding, checkout: Checkout, older: Iterable[Checkout], option: str = ""
     ) -> Absence | None:
         """Return what the text of a checkout lacks of a binding.
 
-        :param recipes: those of the binding's boundary: at their pins it is known to work.
+        :param older: checkouts at which it is known to work.
         :param option: an input that the boundary is said to have no parameter for.
         """
-        older = (self._known(target, ref) for recipe in recipes for ref in [pin.ref for pin in recipe.pins][::-1])
-        known = (each for each in islice(older, _KNOWN) if each is not None)
-        return absence(binding, checkout, self._processes.sources(target), known, option)
+        return absence(binding, checkout, self._processes.sources(target), older, option)
+
+    def known(self, target: str, recipes: Iterable[Recipe]) -> Iterator[Checkout]:
+        """Give the checkouts of the last pins of these recipes, as far as they can be had here."""
+        refs = (pin.ref for recipe in recipes for pin in recipe.pins[::-1])
+        for ref in islice(refs, _KNOWN):
+            with suppress(SentinelError):
+                yield self.checkout(target, ref)
 
     def follow(self, target: str, ref: Ref, moved: Mapping[str, str], contract: str) -> None:
         """Look for names that have moved where they are at a ref, in every session from now on."""
         loaded = self._processes.loaded(self._catalog.adapters[target].target, ref, self.checkout(target, ref))
         loaded.follow(moved, contract, self._catalog.contracts[contract].file)
-
-    def _known(self, target: str, ref: Ref) -> Checkout | None:
-        try:
-            return self.checkout(target, ref)
-        except SentinelError:
-            return None
 
     def _again(
         self, job: Job, loaded: Loaded, observed: Observation, verdict: Verdict, measured: Measurement

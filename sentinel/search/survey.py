@@ -217,8 +217,9 @@ class Survey:
         cause, binding = error.failure, subject.binding
         if cause.kind not in ("drift", "not-in-this-version") or cause.provenance is not None:
             return None
-        recipes = [recipe for recipe in self._recipes_of(open_target.target) if recipe.boundary in binding.paths]
-        return self._runner.absence(open_target.target, binding, open_target.checkout, recipes)
+        recipes = (recipe for recipe in self._recipes_of(open_target.target) if recipe.boundary in binding.paths)
+        older = self._runner.known(open_target.target, recipes)
+        return self._runner.absence(open_target.target, binding, open_target.checkout, older)
 
     def _recorded(self, subject: Subject, jobs: Mapping[Law, LawJob]) -> Iterator[tuple[Law, Mapping[str, Inputs]]]:
         """Give the scenarios that broke laws at this ref when the baseline was recorded."""
