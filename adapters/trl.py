@@ -833,7 +833,7 @@ STEPS = (
 
 #: Reason -> what is left out for it; of two that speak of a function, the first.
 _LEFT_OUT = {
-    "an experiment that release 1.16.0 has no more": """experimental.bco.* experimental.ppo.*
+    "an experiment, which TRL may change or remove in any release": """experimental.bco.* experimental.ppo.*
         experimental.gspo_token.* experimental.grpo_with_replay_buffer.* experimental.minillm.* experimental.nash_md.*
         experimental.prm.* experimental.ssd.* experimental.xpo.* *.ppo_trainer.masked_* *.utils.batch_generation
         *.utils.forward *.utils.generate *.truncate_response *.get_global_statistics""",

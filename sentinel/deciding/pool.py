@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -74,14 +75,13 @@ class Processes:
         if failure.kind not in ("import", "ghost"):
             return failure
         preload, there = self._catalog.adapters[target].target.preload, self.environment(target).packages
-        lacking = [name for name in preload if name not in there and "." not in name]  # what is torch's own is there
+        wanted: list[str] = [
+            name for name in preload if name not in there and "." not in name
+        ]  # what is torch's own is there
+        lacking = list(dict.fromkeys([*failure.packages, *wanted]))
         if not lacking:
             return failure
-        extras: list[str] = []
-        with suppress(metadata.PackageNotFoundError):  # Sentinel itself is not installed as a distribution
-            extras = metadata.metadata("rl-sentinel").get_all("Provides-Extra") or []
-        extra = next((name for name in (target, "targets") if name in extras), "targets")
-        advice = f"{target} wants {' and '.join(lacking)}, not installed here: {INSTALL.format(extra)}"
+        advice = f"{target} wants {' and '.join(lacking)}, not installed here: {_how_to_install(lacking, target)}"
         return replace(failure, reason=f"{failure.reason}; {advice}")
 
     def loaded(self, target: Target, ref: Ref, checkout: Checkout) -> Loaded:
@@ -154,6 +154,24 @@ class Processes:
             process.close()
         for zygote in zygotes:
             zygote.stop()
+
+
+def _how_to_install(packages: Sequence[str], target: str) -> str:
+    """Name the extra of Sentinel that has most of these packages, and the others by themselves."""
+    extras: dict[str, set[str]] = {}
+    with suppress(metadata.PackageNotFoundError):  # Sentinel itself is not installed as a distribution
+        for requirement in metadata.requires("rl-sentinel") or []:
+            match = re.match(r"([\w.-]+)[^;]*;.*extra == ['\"]([\w-]+)", requirement)
+            if match is not None and match[1] != "rl-sentinel":
+                extras.setdefault(match[2], set()).add(match[1].replace("-", "_"))
+
+    def fit(name: str) -> tuple[int, bool, int]:
+        return len(extras[name].intersection(packages)), name == target, -len(extras[name])
+
+    extra = max(extras, key=fit, default="")
+    others = [package for package in packages if package not in extras.get(extra, ())]
+    ways = [INSTALL.format(extra)] if len(others) < len(packages) else []
+    return "; ".join([*ways, *([f"pip install {' '.join(others)}"] if others else [])])
 
 
 def contained_places(catalog: Catalog) -> Places:

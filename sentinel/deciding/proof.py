@@ -144,7 +144,7 @@ def failure_of(
     if kind == "python" and not _needs_another(failure, checkout, sources):
         kind, reason = "import", f"the checkout does not show that it needs another Python ({reason})"
     proven = prove(failure.provenance, checkout, sources) if failure.provenance is not None else None
-    return Failure(kind, reason, failure.traceback, proven, failure.questions)
+    return Failure(kind, reason, failure.traceback, proven, failure.questions, failure.packages)
 
 
 def _needs_another(failure: Failed, checkout: Checkout, sources: Sources) -> bool:

@@ -236,9 +236,13 @@ def failure(kind: str, reason: str, trace: str = "", provenance: Any = None) -> 
     return {"failure": {"kind": kind, "reason": reason, "traceback": trace, "provenance": provenance}}
 
 
-def _ghost_reason() -> str:
+def _ghosts_used() -> list[str]:
     names = sorted(set(ghosts.state().used))
-    missing = dict.fromkeys(name.partition(".")[0].removesuffix("()") for name in names)
+    return list(dict.fromkeys(name.partition(".")[0].removesuffix("()") for name in names))
+
+
+def _ghost_reason() -> str:
+    names, missing = sorted(set(ghosts.state().used)), _ghosts_used()
     if ghosts.ONLY_WHERE_NAMED.issuperset(missing):  # installing it would change nothing
         return f"the code used {', '.join(names)}, which is real only for a target that names it in `preload`"
     return (
@@ -247,8 +251,10 @@ def _ghost_reason() -> str:
     )
 
 
-def ghost_failure(provenance: Any = None) -> dict[str, Any]:
-    return failure("ghost", _ghost_reason(), provenance=provenance)
+def ghost_failure(provenance: Any = None, trace: str = "") -> dict[str, Any]:
+    answer = failure("ghost", _ghost_reason(), trace, provenance)
+    answer["failure"]["packages"] = _ghosts_used()
+    return answer
 
 
 def describe(
@@ -271,7 +277,7 @@ def describe(
         answer["failure"]["unknown_input"] = getattr(error, "input", "")
         return answer
     if isinstance(error, ghosts.GhostUsedError) or ghosts.state().used:
-        return failure("ghost", _ghost_reason(), trace, provenance)
+        return ghost_failure(provenance, trace)
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
         return failure("memory", f"out of memory: {text}", trace, provenance)
     if isinstance(error, SystemExit):
@@ -279,7 +285,7 @@ def describe(
     needed = versions.needed_version(error)
     lacks = "" if provenance else versions.needed_import(error, _place_of(error))
     if needed is not None or lacks:
-        package = lacks.partition(".")[0]
+        package = " or ".join(versions.missing_origins(error, _place_of(error)))
         need = f"{package} ({text}), which is not installed; install it, or name an interpreter that has it with"
         if needed is not None:
             here = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -289,7 +295,11 @@ def describe(
         answer["failure"].update(place=_place_of(error), lacks=lacks)
         return answer
     if preparation is None:
-        return failure("import", f"the module does not import: {text}{_advice(error)}", trace)
+        missing = _missing(error)
+        advice = f"; install {' and '.join(missing)}, or name an interpreter that has it" if missing else ""
+        answer = failure("import", f"the module does not import: {text}{advice}", trace)
+        answer["failure"]["packages"] = missing
+        return answer
     if Neutral.recorded:
         names = ", ".join(map(repr, Neutral.recorded))
         reason = f"the adapter is older than this revision: it does not know {names}, and without it: {text}"
@@ -325,14 +335,15 @@ def _place_of(error: BaseException) -> str:
     return frames[-1].filename if frames else ""
 
 
-def _advice(error: BaseException | None) -> str:
-    """Say what to do about a package that a third party's import wants, however that wraps the failure."""
-    missing = ""
+def _missing(error: BaseException | None) -> list[str]:
+    """List the packages that are not installed and that an import failed for, however a third party wraps that."""
+    missing: dict[str, None] = {}
     while error is not None:
         if isinstance(error, ModuleNotFoundError) and error.name:
-            missing = error.name
+            package = error.name.partition(".")[0]
+            missing[error.name if ghosts.installed(package) else package] = None
         error = error.__cause__ or error.__context__
-    return f"; install {missing}, or name an interpreter that has it" if missing else ""
+    return list(missing)
 
 
 def _cwd() -> str:

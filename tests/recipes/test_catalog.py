@@ -166,3 +166,10 @@ def test_an_adapters_mistake_is_told_with_its_file(tmp_path, written, mistaken, 
         bundled.with_(adapters=[file])
     assert f"{file}: " in str(told.value)
     assert says in str(told.value)
+
+
+@pytest.mark.parametrize("target", sorted(bundled_catalog().adapters))
+def test_why_a_function_is_not_bound_is_true_of_every_release(target):
+    """A reason is given for whichever revision was asked about."""
+    reasons = set(bundled_catalog().targets[target].unbound.values())
+    assert [reason for reason in reasons if re.search(r"\brelease \d|\d\.\d|no more\b", reason)] == []
