@@ -218,5 +218,5 @@ def _law_jobs(run: Run) -> list[LawJob]:
         if not any(law_id.selects(job) for job in jobs):
             refs = [ref.short for ref in run.law_refs(law_id.target)]
             there = law_jobs(run.catalog, law_id.target, _ANY_REF)
-            raise pytest.UsageError(f"sentinel: {law_id.nothing(there, refs)}")
+            raise pytest.UsageError(f"sentinel: {law_id.nothing(run.catalog.targets[law_id.target], there, refs)}")
     return jobs

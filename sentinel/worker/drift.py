@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -74,15 +75,32 @@ Declared = Callable[[Mapping[str, Any], str], Sequence[Any]]
 
 
 class StandInNamespace(SimpleNamespace):
-    """Names what it lacks; in the place of a configuration it has the target's own defaults: :func:`answered_by`."""
+    """Names what it lacks; in the place of a configuration it has the target's own defaults: :func:`answered_by`.
+
+    In the place of ``self`` it has the other methods and class attributes of its class: :func:`as_self`.
+    """
+
+    _owner: ClassVar[type | None] = None
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
+        member = inspect.getattr_static(self._owner, name, _NOTHING) if self._owner is not None else _NOTHING
+        if member is not _NOTHING:
+            bind = getattr(type(member), "__get__", None)
+            return bind(member, self, self._owner) if bind is not None else member
         for value in _declared[0](vars(self), name):
             setattr(self, name, value)
             return value
         raise StandInMissingError(f"the code reads an attribute {name!r} that the stand-in does not have")
+
+
+_NOTHING = object()
+
+
+def as_self(stand_in: StandInNamespace, owner: type) -> None:
+    """Give a stand-in, which stays the same object, what the class of a method has for all its instances."""
+    stand_in.__class__ = type(owner.__name__, (StandInNamespace,), {"_owner": owner})
 
 
 class Bookkeeping(StandInNamespace):

@@ -20,7 +20,16 @@ from sentinel.contracts.contract import Contract
 from sentinel.targets import Binding, Target
 from sentinel.targets.loading import load_file
 from sentinel.worker import calling, defaults, ghosts, tensors, versions
-from sentinel.worker.drift import AbsentError, DriftError, Neutral, StandInMissingError, UnknownInputError, answered_by
+from sentinel.worker.drift import (
+    AbsentError,
+    DriftError,
+    Neutral,
+    StandInMissingError,
+    StandInNamespace,
+    UnknownInputError,
+    answered_by,
+    as_self,
+)
 from sentinel.worker.slips import harness_place, slip
 
 SEED = 20260821
@@ -44,6 +53,8 @@ def load_binding(adapter: str, boundary: str, contract: str) -> Binding:
 def _plain_call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call as the generic contract does: the arguments as the recipe names them, nothing translated."""
     leading = [inputs["self"]] if inputs["self"] is not None else []
+    if boundary.owner is not None and type(inputs["self"]) is StandInNamespace:
+        as_self(inputs["self"], boundary.owner)
     positional = [*leading, *inputs["positional"]]
     signature = inspect.signature(boundary.function)
     try:

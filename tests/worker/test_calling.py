@@ -192,3 +192,38 @@ def test_a_package_that_fails_to_import_says_the_same_each_time(lab):
     }
     reason = lab.call(files, "pkg.whole.mean.f").reason
     assert reason == "the module does not import: RuntimeError: half a package"
+
+
+STEPS = """
+class Trainer:
+    shift = 1
+
+    @property
+    def twice(self):
+        return 2 * self.scale
+
+    @staticmethod
+    def doubled(value):
+        return 2 * value
+
+    def helper(self, x):
+        self.calls = 1
+        return self.doubled(x) * self.scale + self.shift
+
+    def step(self, x):
+        return self.helper(x) + self.twice
+"""
+
+
+def test_a_namespace_as_self_has_the_other_methods_of_its_class(decide, fixed_tree):
+    (fixed_tree / "demo_rl" / "steps.py").write_text(STEPS)
+    document = {
+        **MASKED_TOKENS,
+        "contract": "call",
+        "boundary": "demo_rl.steps.Trainer.step",
+        "invariant": None,
+        "scenario": {"self": {"namespace": {"scale": 10}}, "arguments": {"x": 3}},
+        "expected_unpatched": {"returned": 81, "mutated": ["self.calls"]},
+        "expected_fixed": {"returned": 0},
+    }
+    assert decide(document, fixed_tree).verdict.name == "reproduced"
