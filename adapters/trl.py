@@ -429,7 +429,7 @@ def _logged(leaves_nan: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[
 
     values, valid = inputs["values"], inputs["response_mask"] != 0
     history = torch.where(valid, values, float("nan"))[valid | leaves_nan].tolist()
-    steps = stand_in(should_evaluate=True, global_step=1)
+    steps = bookkeeping(should_evaluate=True, global_step=1)
     kept = {"train": {"probed": history} if history else {}, "eval": {}}
     more = {"log_completions": False, "_metrics": kept, "_stored_metrics": kept}
     trainer = _trainer(boundary, stand_in(), control=steps, state=steps, **more)
