@@ -26,6 +26,8 @@ from sentinel.values.literals import Tensor, typed
 
 def sentence(compared: BoundaryDiff) -> str:
     """Say what has changed, in one sentence."""
+    if compared.lost:
+        return compared.lost
     parts = [f"mends {', '.join(bugs)}" for bugs in [compared.bugs.get(BEFORE)] if bugs]
     parts += [f"brings {', '.join(bugs)}" for bugs in [compared.bugs.get(AFTER)] if bugs]
     for item in _first(compared.broken.get(AFTER, ())):

@@ -31,10 +31,12 @@ class TextItem(pytest.Item):
     """What the text of both trees tells: it passes unless code changed that no boundary reaches."""
 
     comparison: Comparison
+    examined = False
 
     def runtest(self) -> None:
         from sentinel.diff.report import beyond
 
+        self.examined = not self.comparison.patch.count  # the text proves that no signal code differs
         lines = list(beyond(self.comparison))
         if lines:
             pytest.skip(f"not examined: {'; '.join(lines)}")
@@ -49,12 +51,14 @@ class DifferenceItem(pytest.Item):
     comparison: Comparison
     boundary: str
     run: Run
+    examined = False
 
     def runtest(self) -> None:
         compared = self.comparison.compared(self.boundary)
+        self.examined = compared.state not in ("not compared", "not examined")
         if compared.judgement in ("worse", "mixed") and not self._allowed():
             raise WorseError(compared)
-        if compared.state in ("not compared", "not examined"):
+        if compared.state in ("not compared", "not examined") and not compared.lost:
             from sentinel.diff.report import lines_of
 
             idle = [lines_of(each) for each in compared.unreached[:_SHOWN]]
@@ -89,7 +93,7 @@ def differences(run: Run, session: pytest.Session) -> Iterator[pytest.Item]:
         for comparison in run.comparisons():
             pair = "..".join(ref.short for ref in comparison.refs.values())
             for name, (_, compared, _) in comparison.states.items():
-                if compared.state in ("", "new"):
+                if compared.state in ("", "new") or compared.lost:
                     target = comparison.target.name
                     item: DifferenceItem = DifferenceItem.from_parent(
                         session, name=f"{name}[{pair}]", nodeid=f"diff/{target}/{name}[{pair}]"
