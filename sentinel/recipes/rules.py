@@ -20,9 +20,9 @@ from sentinel.recipes.problems import Findings, Problem, shown
 from sentinel.recipes.recipe import Pin, Recipe
 from sentinel.recipes.scenario import ScenarioReader, Variants
 from sentinel.recipes.structure import check_structure, schema
-from sentinel.recipes.yamldoc import Document, DocumentError, Place, read
 from sentinel.targets import Binding, Target
 from sentinel.targets.refs import Ref
+from sentinel.values.documents import Document, DocumentError, Place, read
 
 if TYPE_CHECKING:
     from sentinel.recipes.catalog import Catalog
@@ -154,6 +154,10 @@ class _Reading:
                 self.findings.error(("expected_fixed",), reason, key=True)
         self._check_reach(native)
         invariant = self._invariant(contract, bool(unpatched or fixed))
+        law = self.catalog.laws.get(invariant or "")
+        if law is not None and law.vary is not None and readable and len(names) < 2 and not (unpatched or fixed):
+            message = f"the law {law.name} compares variants, and there are none: add variants: with two or more"
+            self.findings.error(("invariant",), message)
         upstream = native.get("upstream", {}).items()
         story = self.data.get("expected_invariant" if self.published else "story", "")
         if self.findings.errors:
