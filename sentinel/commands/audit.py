@@ -111,13 +111,14 @@ def _audit(arguments: argparse.Namespace) -> int:
         not_read += left_out
     trainers = options_of(catalog, target, checkout) if checkout else ()
     configuration = _configuration(data, single)
+    added = launch.added | {setting_of(word)[0] for word in arguments.set if word.startswith("+")}
     if launch.made_by and trainers and all(trainer.made_by != launch.made_by for trainer in trainers):
         have = ", ".join(trainer.made_by for trainer in trainers if trainer.made_by)
         raise SentinelError(
             f"nothing was examined: {_name(checkout, target.name)} has no {launch.made_by} whose options are known "
             f"here; known are {have or 'none'}"
         )
-    run = None if configuration is None else training(configuration, trainers, launch.made_by)
+    run = None if configuration is None else training(configuration, trainers, launch.made_by, added)
     if config is not None and data is not None and why_not is not None:
         not_read += _bases(config, data, run, why_not)
     bugs = [Bug(item, reach(item.recipe.affects, run) if run else None) for item in there]
@@ -156,6 +157,9 @@ def _of_settings(run: Training) -> list[str]:
     left = len(run.unknown()) - len(lines)
     if left > 0:
         lines.append(f"{counted(left, 'more setting')} of yours are not options of {options.name} in this version")
+    added = sorted(name for name in run.added if name not in options)
+    if added:
+        lines.append(f"added with +, and not an option of {options.name} in this version: {_some(added)}")
     by_source: dict[str, list[str]] = {}
     for name in run.unread():
         near = f" (did you mean {meant[name]}?)" if name in meant else ""
