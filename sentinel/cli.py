@@ -12,8 +12,8 @@ from contextlib import suppress
 from importlib import import_module
 
 import sentinel
-from sentinel.commands.console import complain
-from sentinel.errors import SentinelError
+from sentinel.commands.console import complain, nothing_examined
+from sentinel.errors import NothingExamined, SentinelError, Unavailable
 
 #: As ``--help`` shows them, each with what it does. The module of the command that is typed is imported, and no other.
 GROUPS = {
@@ -82,6 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
         status = int(arguments.run(arguments))
         sys.stdout.flush()  # here, where a reader that went away is dealt with
+    except (NothingExamined, Unavailable) as error:
+        return nothing_examined(error.reason)
     except SentinelError as error:
         complain(str(error))
         return 2

@@ -9,7 +9,7 @@ from pathlib import Path
 from sentinel.commands.console import Commands, command, counted, group, say, say_json
 from sentinel.commands.options import catalog_and_settings, target_named
 from sentinel.contracts.contract import Contract
-from sentinel.errors import SentinelError, nearest
+from sentinel.errors import NothingExamined, SentinelError, nearest
 from sentinel.recipes import recipe_files
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.check import check_files
@@ -48,7 +48,9 @@ def _check(arguments: argparse.Namespace) -> int:
     catalog, _ = catalog_and_settings()
     files = [file for path in arguments.files for file in (recipe_files(path) if path.is_dir() else [path])]
     if not files:
-        raise SentinelError(f"no recipe in {', '.join(map(str, arguments.files))}")
+        raise NothingExamined(
+            f"{', '.join(map(str, arguments.files))}: no recipe there; name a recipe file, or a folder that has some"
+        )
     problems = check_files(files, catalog)
     for problem in problems:
         say(str(problem))
@@ -81,10 +83,8 @@ def _contract(catalog: Catalog, target: Target, boundary: str | None, name: str 
     if name is None:
         binding = target.binding(boundary) if boundary else None
         if boundary and binding is None:
-            bound = [path for item in target.bindings for path in item.paths]
             raise SentinelError(
-                f"{boundary} is not bound by the adapter of {target.name}{nearest(boundary, bound)}; "
-                "give --contract call to pin any function without a binding"
+                f"{target.not_bound(boundary)}; give --contract call to pin any function without a binding"
             )
         name = binding.contract if binding else None
     elif name not in catalog.contracts:

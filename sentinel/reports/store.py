@@ -13,7 +13,7 @@ import platform
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -265,10 +265,12 @@ def write_run(
     started: datetime,
     duration: float,
     command: Sequence[str],
+    undecided: Mapping[str, int] | None = None,
 ) -> Path:
     """Write ``run.json``: what varies from run to run, and so must not stand in evidence.
 
     :param command: the command line; credentials in URLs are left out.
+    :param undecided: why items decided nothing, and how many.
     """
     listed = sorted(items, key=lambda item: item.id)
     run = {
@@ -281,6 +283,7 @@ def write_run(
             "items": len(listed),
             "outcomes": dict(Counter(item.outcome for item in listed)),
             "verdicts": dict(Counter(item.verdict for item in listed if item.verdict)),
+            "undecided": dict(undecided or {}),
         },
         "items": [{**asdict(item), "duration": round(item.duration, 4)} for item in listed],
     }

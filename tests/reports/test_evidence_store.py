@@ -136,6 +136,7 @@ def test_run_json_holds_what_varies(tmp_path):
         "items": 2,
         "outcomes": {"failed": 1, "passed": 1},
         "verdicts": {"fixed": 1, "reproduced": 1},
+        "undecided": {},
     }
     assert run["started"] == "2026-08-01T12:00:00.000+00:00"
     assert "token" not in run["command"]
