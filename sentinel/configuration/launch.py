@@ -10,7 +10,7 @@ from typing import Any
 from sentinel.configuration.command_line import NOT_KNOWN, of_script, of_words
 from sentinel.configuration.files import spelled, value_of
 from sentinel.configuration.python_script import calls_of
-from sentinel.errors import SentinelError
+from sentinel.errors import NothingExamined, SentinelError
 
 #: Other commands of a script that are listed.
 _MOST = 10
@@ -70,8 +70,8 @@ def launch_of(script: Path | None, words: Sequence[str], classes: Sequence[str])
         unread.append(f"not read, as it is not a file here: the configuration that {words_of} names")
     if not settings and config is None:
         gone = f", and {line.program} is not a file here" if line.program.endswith(".py") and program is None else ""
-        raise SentinelError(
-            f"nothing was examined: {where}: no settings after the program, which are written KEY=VALUE or --key "
+        raise NothingExamined(
+            f"{where}: no settings after the program, which are written KEY=VALUE or --key "
             f"value{gone}; give the configuration with --config, or single settings with --set"
         )
     added = frozenset(setting_of(word)[0] for word in line.settings if word.startswith("+"))
@@ -87,10 +87,7 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
     calls = calls_of(file, classes)
     if not calls and must:
         names = f"none of {', '.join(classes)} is called in it" if classes else "no configuration class is known"
-        raise SentinelError(
-            f"nothing was examined: {file}: {names}; give the configuration with --config, or single settings with "
-            "--set"
-        )
+        raise NothingExamined(f"{file}: {names}; give the configuration with --config, or single settings with --set")
     if not calls:
         return Launch()
     call, *others = calls

@@ -6,7 +6,7 @@ import pytest
 
 from sentinel.configuration.launch import launch_of
 from sentinel.configuration.python_script import calls_of
-from sentinel.errors import SentinelError
+from sentinel.errors import NothingExamined, SentinelError
 
 SCRIPT = """\
 import os
@@ -146,7 +146,7 @@ def test_a_configuration_is_found_as_hydra_finds_it(tmp_path, monkeypatch):
     assert launch.unread == (
         "not read, as it is not a file here: the configuration that --config_path demo, --config_name gone names",
     )
-    with pytest.raises(SentinelError, match=r"nothing was examined: .*no settings after the program"):
+    with pytest.raises(NothingExamined, match=r"no settings after the program"):
         launch_of(None, ["python", "train.py", "--config", "gone.yaml"], ())
 
 
@@ -161,7 +161,7 @@ def test_a_configuration_is_found_as_hydra_finds_it(tmp_path, monkeypatch):
 def test_nothing_to_read_is_an_error(tmp_path, monkeypatch, words, says):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("print('hello')\n")
-    with pytest.raises(SentinelError, match=f"^nothing was examined: .*{says}"):
+    with pytest.raises(NothingExamined, match=says):
         launch_of(None, words.split(), ("C",))
-    with pytest.raises(SentinelError, match=r"^nothing was examined: .*none of C is called in it"):
+    with pytest.raises(NothingExamined, match=r"none of C is called in it"):
         launch_of(tmp_path / "train.py", (), ("C",))
