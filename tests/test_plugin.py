@@ -240,9 +240,9 @@ def test_without_a_mirror_it_says_how_to_get_one(pytester, recipes, tmp_path, mo
     monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "empty"))
     result = run(pytester, "--sentinel-recipes=mine", "-rs")
     result.assert_outcomes(skipped=4)
-    line = "demo    2 bugs  2 refs  unavailable  skipped  no mirror of demo; run `sentinel mirror add demo`"
+    line = "demo    2 recipes  2 refs  unavailable  skipped  no mirror of demo; run `sentinel mirror add demo`"
     result.stdout.fnmatch_lines([line])
-    assert "2 bugs" not in run(pytester, "--sentinel-recipes=mine", "-v").stdout.str()
+    assert "2 recipes" not in run(pytester, "--sentinel-recipes=mine", "-v").stdout.str()
 
 
 def test_a_home_that_cannot_be_written_is_said_at_once(pytester, recipes, monkeypatch):

@@ -36,7 +36,7 @@ from sentinel.recipes import find_recipes
 from sentinel.recipes.affects import settings_in_words
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.grades import counted as roots
-from sentinel.recipes.grades import grade, order, reached, realism, root
+from sentinel.recipes.grades import grade, order, reached, realism, root, row
 from sentinel.reports.escaping import visible
 from sentinel.reports.evidence import evidence
 from sentinel.reports.sarif import sarif
@@ -122,6 +122,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     if config is not None and data is not None and why_not is not None:
         not_read += _bases(config, data, run, why_not)
     bugs = [Bug(item, reach(item.recipe.affects, run) if run else None) for item in there]
+    hardening = [bug for bug in bugs if bug.realism == "unreachable"]
     bugs = [bug for bug in bugs if bug.realism != "unreachable"]
     bugs.sort(key=lambda bug: (order(bug.document), bug.decision.recipe.bug_id))
     name = _name(checkout, target.name)
@@ -138,7 +139,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json({**_plain(name, decisions, bugs, run, trainers), "not_examined": unread})
     else:
-        _tell(name, bugs, run, unread, len(there) - len(bugs))
+        _tell(name, bugs, run, unread, hardening)
         for line in _undecided(decisions):
             say(visible(line))
     return 1 if any(bug.reached for bug in bugs) or (run is None and bugs) else 0
@@ -311,14 +312,15 @@ def _name(checkout: Checkout | None, target: str) -> str:
     return f"{target} at {checkout.commit[:12]}" if checkout is not None and checkout.commit else target
 
 
-def _tell(name: str, bugs: Sequence[Bug], run: Training | None, unread: Sequence[str], hardening: int) -> None:
+def _tell(
+    name: str, bugs: Sequence[Bug], run: Training | None, unread: Sequence[str], hardening: Sequence[Bug]
+) -> None:
     """Print the counts in words, then what a person has to read."""
     worst: dict[str, str] = {}  # a bug counts once, by the worst that any of its recipes says
     for bug in sorted(bugs, key=lambda bug: ("hits", "only if", "does not").index(bug.answer)):
         worst.setdefault(root(bug.document), bug.answer)
     answers = Counter(worst.values())
-    rows = ({"target": "", "root": root(bug.document), "realism": bug.realism} for bug in bugs)
-    head = f"{roots(rows)} {'is' if len(worst) == 1 else 'are'} in {name}"
+    head = f"{roots(map(_counted, bugs))} {'is' if len(worst) == 1 else 'are'} in {name}"
     if run is None:
         say(f"{head}.")
         if bugs:
@@ -340,7 +342,11 @@ def _tell(name: str, bugs: Sequence[Bug], run: Training | None, unread: Sequence
         if run.options is not None:
             say(f"defaults are those of {run.options.name} ({run.options.file})")
     if hardening:
-        say(f"{hardening} more are hardening: nothing in the framework gets there")
+        say(f"in all {roots(map(_counted, [*bugs, *hardening]))}; nothing in the framework triggers what is hardening")
+
+
+def _counted(bug: Bug) -> dict[str, str]:
+    return row(bug.decision.recipe.target, bug.document)
 
 
 def _tell_of(bug: Bug, run: Training) -> None:
