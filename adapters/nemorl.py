@@ -32,6 +32,7 @@ from sentinel.worker.kit import (
     Named,
     accepted,
     behind_a_prompt,
+    bookkeeping,
     both_sides,
     counted,
     cut,
@@ -455,7 +456,7 @@ def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     step = {"num_prompts_per_step": rows + 1, "num_generations_per_prompt": 1}
     options = _Options({**step, "use_dynamic_sampling": True, "dynamic_sampling_max_gen_batches": 9})
     batch = boundary.imported[_BATCHES].BatchedDataDict({"number": torch.arange(rows), "total_reward": rewards})
-    timer = stand_in(time=lambda _: nullcontext())
+    timer = bookkeeping(time=lambda _: nullcontext())
     made = boundary.function(batch, std, std, 1, _Options(grpo=options, ppo=options), timer)[0]
     return {"numbers": made["number"].tolist(), "rewards": made["filtered_reward"].tolist()}
 

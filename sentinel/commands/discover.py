@@ -99,10 +99,11 @@ def _discover(arguments: argparse.Namespace) -> int:
         chosen, omitted = subjects(catalog, target.name, arguments.boundary, checkout)
         for glob in arguments.boundary:
             if not any(matches(item.binding, [glob]) for item in chosen):
-                bound = [binding.boundary.rpartition(".")[2] for binding in target.bindings]
+                why = next((item.reason for item in omitted if item.boundary == glob and not item.law), "")
                 raise NothingExamined(
-                    f"no boundary of {target.name} that can be searched matches {glob!r}{nearest(glob, bound)}; "
-                    f"`sentinel list boundaries {target.name}` lists them"
+                    f"{glob} cannot be searched: {why}"
+                    if why
+                    else f"{target.not_bound(glob)}; `sentinel list boundaries {target.name}` lists the bound functions"
                 )
         open_target = runner.open_target(target.name, ref, [item.binding for item in chosen])
         search = Discovery(

@@ -83,10 +83,8 @@ def _contract(catalog: Catalog, target: Target, boundary: str | None, name: str 
     if name is None:
         binding = target.binding(boundary) if boundary else None
         if boundary and binding is None:
-            bound = [path for item in target.bindings for path in item.paths]
             raise SentinelError(
-                f"{boundary} is not bound by the adapter of {target.name}{nearest(boundary, bound)}; "
-                "give --contract call to pin any function without a binding"
+                f"{target.not_bound(boundary)}; give --contract call to pin any function without a binding"
             )
         name = binding.contract if binding else None
     elif name not in catalog.contracts:

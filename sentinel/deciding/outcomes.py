@@ -69,13 +69,18 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why there is no measurement; the traceback is upstream's own, with paths relative to the checkout."""
+    """Why there is no measurement.
+
+    :ivar traceback: upstream's own, with paths relative to the checkout.
+    :ivar packages: what is not installed here and was needed.
+    """
 
     kind: Kind
     reason: str
     traceback: str = ""
     provenance: Provenance | None = None
     questions: tuple[str, ...] | None = None
+    packages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ class Row:
     :ivar outcome: pytest's word for the item: ``passed``, ``failed``, ``skipped``; empty outside pytest.
     :ivar law: whether it is about a law that was searched with, and no recipe's bug.
     :ivar reason: why nothing was decided, or which other verdict was expected; all fields are safe to show.
+    :ivar cause: why the adapter and the revision do not fit, where that is so.
     """
 
     target: str
@@ -50,6 +51,7 @@ class Row:
     outcome: str
     reason: str
     law: bool = False
+    cause: str = ""
 
     @property
     def quiet(self) -> bool:
@@ -58,6 +60,10 @@ class Row:
         return self.law and (
             self.outcome == "skipped" or (self.verdict in ("fixed", "unavailable") and self.outcome != "failed")
         )
+
+
+#: Kinds of reason that say that the adapter and the revision do not fit: no bug of the framework.
+_MISFIT = ("adapter", "drift", "not-in-this-version")
 
 
 def row(document: Mapping[str, Any], outcome: str = "") -> Row:
@@ -74,6 +80,7 @@ def row(document: Mapping[str, Any], outcome: str = "") -> Row:
         outcome,
         _reason(document, why, outcome),
         not document["bug_id"] and bool(document["law"]),
+        why if document["kind"] in _MISFIT and outcome != "passed" else "",
     )
 
 

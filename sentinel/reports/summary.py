@@ -45,8 +45,9 @@ def summary(
     environ = os.environ if environ is None else environ
     styled = terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
     loud = [item for item in rows if not item.quiet]
-    shown = loud if every else _grouped(loud)
-    table = _rich(shown, width) if styled and loud else _plain(shown)
+    told = [item for item in loud if item.cause and item.outcome == "skipped"]  # `outline` has a line for each cause
+    shown = loud if every else _grouped([item for item in loud if item not in told])
+    table = _rich(shown, width) if styled and shown else _plain(shown)
     last = [*held(rows), *outline(results), legend()]
     if len(shown) < len(loud):
         last[-1] += "; -v lists each item"
@@ -54,7 +55,7 @@ def summary(
         last.append(f"evidence: {visible(report_dir)}")
     if not rows:
         return "\n".join(["nothing was decided", *last[len(last) - 1 :]])
-    return "\n".join([*([table] if loud else []), *last])
+    return "\n".join([*([table] if shown else []), *last])
 
 
 def outline(results: Iterable[tuple[Mapping[str, Any], str]]) -> list[str]:
@@ -72,11 +73,14 @@ def undecided(results: Iterable[tuple[Mapping[str, Any], str]]) -> dict[str, int
 
 
 def _undecided(rows: Iterable[Row]) -> list[str]:
-    """List why items decided nothing; laws without anything to say, and pins that expect this, are left out."""
+    """List why items decided nothing, except laws without anything to say and pins that expect it.
+
+    A law is listed if the adapter does not fit the revision.
+    """
     return [
-        f"{item.verdict}: {item.reason}"
+        f"{item.verdict}: {item.cause or item.reason}"
         for item in rows
-        if item.verdict in UNDECIDED and not item.quiet and item.outcome != "passed"
+        if item.verdict in UNDECIDED and (item.cause or not item.quiet) and item.outcome != "passed"
     ]
 
 

@@ -17,6 +17,7 @@ from sentinel.reports.store import files
 from sentinel.search.survey import LawJob
 from sentinel.settings import Settings
 from sentinel.sources import Home
+from sentinel.targets import Target
 
 _ID = re.compile(r"laws/(?P<target>[^/]+)/(?P<boundary>[^:\[]+)(?:::(?P<law>\w+)(?:\[(?P<ref>[^\]]+)\])?)?")
 
@@ -105,12 +106,12 @@ class LawId:
         self.target, self.boundary = match["target"], match["boundary"]
         self.law, self.ref = match["law"], match["ref"]
 
-    def nothing(self, there: Sequence[LawJob], refs: Sequence[str]) -> str:
+    def nothing(self, target: Target, there: Sequence[LawJob], refs: Sequence[str]) -> str:
         """Say why it selects nothing: of the laws of its target at any ref, and the refs of this run."""
         of_boundary = [job.law for job in there if job.boundary == self.boundary]
         if not of_boundary:
-            boundaries = dict.fromkeys(job.boundary for job in there)
-            what = f"{self.target} has no boundary {self.boundary!r} to be searched{nearest(self.boundary, boundaries)}"
+            bound = any(self.boundary in binding.paths for binding in target.bindings)
+            what = f"{self.boundary} has no law to search" if bound else target.not_bound(self.boundary)
         elif self.law not in (None, *of_boundary):
             what = f"{self.boundary} has no law {self.law!r} to keep{nearest(str(self.law), of_boundary)}"
         else:

@@ -76,6 +76,7 @@ class Run:
         self._verdicts: dict[tuple[str, Ref], str] = {}
         self._questions: dict[tuple[str, Ref], Job] = {}
         self._failures: set[tuple[str, Ref]] = set()
+        self.failed_causes: set[tuple[str, Ref, str]] = set()
         self.invited: list[Path] = []
         self.places: dict[Path, Path] = {}
         self._last_line = ""

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import sentinel.recipes.catalog
-from sentinel.errors import INSTALL
 from sentinel.recipes.catalog import Catalog
 
 pytestmark = pytest.mark.usefixtures("mirrored", "warm_runs")
@@ -150,12 +149,12 @@ def test_a_family_of_packages_is_loaded_for_targets_that_name_it_alone(compare, 
 
 
 @pytest.mark.parametrize("preload", ["no_such_package", "torch._dynamo"])
-def test_a_package_that_a_target_wants_is_named_with_its_extra(compare, preload):
+def test_a_package_that_a_target_wants_is_named(compare, preload):
     """What lies inside of a package is there with it."""
     wanting = f"{MEAN}\n\nfrom no_such_package import Base\n\nclass Config(Base):\n    pass\n\nNAMES = Config.fields\n"
     answer = compare("loss_aggregation", other=wanting, preload=preload)
     [line] = [line for line in answer.out.splitlines() if "not compared: other" in line]
-    lacking = f"; other wants {preload}, not installed here: " + INSTALL.format("targets")
+    lacking = f"; other wants {preload}, not installed here: pip install {preload}"
     assert line.endswith(lacking) == ("." not in preload)
     assert ("other wants" in line) == ("." not in preload)
 
