@@ -57,7 +57,6 @@ NOTHING: dict[str, list[str]] = {
     "diff": [
         "diff tiny git:main git:main",
         "diff tiny path:empty path:tree",
-        "diff tiny path:no_functions path:no_functions",
         "diff tiny path:tree path:no_functions",
     ],
     "discover": [
@@ -87,7 +86,7 @@ NOTHING: dict[str, list[str]] = {
     ],
     "verify": ["verify empty", "verify no_such_file.json"],
     "watch": ["watch --target tiny -- python -c pass"],
-    "watch replay": ["watch replay events.jsonl", "watch replay no_such_file.jsonl"],
+    "watch replay": ["watch replay events.jsonl"],
 }
 
 
@@ -104,7 +103,7 @@ def inputs(tmp_path: Path) -> None:
     for name in ("no_functions", "syntax", "tree"):
         Path(name, "tiny", "__init__.py").touch()
     Path("events.jsonl").touch()
-    Path("empty.yaml").touch()
+    Path("empty.yaml").write_text("{}\n")
 
 
 def commands(parser: argparse.ArgumentParser, *words: str) -> Iterator[tuple[str, argparse.ArgumentParser]]:
