@@ -107,6 +107,15 @@ def inputs(tmp_path: Path) -> None:
     Path("empty.yaml").write_text("{}\n")
 
 
+@pytest.mark.usefixtures("mirrored")
+def test_evidence_that_decided_nothing_is_not_confirmed(run_sentinel, evidence):
+    """`unavailable` then and `unavailable` now: nothing was decided either time."""
+    (file,) = [file for file in evidence.rglob("*.json") if json.loads(file.read_text())["verdict"] == "unavailable"]
+    answer = run_sentinel("verify", file)
+    assert answer.status == 2
+    assert "nothing was examined: the same verdict; there are no numbers to compare; " in answer.err
+
+
 def commands(parser: argparse.ArgumentParser, *words: str) -> Iterator[tuple[str, argparse.ArgumentParser]]:
     """Give every command that the parser declares and that can be run."""
     own = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
