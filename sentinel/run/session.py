@@ -540,7 +540,7 @@ def complaint(decision: Decision, baseline: Path | None = None) -> str | None:
     if baseline is not None:
         return _against(baseline, decision, head)
     if decision.expect is not None:
-        absent = verdict.name == "unavailable" and verdict.kind != "not-in-this-version"
+        absent = verdict.name == "unavailable" and verdict.kind not in ("not-in-this-version", "drift")
         return (
             None
             if absent or verdict.name == decision.expect
