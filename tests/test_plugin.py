@@ -541,3 +541,20 @@ def test_the_last_failed_of_the_bundled_recipes(pytester, roll_tree):
         "    return (loss_mat * loss_mask).sum() / batch_num_tokens\n"
     )
     pytester.runpytest_inprocess(*arguments, "--lf").assert_outcomes(failed=1, passed=1)
+
+
+@pytest.mark.parametrize("options", [(), ("--sentinel-target=demo",), ("--sentinel-recipes=mine",)], ids=" ".join)
+def test_a_named_file_or_law_is_all_that_runs(pytester, recipes, demo_home, options):
+    name = next(path.name for path in recipes.iterdir() if "MASKED" in path.name)
+    listed = run(pytester, f"mine/{name}", "--collect-only", "-q", "--sentinel-ref=git:main", *options)
+    assert [line for line in listed.outlines if "::" in line] == [f"mine/{name}::git:main"]
+    law = "laws/demo/demo_rl.losses.agg_loss::finite_in_finite_out"
+    listed = run(pytester, law, "--collect-only", "-q", "--sentinel-ref=git:main", *options)
+    assert [line for line in listed.outlines if "::" in line] == [f"{law}[git:main]"]
+
+
+def test_a_message_in_between_does_not_list_a_file_twice(pytester, recipes):
+    name = next(path.name for path in recipes.iterdir() if "MASKED" in path.name)
+    lines = run(pytester, f"mine/{name}").outlines
+    assert any(line.startswith("sentinel: demo git:") for line in lines) or "mine/" in "".join(lines)
+    assert sum(f"mine/{name}" in line for line in lines) == 1, lines
