@@ -1,9 +1,10 @@
 """``--sentinel-against``: what a revision changes, as pytest items that fail on what is for the worse alone."""
 
+import shutil
 from functools import partial
 
 import pytest
-from demo_kit import Repository
+from demo_kit import Repository, copy_demo
 
 from sentinel.diff.comparing import Comparison
 
@@ -46,6 +47,49 @@ def test_what_is_for_the_worse_fails_with_numbers_and_may_be_allowed(pytester, r
         pytester, refs["fixed"], f"--sentinel-repo={broken_tree}", "-k", "agg_loss", "--sentinel-allow-changes=agg_*"
     )
     meant.assert_outcomes(passed=1)
+
+
+def _without_losses(tree, callers: bool) -> None:
+    """Remove the function; what calls it stays, or goes too."""
+    losses = tree / "demo_rl" / "losses.py"
+    losses.write_text("X = 1\n")
+    (tree / "demo_rl" / "training.py").write_text("def step(batch):\n    return 0.0\n" if callers else "")
+
+
+@pytest.fixture
+def called(demo_repository: Repository, tmp_path):
+    """A working tree in which a function calls the loss."""
+    tree = copy_demo(tmp_path / "called", "fixed")
+    step = "from demo_rl.losses import agg_loss\n\ndef step(batch):\n    return agg_loss(*batch)\n"
+    (tree / "demo_rl" / "training.py").write_text(step)
+    return tree
+
+
+@pytest.mark.parametrize("callers", [True, False])
+def test_a_removed_function_is_worse_unless_all_that_called_it_is_removed_too(callers, pytester, called, tmp_path):
+    head = tmp_path / "head"
+    shutil.copytree(called, head)
+    _without_losses(head, callers)
+    result = run(pytester, f"path:{called}", f"--sentinel-repo={head}", "-k", "agg_loss")
+    if callers:
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(["*it is removed, and what called it is still there: demo_rl.training.step*"])
+    else:
+        assert "failed" not in result.parseoutcomes()
+
+
+def test_a_moved_function_is_compared_where_it_is_now(pytester, called, tmp_path):
+    head = tmp_path / "head"
+    shutil.copytree(called, head)
+    losses = head / "demo_rl" / "losses.py"
+    (head / "demo_rl" / "aggregation.py").write_text(losses.read_text())
+    losses.unlink()
+    result = run(pytester, f"path:{called}", f"--sentinel-repo={head}", "-k", "agg_loss", "-v")
+    assert "failed" not in result.parseoutcomes()
+    wrong = losses.parent / "aggregation.py"
+    wrong.write_text(wrong.read_text().replace("return ", "return 2 * ", 1))
+    result = run(pytester, f"path:{called}", f"--sentinel-repo={head}", "-k", "agg_loss")
+    result.assert_outcomes(failed=1)
 
 
 def test_what_reaches_no_changed_code_has_no_item(pytester, refs):

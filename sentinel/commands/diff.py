@@ -18,7 +18,7 @@ from sentinel.diff import report
 from sentinel.diff.comparing import BoundaryDiff, Comparison, Shared
 from sentinel.diff.reached import Code
 from sentinel.diff.since import with_commits
-from sentinel.errors import SentinelError, nearest
+from sentinel.errors import SentinelError
 from sentinel.history import commits
 from sentinel.history.gittrees import GitTrees
 from sentinel.recipes import find_recipes
@@ -86,11 +86,7 @@ def _diff(arguments: argparse.Namespace) -> int:
                 trees=(shared[1][pair[0]], shared[1][pair[1]]) if shared else ("", ""),
             )
             if arguments.boundary and not comparison.subjects:
-                bound = [binding.boundary.rpartition(".")[2] for binding in target.bindings]
-                globs = " or ".join(map(repr, arguments.boundary))
-                raise SentinelError(
-                    f"no boundary of {target.name} matches {globs}{nearest(arguments.boundary[0], bound)}"
-                )
+                raise SentinelError("; ".join(target.not_bound(glob) for glob in arguments.boundary))
             outcomes: list[BoundaryDiff] = []
             interrupted = False
             try:

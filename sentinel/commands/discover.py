@@ -9,27 +9,23 @@ import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sentinel.commands.console import Commands, command, counted, json_option, progress, say, say_json
-from sentinel.commands.options import PATIENCE, catalog_and_settings, settings_options, target_named
+from sentinel.commands.console import Commands, command, counted, json_option, nothing_examined, progress, say, say_json
+from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.runner import runner_of
-from sentinel.errors import SentinelError, nearest
-from sentinel.history.held import held_to
+from sentinel.errors import NothingExamined, SentinelError, nearest
 from sentinel.recipes import find_recipes
-from sentinel.recipes.catalog import Catalog
 from sentinel.reports.escaping import message
 from sentinel.reports.explain import scenario_lines
+from sentinel.reports.summary import causes
 from sentinel.search.boundary_search import Finding
-from sentinel.search.checks import any_of, matches, subjects
+from sentinel.search.checks import Omission, any_of, matches, subjects
 from sentinel.search.discovery import Discovery, Memory, grouped, recognised
-from sentinel.search.inferred import Broken
 from sentinel.search.saving import Untried, recipe_document, save, tried_document
 from sentinel.search.survey import checkout_with_registries
-from sentinel.settings import Settings
 from sentinel.sources import Home
 from sentinel.targets.refs import Ref
 from sentinel.values.literals import typed
@@ -39,7 +35,6 @@ _EXAMPLE = """\
   sentinel discover verl --ref git:f7d10f3dcb1127e60fc2d55da572a4b8783a5fc8 --boundary 'compute_rloo*'
   sentinel discover roll --law masked_values_have_no_influence --budget 10m --save recipes/roll
   sentinel discover slime --examples 2000 --seed 7          the same again, on every machine
-  sentinel discover verl --ref git:main --since pypi:latest --rank 3    what functions without a line of an adapter kept
   sentinel discover skyrl --ref path:~/src/SkyRL            a working tree
 
 What is found is shrunk, measured again in a fresh process and, where it is a difference of numbers, in float64 too:
@@ -47,10 +42,9 @@ what vanishes there was rounding. Ctrl-C ends the search with what it has.
 exit status: 0 nothing found, 1 something found, 2 nothing could be searched
 """
 
-#: Scenarios of each function, where it is held to an earlier revision.
-_EACH = 100
-
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+#: Reasons for which boundaries were not searched that are printed, and boundaries that are named for each.
+_MOST, _NAMED = 8, 3
 
 
 def declare(commands: Commands, text: str) -> None:
@@ -61,15 +55,6 @@ def declare(commands: Commands, text: str) -> None:
         "--boundary", metavar="GLOB", action="append", default=[], help="only these (dotted path or its last part)"
     )
     parser.add_argument("--law", metavar="GLOB", action="append", default=[], help="only these")
-    parser.add_argument(
-        "--rank",
-        metavar="N",
-        type=_ranks,
-        default=(1, 2),
-        help="1 an oracle proves it, 2 a law is broken, 3 a law that was kept at --since, 4 other numbers than at "
-        "--since; such as 1,2 (the default), 3 or all",
-    )
-    parser.add_argument("--since", metavar="REF", help="the earlier revision that ranks 3 and 4 hold functions to")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--budget", metavar="TIME", type=_seconds, help="such as 60s (the default), 10m, 1h")
     length.add_argument("--examples", metavar="N", type=_count, help="try exactly so many scenarios")
@@ -81,12 +66,6 @@ def declare(commands: Commands, text: str) -> None:
     )
     settings_options(parser)
     json_option(parser)
-
-
-def _ranks(text: str) -> tuple[int, ...]:
-    if not re.fullmatch(r"all|[1-4](,[1-4])*", text):
-        raise argparse.ArgumentTypeError(f"{text!r} names no rank; write 1,2 (the default), 3, or all")
-    return (1, 2, 3, 4) if text == "all" else tuple(sorted({int(rank) for rank in text.split(",")}))
 
 
 def _seconds(text: str) -> float:
@@ -106,13 +85,9 @@ def _discover(arguments: argparse.Namespace) -> int:
     catalog, settings = catalog_and_settings(arguments)
     target = target_named(catalog, arguments.target)
     ref = Ref.parse(arguments.ref)
-    if not {3, 4}.isdisjoint(arguments.rank) and arguments.since is None:
-        raise SentinelError("ranks 3 and 4 compare with an earlier revision; name it with --since REF")
-    if {1, 2}.isdisjoint(arguments.rank):
-        return _of_functions(arguments, catalog, settings)
     for glob in arguments.law:
         if not any(any_of(name, [glob]) for name in catalog.laws):
-            raise SentinelError(f"no law matches {glob!r}{nearest(glob, catalog.laws)}")
+            raise NothingExamined(f"no law matches {glob!r}{nearest(glob, catalog.laws, 'there are')}")
     seed = arguments.seed if arguments.seed is not None else secrets.randbelow(2**31)
     recipes, everywhere = find_recipes(catalog, (target.name,), ()), subjects(catalog, target.name)[0]
     saved: dict[int, Path | str] = {}
@@ -124,15 +99,17 @@ def _discover(arguments: argparse.Namespace) -> int:
         chosen, omitted = subjects(catalog, target.name, arguments.boundary, checkout)
         for glob in arguments.boundary:
             if not any(matches(item.binding, [glob]) for item in chosen):
-                bound = [binding.boundary.rpartition(".")[2] for binding in target.bindings]
-                raise SentinelError(
-                    f"no boundary of {target.name} that can be searched matches {glob!r}{nearest(glob, bound)}"
+                why = next((item.reason for item in omitted if item.boundary == glob and not item.law), "")
+                raise NothingExamined(
+                    f"{glob} cannot be searched: {why}"
+                    if why
+                    else f"{target.not_bound(glob)}; `sentinel list boundaries {target.name}` lists the bound functions"
                 )
         open_target = runner.open_target(target.name, ref, [item.binding for item in chosen])
         search = Discovery(
             open_target,
             chosen,
-            lambda law: law.rank in arguments.rank and any_of(law.name, arguments.law),
+            lambda law: any_of(law.name, arguments.law),
             seed,
             Memory(Home.default().path / "found") if arguments.seed is None else None,
             on_finding=lambda finding: tell(
@@ -143,7 +120,10 @@ def _discover(arguments: argparse.Namespace) -> int:
             interval=0.2 if sys.stderr.isatty() else 15.0,
         )
         if not search.searches:
-            raise SentinelError(f"no boundary of {target.name} has one of these laws to be checked")
+            raise NothingExamined(
+                f"no boundary of {target.name} that --boundary selects has a law that --law selects; "
+                f"`sentinel list boundaries {target.name}` shows both"
+            )
         seconds = (arguments.budget or 60.0) if arguments.examples is None else None
         search.run(arguments.examples, seconds)
         left_out = [item for item in omitted if not item.law or any_of(item.law, arguments.law)]
@@ -170,51 +150,10 @@ def _discover(arguments: argparse.Namespace) -> int:
         say(f"\nagain: {_command(arguments, seed, search.tried)}")
     if failed is not None:
         raise failed
-    status = 2 if not search.searches else 1 if findings or search.stale else 0
-    return status if arguments.since is None else max(status, _of_functions(arguments, catalog, settings))
-
-
-def _of_functions(arguments: argparse.Namespace, catalog: Catalog, settings: Settings) -> int:
-    """Hold functions that no adapter names to what they did at an earlier revision: ranks 3 and 4."""
-    refs = Ref.parse(arguments.since), Ref.parse(arguments.ref)
-    count, seed = arguments.examples or _EACH, arguments.seed or 0
-    outcomes, patient = [], replace(settings, timeout=min(settings.timeout, PATIENCE))
-    with progress() as tell, closing(runner_of(catalog, patient, tell)) as runner:
-        for outcome in held_to(runner, catalog, arguments.target, refs, arguments.boundary, count, seed):
-            outcomes.append(outcome)
-            if not outcome.why:
-                tell(f"{counted(len(outcomes), 'function')}; at {outcome.path}")
-    broken = [
-        item
-        for item in (each for outcome in outcomes for each in outcome.broken)
-        if item.rank in arguments.rank and (item.law is None or any_of(item.law.name, arguments.law))
-    ]
-    answered = sum(1 for outcome in outcomes if outcome.answered)
-    if arguments.json:
-        say_json([_broken_json(item) for item in broken])
-        return 1 if broken else 0
-    for number, item in enumerate(broken, 1):
-        claim = f"no longer keeps {item.law.name}" if item.law else "answers otherwise"
-        say(f"\n{number}. rank {item.rank}: {item.subject.boundary} {claim} ({item.key})")
-        kept = f"   kept at {arguments.since} in {counted(item.kept, 'scenario')}" if item.law else ""
-        say("\n".join(filter(None, [kept, f"   {item.violation.detail}"])))
-    say(
-        f"\n{arguments.target}: {counted(answered, 'function')} that no adapter names answered at {arguments.since} "
-        f"and at {arguments.ref}, of {len(outcomes)}: {counted(len(broken), 'finding')}"
-    )
-    return 1 if broken else 0
-
-
-def _broken_json(item: Broken) -> dict[str, Any]:
-    return {
-        "boundary": item.subject.boundary,
-        "rank": item.rank,
-        "law": item.law.name if item.law else None,
-        "key": item.key,
-        "kept": item.kept,
-        "scenario": typed(item.variants),
-        "detail": message(item.violation.detail),
-    }
+    if not search.searches:
+        why = "; ".join(causes(map(_reason, search.not_searched))) or "no boundary was left to search"
+        return nothing_examined(f"{why}; name another --ref or --boundary, or give it a longer --budget")
+    return 1 if findings or search.stale else 0
 
 
 def _command(arguments: argparse.Namespace, seed: int, tried: int) -> str:
@@ -235,8 +174,12 @@ def _show(
     new = sum(1 for item in findings if item.known_as == ())
     left = sum(1 for item in findings if item.known_as is None)
     uncompared = f", {left} not compared with known recipes" if left else ""
-    state = "nothing decided in" if not done.searches else "interrupted after" if done.stopped else "searched"
+    state = "interrupted after" if done.stopped else "searched"
     places = counted(len(done.searches), "boundary").replace("boundarys", "boundaries")
+    if not done.searches:
+        say(f"\n{open_target.target} at {open_target.ref.short} ({commit[:12]}): no boundary could be searched")
+        _show_not_searched(done)
+        return
     say(
         f"\n{open_target.target} at {open_target.ref.short} ({commit[:12]}): {state} "
         f"{counted(done.tried, 'scenario')} at {places}, seed {seed}: "
@@ -257,10 +200,25 @@ def _show_dialects(done: Discovery) -> None:
                 say(f"dialect: {search.subject.boundary}: {dialect.name}: {dialect.reason} ({dialect.link})")
 
 
+def _reason(item: Omission) -> str:
+    """Return why a boundary was not searched, without its name: one reason may concern many."""
+    return item.reason.replace(item.boundary, "the function")
+
+
 def _show_not_searched(done: Discovery) -> None:
-    whole = [item for item in done.not_searched if not item.law]
-    for item in whole:
-        say(f"not searched: {item.boundary}: {item.reason}")
+    groups: dict[str, list[Omission]] = {}
+    for item in done.not_searched:
+        if not item.law:
+            groups.setdefault(_reason(item), []).append(item)
+    for reason, items in list(groups.items())[:_MOST]:
+        names = ", ".join(item.boundary for item in items[:_NAMED]) + (", …" if len(items) > _NAMED else "")
+        if len(items) == 1:
+            say(f"not searched: {names}: {items[0].reason}")
+        else:
+            say(f"not searched: {len(items)} boundaries: {reason} ({names})")
+    if len(groups) > _MOST:
+        rest = sum(map(len, list(groups.values())[_MOST:]))
+        say(f"not searched: {rest} more boundaries, for {len(groups) - _MOST} more reasons; --json lists them")
     for search in done.searches:
         mute = {law: outcome for law, outcome in search.outcomes.items() if outcome.refused and not outcome.spoken}
         reasons: dict[str, list[str]] = {}

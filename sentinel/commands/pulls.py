@@ -14,7 +14,7 @@ from sentinel.commands.options import catalog_and_settings, settings_options, ta
 from sentinel.deciding.runner import runner_of
 from sentinel.diff import report
 from sentinel.diff.pulls import ANSWERS, Pull, Radar, brief, headline, markdown, open_heads
-from sentinel.errors import SentinelError
+from sentinel.errors import NothingExamined
 from sentinel.recipes import find_recipes
 from sentinel.reports.escaping import message
 from sentinel.sources import MirrorStore
@@ -54,7 +54,9 @@ def _pulls(arguments: argparse.Namespace) -> int:
         heads = [head for head in heads if head[0] == arguments.comment]
     if not heads:
         which = f"pull request {arguments.comment}" if arguments.comment else "pull request of that number or above"
-        raise SentinelError(f"{target.name}: the mirror has no open {which}; `sentinel mirror update {target.name}`")
+        raise NothingExamined(
+            f"{target.name}: the mirror has no open {which}; `sentinel mirror update {target.name}` fetches what is new"
+        )
     pulls: list[Pull] = []
     stopped = False
     with progress() as tell, closing(runner_of(catalog, settings, tell, store)) as runner:

@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sentinel.commands.console import command, complain, counted, progress, say
+from sentinel.commands.console import command, complain, counted, nothing_examined, progress, say
 from sentinel.commands.options import settings_options
 
 if TYPE_CHECKING:
@@ -133,6 +133,7 @@ def _violations(events: Path, begin: int) -> int:
 def _replay(arguments: argparse.Namespace) -> int:
     from sentinel.commands.options import catalog_and_settings
     from sentinel.deciding.runner import runner_of
+    from sentinel.errors import NothingExamined
     from sentinel.search.saving import Untried, save
     from sentinel.targets.refs import Ref
     from sentinel.watch.replay import document_of, replayed, violations
@@ -140,6 +141,10 @@ def _replay(arguments: argparse.Namespace) -> int:
     catalog, settings = catalog_and_settings(arguments)
     ref = Ref.parse(arguments.ref) if arguments.ref else None
     events, shown, undecided = violations(arguments.events), 0, 0
+    if not events:
+        raise NothingExamined(
+            f"{arguments.events} holds no violation to measure again; name the file of a run with one"
+        )
     with progress() as tell, closing(runner_of(catalog, settings, tell)) as runner:
         for one in replayed(runner, catalog, events, ref):
             say(f"{one.event['boundary']}: {one.event['law']}, {one.event['key']}: {one.event['detail']}")
@@ -157,4 +162,6 @@ def _replay(arguments: argparse.Namespace) -> int:
                 except Untried as error:
                     say(f"  not saved: {error}")
     say(f"{counted(shown, 'violation')} of {len(events)} shown outside of the run")
+    if undecided == len(events):
+        return nothing_examined("no violation could be measured again; the lines above say why; name another --ref")
     return 1 if shown else 2 if undecided else 0

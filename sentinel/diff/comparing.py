@@ -44,7 +44,7 @@ from sentinel.recipes.catalog import Catalog
 from sentinel.search.boundary_search import BoundarySearch, Example, Finding, glimpses
 from sentinel.search.checks import matches, subjects
 from sentinel.search.discovery import is_about
-from sentinel.search.signatures import options
+from sentinel.search.options import options
 from sentinel.search.survey import LEVELS
 from sentinel.targets import Binding, Target
 from sentinel.targets.checkout import Checkout
@@ -122,6 +122,8 @@ class BoundaryDiff:
     :ivar changed: the definitions that it reaches and that are not the same.
     :ivar unreached: those of them that no scenario ran.
     :ivar bugs: by side: the known bugs of the boundary that are there, and are known not to be on the other.
+    :ivar lost: what the other revision had and this one lacks, where that is worse; empty for a function that was
+        removed with all that called it.
     :ivar commit: the one with which it came to differ; None where that is not known, for the reason ``no_commit``.
     """
 
@@ -141,12 +143,14 @@ class BoundaryDiff:
     bugs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     commit: Commit | None = None
     no_commit: str = ""
+    lost: str = ""
 
     @property
     def judgement(self) -> str:
         """``worse``, ``better``, ``mixed``, or ``other`` where no law and no known bug tells, or only ``beside`` what
         its contract observes; empty where it is the same."""
         worse, better = (bool(self.broken.get(side) or self.bugs.get(side)) for side in (AFTER, BEFORE))
+        worse = worse or bool(self.lost)
         if worse or better:
             return "mixed" if worse and better else "worse" if worse else "better"
         beside = {each.symptom for each in self.differences} == {BESIDE}
@@ -249,6 +253,7 @@ class Comparison:
             self.left_out |= {item.boundary: item.reason for item in omitted if not item.law}
         self.subjects = list(by_name.values())
         self._places: dict[tuple[str, str], OpenTarget] = {}
+        self._moved: dict[str, Mapping[str, str]] = {}
         self._results: dict[str, BoundaryDiff] = {}
 
     def static(self) -> list[State]:
@@ -265,6 +270,8 @@ class Comparison:
         }
         for place, subject in enumerate(every):
             sides = {side: sightings[side][place] for side in SIDES}
+            if sides[BEFORE].bound and sides[AFTER].definition is None:
+                subject, sides[AFTER] = self._followed(subject)
             there = [side for side in SIDES if sides[side].definition is not None and not sides[side].lacks]
             compared = _described(subject, sides)
             if not there or (not subject.laws and len(there) == 1):
@@ -275,12 +282,17 @@ class Comparison:
             if len(there) == 1 and len(units) == 2 and units[0] is not None and units[0].like(units[1]):
                 lacking = _OTHER[there[0]]  # the function was there, and what its adapter asks it with was not
                 reason = f"{lacking}: not in this version: the checkout has no {sides[lacking].lacks}"
-                states.append((subject, replace(compared, state="not compared", reason=reason), []))
+                lost = f"it can no longer be asked: {sides[AFTER].lacks} is removed" if lacking == AFTER else ""
+                states.append((subject, replace(compared, state="not compared", reason=reason, lost=lost), []))
                 continue
             if len(there) == 1:
                 state = "new" if there == [AFTER] else "gone"
-                alike = tuple(self._alike(subject, there[0])) if state == "gone" else ()
-                states.append((subject, replace(compared, state=state, renamed=alike), []))
+                if state == "gone":
+                    callers = self._callers(subject)
+                    lost = f"it is removed, and what called it is still there: {', '.join(callers)}" if callers else ""
+                    alike = tuple(self._alike(subject, there[0]))
+                    compared = replace(compared, renamed=alike, lost=lost, reason=lost)
+                states.append((subject, replace(compared, state=state), []))
                 continue
             changed: list[Change] = []
             if not identical:
@@ -293,6 +305,34 @@ class Comparison:
         if self._modules is not None:
             self._modules.save()
         return states
+
+    def _followed(self, subject: Subject) -> tuple[Subject, Sighting]:
+        """Give a boundary that has moved its place in the later revision: one of this name, with nearly this body."""
+        older = [self.checkouts[BEFORE]]
+        lack = self._runner.absence(self.target.name, subject.binding, self.checkouts[AFTER], older)
+        if lack is not None and lack.moved:
+            self._moved[subject.name] = lack.moved
+            formerly = (*subject.binding.formerly, lack.place)
+            subject = replace(subject, binding=replace(subject.binding, formerly=formerly))
+        return subject, sighting(self.codes[AFTER].definitions, self.trees[AFTER], subject.binding)
+
+    def _callers(self, subject: Subject) -> list[str]:
+        """List functions of the earlier revision that name a boundary, and that the later one still has; three at
+        most."""
+        before, after = (self.codes[side] for side in SIDES)
+        own = before.definitions
+        definition = next(filter(None, (own.find(self.trees[BEFORE], path) for path in subject.binding.paths)), None)
+        name = subject.boundary.rpartition(".")[2]
+        later = dict(after.definitions.sources(self.trees[AFTER]))
+        callers = []
+        for file, blob in sorted(own.sources(self.trees[BEFORE])):
+            still = after.module(later[file]).units if file in later else {}
+            for path, unit in before.module(blob).units.items():
+                itself = definition is not None and definition.place == (blob, unit.span)
+                names = name in unit.names or name in unit.attributes
+                if names and not itself and unit.kind == "function" and path in still:
+                    callers.append(f"{self.target.module_of(file)}.{path}")
+        return callers[:3]
 
     def _called(self) -> list[Subject]:
         """Give what known bugs call as it stands: there are no laws for it, and no scenarios but theirs."""
@@ -393,8 +433,10 @@ class Comparison:
             place = self._runner.open_target(self.target.name, ref, [each.binding for each in subjects_here.values()])
             if self._shared is not None and like is None:
                 self._shared.places.append((self.trees[side], place))
-            for name in subjects_here:
+            for name, each in subjects_here.items():
                 self._places.setdefault((side, name), place)
+                if side == AFTER and name in self._moved:
+                    self._runner.follow(self.target.name, ref, self._moved[name], each.contract.name)
         return self._places[key]
 
     # -- one boundary -------------------------------------------------------------------------------------------------

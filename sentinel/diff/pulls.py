@@ -262,7 +262,7 @@ class Radar:
 
 def answered(results: Sequence[BoundaryDiff]) -> Answer:
     """Give the gravest of what boundaries say."""
-    worse = [item for item in results if item.broken.get(AFTER) or item.bugs.get(AFTER)]
+    worse = [item for item in results if item.broken.get(AFTER) or item.bugs.get(AFTER) or item.lost]
     if worse:
         return "redefines" if all(item.redefines for item in worse) else "brings"
     if any(item.broken.get(BEFORE) or item.bugs.get(BEFORE) for item in results):

@@ -26,6 +26,8 @@ from sentinel.values.literals import Tensor, typed
 
 def sentence(compared: BoundaryDiff) -> str:
     """Say what has changed, in one sentence."""
+    if compared.lost:
+        return compared.lost
     parts = [f"mends {', '.join(bugs)}" for bugs in [compared.bugs.get(BEFORE)] if bugs]
     parts += [f"brings {', '.join(bugs)}" for bugs in [compared.bugs.get(AFTER)] if bugs]
     lead = "it is new, and not so that" if compared.state == "new" else "it is no longer so that"

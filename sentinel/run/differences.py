@@ -29,12 +29,14 @@ class DifferenceItem(pytest.Item):
     comparison: Comparison
     boundary: str
     run: Run
+    examined = False
 
     def runtest(self) -> None:
         compared = self.comparison.compared(self.boundary)
+        self.examined = compared.state not in ("not compared", "not examined")
         if compared.judgement in ("worse", "mixed") and not self._allowed():
             raise WorseError(compared)
-        if compared.state == "not compared":
+        if compared.state == "not compared" and not compared.lost:
             pytest.skip(compared.reason)
 
     def _allowed(self) -> bool:
@@ -65,7 +67,7 @@ def differences(run: Run, session: pytest.Session) -> Iterator[pytest.Item]:
         for comparison in run.comparisons():
             pair = "..".join(ref.short for ref in comparison.refs.values())
             for name, (_, compared, _) in comparison.states.items():
-                if compared.state in ("", "new"):
+                if compared.state in ("", "new") or compared.lost:
                     target = comparison.target.name
                     item: DifferenceItem = DifferenceItem.from_parent(
                         session, name=f"{name}[{pair}]", nodeid=f"diff/{target}/{name}[{pair}]"

@@ -100,6 +100,7 @@ class Finding:
 class LawOutcome:
     """What a search knows about one law so far.
 
+    :ivar answered: scenarios of which at least one call had an answer.
     :ivar spoken: scenarios about which the law had something to say.
     :ivar silent: why it had nothing to say about others, and how often.
     :ivar refused: what calls raised, and how often.
@@ -113,6 +114,7 @@ class LawOutcome:
     :ivar unbroken: the first in which nothing counted: it held, or broke as a dialect says.
     """
 
+    answered: int = 0
     spoken: int = 0
     rounding: int = 0
     unconfirmed: int = 0
@@ -491,6 +493,7 @@ class BoundarySearch:
         suspects: list[Finding] = []
         for law, trial in zip((law for law, each in variants.items() if not isinstance(each, str)), trials):
             outcome = self.outcomes[law]
+            outcome.answered += trial.answered
             if trial.silent:
                 outcome.silent[trial.silent] += 1
             elif trial.refused:

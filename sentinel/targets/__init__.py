@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import PurePosixPath
@@ -188,14 +189,9 @@ class Target:
     :ivar at_import: dotted path of a function that the target's modules call while they are imported, and that a
         contained process cannot answer -> what it answers there instead; or of what they read there, such as the
         version of a package that is newer than they accept -> a plain value, or an :class:`Alias`.
-    :ivar spellings: its name of a parameter, key or attribute -> the name that the lexicon has.
-    :ivar batches: name of a class that holds a batch, as annotations write it -> its dotted path; the first is meant
-        where only its use shows that it is one.
-    :ivar rows: name of a class that holds one row, as annotations write it -> its dotted path, and what its fields
-        mean: each the name that the lexicon has for it of all rows.
     :ivar defaults: where its configuration has its defaults, whole: dotted paths of dataclasses or of functions that
-        give what adds arguments to a parser, or YAML files below an import root. What nobody binds is configured by
-        them, and a stand-in that has two of their options has the others.
+        give what adds arguments to a parser, or YAML files below an import root. A stand-in that has two of their
+        options has the others.
     :ivar unbound: dotted path of a function that carries training signal and is not bound -> why not. A path with
         ``*`` speaks of all that it matches; of several, the first. What "not yet bound" begins is not left out.
     """
@@ -213,9 +209,6 @@ class Target:
     moved: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     registries: tuple[Registry, ...] = ()
     arguments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    spellings: Mapping[str, str] = field(default_factory=dict)
-    batches: Mapping[str, str] = field(default_factory=dict)
-    rows: Mapping[str, tuple[str, Mapping[str, str]]] = field(default_factory=dict)
     defaults: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -252,6 +245,26 @@ class Target:
                 if "*" in entry and fnmatchcase(name, entry):
                     return reason
         return ""
+
+    def not_bound(self, name: str) -> str:
+        """Say that nothing of this name is bound, why not if the adapter says so, and the nearest that is bound.
+
+        :param name: a dotted path, or its last part.
+        """
+        last = name.rpartition(".")[2]
+        reason = self.reason_against(name) or next(
+            (why for path, why in self.unbound.items() if name == path.rpartition(".")[2]), ""
+        )
+        bound = list(dict.fromkeys(binding.boundary for binding in self.bindings))
+        alike = [path for path in bound if path.rpartition(".")[2] == last] or [
+            path
+            for near in get_close_matches(last, {path.rpartition(".")[2] for path in bound}, 1, 0.5)
+            for path in bound
+            if path.rpartition(".")[2] == near
+        ]
+        nearest = get_close_matches(name, alike or bound, 1, 0.0)
+        said = f"the adapter of {self.name} does not bind {name!r}{f' ({reason})' if reason else ''}"
+        return f"{said}; the nearest that it binds is {nearest[0]}" if nearest else said
 
     def module_of(self, file: str) -> str:
         """Give the dotted name of a file of the package roots, by its repository path."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,8 @@ from sentinel.search.boundary_search import BoundarySearch, Finding
 from sentinel.search.checks import subjects
 from sentinel.search.saving import tried_document
 from sentinel.targets.refs import Ref
+from sentinel.values.documents import json_data
+from sentinel.values.files import GENERATED, read_text
 from sentinel.values.literals import untyped
 
 #: Calls that shrinking one violation may take.
@@ -43,13 +44,9 @@ def violations(file: Path) -> list[dict[str, Any]]:
     :raises SentinelError: where the file is none, or of another kind.
     """
     by_kind: dict[tuple[Any, ...], dict[str, Any]] = {}
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SentinelError(f"{file}: {getattr(error, 'strerror', None) or 'it is no text'}") from None
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_text(file, GENERATED).splitlines(), 1):
         try:
-            event = json.loads(line)
+            event = json_data(line)
             kind = event["event"]
         except (ValueError, TypeError, KeyError):
             raise SentinelError(f"{file}:{number}:1: not a line that sentinel watch wrote") from None

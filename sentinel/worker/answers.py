@@ -18,6 +18,7 @@ from sentinel.worker.protocol import ProtocolError
 
 #: What a worker may call a failure; :mod:`sentinel.deciding.proof` looks into those that say something of the checkout.
 WorkerKind = Literal[
+    "adapter",
     "crash",
     "drift",
     "exit",
@@ -75,6 +76,7 @@ class Failed:
     :ivar place: the file that needs another Python, or a package, where that is why.
     :ivar lacks: that package and what the file imports from it, ``package.name``.
     :ivar questions: see :mod:`sentinel.worker.trace`; None: unknown.
+    :ivar packages: what is not installed here and was needed.
     :ivar slip: see :func:`sentinel.worker.slips.slip`.
     """
 
@@ -85,6 +87,7 @@ class Failed:
     unknown_input: str = ""
     place: str = ""
     lacks: str = ""
+    packages: tuple[str, ...] = ()
     questions: tuple[str, ...] | None = None
     slip: str = ""
 
@@ -226,7 +229,11 @@ def _sole_failure(answer: Any) -> Failed:
 
 def _failure(value: Any) -> Failed:
     needed = {"kind": _kind, "reason": text, "traceback": text, "provenance": _optional(_claim)}
-    return Failed(**_record(value, needed, {"unknown_input": text, "place": _path, "lacks": text, "slip": text}))
+    return Failed(
+        **_record(
+            value, needed, {"unknown_input": text, "place": _path, "lacks": text, "packages": _words, "slip": text}
+        )
+    )
 
 
 def _kind(value: Any) -> str:

@@ -24,7 +24,7 @@ from typing import Any
 from sentinel.contracts.contract import Contract, DoesNotApply
 from sentinel.worker import calling, ghosts, probe, processes, protocol
 from sentinel.worker.answers import PARTS
-from sentinel.worker.drift import AbsentError
+from sentinel.worker.drift import AbsentError, Neutral
 from sentinel.worker.side_effects import Watch, parts, turned
 
 
@@ -59,6 +59,7 @@ class Server:
         self._preparations: dict[tuple[str, str, str], probe.Preparation] = {}
         self._settled = False
         self._branches: _BranchTracer | None = None
+        self._neutral: set[str] = set()  # what the calls of one request have read of bookkeeping that nobody knows
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         if not self._settled:
@@ -78,6 +79,7 @@ class Server:
         if isinstance(describe, list):
             tracer = _Beside(self._roots, main.boundary, request["adapter"], describe)
         answers = {}
+        self._neutral.clear()
         for name, call in request["calls"].items():
             try:
                 preparation = self._prepare(request, call["boundary"]) if call.get("boundary") else main
@@ -91,7 +93,7 @@ class Server:
             "answers": answers,
             "provenance": main.provenance,
             "ghosts": self._recorder.ghosts_of(main.boundary.module.__name__) if self._recorder else [],
-            "stand_ins": [[item.name, item.reason] for item in main.boundary.binding.stand_ins],
+            "stand_ins": probe.stand_ins_of(main.boundary, sorted(self._neutral)),
             "functions": tracer.functions() if tracer else [],
         }
 
@@ -136,10 +138,13 @@ class Server:
     ) -> dict[str, Any]:
         try:
             probe.reseed()
+            Neutral.recorded.clear()
             observation = probe.observe(contract, boundary, call["inputs"], self._roots, device)
         except BaseException as error:
-            failure = probe.describe(error, preparation.provenance, self._roots, traced=False)["failure"]
-            return {"refused": {**failure, "unknown_input": getattr(error, "input", "")}}
+            failure = probe.describe(error, preparation, self._roots, traced=False)["failure"]
+            return {"refused": failure}
+        finally:
+            self._neutral.update(Neutral.recorded)
         if ghosts.state().used:
             return {"refused": probe.ghost_failure()["failure"]}
         return {"observation": observation}
