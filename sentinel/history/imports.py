@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from sentinel.history.gittrees import TREE, GitTrees, MissingObjectError
 from sentinel.sources.trees import FILE
@@ -23,8 +24,8 @@ _STATEMENT = re.compile(
     r"|import[ \t]+(?P<modules>[^\n;]*))",
     re.MULTILINE,
 )
-#: Characters of the names in parentheses that are looked at.
-_LONGEST = 8000
+#: Characters of the names in parentheses that are looked at, and names of one file.
+_LONGEST, _MOST = 8000, 20_000
 _LITERAL = re.compile(r"\b(?:import_module|__import__)\(\s*['\"](?P<module>[\w.]+)['\"]\s*\)")
 #: A call at the top level of a module that imports what only its arguments name, or runs other text.
 _DYNAMIC = re.compile(
@@ -41,6 +42,7 @@ class _Text:
     """What a source file imports.
 
     :ivar names: dotted names, relative ones with their dots; each may be a module or something in one.
+    :ivar is_dynamic: whether it may import others, because it computes a name or is too long to be read.
     """
 
     names: tuple[str, ...]
@@ -103,7 +105,9 @@ class Imports:
                 content = b""
             is_long = len(content) > LARGEST_SOURCE
             text = "" if is_long else content.decode("utf-8", "replace")
-            self._texts[blob] = _Text(tuple(dict.fromkeys(_names(text))), is_long or bool(_DYNAMIC.search(text)))
+            names = list(islice(_names(text), _MOST))
+            is_dynamic = is_long or len(names) == _MOST or bool(_DYNAMIC.search(text))
+            self._texts[blob] = _Text(tuple(dict.fromkeys(names)), is_dynamic)
         return self._texts[blob]
 
 

@@ -64,5 +64,15 @@ def test_a_dynamic_import_at_the_top_makes_the_whole_tree_count(asked, text):
     assert asked("import pkg.mod", **{"pkg/mod.py": text}) == {"t:"}
 
 
-def test_hostile_text_ends(asked):
-    asked("from x import (" * 200_000 + "\nimport " + "pkg." * 100_000 + "\n" + "exec" * 100_000)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from x import (" * 200_000 + "\nimport " + "pkg." * 100_000,
+        ("from x import (" + "a," * 30 + "\n") * 50_000,
+        ";" * 1_000_000 + " " * 1_000_000 + "from " + "." * 1_000_000,
+        "x" * 5_000_000,
+    ],
+    ids=["unclosed", "many names", "long", "too long"],
+)
+def test_hostile_text_ends(asked, text):
+    assert asked(text) <= {"t:", "m:pkg", "m:pkg/start", "m:pkg/pkg"}
