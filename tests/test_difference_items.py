@@ -39,7 +39,7 @@ def test_what_is_for_the_worse_fails_with_numbers_and_may_be_allowed(pytester, r
     result.stdout.fnmatch_lines(
         [
             "1. demo_rl.losses.agg_loss: worse",
-            "*it is no longer so that a value where the mask is 0 changes neither output nor gradient*",
+            "*breaks masked_values_have_no_influence: a value where the mask is 0 changes neither output nor gradient*",
             "meant so? --sentinel-allow-changes=demo_rl.losses.agg_loss",
         ]
     )
@@ -47,6 +47,29 @@ def test_what_is_for_the_worse_fails_with_numbers_and_may_be_allowed(pytester, r
         pytester, refs["fixed"], f"--sentinel-repo={broken_tree}", "-k", "agg_loss", "--sentinel-allow-changes=agg_*"
     )
     meant.assert_outcomes(passed=1)
+
+
+def test_that_no_code_changed_is_read_from_the_text_and_passes(pytester, refs):
+    result = run(pytester, refs["fixed"], f"--sentinel-ref={refs['fixed']}", "-v", "-k", "text")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*diff/demo/text?*? PASSED*"])
+
+
+def test_lines_that_did_not_run_are_skipped_with_their_place(pytester, refs, fixed_tree, tmp_path):
+    """They stand under a condition that no scenario meets; a signal function without a binding is named, too."""
+    tree = shutil.copytree(fixed_tree, tmp_path / "head")
+    losses = tree / "demo_rl" / "losses.py"
+    code = losses.read_text()
+    assert "def agg_loss(" in code
+    body = code.index(":\n", code.index("def agg_loss(")) + 2
+    added = "    if loss_agg_mode == 'no such mode':\n        return None\n"
+    unbound = "\n\ndef masked_advantages(rewards, response_mask):\n    return (rewards * response_mask).sum(-1)\n"
+    losses.write_text(code[:body] + added + code[body:] + unbound)
+    result = run(pytester, refs["fixed"], f"--sentinel-repo={tree}", "-rs", "-k", "agg_loss or text")
+    result.stdout.fnmatch_lines(
+        ["*not examined: demo_rl/losses.py:* agg_loss (guarded by loss_agg_mode == 'no such mode')*"]
+    )
+    result.stdout.fnmatch_lines(["*not examined: signal functions that no boundary reaches: *masked_advantages*"])
 
 
 def _without_losses(tree, callers: bool) -> None:
@@ -90,11 +113,6 @@ def test_a_moved_function_is_compared_where_it_is_now(pytester, called, tmp_path
     wrong.write_text(wrong.read_text().replace("return ", "return 2 * ", 1))
     result = run(pytester, f"path:{called}", f"--sentinel-repo={head}", "-k", "agg_loss")
     result.assert_outcomes(failed=1)
-
-
-def test_what_reaches_no_changed_code_has_no_item(pytester, refs):
-    result = run(pytester, refs["fixed"], f"--sentinel-ref={refs['fixed']}", "--collect-only", "-q")
-    result.stdout.no_fnmatch_line("diff/*")
 
 
 @pytest.mark.parametrize(

@@ -274,8 +274,8 @@ def test_a_baseline_holds_and_tells_which_way_things_went(pytester, recipes, dem
     )
     (pytester.path / "kept").mkdir()
     nothing = run(pytester, *base, *kept)
-    nothing.stdout.fnmatch_lines(["*nothing is recorded in kept*sentinel report accept*"])
-    nothing.assert_outcomes(failed=1)
+    assert nothing.ret == pytest.ExitCode.USAGE_ERROR
+    nothing.stderr.fnmatch_lines(["*--sentinel-baseline=kept: it holds no evidence*sentinel report accept*"])
 
     run(pytester, *base, "--sentinel-ref=git:main", "--sentinel-report-dir=kept").assert_outcomes(passed=1)
     run(pytester, *base, *kept).assert_outcomes(passed=1)

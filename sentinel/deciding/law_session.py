@@ -120,8 +120,9 @@ class Trial:
     answered: bool = False
 
 
-#: Whether an answer says what ran: no, functions, or lines; or what the boundary and these functions hand on.
-Description = bool | Literal["lines"] | list[str]
+#: What an answer says besides its observations: nothing, the functions that ran, or the ``lines`` after lines; or what
+#: the boundary and the functions under ``beside`` hand on, and which of some ``lines`` ran.
+Description = bool | Literal["lines"] | Mapping[str, Any]
 
 #: Beside the inputs of a call: options of the framework's own configuration, by name, whatever its adapter has made.
 SETTINGS = "settings"

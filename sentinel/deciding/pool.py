@@ -215,23 +215,31 @@ class Loaded:
         self._target = target
         self._adapter = str(catalog.adapters[target.name].file)
         self._ahead = ahead
-        self._imports: set[tuple[str, str]] = set()
+        self._imports: dict[tuple[str, str], Failed | None] = {}
         self._moved: dict[str, str] = {}
         self.process = fork()
 
-    def load(self, boundary: str, contract: str, contract_file: str) -> None:
-        """Import what a boundary needs, once."""
-        if self._ahead and (boundary, contract) not in self._imports:
-            self._imports.add((boundary, contract))
+    def load(self, boundary: str, contract: str, contract_file: str) -> Failed | None:
+        """Import what a boundary needs, once; give how that ended the process, if it did."""
+        key = boundary, contract
+        if self._ahead and key not in self._imports:
             binding = self._target.binding(boundary, contract)
             imports = [path for name in binding.imports for path in binding.names(name)] if binding else []
             paths = [*binding.paths, *imports] if binding else [boundary]
-            self._keep(self.alive().load(paths, self._adapter, contract_file, contract, self._moved))
+            self._imports[key] = self._load(paths, contract, contract_file)
+        return self._imports.get(key)
 
     def follow(self, moved: Mapping[str, str], contract: str, contract_file: str) -> None:
         """Look for names that have moved where they are in this checkout, in every process from now on."""
         self._moved.update(moved)
-        self._keep(self.alive().load([*moved.values()], self._adapter, contract_file, contract, self._moved))
+        self._load([*moved.values()], contract, contract_file)
+
+    def _load(self, paths: Sequence[str], contract: str, contract_file: str) -> Failed | None:
+        sources = self.alive().load(paths, self._adapter, contract_file, contract, self._moved)
+        if isinstance(sources, Failed):
+            return sources
+        self._keep(sources)
+        return None
 
     def alive(self) -> TargetProcess:
         """Give the process, or another one where it was brought down: a probe meets again what did that, and describes

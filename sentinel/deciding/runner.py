@@ -253,19 +253,24 @@ class Runner:
         self._processes.environment(target)
 
     def open_target(self, target: str, ref: Ref, bindings: Sequence[Binding]) -> OpenTarget:
-        """Open the place of a search: the checkout, and processes that have imported these bindings' modules."""
+        """Open the place of a search: the checkout, and processes that have imported these bindings' modules, and
+        import others as they are asked to."""
         adapter = self._catalog.adapters[target]
         checkout = self.checkout(target, ref)
         environment = self._processes.environment(target)
         self._processes.hold(target, ref)  # recipes planned for the same place may end at any moment
         loaded = self._processes.loaded(adapter.target, ref, checkout)
+
+        def load(binding: Binding) -> Failed | None:
+            return loaded.load(binding.boundary, binding.contract, self._catalog.contracts[binding.contract].file)
+
         for binding in bindings:
-            loaded.load(binding.boundary, binding.contract, self._catalog.contracts[binding.contract].file)
+            load(binding)
         law_session = LawSession(
             loaded.alive, self._processes.references(target), partial(self._processes.explain, target)
         )
         return OpenTarget(
-            target, ref, checkout, environment, adapter.digest, law_session, self._processes.sources(target)
+            target, ref, checkout, environment, adapter.digest, law_session, self._processes.sources(target), load
         )
 
     # -- one job ------------------------------------------------------------------------------------------------------

@@ -38,6 +38,9 @@ KINDS = frozenset(get_args(WorkerKind))
 #: Parts of what a call hands on that are looked at, at most.
 PARTS = 1000
 
+#: How the name of a part ends that says of another one that it has more parts than are looked at.
+CUT = " has more"
+
 Parser = Callable[[Any], Any]
 
 #: Of a file's path: what Linux takes.
@@ -133,6 +136,7 @@ class Replies:
     """What a session answered.
 
     :ivar functions: the target's own that ran.
+    :ivar lines: ``file:line`` of the watched lines that ran in calls that were answered.
     """
 
     answers: Mapping[str, Reply]
@@ -140,6 +144,7 @@ class Replies:
     ghosts: tuple[str, ...] = ()
     stand_ins: tuple[StandIn, ...] = ()
     functions: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
 
 
 # Each of these raises ProtocolError where it is no such answer.
@@ -186,7 +191,7 @@ def of_session(answer: Any, calls: Collection[str]) -> Replies | Failed:
     """Parse the answer to these calls."""
     if _has(answer, "failure"):
         return _sole_failure(answer)
-    rest = {**_ORIGIN, "functions": _words}
+    rest = {**_ORIGIN, "functions": _words, "lines": _words}
     fields = _record(answer, {"answers": lambda value: _by_name(value, calls, _reply)}, rest)
     if len(fields) not in (1, 1 + len(rest)):
         _refuse("not the form of an answer")

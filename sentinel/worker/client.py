@@ -475,8 +475,9 @@ class TargetProcess(_Handle):
         contract_file: str,
         contract: str,
         moved: Mapping[str, str] | None = None,
-    ) -> list[str]:
-        """Import these modules, the adapter and the contract; give the files of the checkout that had no byte code.
+    ) -> list[str] | Failed:
+        """Import these modules, the adapter and the contract; give the files of the checkout that had no byte code, or
+        how the process ended.
 
         :param moved: a name that the adapter uses -> where it is in this checkout.
         """
@@ -484,7 +485,7 @@ class TargetProcess(_Handle):
         when = "while its modules were imported"
         message = {**what, "op": "import", "modules": list(paths), "moved": dict(moved or {})}
         sources = self._ask(message, self._options.timeout, when, answers.of_import)
-        return [] if isinstance(sources, Failed) else list(sources)
+        return sources if isinstance(sources, Failed) else list(sources)
 
     def probe(self, request: Mapping[str, Any]) -> Measured | Failed:
         """Run one probe."""
