@@ -54,6 +54,8 @@ def test_settings_that_nothing_is_compared_with_are_not_examined(run_sentinel, m
     answer = run_sentinel("audit", "tiny", "--repo", buggy, "--config", config)
     assert (answer.status, "nothing was examined: the configuration sets nothing" in answer.err) == (2, True)
     fixed = tree(tiny, tiny.fixed, tmp_path / "fixed")
+    assert run_sentinel("audit", "tiny", "--repo", fixed, "--config", config).status == 2
+    config.write_text("actor: {lr: 1}\n")
     assert run_sentinel("audit", "tiny", "--repo", fixed, "--config", config).status == 0, "no bug, whatever it sets"
 
 
