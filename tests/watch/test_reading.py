@@ -107,7 +107,7 @@ def test_what_needs_a_package_that_the_checker_does_without_is_not_read(monkeypa
     def call(boundary, inputs):
         return _call(boundary, inputs) if module.frames(inputs) else {}
 
-    with pytest.raises(Unreadable, match=r"it needs much_memory\.inside\.frames, for which there is no room"):
+    with pytest.raises(Unreadable, match=r"much_memory\.inside\.frames cannot be called while watching"):
         _reading(call=call)
     ghosts.state().used.clear()
 
