@@ -170,7 +170,8 @@ def _discover(arguments: argparse.Namespace) -> int:
         say(f"\nagain: {_command(arguments, seed, search.tried)}")
     if failed is not None:
         raise failed
-    status = 2 if not search.searches else 1 if findings or search.stale else 0
+    broken = findings or search.stale or any(each.deadlocks for each in search.searches)
+    status = 2 if not search.searches else 1 if broken else 0
     return status if arguments.since is None else max(status, _of_functions(arguments, catalog, settings))
 
 
@@ -262,6 +263,8 @@ def _show_not_searched(done: Discovery) -> None:
     for item in whole:
         say(f"not searched: {item.boundary}: {item.reason}")
     for search in done.searches:
+        if search.deadlocks:
+            say(f"deadlock: {search.subject.boundary}: {search.deadlocks}")
         mute = {law: outcome for law, outcome in search.outcomes.items() if outcome.refused and not outcome.spoken}
         reasons: dict[str, list[str]] = {}
         for law, outcome in mute.items():
@@ -335,6 +338,7 @@ def _json(
                 "boundary": search.subject.boundary,
                 "contract": search.subject.contract.name,
                 "examples": search.tried,
+                "deadlock": message(search.deadlocks) or None,
                 "laws": {
                     law.name: {
                         "spoken": outcome.spoken,

@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
-from sentinel.deciding.law_session import References
+from sentinel.deciding.law_session import Hangs, References
 from sentinel.deciding.outcomes import Environment, Failure
 from sentinel.deciding.proof import Sources
 from sentinel.errors import INSTALL
@@ -37,6 +37,7 @@ class Processes:
         self._options_for = dict(options_for or {})
         self._zygotes: dict[str | None, Zygote] = {}
         self._loaded: dict[tuple[str, Ref], Loaded] = {}
+        self._hangs: dict[tuple[str, Ref], Hangs] = {}
         self._oracles: dict[str, TargetProcess] = {}
         self._references: dict[str, References] = {}
         self._sources: dict[str, Sources] = {}
@@ -97,6 +98,7 @@ class Processes:
                     lambda sources: zygote.compile(checkout, files(checkout), sources) if sources else None,
                     target,
                     self._catalog,
+                    self._hangs.setdefault((target.name, ref), Hangs()),
                     ahead=zygote.options.device == "cpu",
                 )
                 with self._lock:
@@ -177,9 +179,11 @@ class Loaded:
         keep: Callable[[Sequence[str]], object],
         target: Target,
         catalog: Catalog,
+        hangs: Hangs,
         ahead: bool = True,
     ) -> None:
         """:param keep: told the files that had to be compiled.
+        :param hangs: of this revision; they outlive this process.
         :param ahead: whether modules are imported before probes are forked. One that asks for the GPU as it is imported
             leaves a process whose forks cannot use it: there each probe imports for itself.
         """
@@ -187,18 +191,20 @@ class Loaded:
         self._keep = keep
         self._target = target
         self._adapter = str(catalog.adapters[target.name].file)
-        self._ahead = ahead
+        self._ahead, self.hangs = ahead, hangs
         self._imports: set[tuple[str, str]] = set()
         self.process = fork()
 
     def load(self, boundary: str, contract: str, contract_file: str) -> None:
         """Import what a boundary needs, once."""
-        if self._ahead and (boundary, contract) not in self._imports:
+        if self._ahead and (boundary, contract) not in self._imports and self.hangs.failure(boundary) is None:
             self._imports.add((boundary, contract))
             binding = self._target.binding(boundary, contract)
             imports = [path for name in binding.imports for path in binding.names(name)] if binding else []
             paths = [*binding.paths, *imports] if binding else [boundary]
             self._keep(self.alive().load(paths, self._adapter, contract_file, contract))
+            if self.process.dead is not None and self.process.dead.kind == "timeout":
+                self.hangs.note(boundary, self.process.dead.reason, imported=True)
 
     def alive(self) -> TargetProcess:
         """Give the process, or another one where it was brought down: a probe meets again what did that, and describes
@@ -215,9 +221,13 @@ class Loaded:
 
     def probe(self, boundary: str, request: Mapping[str, Any]) -> Measured | Failed:
         self.load(boundary, request["contract"], request["contract_file"])
+        if hung := self.hangs.failure(boundary):
+            return hung
         answer = self.alive().probe(request)
         if self.process.dead is not None and self.process.dead.kind == "crash":
             # Another ref's code may have killed the zygote, and this process with it; what falls twice fell by itself.
             self.process = self._fork()
             answer = self.process.probe(request)
+        if isinstance(answer, Failed) and answer.kind == "timeout":
+            self.hangs.note(boundary, answer.reason)
         return answer

@@ -301,6 +301,15 @@ class BoundarySearch:
         return takes(self.subject.contract, self.subject.binding, plan[1])
 
     @property
+    def deadlocks(self) -> str:
+        """How the simulated ranks disagree about a collective; empty if they never do."""
+        for outcome in self.outcomes.values():
+            for why in outcome.refused:
+                if outcome.kinds[why] == "deadlock":
+                    return why
+        return ""
+
+    @property
     def undecided(self) -> str:
         """Why no law of the boundary was decided; empty where one was."""
         outcomes = self.outcomes.values()

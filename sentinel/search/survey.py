@@ -178,17 +178,19 @@ class Survey:
         search = BoundarySearch(
             law_session, subject, self._seed, laws, self._shrinking, shrink_further=False, glimpse=True
         )
+        undecidable: Undecidable | None = None
         try:
             search.try_recipes(self._recipes_of(target), list(self._recorded(subject, jobs)))
             search.run(self._examples)
             self._wait_for_dialects(law_session, search)
         except Undecidable as error:
-            for law, job in jobs.items():
-                self._decided[job] = of_undecidable(open_target, subject, law, error)
-            return
+            undecidable = error
         finally:
             law_session.close()
         for law, outcome in search.outcomes.items():
+            if undecidable is not None and not outcome.findings:
+                self._decided[jobs[law]] = of_undecidable(open_target, subject, law, undecidable)
+                continue
             self._findings[jobs[law]] = list(outcome.findings)
             self._decided[jobs[law]] = of_outcome(open_target, subject, law, outcome, search.tried, self._seed)
 

@@ -19,6 +19,7 @@ from sentinel.worker.protocol import ProtocolError
 #: What a worker may call a failure; :mod:`sentinel.deciding.proof` looks into those that say something of the checkout.
 WorkerKind = Literal[
     "crash",
+    "deadlock",
     "drift",
     "exit",
     "ghost",

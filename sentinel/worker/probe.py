@@ -19,7 +19,13 @@ from sentinel.contracts.contract import Contract
 from sentinel.targets import Binding, Target
 from sentinel.targets.loading import load_file
 from sentinel.worker import assembling, calling, ghosts, objects, tensors, versions
-from sentinel.worker.drift import AbsentError, DriftError, StandInMissingError, answered_by
+from sentinel.worker.drift import (
+    AbsentError,
+    DriftError,
+    RanksDisagreeError,
+    StandInMissingError,
+    answered_by,
+)
 from sentinel.worker.slips import slip
 
 SEED = 20260821
@@ -235,6 +241,8 @@ def describe(error: BaseException, provenance: Any, roots: tuple[str, ...], trac
         text = text.replace(root.rstrip("/") + "/", "")
     if isinstance(error, AbsentError):
         return failure("not-in-this-version", str(error), "", provenance)
+    if isinstance(error, RanksDisagreeError):
+        return failure("deadlock", f"a training hangs here: {text.partition(': ')[2]}", trace, provenance)
     if isinstance(error, (DriftError, StandInMissingError)):
         return failure("drift", str(error), trace, provenance)
     if isinstance(error, ghosts.GhostUsedError) or ghosts.state().used:

@@ -16,7 +16,7 @@ import socket
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from typing import Any
@@ -45,8 +45,11 @@ def serve(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.Impor
             request = protocol.receive(channel)
         except (EOFError, OSError, protocol.ProtocolError):
             return
+        alive = protocol.encode({"alive": True, "nonce": request["nonce"]})
         try:
-            frame = protocol.encode({**server.answer(request), "nonce": request["nonce"]})
+            frame = protocol.encode(
+                {**server.answer(request, lambda: channel.sendall(alive)), "nonce": request["nonce"]}
+            )
         except BaseException as error:  # an answer that cannot be sent
             frame = protocol.encode({**probe.describe(error, None, roots), "nonce": request["nonce"]})
         channel.sendall(frame)
@@ -60,7 +63,8 @@ class Server:
         self._settled = False
         self._branches: _BranchTracer | None = None
 
-    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def answer(self, request: Mapping[str, Any], tick: Callable[[], None] = lambda: None) -> dict[str, Any]:
+        """Answer a request; ``tick`` is called after each of its calls."""
         if not self._settled:
             probe.settle(request["device"])
             self._settled = True
@@ -87,6 +91,7 @@ class Server:
                 answers[name] = {"refused": {**failure, "kind": kind}}
             else:
                 answers[name] = self._measure(contract, preparation, call, request["device"], tracer)
+            tick()
         return {
             "answers": answers,
             "provenance": main.provenance,

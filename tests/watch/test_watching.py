@@ -396,7 +396,7 @@ for _ in range(20):
     time.sleep(0.1)  # it may have been ready before the last module was imported
 {call}
 """
-_CALL = "group_advantage({first}torch.rand(2, 2), torch.tensor([[{mask}, 1], [0, 0]]), ['p', 'p'])"
+_CALL = "group_advantage({first}torch.rand(2, 2), torch.tensor([[1, 1], [0, 0]]), ['p', 'p']{last})"
 _KILL = "import gc, os; [os.kill(one.checker, 9) for one in gc.get_objects() if type(one).__name__ == 'Watching']"
 
 
@@ -416,17 +416,18 @@ def _demo(tmp_path: Path, *edits: tuple[str, str]) -> None:
         pytest.param((), "import demo_rl.advantages", "no function of the run could be watched: the run ended", id="short"),
         pytest.param((), _RUN_OF_FEW.format(call=""), "no call of a watched function was copied", id="no call"),
         pytest.param((), "pass", "no process of this command imported demo", id="no import"),
-        pytest.param((), f"import demo_rl\n{_KILL}", "the checker ended before it had written its last line", id="killed"),
+        pytest.param((), f"import demo_rl\n{_KILL}", "the checker ended before it had written its last line", id="killed",
+                     marks=pytest.mark.nightly),
         pytest.param(
             [("group_advantage(\n", "group_advantage(\n    horizon: int,\n")],
-            _RUN_OF_FEW.format(call=_CALL.format(first="9, ", mask=1)),
+            _RUN_OF_FEW.format(call=_CALL.format(first="9, ", last="")),
             "no function of the run could be watched: DriftError: demo_rl.advantages.group_advantage",
             id="drift",
         ),
         pytest.param(
-            (),
-            _RUN_OF_FEW.format(call=_CALL.format(first="", mask=7)),
-            "no copied call could be read: demo_rl.advantages.group_advantage: ",
+            [("index: list[str]\n", "index: list[str], shift: float = 0.0\n"), ("(-1) * response_mask", "(-1) * response_mask + shift")],
+            _RUN_OF_FEW.format(call=_CALL.format(first="", last=", shift=2.0")),
+            "no copied call could be read: demo_rl.advantages.group_advantage: shift is 2.0, not 0.0",
             id="read",
         ),
     ],
