@@ -184,6 +184,9 @@ def _replay(arguments: argparse.Namespace) -> int:
     catalog, settings = catalog_and_settings(arguments)
     ref = Ref.parse(arguments.ref) if arguments.ref else None
     events, shown, undecided = violations(arguments.events), 0, 0
+    if not events:
+        say(f"nothing was examined: {arguments.events} has no violation that could be measured again")
+        return 2
     with progress() as tell, contextlib.closing(runner_of(catalog, settings, tell)) as runner:
         for one in replayed(runner, catalog, events, ref):
             say(f"{one.event['boundary']}: {one.event['law']}, {one.event['key']}: {one.event['detail']}")

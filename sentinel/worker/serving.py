@@ -45,11 +45,9 @@ def serve(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.Impor
             request = protocol.receive(channel)
         except (EOFError, OSError, protocol.ProtocolError):
             return
-        alive = protocol.encode({"alive": True, "nonce": request["nonce"]})
+        tick = functools.partial(channel.sendall, protocol.encode({"alive": True, "nonce": request["nonce"]}))
         try:
-            frame = protocol.encode(
-                {**server.answer(request, lambda: channel.sendall(alive)), "nonce": request["nonce"]}
-            )
+            frame = protocol.encode({**server.answer(request, tick), "nonce": request["nonce"]})
         except BaseException as error:  # an answer that cannot be sent
             frame = protocol.encode({**probe.describe(error, None, roots), "nonce": request["nonce"]})
         channel.sendall(frame)

@@ -369,11 +369,72 @@ def test_an_unknown_version_is_watched_or_said_not_to_be(tmp_path):
     assert ran.stdout == "[] True\n", ran.stderr
 
 
+#: A line that a checker writes.
+_EVENT = {
+    "event": "violation", "run": 1, "time": 1.5, "pid": 1, "process_rank": None, "target": "demo", "version": "",
+    "law": "the_oracle_agrees", "rank": 1, "statement": "", "boundary": "demo_rl.advantages.group_advantage",
+    "subject": "demo_rl.advantages.group_advantage", "contract": "group_advantage", "symptom": "value", "call": 1,
+    "step": 0, "place": "", "seen": "run", "key": "advantages", "detail": "", "known": [],
+    "variants": {"": {"rewards": 1.0}},
+}  # fmt: skip
+_END = {"event": "end", "run": 1, "time": 1.5, "processes": {}, "boundaries": [], "copied": 0, "read": 0, "laws": 0}
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("[" * 200_000 + "]" * 200_000, "maximum recursion depth exceeded"),
+        ('{"event":' + "9" * 5000 + "}", "Exceeds the limit"),
+        (b"\xff\xfe" * 10, "it is not UTF-8 text; give a file that sentinel watch has written"),
+        ("null", "it is neither a violation nor an end"),
+        ('"event"', "it is neither a violation nor an end"),
+        ({**_EVENT, "event": ["violation"]}, "it is neither a violation nor an end"),
+        ({"event": "violation"}, "is a required property"),
+        ({"event": "end", "run": 1, "time": 1.5}, "is a required property"),
+        ({**_END, "violations": 5}, "at violations: 5 is not of type"),
+        ({**_EVENT, "symptom": ["x"]}, "at symptom: ["),
+        ({**_EVENT, "subject": ["a"]}, "at subject: ["),
+        ({**_EVENT, "boundary": "\ud800"}, "the inputs are token_level_rewards"),
+        ({**_EVENT, "target": "../../etc"}, "which is no target here"),
+        ({**_EVENT, "variants": {}}, "it has no variant"),
+        ({**_EVENT, "variants": {"": 7}}, "object is not iterable"),
+        ({**_EVENT, "variants": {"": {"$new": "os.system"}}}, "the inputs are token_level_rewards"),
+        (
+            {**_EVENT, "variants": {"": {"t": {"dtype": "float32", "shape": [9], "tensor": [1]}}}},
+            "cannot reshape array of size 1",
+        ),
+    ],
+)
+def test_a_malformed_events_file_is_refused_by_its_line(tmp_path, said, line, wrong):
+    """With one message and status 2; nothing in it reaches a checkout."""
+    text = line if isinstance(line, (str, bytes)) else json.dumps(line)
+    (tmp_path / "events.jsonl").write_bytes(text if isinstance(text, bytes) else text.encode())
+    status, shown, told = said("replay", "events.jsonl", "--ref", f"path:{FRAMEWORK / 'broken'}")
+    assert (status, shown) == (2, "")
+    assert told.count("sentinel: ") == 1
+    assert wrong in told
+    assert told.startswith("sentinel: events.jsonl") or "which is no target here" in told
+
+
+def test_a_pipe_is_no_events_file(tmp_path, said):
+    os.mkfifo(tmp_path / "events.jsonl")
+    status, _, told = said("replay", "events.jsonl")
+    assert status == 2
+    assert "neither a file nor a link to one" in told
+
+
+def test_an_events_file_without_a_violation_is_no_all_clear(tmp_path, said):
+    for text in ("", json.dumps({**_END, "violations": []}) + "\n"):
+        (tmp_path / "events.jsonl").write_text(text, encoding="utf-8")
+        status, shown, _ = said("replay", "events.jsonl")
+        assert status == 2
+        assert shown == "nothing was examined: events.jsonl has no violation that could be measured again\n"
+
+
 def test_what_is_foreign_is_escaped_where_it_is_shown(tmp_path, said):
     """Live and in a replay: an events' file is text that others may have written."""
-    event = {"event": "violation", "run": 1, "target": "demo", "subject": "\x1b[31mx", "boundary": "\x1b[31mred"}
-    event |= {"law": "the_oracle_agrees", "symptom": "\x1b", "key": "\x1b[0m", "detail": "\x1b[2J", "variants": None}
-    event |= {"step": 0, "call": 1, "place": "", "version": ""}
+    event = {**_EVENT, "subject": "\x1b[31mx", "boundary": "\x1b[31mred", "symptom": "\x1b", "key": "\x1b[0m"}
+    event |= {"detail": "\x1b[2J", "variants": None}
     (tmp_path / "events.jsonl").write_text(json.dumps(event) + "\n", encoding="utf-8")
     _, shown, wrong = said("replay", "events.jsonl", "--ref", f"path:{FRAMEWORK / 'broken'}")
     assert "red" in shown
@@ -410,28 +471,34 @@ def _demo(tmp_path: Path, *edits: tuple[str, str]) -> None:
     file.write_text(source, encoding="utf-8")
 
 
+_NEEDS_MORE = [("group_advantage(\n", "group_advantage(\n    horizon: int,\n")]
+_TAKES_MORE = [
+    ("index: list[str]\n", "index: list[str], shift: float = 0.0\n"),
+    ("(-1) * response_mask", "(-1) * response_mask + shift"),
+]
+#: How the framework is another one, what the run does, and why nothing is known of it then.
+_UNREAD = {
+    "short": ((), "import demo_rl.advantages", "no function of the run could be watched: the run ended before"),
+    "no call": ((), _RUN_OF_FEW.format(call=""), "no call of a watched function was copied"),
+    "no import": ((), "pass", "no process of this command imported demo"),
+    "killed": ((), f"import demo_rl\n{_KILL}", "the checker ended before it had written its last line"),
+    "drift": (
+        _NEEDS_MORE,
+        _RUN_OF_FEW.format(call=_CALL.format(first="9, ", last="")),
+        "no function of the run could be watched: DriftError: demo_rl.advantages.group_advantage",
+    ),
+    "read": (
+        _TAKES_MORE,
+        _RUN_OF_FEW.format(call=_CALL.format(first="", last=", shift=2.0")),
+        "no copied call could be read: demo_rl.advantages.group_advantage: shift is 2.0, not 0.0",
+    ),
+}
+
+
 @pytest.mark.parametrize(
     ("edits", "script", "why"),
-    [
-        pytest.param((), "import demo_rl.advantages", "no function of the run could be watched: the run ended", id="short"),
-        pytest.param((), _RUN_OF_FEW.format(call=""), "no call of a watched function was copied", id="no call"),
-        pytest.param((), "pass", "no process of this command imported demo", id="no import"),
-        pytest.param((), f"import demo_rl\n{_KILL}", "the checker ended before it had written its last line", id="killed",
-                     marks=pytest.mark.nightly),
-        pytest.param(
-            [("group_advantage(\n", "group_advantage(\n    horizon: int,\n")],
-            _RUN_OF_FEW.format(call=_CALL.format(first="9, ", last="")),
-            "no function of the run could be watched: DriftError: demo_rl.advantages.group_advantage",
-            id="drift",
-        ),
-        pytest.param(
-            [("index: list[str]\n", "index: list[str], shift: float = 0.0\n"), ("(-1) * response_mask", "(-1) * response_mask + shift")],
-            _RUN_OF_FEW.format(call=_CALL.format(first="", last=", shift=2.0")),
-            "no copied call could be read: demo_rl.advantages.group_advantage: shift is 2.0, not 0.0",
-            id="read",
-        ),
-    ],
-)  # fmt: skip
+    [pytest.param(*_UNREAD[name], id=name, marks=[pytest.mark.nightly] * (name == "killed")) for name in _UNREAD],
+)
 def test_a_run_of_which_no_call_was_read_is_no_all_clear(tmp_path, edits, script, why):
     """The first line of the command's own output says so and why; the status is 2 although the run's own is 0."""
     _demo(tmp_path, *edits)
