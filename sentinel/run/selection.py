@@ -13,6 +13,7 @@ from typing import Any
 from sentinel.errors import SentinelError, nearest
 from sentinel.recipes import SUFFIXES, Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
+from sentinel.reports.store import require_sound
 from sentinel.search.survey import LawJob
 from sentinel.settings import Settings
 from sentinel.sources import Home
@@ -38,6 +39,8 @@ def require_folders(settings: Settings) -> None:
             f"no such folder: {baseline}; a baseline is evidence that was accepted: `sentinel report accept --to "
             f"{baseline}` makes one of the last run, and a clone of Sentinel has its own in reports/"
         )
+    if baseline is not None:
+        require_sound(baseline, settings.targets)
     for what, folder, advice in (
         ("reports", settings.report_dir, "choose another with --sentinel-report-dir"),
         ("mirrors and checkouts", Home.default().path, "set SENTINEL_HOME to a folder that you can write"),
