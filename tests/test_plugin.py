@@ -323,7 +323,7 @@ def test_a_damaged_baseline_is_a_usage_error(pytester, recipes, content, told):
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([told])
     result.stderr.fnmatch_lines(["*restore it from git, or remove it and record it with `sentinel report accept`"])
-    result.assert_outcomes()
+    assert "collected" not in result.stdout.str()
 
 
 class _main_at:  # noqa: N801 - reads as a statement
