@@ -7,9 +7,8 @@
    at, or outside the inventory. A candidate is no verified bug: its subject may speak of a crash.
 2. With `--bugs FILE` (JSON lines: id, target, parent, fix, boundary; whoever found a bug has run it at parent and fix
    before any law was asked), recipes switched off: every bound function that reaches what the fix changed is compared
-   at parent and fix (`sentinel diff`), and, where no law tells them apart, the function itself is called by the lexicon
-   as if nobody had bound it. Rank 1 is an oracle and rank 2 another law of a contract that the parent breaks and the
-   fix keeps, rank 3 an inferred law, rank 4 numbers alone. What the fix breaks and the parent keeps is told, too.
+   at parent and fix (`sentinel diff`). A bug is seen by an oracle or another law that the parent breaks and the fix
+   keeps, or by numbers alone. Laws that the fix breaks and the parent keeps are listed too.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -32,14 +31,11 @@ from sentinel.diff.pairs import AFTER, BEFORE
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.history import commits
 from sentinel.history.bindings import Definitions, span_of, syntax_of
-from sentinel.history.coverage import coverage_of, unbound
+from sentinel.history.coverage import coverage_of
 from sentinel.history.gittrees import GitTrees, LargeObjectError
-from sentinel.history.held import compared_at
 from sentinel.history.inventory import STATES, Function, Source, signal_functions
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.search.inferred import Outcome
 from sentinel.sources import MirrorStore, open_checkout
-from sentinel.sources.gitbinary import GitError
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
@@ -71,8 +67,8 @@ PLACES = {
     "other": "",
 }
 
-#: Scenarios of one boundary, and of one function that nobody has bound.
-EXAMPLES, SCENARIOS = 25, 100
+#: Scenarios of one boundary.
+EXAMPLES = 25
 
 
 @dataclass(frozen=True)
@@ -151,25 +147,6 @@ class Miner:
             for one in coverage_of(self.target, self.definitions, tree, sources).functions:
                 yield Touched(one.path, one.state, one.by)
 
-    def held(self, runner: Runner, bug: Bug) -> Iterator[Outcome]:
-        """What the bug's function, as if nobody had bound it, keeps at the fix and not at the parent."""
-        sides = []
-        for sha in (bug.fix, bug.parent):
-            tree = commits.commit(self.mirror, sha).tree
-            sources = {}
-            for file, blob in self.definitions.sources(tree):
-                if bug.boundary.startswith(f"{self.target.module_of(file)}."):
-                    sources[file] = Source(functions=tuple(one for one, _ in self.texts(file, blob)))
-            bare = replace(self.target, bindings=(), unbound={}, registries=())
-            found = unbound(
-                CATALOG.adapters[self.target.name],
-                coverage_of(bare, self.definitions, tree, sources),
-                CATALOG.laws,
-            )
-            sides.append({one.path: (one, subject) for one, subject in found if one.path == bug.boundary})
-        refs = Ref("git", bug.fix), Ref("git", bug.parent)
-        return compared_at(runner, self.target.name, refs, sides, SCENARIOS)
-
     def _texts(self, file: str, blob: str) -> list[tuple[Function, str]]:
         """The functions of a file that carry signal, each with its code, without comments and docstrings."""
         try:
@@ -217,7 +194,7 @@ class Seen:
     """
 
     bug: Bug
-    rank: int
+    by: str
     how: str
     brought: tuple[str, ...] = ()
     compared: tuple[str, ...] = ()
@@ -228,12 +205,12 @@ def bugs_of(files: Sequence[Path]) -> list[Bug]:
     return [Bug(*(line[name] for name in ("id", "target", "parent", "fix", "boundary"))) for line in lines]
 
 
-def seen(runner: Runner, miner: Miner, bug: Bug) -> Seen:
+def seen(runner: Runner, target: Target, bug: Bug) -> Seen:
     refs = Ref("git", bug.parent), Ref("git", bug.fix)
     found: list[BoundaryDiff] = []
     refused = ""
     try:
-        for one in Comparison(CATALOG, runner, miner.target, refs, examples=EXAMPLES).run():
+        for one in Comparison(CATALOG, runner, target, refs, examples=EXAMPLES).run():
             found.append(one)
     except SentinelError as error:
         refused = str(error)
@@ -248,25 +225,11 @@ def seen(runner: Runner, miner: Miner, bug: Bug) -> Seen:
     states = tuple(f"{one.name}: {one.state}{f' ({one.reason})' if one.reason else ''}" for one in asked)
     if laws:
         rank, law, name = min(laws)
-        return Seen(bug, rank, f"{law} at {name}", brought, states)
+        return Seen(bug, "oracle" if rank == 1 else "law", f"{law} at {name}", brought, states)
     differ = [one.name for one in found if one.state == "differs"]
-    rank, how = (
-        (4, f"numbers of {differ[0]}") if differ else (0, refused or "; ".join(states) or "nothing bound reaches it")
-    )
-    try:
-        held = next(miner.held(runner, bug), None)
-    except (SentinelError, GitError) as error:
-        return Seen(bug, rank, f"{how}; by the lexicon: {error}", brought, states)
-    if held is None or held.why:
-        said = held.why if held is not None else "not in the inventory at both"
-    elif held.broken:
-        best = min(held.broken, key=lambda one: one.rank)
-        if not rank or best.rank < rank:
-            rank, how = best.rank, f"{best.law.name if best.law else 'numbers'} of {bug.boundary}, by the lexicon"
-        said = ""
-    else:
-        said = "the same" if held.answered else f"refused: {next(iter(held.refused), '')}"
-    return Seen(bug, rank, how if rank else f"{how}; by the lexicon: {said}", brought, states)
+    if differ:
+        return Seen(bug, "numbers", f"numbers of {differ[0]}", brought, states)
+    return Seen(bug, "", refused or "; ".join(states) or "nothing bound reaches it", brought, states)
 
 
 def places(told: Sequence[Seen]) -> Iterator[str]:
@@ -276,7 +239,7 @@ def places(told: Sequence[Seen]) -> Iterator[str]:
         name = next(name for name, pattern in PLACES.items() if re.search(pattern, one.bug.boundary))
         own = any(each.startswith(one.bug.boundary) for each in one.compared)
         how = "bound itself" if own else "others reach it" if one.compared else "nothing bound reaches it"
-        counts[name].update(["bugs", how, *(["seen"] if one.rank else [])])
+        counts[name].update(["bugs", how, *(["seen"] if one.by else [])])
     headings = ("bugs", "seen", "nothing bound reaches it", "others reach it", "bound itself")
     for name, found in counts.items():
         yield f"{name}: " + ", ".join(f"{heading} {found[heading]}" for heading in headings)
@@ -287,18 +250,17 @@ def look(bugs: Sequence[Bug], file: Path) -> list[Seen]:
     known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
     told = [Seen(**{**line, "bug": Bug(**line["bug"])}) for line in known]
     there = {one.bug for one in told}
-    miners = {name: Miner(CATALOG.targets[name], MirrorStore()) for name in {bug.target for bug in bugs}}
     for bug in bugs:
         if bug in there:
             continue
         # A process each: what one revision leaves behind concerns no other.
         runner = Runner(CATALOG, lambda target, ref, pull: open_checkout(target, ref, pull=pull), Options(timeout=10))
         try:
-            told.append(seen(runner, miners[bug.target], bug))
+            told.append(seen(runner, CATALOG.targets[bug.target], bug))
         finally:
             runner.close()
         file.write_text(json.dumps([asdict(one) for one in told], indent=1) + "\n", encoding="utf-8")
-        print(f"{bug.id}: rank {told[-1].rank}: {told[-1].how}", file=sys.stderr, flush=True)
+        print(f"{bug.id}: {told[-1].by or 'missed'}: {told[-1].how}", file=sys.stderr, flush=True)
     return told
 
 
@@ -313,13 +275,11 @@ def main() -> int:
         bugs = [bug for bug in bugs_of(arguments.bugs) if not arguments.target or bug.target in arguments.target]
         told = look(bugs, arguments.json)
         for name in [*dict.fromkeys(one.bug.target for one in told), ""]:
-            ranks = Counter(one.rank for one in told if name in ("", one.bug.target))
-            print(
-                f"{name or 'all'}: {ranks.total()} bugs; " + ", ".join(f"rank {n}: {ranks[n]}" for n in (1, 2, 3, 4, 0))
-            )
+            counts = Counter(one.by or "missed" for one in told if name in ("", one.bug.target))
+            print(f"{name or 'all'}: {counts.total()} bugs; " + ", ".join(f"{by}: {n}" for by, n in counts.items()))
         print("\n".join(places(told)))
         for one in told:
-            print(f"{one.bug.id}: {one.rank or 'missed'}: {one.how}")
+            print(f"{one.bug.id}: {one.by or 'missed'}: {one.how}")
             for law in one.brought:
                 print(f"    the fix breaks {law}")
         return 0

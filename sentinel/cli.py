@@ -35,8 +35,6 @@ GROUPS = {
         "compare": "say whether frameworks mean the same by one name",
         "pulls": "say what each open pull request changes in the numbers",
         "sweep": "decide recipes at every commit of a history",
-        "bisect": "find the commit with which a bug came or went",
-        "impact": "measure what a bug does to gradients",
     },
     "tell": {
         "report": "tell what runs and sweeps have found, and accept it",
@@ -51,16 +49,6 @@ GROUPS = {
 
 #: The modules that are not called as their commands are.
 _MODULES = {"list": "listing", "report": "reporting"}
-
-#: What was a command of its own before 0.1: the first words of a command line, and what they are now.
-RENAMED: dict[tuple[str, ...], tuple[str, ...]] = {
-    ("boundaries",): ("list", "boundaries"),
-    ("export",): ("contribute",),
-    ("schema", "evidence"): ("report", "schema"),
-    ("schema", "recipe"): ("recipe", "schema"),
-    ("baseline", "update"): ("report", "accept"),
-    **{(name,): ("report", name) for name in ("changes", "history", "findings", "duplicates", "site")},
-}
 
 #: Words that no command needs to be declared for.
 _ASKING = {"-h", "--help", "--version"}
@@ -82,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that has no dash must not end the command
     try:
-        words = _current(sys.argv[1:] if argv is None else argv)
+        words = _with_kind(sys.argv[1:] if argv is None else argv)
         parser = _parser(words[:1] or ["--help"])
         words, own = _cut(parser, words)
         arguments, unknown = parser.parse_known_args(words)
@@ -133,13 +121,8 @@ def _cut(parser: argparse.ArgumentParser, words: list[str]) -> tuple[list[str], 
     return words[:place], words[place + 1 :]
 
 
-def _current(words: Sequence[str]) -> list[str]:
-    """Translate a command line of earlier versions."""
-    for old, new in RENAMED.items():
-        if tuple(words[: len(old)]) == old:
-            complain(f"`sentinel {' '.join(old)}` is now `sentinel {' '.join(new)}`")
-            words = [*new, *words[len(old) :]]
-            break
+def _with_kind(words: Sequence[str]) -> list[str]:
+    """Insert the kind that ``list`` and ``report`` show if the command line names none."""
     has_kind = len(words) > 1 and (words[1] in ("-h", "--help") or not words[1].startswith("-"))
     return [words[0], FIRST[words[0]], *words[1:]] if words and words[0] in FIRST and not has_kind else list(words)
 

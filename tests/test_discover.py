@@ -73,24 +73,6 @@ def test_where_nothing_is_decided_there_is_no_all_clear(said, tmp_path):
     assert "install a_rare_package in the environment of the probes" in out
 
 
-def test_ranks_are_chosen_and_the_lower_ones_only_where_they_are_asked_for(said, tmp_path):
-    refs = []
-    for name, factor in (("then", "response_mask"), ("now", "1")):
-        tree = copy_demo(tmp_path / name, "fixed")
-        code = (
-            f"def mean_reward(log_probs, response_mask):\n    return (log_probs * {factor}).sum(-1) / len(log_probs)\n"
-        )
-        (tree / "demo_rl" / "rewards.py").write_text(code)
-        refs.append(f"path:{tree}")
-    now = ("discover", "demo", "--ref", refs[1], "--seed", "1", "--examples", "60")
-    status, out, _ = said(*now, "--boundary", "mean_reward", "--rank", "3", "--since", refs[0])
-    assert status == 1
-    assert "rank 3: demo_rl.rewards.mean_reward no longer keeps masked_values_have_no_influence" in out
-    assert "rank 4" not in out
-    status, out, _ = said(*now, "--boundary", "agg_loss", "--rank", "1,2")
-    assert (status, "mean_reward" in out) == (0, False)
-
-
 def test_an_interrupt_while_findings_are_compared_loses_none(said, broken_tree, tmp_path, monkeypatch):
     write_recipe(tmp_path / "mine", REJECTED_ROW)
 
@@ -117,8 +99,6 @@ def test_an_interrupt_while_findings_are_compared_loses_none(said, broken_tree, 
         (["demo", "--examples", "0"], "'0' is no number of scenarios"),
         (["demo", "--examples", "5", "--budget", "5s"], "not allowed with"),
         (["demo", "--ref", "HEAD"], "not a ref: 'HEAD'"),
-        (["demo", "--rank", "5"], "'5' names no rank; write 1,2 (the default), 3, or all"),
-        (["demo", "--rank", "3"], "name it with --since REF"),
     ],
 )
 def test_a_wrong_word_says_what_is_right(arguments, sentence, said):

@@ -681,8 +681,6 @@ TARGET = Target(
         "roll.pipeline.agentic.agentic_config.AgenticConfig",
         "roll.pipeline.distill.distill_config.DistillConfig",
     ),
-    spellings={"traj_id": "uid"},
-    batches={"DataProto": "roll.distributed.scheduler.protocol.DataProto"},
     repository="https://github.com/alibaba/ROLL",
     roots=(PackageRoot("roll"),),
     preload=("tensordict", "omegaconf"),

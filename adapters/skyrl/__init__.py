@@ -95,19 +95,6 @@ TARGET = Target(
         "axis": ("dim",),
     },
     defaults=("skyrl.train.config.config.SkyRLTrainConfig",),
-    batches={
-        "TrainingInputBatch": "skyrl.backends.skyrl_train.training_batch.TrainingInputBatch",
-        "TensorBatch": "skyrl.backends.skyrl_train.training_batch.TensorBatch",
-        "Experience": "skyrl.train.dataset.replay_buffer.Experience",
-    },
-    spellings={
-        "sequences": "input_ids",
-        "base_action_log_probs": "ref_log_probs",
-        "action_log_probs": "old_log_probs",
-        "rollout_logprobs": "rollout_log_probs",
-        "loss_mask": "response_mask",
-        "num_actions": "response_length",
-    },
     repository="https://github.com/NovaSky-AI/SkyRL",
     roots=(
         PackageRoot("skyrl"),

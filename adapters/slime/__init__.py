@@ -333,21 +333,6 @@ TARGET = Target(
     },
     repository="https://github.com/THUDM/slime",
     roots=(PackageRoot("slime"), PackageRoot("slime_plugins")),
-    batches={"RolloutBatch": ""},
-    rows={
-        "Sample": (
-            "slime.utils.types.Sample",
-            {
-                "tokens": "input_ids",
-                "response_length": "response_lengths",
-                "loss_mask": "response_mask",
-                "rollout_log_probs": "rollout_log_probs",
-                "teacher_log_probs": "teacher_log_probs",
-                "reward": "rewards",
-                "group_index": "group_index",
-            },
-        )
-    },
     defaults=("slime.utils.arguments.get_slime_extra_args_provider",),
     moved={"slime.backends.megatron_utils": ("slime.backends.training_utils",)},  # for a week of January 2026
     # Its boundaries are decorated with torch.compile, whose machinery torch imports on first use.

@@ -641,9 +641,7 @@ TARGET = Target(
         "importance_weights": ("rollout_is_weights",),
         "kl_estimator": ("kl_penalty",),
     },
-    spellings={"old_log_prob": "old_log_probs"},
     defaults=("verl/trainer/config/_generated_ppo_trainer.yaml", "verl/trainer/config/ppo_trainer.yaml"),
-    batches={"DataProto": "verl.protocol.DataProto", "TensorDict": "tensordict.TensorDict"},
     repository="https://github.com/verl-project/verl",
     roots=(PackageRoot("verl"),),
     moved={

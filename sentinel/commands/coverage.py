@@ -16,7 +16,7 @@ from sentinel.deciding.runner import opener, runner_of
 from sentinel.diff import report
 from sentinel.errors import Unavailable
 from sentinel.history.commits import releases
-from sentinel.history.coverage import CheckoutTrees, Coverage, Lines, called, coverage, lines
+from sentinel.history.coverage import CheckoutTrees, Coverage, Lines, coverage, lines
 from sentinel.history.gittrees import GitTrees
 from sentinel.history.inventory import STATES, Function, Source
 from sentinel.recipes import find_recipes
@@ -32,7 +32,6 @@ T = TypeVar("T")
 _EXAMPLE = """\
   sentinel coverage verl                             at the last commit of its branch, a line for each module
   sentinel coverage verl --ref path:~/src/verl -v    and every function, with file and line
-  sentinel coverage verl --call                      and call what no adapter names
   sentinel coverage verl --run -v                    and which lines of them never ran while laws were searched
   sentinel coverage verl --run deep                  in a long search
   sentinel coverage verl --history                   at every release tag of the mirror, a line each
@@ -40,8 +39,7 @@ _EXAMPLE = """\
 
 A function carries training signal where its parameters, name, class and body speak of it: docs/coverage.md has the
 rule. It is looked at by a contract, left out by the adapter with a reason, or never looked at. The code is read;
-nothing of it is imported or run, but for --call: then what the lexicon understands and answers is automatic, and what
-runs when a boundary or one of these is called is within a call; and for --run.
+nothing of it is imported or run, except with --run.
 exit status: 0; 1 where a file could not be read, so that the table is not whole; 2 where the ref, or the mirror, is not
 available
 """
@@ -53,9 +51,6 @@ def declare(commands: Commands, text: str) -> None:
     when = parser.add_mutually_exclusive_group()
     when.add_argument("--ref", metavar="REF", help="the revision (default: the last commit of its branch)")
     when.add_argument("--history", action="store_true", help="every release tag instead")
-    parser.add_argument(
-        "--call", action="store_true", help="call what nobody has bound and the lexicon understands; it runs the code"
-    )
     parser.add_argument(
         "--run",
         choices=("quick", "deep"),
@@ -96,9 +91,6 @@ def _at(catalog: Catalog, target: Target, written: str, settings: Settings, argu
         runs = _in_session(target, settings, catalog, checkout.ref, ask)
         _save(arguments, target, "lines", commit=checkout.commit, level=arguments.lines, modules=_by_module(runs))
         return _run(runs, arguments)
-    if arguments.call:
-        call = partial(called, catalog.adapters[target.name], result, catalog.laws)
-        result = _in_session(target, settings, catalog, checkout.ref, call)
     _save(arguments, target, "modules", commit=checkout.commit, totals=result.totals, modules=result.modules)
     if arguments.json:
         code = {"target": target.name, "ref": str(checkout.ref), "commit": checkout.commit}
@@ -145,9 +137,7 @@ def _history(target: Target, arguments: argparse.Namespace) -> int:
 
 
 def _plain(function: Function) -> dict[str, Any]:
-    row = {"path": function.path, **asdict(function)}
-    del row["signature"]  # what it is read from
-    return row
+    return {"path": function.path, **asdict(function)}
 
 
 def _in_session(target: Target, settings: Settings, catalog: Catalog, ref: Ref, ask: Callable[..., T]) -> T:

@@ -9,27 +9,22 @@ import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sentinel.commands.console import Commands, command, counted, json_option, progress, say, say_json
-from sentinel.commands.options import PATIENCE, catalog_and_settings, settings_options, target_named
+from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.runner import runner_of
 from sentinel.errors import SentinelError, nearest
-from sentinel.history.held import held_to
 from sentinel.recipes import find_recipes
-from sentinel.recipes.catalog import Catalog
 from sentinel.reports.escaping import message
 from sentinel.reports.explain import scenario_lines
 from sentinel.search.boundary_search import Finding
 from sentinel.search.checks import any_of, matches, subjects
 from sentinel.search.discovery import Discovery, Memory, grouped, recognised
-from sentinel.search.inferred import Broken
 from sentinel.search.saving import Untried, recipe_document, save, tried_document
 from sentinel.search.survey import checkout_with_registries
-from sentinel.settings import Settings
 from sentinel.sources import Home
 from sentinel.targets.refs import Ref
 from sentinel.values.literals import typed
@@ -39,16 +34,12 @@ _EXAMPLE = """\
   sentinel discover verl --ref git:f7d10f3dcb1127e60fc2d55da572a4b8783a5fc8 --boundary 'compute_rloo*'
   sentinel discover roll --law masked_values_have_no_influence --budget 10m --save recipes/roll
   sentinel discover slime --examples 2000 --seed 7          the same again, on every machine
-  sentinel discover verl --ref git:main --since pypi:latest --rank 3    what functions without a line of an adapter kept
   sentinel discover skyrl --ref path:~/src/SkyRL            a working tree
 
 What is found is shrunk, measured again in a fresh process and, where it is a difference of numbers, in float64 too:
 what vanishes there was rounding. Ctrl-C ends the search with what it has.
 exit status: 0 nothing found, 1 something found, 2 nothing could be searched
 """
-
-#: Scenarios of each function, where it is held to an earlier revision.
-_EACH = 100
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
@@ -61,15 +52,6 @@ def declare(commands: Commands, text: str) -> None:
         "--boundary", metavar="GLOB", action="append", default=[], help="only these (dotted path or its last part)"
     )
     parser.add_argument("--law", metavar="GLOB", action="append", default=[], help="only these")
-    parser.add_argument(
-        "--rank",
-        metavar="N",
-        type=_ranks,
-        default=(1, 2),
-        help="1 an oracle proves it, 2 a law is broken, 3 a law that was kept at --since, 4 other numbers than at "
-        "--since; such as 1,2 (the default), 3 or all",
-    )
-    parser.add_argument("--since", metavar="REF", help="the earlier revision that ranks 3 and 4 hold functions to")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--budget", metavar="TIME", type=_seconds, help="such as 60s (the default), 10m, 1h")
     length.add_argument("--examples", metavar="N", type=_count, help="try exactly so many scenarios")
@@ -81,12 +63,6 @@ def declare(commands: Commands, text: str) -> None:
     )
     settings_options(parser)
     json_option(parser)
-
-
-def _ranks(text: str) -> tuple[int, ...]:
-    if not re.fullmatch(r"all|[1-4](,[1-4])*", text):
-        raise argparse.ArgumentTypeError(f"{text!r} names no rank; write 1,2 (the default), 3, or all")
-    return (1, 2, 3, 4) if text == "all" else tuple(sorted({int(rank) for rank in text.split(",")}))
 
 
 def _seconds(text: str) -> float:
@@ -106,10 +82,6 @@ def _discover(arguments: argparse.Namespace) -> int:
     catalog, settings = catalog_and_settings(arguments)
     target = target_named(catalog, arguments.target)
     ref = Ref.parse(arguments.ref)
-    if not {3, 4}.isdisjoint(arguments.rank) and arguments.since is None:
-        raise SentinelError("ranks 3 and 4 compare with an earlier revision; name it with --since REF")
-    if {1, 2}.isdisjoint(arguments.rank):
-        return _of_functions(arguments, catalog, settings)
     for glob in arguments.law:
         if not any(any_of(name, [glob]) for name in catalog.laws):
             raise SentinelError(f"no law matches {glob!r}{nearest(glob, catalog.laws)}")
@@ -132,7 +104,7 @@ def _discover(arguments: argparse.Namespace) -> int:
         search = Discovery(
             open_target,
             chosen,
-            lambda law: law.rank in arguments.rank and any_of(law.name, arguments.law),
+            lambda law: any_of(law.name, arguments.law),
             seed,
             Memory(Home.default().path / "found") if arguments.seed is None else None,
             on_finding=lambda finding: tell(
@@ -171,51 +143,7 @@ def _discover(arguments: argparse.Namespace) -> int:
     if failed is not None:
         raise failed
     broken = findings or search.stale or any(each.deadlocks for each in search.searches)
-    status = 2 if not search.searches else 1 if broken else 0
-    return status if arguments.since is None else max(status, _of_functions(arguments, catalog, settings))
-
-
-def _of_functions(arguments: argparse.Namespace, catalog: Catalog, settings: Settings) -> int:
-    """Hold functions that no adapter names to what they did at an earlier revision: ranks 3 and 4."""
-    refs = Ref.parse(arguments.since), Ref.parse(arguments.ref)
-    count, seed = arguments.examples or _EACH, arguments.seed or 0
-    outcomes, patient = [], replace(settings, timeout=min(settings.timeout, PATIENCE))
-    with progress() as tell, closing(runner_of(catalog, patient, tell)) as runner:
-        for outcome in held_to(runner, catalog, arguments.target, refs, arguments.boundary, count, seed):
-            outcomes.append(outcome)
-            if not outcome.why:
-                tell(f"{counted(len(outcomes), 'function')}; at {outcome.path}")
-    broken = [
-        item
-        for item in (each for outcome in outcomes for each in outcome.broken)
-        if item.rank in arguments.rank and (item.law is None or any_of(item.law.name, arguments.law))
-    ]
-    answered = sum(1 for outcome in outcomes if outcome.answered)
-    if arguments.json:
-        say_json([_broken_json(item) for item in broken])
-        return 1 if broken else 0
-    for number, item in enumerate(broken, 1):
-        claim = f"no longer keeps {item.law.name}" if item.law else "answers otherwise"
-        say(f"\n{number}. rank {item.rank}: {item.subject.boundary} {claim} ({item.key})")
-        kept = f"   kept at {arguments.since} in {counted(item.kept, 'scenario')}" if item.law else ""
-        say("\n".join(filter(None, [kept, f"   {item.violation.detail}"])))
-    say(
-        f"\n{arguments.target}: {counted(answered, 'function')} that no adapter names answered at {arguments.since} "
-        f"and at {arguments.ref}, of {len(outcomes)}: {counted(len(broken), 'finding')}"
-    )
-    return 1 if broken else 0
-
-
-def _broken_json(item: Broken) -> dict[str, Any]:
-    return {
-        "boundary": item.subject.boundary,
-        "rank": item.rank,
-        "law": item.law.name if item.law else None,
-        "key": item.key,
-        "kept": item.kept,
-        "scenario": typed(item.variants),
-        "detail": message(item.violation.detail),
-    }
+    return 2 if not search.searches else 1 if broken else 0
 
 
 def _command(arguments: argparse.Namespace, seed: int, tried: int) -> str:

@@ -7,9 +7,8 @@ from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
-from sentinel.commands.bisect import recipe_named
 from sentinel.commands.console import Commands, command, counted, json_option, progress, say, say_json, say_table
-from sentinel.commands.options import catalog_and_settings, settings_options
+from sentinel.commands.options import catalog_and_settings, recipe_named, settings_options
 from sentinel.findings.duplicates import duplicates
 from sentinel.findings.heads import Head, heads
 from sentinel.history.ledger import Ledger

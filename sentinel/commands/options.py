@@ -13,6 +13,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from sentinel.errors import SentinelError, nearest
+from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
 from sentinel.settings import NAMED, Settings, read_file, settle
 from sentinel.targets import Target
@@ -78,6 +79,17 @@ def target_named(catalog: Catalog, name: str) -> Target:
             f"unknown target {name!r}{nearest(name, targets, alike=0.5)}; known: {', '.join(sorted(targets))}"
         )
     return targets[name]
+
+
+def recipe_named(catalog: Catalog, bug: str) -> Recipe:
+    """Return the one recipe with this bug id.
+
+    :raises SentinelError: if no recipe matches (the message names the nearest) or several do.
+    """
+    recipes = find_recipes(catalog, (), [bug])
+    if len(recipes) > 1:
+        raise SentinelError(f"{bug!r} matches {len(recipes)} bugs; name one of them")
+    return recipes[0]
 
 
 def _with_plugins(catalog: Catalog) -> Catalog:

@@ -44,7 +44,7 @@ from sentinel.recipes.catalog import Catalog
 from sentinel.search.boundary_search import BoundarySearch, Example, Finding, glimpses
 from sentinel.search.checks import matches, subjects
 from sentinel.search.discovery import is_about
-from sentinel.search.signatures import options
+from sentinel.search.options import options
 from sentinel.search.survey import LEVELS
 from sentinel.targets import Binding, Target
 from sentinel.targets.checkout import Checkout

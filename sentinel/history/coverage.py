@@ -4,7 +4,7 @@ nobody has looked at it."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -14,9 +14,7 @@ from sentinel.errors import INSTALL, SentinelError
 from sentinel.history.bindings import Definitions, Trees, sighting
 from sentinel.history.gittrees import TREE, Folder
 from sentinel.history.inventory import STATES, Function, Source, State, read
-from sentinel.laws.law import Law
 from sentinel.recipes import Recipe
-from sentinel.recipes.catalog import Adapter
 from sentinel.sources.checkouts import files
 from sentinel.sources.trees import FILE
 from sentinel.targets import Target
@@ -106,52 +104,6 @@ def coverage_of(target: Target, definitions: Definitions, tree: str, sources: Ma
     return Coverage(tuple(functions), outside, unread)
 
 
-def unbound(adapter: Adapter, whole: Coverage, laws: Mapping[str, Law]) -> Iterator[tuple[Function, Subject | None]]:
-    """Give the functions that nobody has looked at, each as what the lexicon makes of it; where nobody can call it,
-    why not stands in ``by``."""
-    from sentinel.search.automatic import subject_of, understood  # with its lexicon, of which nobody else here has need
-
-    for function in whole.functions:
-        if function.state == "never looked at":
-            read = understood(adapter.target, function.path, function.signature, "." in function.name)
-            lacks = (read.odd,) if read.odd else ()
-            subject = None if lacks else subject_of(function.path, read, str(adapter.file), laws)
-            yield replace(function, by=lacks), subject
-
-
-def called(
-    adapter: Adapter, whole: Coverage, laws: Mapping[str, Law], session: LawSession, bound: Iterable[Subject]
-) -> Coverage:
-    """Give the coverage in which what answers with no line of an adapter is automatic, and what runs when a boundary or
-    one of these is called is within a call.
-    """
-    from sentinel.search.inferred import answers, ran_by, ready  # Hypothesis takes its time
-
-    ran: dict[str, str] = {}
-    for boundary in bound:
-        with suppress(Undecidable):
-            trials, _ = answers(session, boundary, count=_FEW)
-            ran |= dict.fromkeys(ran_by(trials), boundary.boundary)
-    now = {}
-    for function, subject in unbound(adapter, whole, laws):
-        if subject is not None:
-            answering, why = None, ""
-            try:
-                answering, why, through = ready(session, subject)
-                ran = dict.fromkeys(through, function.path) | ran
-            except Undecidable as error:
-                why = str(error)
-            # A stub answers nothing of what a package would that is not here; an adapter would say the same of it.
-            absent = "which is not installed" in why
-            state: State = "automatic" if answering is not None else "left out" if absent else "never looked at"
-            function = replace(function, state=state, by=(why,) if why else ())
-        now[function.file, function.line] = function
-    for place, function in now.items():
-        if function.state in ("never looked at", "left out") and function.path in ran:
-            now[place] = replace(function, state="within a call", by=(ran[function.path],))
-    return replace(whole, functions=tuple(now.get((one.file, one.line), one) for one in whole.functions))
-
-
 @dataclass(frozen=True)
 class Lines:
     """The lines of a function that is looked at.
@@ -223,10 +175,6 @@ def lines(
         elif each.state == "by contract":
             per_function.append(Lines(each, (), ()))
     return per_function
-
-
-#: Scenarios of a boundary, to see what runs when it is called.
-_FEW = 4
 
 
 class CheckoutTrees:

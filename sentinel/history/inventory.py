@@ -24,7 +24,6 @@ from typing import Literal, get_args
 
 from sentinel.errors import SentinelError
 from sentinel.history.bindings import Name, names_of, span_of, syntax_of
-from sentinel.search.signatures import Signature, is_kernel, signature
 from sentinel.worker.codes import LARGEST_SOURCE
 
 #: Subject -> (words that are of training signal wherever they stand, words that are so beside others). Each is a
@@ -107,7 +106,7 @@ _PYTHON = ".".join(map(str, sys.version_info[:2]))
 _SECONDS, _MEMORY = 60, 2 << 30
 
 
-State = Literal["by contract", "automatic", "within a call", "left out", "never looked at"]
+State = Literal["by contract", "left out", "never looked at"]
 STATES: tuple[State, ...] = get_args(State)
 
 
@@ -116,7 +115,7 @@ class Function:
     """A function or method that carries training signal.
 
     :ivar name: in its module, with its classes; :ivar file: once it is known in which tree it is.
-    :ivar by: the contracts that it is bound to; what ran it; or the reason why it is left out, or not called.
+    :ivar by: the contracts that it is bound to, or the reason why it is left out.
     """
 
     module: str
@@ -127,7 +126,6 @@ class Function:
     subjects: tuple[str, ...]
     state: State = "never looked at"
     by: tuple[str, ...] = ()
-    signature: Signature = field(default=Signature(()), compare=False)
 
     @property
     def path(self) -> str:
@@ -180,6 +178,17 @@ def _read(work: tuple[str, bytes]) -> Source:
         return Source(unread=f"it does not parse with Python {_PYTHON}: {error.msg}")
 
 
+#: Decorators that compile a function for a GPU.
+_KERNELS = (
+    ".triton.jit",
+    ".triton.autotune",
+    ".triton.heuristics",
+    ".cute.jit",
+    ".cute.kernel",
+    ".T.prim_func",
+)
+
+
 def signal_functions(body: Sequence[ast.stmt], module: str) -> list[Function]:
     """Give the functions and methods of a module's body that carry training signal. Of two of one name, the last."""
     parts = module.split(".")[1:]
@@ -188,17 +197,16 @@ def signal_functions(body: Sequence[ast.stmt], module: str) -> list[Function]:
     functions = dict(_functions(body))
     judged = ((name, node, *_judged(node, parts, name.split("."))) for name, node in functions.items())
     return [
-        Function(module, name, "", *span_of(node), subjects, signature=signature(node, _beside(name, functions)))
+        Function(module, name, "", *span_of(node), subjects)
         for name, node, score, subjects in judged
-        if score >= ENOUGH and not is_kernel(node)
+        if score >= ENOUGH and not _is_kernel(node)
     ]
 
 
-def _beside(name: str, functions: Mapping[str, _Def]) -> dict[str, _Def] | None:
-    """Give the methods of a method's class, by their last names."""
-    owner, dot, _ = name.rpartition(".")
-    of_class = {other.rpartition("."): node for other, node in functions.items()}
-    return {last: node for (first, _, last), node in of_class.items() if first == owner} if dot else None
+def _is_kernel(node: _Def) -> bool:
+    """Return True if a function is compiled for a GPU: the function that launches it carries the signal."""
+    decorators = (each.func if isinstance(each, ast.Call) else each for each in node.decorator_list)
+    return any(f".{ast.unparse(each)}".endswith(_KERNELS) for each in decorators)
 
 
 def _functions(body: Sequence[ast.stmt], owner: str = "") -> Iterator[tuple[str, _Def]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
@@ -57,7 +57,7 @@ def subjects(
                 )
         of_contract = [catalog.laws[name] for name in contract.laws]
         if binding.like:
-            narrow = with_more(narrow, contract, binding, adapter.target.spellings)
+            narrow = with_more(narrow, contract, binding)
             of_contract = of_every_member(of_contract)
         laws = []
         for law in of_contract:
@@ -118,28 +118,22 @@ def of_every_member(laws: Iterable[Law]) -> list[Law]:
     return [law for law in laws if not (law.needs_oracle or law.twin or law.by_algorithm)]
 
 
-def with_more(contract: Contract, whole: Contract, member: Binding, spellings: Mapping[str, str]) -> Contract:
-    """Widen the contract of a member that takes more than its family does: what the whole contract has for others, or
-    what the lexicon knows, is drawn. A member that takes what nobody knows is refused, and says what that is.
+def with_more(contract: Contract, whole: Contract, member: Binding) -> Contract:
+    """Draw the inputs that a member must be given although its family fixes them.
 
-    :param contract: the narrowed one, as the family has it.
+    A member that takes something the contract does not have is refused when it is called.
+
+    :param contract: the contract as the family narrows it.
     """
-    from sentinel.search.lexicon import meaning  # members are few, and it is large
-
     own = {name: item for item in contract.inputs for name in (item.name, *member.arguments.get(item.name, ()))}
     inputs: dict[str, Input] = {item.name: item for item in contract.inputs}
     for parameter in member.takes:
-        name = parameter.rstrip("?")
-        item, term = own.get(name), meaning(name, spellings)
-        if name in member.constants or (item is not None and (item.domain or item.choices or name != parameter)):
+        item = own.get(parameter)
+        if item is None or item.domain or item.choices or parameter in member.constants:
             continue
-        original = whole.input(item.name) if item is not None else None
+        original = whole.input(item.name)
         if original is not None and original.domain:
             inputs[original.name] = replace(original, default=REQUIRED)
-        elif term is not None and not term.derived and (term.input.shape or any(term.input.choices)):
-            called = name if item is None else item.name
-            new = replace(term.input, name=called, differentiable=False)
-            inputs[called] = replace(new, default=None) if parameter != name else new
     return replace(contract, inputs=tuple(inputs.values()))
 
 

@@ -188,14 +188,9 @@ class Target:
     :ivar at_import: dotted path of a function that the target's modules call while they are imported, and that a
         contained process cannot answer -> what it answers there instead; or of what they read there, such as the
         version of a package that is newer than they accept -> a plain value, or an :class:`Alias`.
-    :ivar spellings: its name of a parameter, key or attribute -> the name that the lexicon has.
-    :ivar batches: name of a class that holds a batch, as annotations write it -> its dotted path; the first is meant
-        where only its use shows that it is one.
-    :ivar rows: name of a class that holds one row, as annotations write it -> its dotted path, and what its fields
-        mean: each the name that the lexicon has for it of all rows.
     :ivar defaults: where its configuration has its defaults, whole: dotted paths of dataclasses or of functions that
-        give what adds arguments to a parser, or YAML files below an import root. What nobody binds is configured by
-        them, and a stand-in that has two of their options has the others.
+        give what adds arguments to a parser, or YAML files below an import root. A stand-in that has two of their
+        options has the others.
     :ivar unbound: dotted path of a function that carries training signal and is not bound -> why not. A path with
         ``*`` speaks of all that it matches; of several, the first. What "not yet bound" begins is not left out.
     """
@@ -213,9 +208,6 @@ class Target:
     moved: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     registries: tuple[Registry, ...] = ()
     arguments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    spellings: Mapping[str, str] = field(default_factory=dict)
-    batches: Mapping[str, str] = field(default_factory=dict)
-    rows: Mapping[str, tuple[str, Mapping[str, str]]] = field(default_factory=dict)
     defaults: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -18,14 +18,8 @@ from typing import Any
 from sentinel.contracts.contract import Contract
 from sentinel.targets import Binding, Target
 from sentinel.targets.loading import load_file
-from sentinel.worker import assembling, calling, ghosts, objects, tensors, versions
-from sentinel.worker.drift import (
-    AbsentError,
-    DriftError,
-    RanksDisagreeError,
-    StandInMissingError,
-    answered_by,
-)
+from sentinel.worker import calling, defaults, ghosts, tensors, versions
+from sentinel.worker.drift import AbsentError, DriftError, RanksDisagreeError, StandInMissingError, answered_by
 from sentinel.worker.slips import slip
 
 SEED = 20260821
@@ -43,8 +37,7 @@ def load_contract(file: str, name: str) -> Contract:
 def load_binding(adapter: str, boundary: str, contract: str) -> Binding:
     """Give the adapter's binding of a boundary; a plain one where the adapter says nothing about it."""
     target: Target = load_file(Path(adapter)).TARGET
-    plain = assembling.assembled if contract == "automatic" else _plain_call
-    return target.binding(boundary, contract) or Binding(boundary, contract, call=plain)
+    return target.binding(boundary, contract) or Binding(boundary, contract, call=_plain_call)
 
 
 def _plain_call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,7 +89,7 @@ def prepare(request: Mapping[str, Any], roots: tuple[str, ...]) -> Preparation:
     """Find the boundary that a request names, and describe it."""
     binding = load_binding(request["adapter"], request["boundary"], request["contract"])
     boundary = find_boundary(binding, roots, frozenset(request["given"]), request["device"])
-    answered_by(partial(objects.declared, load_file(Path(request["adapter"])).TARGET.defaults))
+    answered_by(partial(defaults.default_of, load_file(Path(request["adapter"])).TARGET.defaults))
     file, line, signature = calling.source_of(boundary.function)
     return Preparation(
         boundary,

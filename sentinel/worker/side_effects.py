@@ -16,7 +16,6 @@ import torch
 
 from sentinel.worker import tensors
 from sentinel.worker.ghosts import Ghost
-from sentinel.worker.objects import Unknown
 
 #: How deep in a value its parts are looked at.
 _DEPTH = 4
@@ -70,7 +69,7 @@ def global_state() -> dict[str, Any]:
 def turned(value: Any, settings: Mapping[str, Any], depth: int = _DEPTH) -> Iterator[Callable[[], None]]:
     """Set options wherever a value has them, of any configuration in it; give what takes that back."""
     kind = type(value)
-    if not depth or issubclass(kind, (str, *_PLAIN, *_DEAF)) or kind.__module__ == "unittest.mock":
+    if not depth or issubclass(kind, (str, Ghost, *_PLAIN)) or kind.__module__ == "unittest.mock":
         return
     if issubclass(kind, (list, tuple)):
         for item in value:
@@ -91,9 +90,6 @@ def turned(value: Any, settings: Mapping[str, Any], depth: int = _DEPTH) -> Iter
 
 _PLAIN = (bool, int, float, enum.Enum, torch.Tensor, np.ndarray, np.generic, torch.dtype, torch.device, type(None))
 
-#: What is asked nothing.
-_DEAF = (Ghost, Unknown)
-
 
 def parts(value: Any, path: str, roots: tuple[str, ...] = (), depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
     """Give the parts of any value, each with its path, as what can be sent: public attributes of an object, weights and
@@ -108,7 +104,7 @@ def parts(value: Any, path: str, roots: tuple[str, ...] = (), depth: int = _DEPT
             yield path, tensors.observe(value)
         except (TypeError, RuntimeError):
             yield path, f"{kind.__name__} {list(value.shape)}"
-    elif issubclass(kind, _DEAF) or kind.__module__ == "unittest.mock" or not depth:
+    elif issubclass(kind, Ghost) or kind.__module__ == "unittest.mock" or not depth:
         yield path, kind.__name__
     elif issubclass(kind, torch.nn.Module):
         for name, weight in value.named_parameters():

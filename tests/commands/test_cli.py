@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sentinel import cli
-from sentinel.cli import GROUPS, RENAMED
+from sentinel.cli import GROUPS
 from sentinel.commands.console import command
 from sentinel.sources import mirrors
 
@@ -43,16 +43,6 @@ def test_the_help_names_about_a_dozen_commands_on_one_screen(run_sentinel):
     assert len(lines) <= 29
     assert max(map(len, lines)) <= 80
     assert sum(map(len, GROUPS.values())) <= 20
-
-
-@pytest.mark.parametrize("old", RENAMED, ids=" ".join)
-def test_an_old_name_works_and_says_the_new_one(run_sentinel, old):
-    new = RENAMED[old]
-    before, now = (run_sentinel(*words, "tinny") for words in (old, new))
-    assert before.status == now.status
-    assert before.out == now.out
-    assert before.err == f"sentinel: `sentinel {' '.join(old)}` is now `sentinel {' '.join(new)}`\n{now.err}"
-    assert f"sentinel {' '.join(new)}" in run_sentinel(*old, "--help").out
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -143,9 +133,8 @@ DEVICE = ('device = "cuda:99"', "cannot probe on cuda:99: ")
         (("audit", "tiny"), DEVICE),
         (("contribute", "TINY-MEAN"), FORK),
         (("contribute", "TINY-MEAN"), PYTHON),
-        (("impact", "TINY-MEAN"), DEVICE),
         (("discover", "tiny"), PYTHON),
-        (("bisect", "TINY-MEAN", "--good", "main", "--bad", "main~1"), FORK),
+        (("sweep", "tiny"), FORK),
     ],
 )
 def test_settings_of_the_folder_reach_every_command_that_probes(run_sentinel, mirrored, command, setting):

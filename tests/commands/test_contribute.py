@@ -285,10 +285,9 @@ def test_a_contribution_whose_fix_is_another_one_by_now_is_not_verified(run_sent
 
 
 def test_it_writes_every_file_and_says_what_to_do_next(run_sentinel, mirrored):
-    answer, folder = run_sentinel("export", "TINY-MEAN", "--no-check", "--out", "out"), Path("out") / "TINY-MEAN"
+    answer, folder = run_sentinel("contribute", "TINY-MEAN", "--no-check", "--out", "out"), Path("out") / "TINY-MEAN"
     names = {path.name for path in folder.iterdir()}
     assert names >= {"PULL_REQUEST.md", "COMMENT.md", "evidence.json", "run_validation.py", "test_tiny_mean.py"}
-    assert "`sentinel export` is now `sentinel contribute`" in answer.err
     assert "gh pr create --repo" in answer.out
     assert "gh pr comment 7 --repo" in answer.out
     assert "base reproduced, head fixed" in answer.out

@@ -149,8 +149,6 @@ def test_the_states_of_functions_over_a_history(history, tiny_catalog):
         }
     assert now.modules["tiny.rows"] == {
         "by contract": 0,
-        "automatic": 0,
-        "within a call": 0,
         "left out": 1,
         "never looked at": 0,
     }

@@ -308,7 +308,7 @@ def test_no_link_in_a_site_or_among_findings_is_written_through(decision, mine, 
     with pytest.raises(SentinelError, match="is a link"):
         life.place(tmp_path / "findings", decision.recipe)
     with pytest.raises(SentinelError, match="is a link"):
-        reports.write_below(tmp_path / "findings", "demo/impact.json", "x", "")
+        reports.write_below(tmp_path / "findings", "demo/status.json", "x", "")
     for name, points in (("X", mine / "file"), ("X-2", "nowhere")):  # a link that leads nowhere is somebody's too
         link(tmp_path / "recipes" / f"{name}.yaml", points)
     assert save(tmp_path / "recipes", {"bug_id": "X"}).name == "X-3.yaml"

@@ -370,7 +370,6 @@ def test_a_mirror_of_an_attackers(head, sentinel_says, warm_runs):
     clean(sentinel_says("mirror", "add", "demo", "--from", head.path))
     clean(sentinel_says("mirror", "list"))
     clean(sentinel_says("report", "duplicates", "DEMO-RAISES", *OURS))
-    clean(sentinel_says("bisect", "DEMO-RAISES", "--good", head.commits["one"], "--bad", "main", *OURS))
     clean(sentinel_says("sweep", "demo", "--bug", "DEMO-RAISES", *OURS))
     clean(sentinel_says("sweep", "demo", "--markdown", *OURS))
     clean(sentinel_says("report", "history"))

@@ -3,24 +3,22 @@
 import dataclasses
 from typing import Any
 
-from sentinel.search.signatures import options
+from sentinel.search.options import options
 from sentinel.worker import ghosts
 from sentinel.worker.drift import StandInNamespace
 from sentinel.worker.ghosts import Ghost
-from sentinel.worker.objects import Unknown
 from sentinel.worker.side_effects import parts, turned
 
 
 def test_parts_of_whatever_is_handed_on():
     class Held:
         def __init__(self) -> None:
-            self.rate, self._hidden, self.nothing = 0.5, 1, Unknown("engine")
+            self.rate, self._hidden = 0.5, 1
 
     value = {"text": "at 0x7f01 in /tree/a.py:12", "held": Held(), "ghost": Ghost("ray"), "rows": [[1, 2], "b"]}
     found = dict(parts({"said": value}, "", ("/tree/",)))
     assert found["said.text"] == "at  in a.py:"
     assert found["said.held.rate"] == 0.5
-    assert found["said.held.nothing"] == "Unknown"
     assert found["said.ghost"] == "Ghost"
     assert found["said.rows has"] == 2
     assert found["said.rows.0"].nested() == [1, 2]

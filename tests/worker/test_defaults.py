@@ -1,11 +1,11 @@
-"""What the kit of objects says of a framework's own configuration."""
+"""Read a framework's own defaults."""
 
 from collections.abc import Iterator
 from functools import partial
 
 import pytest
 
-from sentinel.worker import drift, objects
+from sentinel.worker import defaults, drift
 
 CONFIGURATION = """
 from dataclasses import dataclass, field
@@ -37,7 +37,7 @@ def sources(tmp_path, monkeypatch) -> Iterator[list[str]]:
     (tmp_path / "own_options.yaml").write_text(FILE)
     monkeypatch.syspath_prepend(tmp_path)
     yield ["own_options.Options", "own_options.yaml"]
-    objects._nodes.cache_clear()
+    defaults._nodes.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -52,12 +52,12 @@ def sources(tmp_path, monkeypatch) -> Iterator[list[str]]:
         (0, {"rate": 1.0, "mode": "sum", "clip": 0.5}, "scale", []),  # two parts know as much, and differ
     ],
 )
-def test_an_option_is_declared_by_the_part_that_knows_the_others(sources, source, given, name, said):
-    assert objects.declared(sources[source : source + 1], given, name) == said
+def test_a_default_comes_from_the_part_that_shares_most_attributes(sources, source, given, name, said):
+    assert defaults.default_of(sources[source : source + 1], given, name) == said
 
 
 def test_a_stand_in_of_a_configuration_has_the_defaults_that_nobody_gave_it(sources, monkeypatch):
-    monkeypatch.setattr(drift, "_declared", [partial(objects.declared, sources[:1])])
+    monkeypatch.setattr(drift, "_declared", [partial(defaults.default_of, sources[:1])])
     args = drift.StandInNamespace(clip=0.5, mode="sum")
     assert (args.clip, args.scale, getattr(args, "unknown", None)) == (0.5, 3, None)
     with pytest.raises(drift.StandInMissingError, match="'unknown' that the stand-in does not have"):

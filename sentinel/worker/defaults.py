@@ -1,0 +1,125 @@
+"""A framework's own default configuration, for options that a stand-in lacks."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import dataclasses
+import importlib
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Any
+
+from sentinel.worker import ghosts
+from sentinel.worker.drift import StandInMissingError
+
+
+class Settings(dict[str, Any]):
+    """A part of a configuration that was read as a mapping; its keys are attributes too."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        return self[name]
+
+    def __missing__(self, name: str) -> Any:
+        raise StandInMissingError(f"the code reads a setting {name!r} that the framework's defaults do not have")
+
+
+def default_of(sources: Sequence[str], attributes: Mapping[str, Any], name: str) -> list[Any]:
+    """Return the framework's default of an option in a list, or an empty list if it cannot be told.
+
+    The default comes from the part of the configuration that shares the most attributes with the stand-in, at least
+    two. The list is empty if such parts disagree, or if the default refers to another option.
+
+    :param sources: dotted paths of configuration classes and argument parsers, or YAML files below an import root.
+    :param attributes: the attributes that the stand-in has.
+    """
+    parts = (_parts(node) for source in sources for node in _nodes(source))
+    candidates = [(len(attributes.keys() & part.keys()), part[name]) for part in parts if name in part]
+    most = max((shared for shared, _ in candidates), default=0)
+    values = {repr(value): value for shared, value in candidates if shared == most}
+    if most < 2 or len(values) > 1 or next(iter(values)).startswith("'${"):
+        return []
+    return copy.deepcopy([*values.values()])
+
+
+@cache
+def _nodes(source: str) -> tuple[Any, ...]:
+    """List a source's defaults and all parts of them, the whole first; nothing if this version lacks the source."""
+    try:
+        with _ghosts_forgotten():
+            whole = _load(source) if source.endswith(".yaml") else _defaults(_lookup(source))
+    except (Exception, SystemExit):
+        return ()
+    nodes: list[Any] = []
+    left = [whole]
+    while left and len(nodes) < 1000:
+        node = left.pop(0)
+        nodes.append(node)
+        left += [part for part in _parts(node).values() if isinstance(part, dict) or dataclasses.is_dataclass(part)]
+    return tuple(nodes)
+
+
+@contextmanager
+def _ghosts_forgotten() -> Iterator[None]:
+    """Forget which ghosts a block used: the boundary's own uses are what a probe reports."""
+    used = ghosts.state().used
+    length = len(used)
+    try:
+        yield
+    finally:
+        del used[length:]
+
+
+def _lookup(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def _defaults(source: Any) -> Any:
+    if isinstance(source, type):
+        return _instance(source)
+    parser = argparse.ArgumentParser()
+    with suppress(Exception):  # some arguments come from a package that is not installed
+        source()(parser)
+    for action in parser._actions:
+        action.required = False
+    return _settings(vars(parser.parse_args([])))
+
+
+def _instance(make: Any) -> Any:
+    """Call a class without arguments; if it is a dataclass that requires some, leave out the fields without a
+    default."""
+    try:
+        return make()
+    except Exception:
+        if not isinstance(make, type):
+            raise
+    instance: Any = object.__new__(make)
+    for field in dataclasses.fields(instance):
+        with suppress(Exception):
+            if field.default is not dataclasses.MISSING:
+                object.__setattr__(instance, field.name, field.default)
+            elif field.default_factory is not dataclasses.MISSING:
+                object.__setattr__(instance, field.name, _instance(field.default_factory))
+    return instance
+
+
+def _load(file: str) -> Any:
+    import yaml
+
+    place = next(path for root in sys.path if os.path.isfile(path := os.path.join(root, file)))
+    with open(place, encoding="utf-8") as handle:
+        return _settings(yaml.safe_load(handle))
+
+
+def _settings(value: Any) -> Any:
+    return Settings({name: _settings(part) for name, part in value.items()}) if isinstance(value, dict) else value
+
+
+def _parts(node: Any) -> Mapping[str, Any]:
+    return node if isinstance(node, dict) else vars(node)
