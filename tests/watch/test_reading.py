@@ -1,6 +1,7 @@
 """A call of a run reads as the scenario of which the adapter makes the same call, and as nothing else."""
 
 import importlib
+import inspect
 import sys
 from types import ModuleType
 
@@ -89,6 +90,25 @@ def test_what_is_observed_of_a_result_is_what_the_function_does(reading):
     assert observed["per_token_gradient"].nested() == seen.tolist()
     assert "per_token_gradient" not in reading.observe(inputs, torch.tensor(0.25), {})
     assert reading.keys == {"loss", "per_token_gradient"}
+
+
+def test_an_adapter_may_look_at_the_function_itself():
+    """TRL's reads the source of a loss to find out which losses this version has."""
+
+    def call(boundary, inputs):
+        assert "def agg_loss(" in inspect.getsource(boundary.function)
+        assert inspect.unwrap(boundary.function) is agg_loss
+        return _call(boundary, inputs)
+
+    assert _reading(call=call).reads(_parts(_reading()))
+
+
+def test_what_the_adapter_raises_is_the_cause():
+    def call(boundary, inputs):
+        raise TypeError("an adapter's own mistake")
+
+    with pytest.raises(TypeError, match="an adapter's own mistake"):
+        _reading(call=call)
 
 
 def test_an_adapter_that_calls_something_else_is_no_help():

@@ -506,3 +506,6 @@ def test_a_run_of_which_no_call_was_read_is_no_all_clear(tmp_path, edits, script
     assert ran.returncode == 2, ran.stderr
     assert ran.stdout.startswith(f"nothing was examined: {why}"), (ran.stdout, ran.stderr)
     assert "kinds of violation" not in ran.stdout
+    if edits is _NEEDS_MORE:  # what cannot be set up is said when the run begins, with its cause
+        assert ran.stderr.startswith("sentinel watch: cannot watch demo_rl.advantages.group_advantage: DriftError: ")
+        assert "now requires 'horizon'" in ran.stderr
