@@ -56,9 +56,7 @@ def violations(file: Path) -> list[dict[str, Any]]:
         why = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise SentinelError(f"{name}: {why}; give a file that sentinel watch has written") from None
     if len(text) > _LARGEST:
-        raise SentinelError(
-            f"{name}: larger than {_LARGEST >> 20} MiB; a run that is watched starts a new file at 16 MiB"
-        )
+        raise SentinelError(f"{name}: larger than {_LARGEST >> 20} MiB; a watched run starts a new file at 16 MiB")
     for number, line in enumerate(text.splitlines(), 1):
         place = f"{name}:{number}:1"
         event = _event(line, place)
