@@ -160,6 +160,9 @@ def test_a_gate_does_not_open_where_nothing_was_decided(run_sentinel, overnight)
     for folder in ("tonight", "empty"):
         answer = run_sentinel("report", "changes", "--from", folder, "--baseline", "tonight", *GATE)
         assert (answer.status, "nothing was decided" in answer.err) == (2, True)
+    answer = run_sentinel("report", "changes", "--from", "empty", "--baseline", "tonight")
+    assert (answer.status, answer.out) == (2, ""), "without a gate, too"
+    assert "nothing was examined: " in answer.err
 
 
 def test_what_lay_in_the_folder_before_the_run_is_not_its_own(run_sentinel, overnight):
