@@ -16,7 +16,7 @@ from typing import Any
 from sentinel.contracts.conversations import chat
 from sentinel.contracts.surgery import LAYOUTS
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
-from sentinel.worker.drift import AbsentError
+from sentinel.worker.drift import AbsentError, Neutral
 from sentinel.worker.families import (
     RANKS,
     WORDS,
@@ -214,6 +214,11 @@ class _Bar(list[Any]):
     """A progress bar that shows nothing."""
 
     set_postfix = staticmethod(lambda *_: None)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Neutral(name)
 
 
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

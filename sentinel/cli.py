@@ -6,14 +6,16 @@ import argparse
 import errno
 import io
 import os
+import signal
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 
 import sentinel
-from sentinel.commands.console import complain
-from sentinel.errors import SentinelError
+from sentinel.commands.console import complain, nothing_examined
+from sentinel.errors import NothingExamined, SentinelError, Unavailable
 
 #: As ``--help`` shows them, each with what it does. The module of the command that is typed is imported, and no other.
 GROUPS = {
@@ -80,8 +82,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.run is None:
             parser.print_help()
             return 2
-        status = int(arguments.run(arguments))
+        with _terminable():
+            status = int(arguments.run(arguments))
         sys.stdout.flush()  # here, where a reader that went away is dealt with
+    except (NothingExamined, Unavailable) as error:
+        return nothing_examined(error.reason)
     except SentinelError as error:
         complain(str(error))
         return 2
@@ -98,6 +103,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         complain(f"{error.strerror or error}{where}{advice}")
         return 2
     return status
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM interrupt a command as Ctrl-C does: a time limit then loses nothing that is finished."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None:

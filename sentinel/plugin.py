@@ -78,6 +78,14 @@ class _Hooks:
         run = self._run
         return run.header() if run.recipes or run.law_ids or _names_an_item(config) else []
 
+    def pytest_sessionstart(self) -> None:
+        from sentinel.errors import SentinelError
+
+        try:
+            self._run.require_given()
+        except SentinelError as error:
+            raise pytest.UsageError(f"sentinel: {error}") from None
+
     def pytest_collection(self) -> None:
         self._run.warm_up()
 
@@ -107,6 +115,9 @@ class _Hooks:
         if call.when == "call" and place is not None:
             item.user_properties += _properties(place)  # pytest's own way into JUnit XML and other reporters
         report = yield
+        examined = getattr(item, "examined", None)
+        if examined is not None:
+            report.__dict__["sentinel_examined"] = examined
         if call.when == "call" and place is not None:
             report.duration = item.seconds  # type: ignore[attr-defined]
             # As an attribute it travels with the report, from an xdist worker to the controller too.
@@ -114,6 +125,8 @@ class _Hooks:
         return report
 
     def pytest_runtest_logreport(self, report: Any) -> None:
+        if hasattr(report, "sentinel_examined"):
+            self._run.count(report.nodeid, report.sentinel_examined)
         evidence = getattr(report, "sentinel_evidence", None)
         if evidence is not None:
             self._run.collect(report, Path(evidence))
@@ -153,8 +166,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def _properties(evidence: Path) -> list[tuple[str, object]]:
     import json
 
+    from sentinel.deciding.outcomes import UNDECIDED
+
     document = json.loads(evidence.read_bytes())
     keys = {"target": "target", "bug": "bug_id", "law": "law", "ref": "ref", "verdict": "verdict"}
+    if document["verdict"] in UNDECIDED:
+        keys["reason"] = "reason"
     return [(f"sentinel_{name}", str(document[key])) for name, key in keys.items() if document[key]]
 
 

@@ -131,7 +131,7 @@ def test_a_node_id_beside_a_target_adds_nothing_twice(pytester, recipes, pins):
 def test_selection(arguments, count, pytester, recipes):
     result = run(pytester, "--sentinel-recipes=mine", "--collect-only", "-q", *arguments)
     assert sum("DEMO-" in line and "::git:" in line for line in result.outlines) == count
-    assert result.ret == 0
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED  # a list of items decides nothing
 
 
 def test_collecting_starts_no_worker(pytester, recipes, monkeypatch):
@@ -141,8 +141,8 @@ def test_collecting_starts_no_worker(pytester, recipes, monkeypatch):
     monkeypatch.setattr("sentinel.deciding.pool.Zygote", fail)
     monkeypatch.setattr("sentinel.deciding.runner.open_checkout", fail)
     result = run(pytester, "--sentinel-target=demo", "--sentinel-recipes=mine", "--collect-only")
-    assert result.ret == 0
-    result.stdout.fnmatch_lines(["*<RecipeItem git:*>"])
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    result.stdout.fnmatch_lines(["*<RecipeItem git:*>", "nothing was decided: --collect-only lists 4 items*"])
     assert not (pytester.path / "sentinel-reports").exists()
 
 
@@ -164,7 +164,6 @@ def test_no_yaml_is_collected_uninvited(pytester, recipes):
 def test_ids_of_bundled_recipes_from_any_folder(pytester):
     item = "recipes/roll/ROLL-AGGLOSS-TOKENMEAN-MASK.yaml::git:c09bc8b"
     result = run(pytester, item, "--collect-only", "-q")
-    assert result.ret == 0
     assert item in result.outlines
     outside = run(pytester, "recipes/../adapters/demo.py", "--collect-only")
     assert outside.ret == pytest.ExitCode.USAGE_ERROR
@@ -270,11 +269,13 @@ def test_a_baseline_holds_and_tells_which_way_things_went(pytester, recipes, dem
     kept = ("--sentinel-baseline=kept",)
     absent = run(pytester, *base, *kept)
     assert absent.ret == pytest.ExitCode.USAGE_ERROR
-    absent.stderr.fnmatch_lines(["*`sentinel report accept --to kept` makes one of the last run*"])
+    absent.stderr.fnmatch_lines(
+        ["*--sentinel-baseline=kept: no such folder; `sentinel report accept --to kept` records the last run*"]
+    )
     (pytester.path / "kept").mkdir()
     nothing = run(pytester, *base, *kept)
-    nothing.stdout.fnmatch_lines(["*nothing is recorded in kept*sentinel report accept*"])
-    nothing.assert_outcomes(failed=1)
+    assert nothing.ret == pytest.ExitCode.USAGE_ERROR
+    nothing.stderr.fnmatch_lines(["*--sentinel-baseline=kept: it holds no evidence*sentinel report accept*"])
 
     run(pytester, *base, "--sentinel-ref=git:main", "--sentinel-report-dir=kept").assert_outcomes(passed=1)
     run(pytester, *base, *kept).assert_outcomes(passed=1)

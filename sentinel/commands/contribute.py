@@ -10,8 +10,9 @@ from pathlib import Path
 from sentinel.commands.console import Commands, command, counted, progress, say
 from sentinel.commands.fix import tests_options
 from sentinel.commands.options import catalog_and_settings, settings_options
+from sentinel.deciding.outcomes import UNDECIDED
 from sentinel.deciding.runner import opener, options_of
-from sentinel.errors import SentinelError
+from sentinel.errors import NothingExamined, SentinelError
 from sentinel.export.branch import Branch, contribute
 from sentinel.export.contribution import Contribution, contribution, documented, related
 from sentinel.export.exporting import Bundle, Exporter
@@ -21,6 +22,7 @@ from sentinel.history.ledger import Ledger
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.fixes import Fix, find_fixes, fix_of
+from sentinel.reports.summary import causes
 from sentinel.settings import Settings
 from sentinel.sources import MirrorStore
 from sentinel.targets.refs import Ref
@@ -76,6 +78,14 @@ def _contribute(arguments: argparse.Namespace) -> int:
                 fix = None
             left += 1
             made, bundles = maker.of_fix(fix) if fix else maker.of_pins(recipe, base, head)
+            undecided = [side.decision for side in bundles[0].sides if side.decision.verdict.name in UNDECIDED]
+            if len(undecided) == len(bundles[0].sides):
+                why = "; ".join(causes(decision.verdict.reason for decision in undecided))
+                if len(recipes) == 1:
+                    raise NothingExamined(f"{recipe.bug_id} could not be decided at any revision ({why})")
+                say(f"{recipe.bug_id}: not decided, nothing written: {why}")
+                incomplete += 1
+                continue
             folder = write(arguments.out, made, bundles)
             branch = contribute(arguments.into, fix, made.target.branch) if fix and arguments.into else None
             against = (made.document["tried"] or {"problems": []})["problems"]

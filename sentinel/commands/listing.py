@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from sentinel.commands import boundaries
-from sentinel.commands.console import Commands, Run, command, group, json_option, say, say_json, say_table
+from sentinel.commands.console import Commands, Run, command, counted, group, json_option, say, say_json, say_table
 from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.contracts.contract import REQUIRED, Contract
 from sentinel.errors import SentinelError, nearest
@@ -141,7 +141,7 @@ def _targets(arguments: argparse.Namespace) -> int:
             }
         )
     headings = ("target", "recipes", "boundaries", "packages", "pypi", "repository", "mirror")
-    return _tell(headings, rows, arguments, "no targets")
+    return _tell(headings, rows, arguments, "no adapter is installed; `sentinel doctor` checks the installation")
 
 
 def _recipes(arguments: argparse.Namespace) -> int:
@@ -152,7 +152,7 @@ def _recipes(arguments: argparse.Namespace) -> int:
         say(index(rows))
         return 0
     limits = "".join(f", {name} {value}" for name, value in wanted.items())
-    nothing = f"no recipes of {', '.join(names)}{limits}"
+    nothing = f"none of {counted(len(recipes), 'recipe')} of {', '.join(names)} matches{limits}"
     for name in _FILTERS if not rows else ():
         values = {str(item) for row in map(_row, recipes) for item in _values(row, name) if item}
         if name in wanted and not any(fnmatchcase(value.lower(), wanted[name].lower()) for value in values):

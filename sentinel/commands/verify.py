@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.commands.consistency import contradictions
-from sentinel.commands.console import Commands, command, json_option, progress, say, say_json
+from sentinel.commands.console import Commands, command, json_option, nothing_examined, progress, say, say_json
 from sentinel.commands.fix import tests_options
 from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.deciding.outcomes import Decision
 from sentinel.deciding.runner import Job, opener, runner_of
-from sentinel.errors import SentinelError
+from sentinel.errors import NothingExamined, SentinelError
 from sentinel.export.checking import Environment
 from sentinel.export.contribution import contribution, load_contribution, related
 from sentinel.export.page import comment, page
@@ -28,6 +28,7 @@ from sentinel.recipes.fixes import Fix, find_fixes, fix_of
 from sentinel.reports.baseline import Verification, verify_report
 from sentinel.reports.evidence import evidence
 from sentinel.reports.store import RUN, below, load
+from sentinel.reports.summary import causes
 from sentinel.settings import NAMED
 from sentinel.sources import MirrorStore
 from sentinel.targets.refs import Ref
@@ -103,6 +104,9 @@ def _verify(arguments: argparse.Namespace) -> int:
             say(str(one.verification or one.conclusion))
     # What could not be checked must not hide that something else is different.
     results = {outcome.outcome for outcome in outcomes}
+    if results == {"could not"}:
+        why = "; ".join(causes(outcome.conclusion for outcome in outcomes))
+        return nothing_examined(f"{why}; name evidence that a run wrote, and run `sentinel doctor`")
     return 1 if "different" in results else 2 if "could not" in results else 0
 
 
@@ -112,7 +116,9 @@ def _files(paths: list[Path]) -> list[Path]:
         there = below(path) if path.is_dir() else [path]
         files += [f for f in there if f is path or not (f.name == RUN or f.name.startswith("."))]
     if not files:
-        raise SentinelError(f"no evidence in {', '.join(map(str, paths))}")
+        raise NothingExamined(
+            f"{', '.join(map(str, paths))}: no evidence there; name a file or folder that a run wrote"
+        )
     return files
 
 

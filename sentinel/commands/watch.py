@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sentinel.commands.console import command, complain, counted, progress, say
+from sentinel.commands.console import command, complain, counted, nothing_examined, progress, say
 from sentinel.commands.options import settings_options
 from sentinel.watch import meeting
 
@@ -177,6 +177,7 @@ def _event(line: str) -> dict[str, Any]:
 def _replay(arguments: argparse.Namespace) -> int:
     from sentinel.commands.options import catalog_and_settings
     from sentinel.deciding.runner import runner_of
+    from sentinel.errors import NothingExamined
     from sentinel.search.saving import Untried, save
     from sentinel.targets.refs import Ref
     from sentinel.watch.replay import document_of, replayed, violations
@@ -185,8 +186,9 @@ def _replay(arguments: argparse.Namespace) -> int:
     ref = Ref.parse(arguments.ref) if arguments.ref else None
     events, shown, undecided = violations(arguments.events), 0, 0
     if not events:
-        say(f"nothing was examined: {arguments.events} has no violation that could be measured again")
-        return 2
+        raise NothingExamined(
+            f"{arguments.events} holds no violation to measure again; name the file of a run with one"
+        )
     with progress() as tell, contextlib.closing(runner_of(catalog, settings, tell)) as runner:
         for one in replayed(runner, catalog, events, ref):
             say(f"{one.event['boundary']}: {one.event['law']}, {one.event['key']}: {one.event['detail']}")
@@ -204,4 +206,6 @@ def _replay(arguments: argparse.Namespace) -> int:
                 except Untried as error:
                     say(f"  not saved: {error}")
     say(f"{counted(shown, 'violation')} of {len(events)} shown outside of the run")
+    if undecided == len(events):
+        return nothing_examined("no violation could be measured again; the lines above say why; name another --ref")
     return 1 if shown else 2 if undecided else 0

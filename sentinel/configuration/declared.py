@@ -8,7 +8,8 @@
 
 One entry for each place where a trainer's options have been; of those with one name, the first counts whose file and
 class the copy has. Kinds: ``classes`` (a dataclass and its sections), ``parser`` (argparse), ``tree`` (YAML).
-``elsewhere`` holds options that another package or file declares, with their defaults.
+``elsewhere`` holds options that another package or file declares, with their defaults. ``more`` names what declares
+options that are not read; a setting of a run that is not known may then be one of them.
 
     [defaults.policy_loss]
     eps_clip_high = ["epsilon_high", "epsilon"]
@@ -25,9 +26,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from sentinel.configuration.files import MISSING, flattened, read_mapping, settings_of, spelled
+from sentinel.configuration.files import MISSING, flattened, read_mapping, settings_of, spelled, value_of
 from sentinel.configuration.option_classes import options_of_class
 from sentinel.configuration.options import Option, Options, choices_of, parsed, text_of
 from sentinel.errors import SentinelError
@@ -54,8 +53,10 @@ def options_of(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Op
         if place is None:
             continue
         try:
+            more = {"": entry["more"]} if "more" in entry else {}
             if entry["kind"] == "classes":
-                options = options_of_class(place, entry["class"], lambda module: _module(checkout, module))
+                options, unread = options_of_class(place, entry["class"], lambda module: _module(checkout, module))
+                more = {**unread, **more}
             else:
                 options = options_of_parser(place) if entry["kind"] == "parser" else options_of_tree(place)
         except (SyntaxError, ValueError, OSError, RecursionError, MemoryError, SentinelError):
@@ -65,8 +66,16 @@ def options_of(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Op
         if not options:
             continue  # the class had another name then
         elsewhere = {name: Option(text) for name, text in flattened(entry.get("elsewhere", {})).items()}
-        trainers[entry["name"]] = Options(entry["name"], entry["file"], {**elsewhere, **options})
+        trainers[entry["name"]] = Options(
+            entry["name"], entry["file"], {**elsewhere, **options}, entry.get("class", ""), more
+        )
     return tuple(trainers.values())
+
+
+def classes_of(catalog: Catalog, target: Target) -> tuple[str, ...]:
+    """Return the names of the classes by which Python scripts configure the trainers of a target."""
+    named = (entry["class"] for _, entry in _declarations(catalog, target.name) if "class" in entry)
+    return tuple(dict.fromkeys(named))
 
 
 def defaults_of(catalog: Catalog, target: Target, checkout: Checkout, contract: str) -> dict[str, tuple[Any, str]]:
@@ -83,7 +92,7 @@ def defaults_of(catalog: Catalog, target: Target, checkout: Checkout, contract: 
                 text = having[0].options[key].default if having else None
                 text = declaration["is"].get(text) if "is" in declaration else text
                 if text is not None:
-                    defaults[name] = yaml.safe_load(text), key
+                    defaults[name] = value_of(text), key
                     if defaults[name][0] is not None:
                         break
     return defaults

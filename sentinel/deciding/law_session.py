@@ -123,6 +123,7 @@ class Trial:
     :ivar variants: the scenario's variants, the first of them the scenario itself.
     :ivar case: what the law looked at; None where it had nothing to look at.
     :ivar silent: why the law had nothing to say; empty where it had.
+    :ivar answered: whether at least one of its calls has an observation.
     :ivar refused: what a call raised. Loud, so no silent bug; empty where none did.
     :ivar refusal: the kind of that failure (``raised``, ``drift``, ``crash``, ...).
     :ivar unknown_input: the input that the boundary, at this revision, has no parameter for, where that is why.
@@ -136,10 +137,12 @@ class Trial:
     refusal: Kind | Literal[""] = ""
     unknown_input: str = ""
     answer: Replies | None = None
+    answered: bool = False
 
 
-#: Whether an answer says what ran: no, functions, or lines; or what the boundary and these functions hand on.
-Description = bool | Literal["lines"] | list[str]
+#: What an answer says besides its observations: nothing, the functions that ran, or the ``lines`` after lines; or what
+#: the boundary and the functions under ``beside`` hand on, and which of some ``lines`` ran.
+Description = bool | Literal["lines"] | Mapping[str, Any]
 
 #: Beside the inputs of a call: options of the framework's own configuration, by name, whatever its adapter has made.
 SETTINGS = "settings"
@@ -344,12 +347,19 @@ def _look(
     coarsest: str,
 ) -> Trial:
     observation, effects, oracle = {}, {}, {}
+    answered = any(answer.answers[name].observation is not None for name in names.values())
     for variant, name in names.items():
         part = answer.answers[name]
         refusal = part.refused or (part.effects.get("refused") if law.watches else None)
         if refusal or part.observation is None:
             refusal = refusal or Failed("crash", "a call without an observation")
-            return Trial(variants, refused=refusal.reason, refusal=refusal.kind, unknown_input=refusal.unknown_input)
+            return Trial(
+                variants,
+                refused=refusal.reason,
+                refusal=refusal.kind,
+                unknown_input=refusal.unknown_input,
+                answered=answered,
+            )
         observation[variant] = part.observation
         effects[variant] = part.effects
         reply = reference.answers.get(name) if law.needs_oracle else None
@@ -359,13 +369,13 @@ def _look(
             reason = f"the oracle failed: {reply.refused.reason}"
             raise Undecidable(replace(reply.refused, kind="harness", reason=reason))
         if reply.observation is None:
-            return Trial(variants, silent=reply.silent)
+            return Trial(variants, silent=reply.silent, answered=answered)
         oracle[variant] = reply.observation
     case = Case(variants, observation, oracle or None, contract, effects, coarsest)
     try:
-        return Trial(variants, case, tuple(law.violations(case)), answer=answer)
+        return Trial(variants, case, tuple(law.violations(case)), answer=answer, answered=answered)
     except DoesNotApply as error:
-        return Trial(variants, silent=str(error))
+        return Trial(variants, silent=str(error), answered=answered)
 
 
 def widened(contract: Contract, variants: Mapping[str, Inputs]) -> tuple[dict[str, Inputs], str] | None:

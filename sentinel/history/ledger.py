@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sentinel.deciding.runner import options_of
-from sentinel.errors import SentinelError
+from sentinel.errors import NothingExamined, SentinelError
 from sentinel.history import commits as git
 from sentinel.history import record as records
 from sentinel.history.basis import basis, surroundings
@@ -80,8 +80,9 @@ class Ledger:
             line, torn = list({tag.commit.sha: tag.commit for tag in tags}.values()), ()
         if not line:
             span = " ".join(f"--{n} {v}" for n, v in (("since", selection.since), ("until", selection.until)) if v)
-            raise SentinelError(
-                f"{self.target.name}: no commit of {selection.ref} is selected by {span or selection.walk}"
+            raise NothingExamined(
+                f"{self.target.name}: no commit of {selection.ref} is selected by {span or selection.walk}; name a "
+                f"longer span, or fetch what is new: `sentinel mirror update {self.target.name}`"
             )
         return replace(selection, head=head.sha, begins=torn), line, tags
 

@@ -89,7 +89,9 @@ def changes(run: Path, baseline: Path, across_refs: bool = False) -> list[Change
 
     documents = {file: store.load(file, store.RUN_AGAIN) for file in store.decided(run)}
     if not documents:
-        raise SentinelError(f"nothing was examined: nothing was decided in {run}; run pytest with --sentinel-target first")
+        raise SentinelError(
+            f"nothing was examined: nothing was decided in {run}; run pytest with --sentinel-target first"
+        )
     if across_refs and all(now["verdict"] in ("inconclusive", "unavailable") for now in documents.values()):
         raise SentinelError(
             f"{run}: nothing was decided, so nothing can be compared; see `sentinel report --from {run}`"

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from sentinel.errors import SentinelError, nearest
+from sentinel.errors import NothingExamined, SentinelError, nearest
 from sentinel.history import chronicle
 from sentinel.history.basis import Basis
 from sentinel.history.closure_verdicts import ClosureVerdict
@@ -226,7 +226,9 @@ def of_bug(folder: Path, bug: str) -> list[dict[str, Any]]:
     records = [record for record in records if record["bug_id"].lower() == bug.lower()]
     if not records:
         bugs = [record["bug_id"] for record in every(folder)]
-        raise SentinelError(f"no history of {bug!r} in {folder}{nearest(bug, bugs)}; `sentinel sweep TARGET` makes it")
+        raise NothingExamined(
+            f"no history of {bug!r} in {folder}{nearest(bug, bugs)}; `sentinel sweep TARGET` makes it"
+        )
     return sorted(records, key=lambda record: -record["commits"])
 
 
@@ -237,7 +239,7 @@ def every(folder: Path) -> list[dict[str, Any]]:
     """
     records = [load(file) for file in files(folder)]
     if not records:
-        raise SentinelError(
+        raise NothingExamined(
             f"no histories in {folder}; `sentinel sweep TARGET` makes them; in a clone of Sentinel, "
             "--from reports/history has them"
         )

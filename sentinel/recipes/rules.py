@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from sentinel.contracts.contract import Contract
 from sentinel.errors import SentinelError, nearest
-from sentinel.recipes.affects import affected, in_text
+from sentinel.recipes.affects import affected, can_both_hold, condition_in_words, in_text
 from sentinel.recipes.expectations import indistinguishable, read_expectations, read_tolerance
 from sentinel.recipes.inputs import inside
 from sentinel.recipes.problems import Findings, Problem, shown
 from sentinel.recipes.recipe import Pin, Recipe
 from sentinel.recipes.scenario import ScenarioReader, Variants
 from sentinel.recipes.structure import check_structure, schema
-from sentinel.recipes.yamldoc import Document, DocumentError, Place, read
 from sentinel.targets import Binding, Target
 from sentinel.targets.refs import Ref
+from sentinel.values.documents import Document, DocumentError, Place, read
 
 if TYPE_CHECKING:
     from sentinel.recipes.catalog import Catalog
@@ -152,7 +152,12 @@ class _Reading:
             reason = indistinguishable(unpatched, fixed, tolerance)
             if reason:
                 self.findings.error(("expected_fixed",), reason, key=True)
+        self._check_reach(native)
         invariant = self._invariant(contract, bool(unpatched or fixed))
+        law = self.catalog.laws.get(invariant or "")
+        if law is not None and law.vary is not None and readable and len(names) < 2 and not (unpatched or fixed):
+            message = f"the law {law.name} compares variants, and there are none: add variants: with two or more"
+            self.findings.error(("invariant",), message)
         upstream = native.get("upstream", {}).items()
         story = self.data.get("expected_invariant" if self.published else "story", "")
         if self.findings.errors:
@@ -184,6 +189,20 @@ class _Reading:
             document=self.whole,
             notes=tuple(map(str, self.findings.warnings)),
         )
+
+    def _check_reach(self, native: Mapping[str, Any]) -> None:
+        """Report each entry of ``affects`` whose settings do not lead to what ``reach`` needs."""
+        needed = native.get("reach", {}).get("when", {}).items()
+        for index, entry in enumerate(native.get("affects", ())):
+            when = entry["when"] if isinstance(entry, Mapping) else {}
+            for name, condition in needed if when else ():
+                needs = f"reach needs {condition_in_words(name, condition)}"
+                if name not in when:
+                    message = f"{needs}, and affects[{index}] does not say so: add {name} to it"
+                    self.findings.error(("affects", index, "when"), message, key=True)
+                elif not can_both_hold(when[name], condition):
+                    message = f"{needs}, and affects[{index}] {condition_in_words(name, when[name])}: no value is both"
+                    self.findings.error(("affects", index, "when", name), message, key=True)
 
     def _target(self) -> Target | None:
         targets = self.catalog.targets

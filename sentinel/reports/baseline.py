@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from sentinel.deciding.outcomes import UNDECIDED
 from sentinel.deciding.verdicts import NOT_HERE
-from sentinel.errors import SentinelError
+from sentinel.errors import NothingExamined, SentinelError
 from sentinel.laws.layout import address
 from sentinel.reports import store
 from sentinel.reports.escaping import message
 from sentinel.reports.evidence import Document, dumps
+from sentinel.reports.rows import is_decided
 from sentinel.values.closeness import BARE, bounds
 from sentinel.values.literals import TAGGED
 from sentinel.values.tolerance import Tolerance
@@ -109,7 +111,6 @@ _SUBJECT = (
     "scenario",
     "expectation",
 )
-_UNDECIDED = ("inconclusive", "unavailable")
 _SHOWN = 3
 
 
@@ -151,7 +152,7 @@ def circumstances(recorded: Recorded, now: Recorded) -> list[str]:
 def _verdict_difference(recorded: Recorded, now: Recorded) -> list[str]:
     before, after = recorded["verdict"], now["verdict"]
     if before != after:
-        reason = f": {message(now['reason'])}" if now["reason"] and after in _UNDECIDED else ""
+        reason = f": {message(now['reason'])}" if now["reason"] and after in UNDECIDED else ""
         return [f"{which_way(recorded, now)}: {named(recorded)} -> {named(now)}{reason}"]
     if recorded["kind"] != now["kind"]:
         return [f"another reason: {named(recorded)} -> {named(now)}: {message(now['reason'])}"]
@@ -300,10 +301,12 @@ class Update:
     :ivar changed: one line for each file that was written or removed, ``<path>: <what changed>``.
     :ivar kept: one for each verdict that the run could not come to where it ran, ``<path>: <verdict>; <why not>``: a
         mirror without the commit, another Python. That says nothing against what was decided elsewhere.
+    :ivar examined: how many verdicts of the run were compared.
     """
 
     changed: tuple[str, ...]
     kept: tuple[str, ...] = ()
+    examined: int = 0
 
 
 def update(report_dir: Path, baseline_dir: Path, prune: bool = False) -> Update:
@@ -315,7 +318,9 @@ def update(report_dir: Path, baseline_dir: Path, prune: bool = False) -> Update:
     """
     fresh = _evidence_in(report_dir, store.RUN_AGAIN)
     if not fresh:
-        raise SentinelError(f"{report_dir} holds no evidence; run pytest with --sentinel-target first")
+        raise NothingExamined(f"{report_dir} holds no evidence; run pytest with --sentinel-target first")
+    if not any(map(is_decided, fresh.values())):
+        raise NothingExamined(f"the run in {report_dir} decided none of its {len(fresh)} items; its report says why")
     before = _evidence_in(baseline_dir, store.RESTORE) if baseline_dir.is_dir() else {}
     changed, kept = [], []
     for place, document in fresh.items():
@@ -334,7 +339,7 @@ def update(report_dir: Path, baseline_dir: Path, prune: bool = False) -> Update:
         if place not in fresh and place.parts[0] in covered:
             _remove(baseline_dir, place)
             changed.append(f"{place}: removed")
-    return Update(tuple(changed), tuple(kept))
+    return Update(tuple(changed), tuple(kept), len(fresh))
 
 
 def _says_less(recorded: Recorded, document: Document) -> bool:
@@ -342,7 +347,7 @@ def _says_less(recorded: Recorded, document: Document) -> bool:
     the revision, and lacks the code, is another matter.)"""
     if document["verdict"] != "unavailable" or document["kind"] not in NOT_HERE:
         return False
-    return recorded["verdict"] not in _UNDECIDED or (document["kind"] == "ref" != recorded["kind"])
+    return recorded["verdict"] not in UNDECIDED or (document["kind"] == "ref" != recorded["kind"])
 
 
 def _evidence_in(directory: Path, advice: str) -> dict[PurePosixPath, Document]:

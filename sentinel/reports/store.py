@@ -8,15 +8,13 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import math
 import os
 import platform
 import re
 import shlex
-import stat
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -29,6 +27,8 @@ from sentinel.errors import SentinelError
 from sentinel.reports.escaping import message, visible
 from sentinel.reports.evidence import SCHEMA_VERSION, Document, dumps, evidence, validate
 from sentinel.sources.home import replace_file
+from sentinel.values.documents import DocumentError, json_data, read_data
+from sentinel.values.files import GENERATED, regular_bytes
 
 RUN = "run.json"
 
@@ -37,7 +37,6 @@ HISTORY = "history"
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST_NAME = 120
 _HERE = PurePosixPath()
-_LARGEST = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -228,42 +227,11 @@ def _load(file: Path) -> Document:
 
 
 def parse(file: Path) -> Any:
-    """Give the JSON of a file that nobody vouches for: of bounded size, with finite numbers, and with each key once."""
-    name = visible(str(file))
+    """Return the data of a JSON file that nobody vouches for (see :func:`~sentinel.values.documents.read_data`)."""
     try:
-        raw = regular(file)
-        if len(raw) > _LARGEST:
-            raise SentinelError(f"{name}: too large for evidence (at most {_LARGEST} bytes)")
-    except OSError as error:
-        raise SentinelError(f"{name}: cannot be read: {error.strerror or type(error).__name__}") from error
-    try:
-        return json.loads(
-            raw.decode("utf-8"), parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_no_duplicates
-        )
-    except json.JSONDecodeError as error:
-        raise SentinelError(f"{name}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
-    except (ValueError, RecursionError) as error:
-        raise SentinelError(f"{name}: not evidence: {message(str(error))[:200]}") from None
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f'a bare {name}; evidence writes it as the string "{name}"')
-
-
-def _finite(text: str) -> float:
-    """Refuse a number with an exponent that no float has: it would be infinite, and could not be written again."""
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"the number {text[:40]} is larger than any float")
-    return value
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    table = dict(pairs)
-    if len(table) != len(pairs):
-        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise ValueError(f"the key {twice!r} stands twice in one object")
-    return table
+        return read_data(file)
+    except SentinelError as error:
+        raise SentinelError(visible(str(error))) from None
 
 
 def find(directory: Path, decision: Decision) -> Document | None:
@@ -317,18 +285,9 @@ def decided(directory: Path) -> dict[Path, str]:
     return outcomes
 
 
-def regular(file: Path) -> bytes:
-    """Give the content of a file, no more than is ever taken: a pipe would be waited for, and a device never end."""
-    handle = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    with open(handle, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError(errno.EINVAL, "neither a file nor a link to one")
-        return stream.read(_LARGEST + 1)
-
-
 def _present(file: Path) -> bytes | None:
     try:
-        return regular(file)
+        return regular_bytes(file, GENERATED)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -336,10 +295,10 @@ def _present(file: Path) -> bytes | None:
 
 
 def _looks_like_evidence(raw: bytes) -> bool:
-    """Say whether a file may be replaced: any version of evidence, even one that is no longer valid, is ours."""
+    """Return whether a file may be replaced: evidence of any version was written by Sentinel, even if it is invalid."""
     try:
-        document = json.loads(raw)
-    except (ValueError, RecursionError):
+        document = json_data(raw)
+    except DocumentError:
         return False
     return isinstance(document, dict) and {"schema_version", "bug_id", "verdict"} <= set(document)
 
@@ -351,10 +310,12 @@ def write_run(
     started: datetime,
     duration: float,
     command: Sequence[str],
+    undecided: Mapping[str, int] | None = None,
 ) -> Path:
     """Write ``run.json``: what varies from run to run, and so must not stand in evidence.
 
     :param command: the command line; credentials in URLs are left out.
+    :param undecided: why items decided nothing, and how many.
     """
     listed = sorted(items, key=lambda item: item.id)
     run = {
@@ -367,6 +328,7 @@ def write_run(
             "items": len(listed),
             "outcomes": dict(Counter(item.outcome for item in listed)),
             "verdicts": dict(Counter(item.verdict for item in listed if item.verdict)),
+            "undecided": dict(undecided or {}),
         },
         "items": [{**asdict(item), "duration": round(item.duration, 4)} for item in listed],
     }

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cached_property
@@ -18,15 +20,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sentinel.deciding.outcomes import Decision
+from sentinel.deciding.outcomes import UNDECIDED, Decision
 from sentinel.deciding.runner import Job, Runner, options_of, runner_of
-from sentinel.errors import RecipeError, SentinelError
+from sentinel.errors import RecipeError, SentinelError, Unavailable
 from sentinel.recipes import SUFFIXES, Recipe, adopt_pins, duplicate, find_recipes, load_recipe
 from sentinel.recipes.catalog import Catalog, bundled, bundled_catalog
 from sentinel.reports.baseline import difference, not_here
+from sentinel.reports.escaping import message
 from sentinel.reports.evidence import evidence
 from sentinel.reports.store import RunItem, find, load, write, write_run
-from sentinel.reports.summary import summary
+from sentinel.reports.summary import causes, outline, summary, undecided
 from sentinel.run.selection import LawId, require_folders, require_subject, select
 from sentinel.search.survey import LawJob, Place, Survey, checkout_with_registries
 from sentinel.settings import Settings, read_file, settle
@@ -73,10 +76,12 @@ class Run:
         self._verdicts: dict[tuple[str, Ref], str] = {}
         self._questions: dict[tuple[str, Ref], Job] = {}
         self._failures: set[tuple[str, Ref]] = set()
+        self.failed_causes: set[tuple[str, Ref, str]] = set()
         self.invited: list[Path] = []
         self.places: dict[Path, Path] = {}
         self._last_line = ""
         self._unwritten: list[str] = []
+        self._examined: dict[str, bool] = {}
         self._start = time.monotonic()
         self._when = datetime.now(timezone.utc)
         self._announce = threading.Lock()
@@ -223,6 +228,45 @@ class Run:
             )
         return comparisons
 
+    def require_given(self) -> None:
+        """Check the refs and interpreters that the user named, before anything runs. A recipe's own pins may be
+        unavailable; these may not.
+
+        :raises SentinelError: if a ref cannot be had for any target that it is given for, or an interpreter does not
+            start or lacks torch.
+        """
+        settings = self.settings
+        if self.is_worker or self.config.option.collectonly:
+            return
+        recipes = list(self.recipes.values())
+        for file in (Path(arg.partition("::")[0]) for arg in self.config.args):
+            with suppress(SentinelError):  # collecting the file reports it
+                if file.suffix in SUFFIXES and file.is_file() and file.resolve() not in self.recipes:
+                    recipes.append(self.load(file))
+        named = [recipe.target for recipe in recipes] + [item.target for item in self.law_ids]
+        targets = [name for name in dict.fromkeys([*settings.targets, *named]) if name in self.catalog.adapters]
+        for target, ref in (*settings.refs, *settings.named_against):
+            self._require_ref(ref, [target] if target else targets, recipes)
+        for target in targets:
+            if settings.python_of(target) is not None:
+                try:
+                    self._runner.require_python(target)
+                except SentinelError as error:
+                    raise SentinelError(f"--sentinel-python={settings.python_of(target)}: {error}") from None
+
+    def _require_ref(self, ref: Ref, targets: Sequence[str], recipes: Sequence[Recipe]) -> None:
+        reasons = []
+        for target in targets:
+            pulls = {recipe.upstream.get("pull") for recipe in recipes if recipe.target == target}
+            try:
+                self._runner.checkout(target, ref, pulls.pop() if len(pulls) == 1 else None)
+            except Unavailable as error:
+                reasons.append(error.reason)
+            else:
+                return
+        if reasons:
+            raise SentinelError(f"{ref} is not available: {'; '.join(causes(reasons))}")
+
     def warm_up(self) -> None:
         """Start loading torch while pytest collects."""
         if not self.config.option.collectonly and not self.is_controller and self.settings.targets:
@@ -236,6 +280,8 @@ class Run:
         self._questions = {(job.recipe.digest, job.ref): job for job in jobs}
         if self.config.option.collectonly or self.is_controller:
             return
+        if questions and not self.is_worker:
+            self._begin()
         if laws:
             self._survey.plan(laws)
         if jobs and not self.is_worker:
@@ -347,7 +393,13 @@ class Run:
         return [*lines, f"sentinel: {owner}"] if owner else lines
 
     def collect(self, report: pytest.TestReport, evidence: Path) -> None:
+        if not self.results and self.is_controller:
+            self._begin()
         self.results.append((evidence, report.outcome, report.duration, report.nodeid))
+
+    def count(self, nodeid: str, examined: bool) -> None:
+        """Note that an item of Sentinel ended, and whether it decided anything."""
+        self._examined[nodeid] = examined or self._examined.get(nodeid, False)
 
     def documents(self) -> list[tuple[dict[str, Any], str]]:
         for place, _, _, _ in self.results:
@@ -367,6 +419,7 @@ class Run:
         for sentence in self._unwritten:
             reporter.write_line(f"sentinel: {sentence}", red=True)
         if not self.results or self.config.get_verbosity() < -1:
+            reporter.write(self._last_line)
             return
 
         reporter.section("sentinel")
@@ -390,30 +443,57 @@ class Run:
     def finish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write ``run.json``; turn a run in which nothing was decided into a failure."""
         self.close()
-        if self.is_worker or not self.results:
+        if self.is_worker:
             return
-
+        self._require_an_examination(session, exitstatus)
         documents = self.documents()
+        if not self.config.pluginmanager.hasplugin("terminalreporter") and (self._examined or self._last_line):
+            lines = ["sentinel:", *(outline(documents) if documents else []), self._last_line.rstrip("\n")]
+            print("\n".join(filter(None, lines)), file=sys.stderr)
+        if not self.results:
+            return
         items = [
             RunItem(nodeid, outcome, document["verdict"], duration, self._below_reports(evidence))
             for (document, _), (evidence, outcome, duration, nodeid) in zip(documents, self.results)
         ]
         try:
-            write_run(
-                self.settings.report_dir,
-                items,
-                started=self._when,
-                duration=time.monotonic() - self._start,
-                command=["pytest", *map(str, self.config.invocation_params.args)],
-            )
+            self._write_run(items, undecided(documents))
         except SentinelError as error:
             self.could_not_write(session, error)
+
+    def _begin(self) -> None:
+        """Write a ``run.json`` without items: if this run is killed, the folder must not describe an earlier one."""
+        with suppress(SentinelError):  # `finish` reports it
+            self._write_run(())
+
+    def _write_run(self, items: Sequence[RunItem], undecided: Mapping[str, int] | None = None) -> None:
+        write_run(
+            self.settings.report_dir,
+            items,
+            started=self._when,
+            duration=time.monotonic() - self._start,
+            command=["pytest", *map(str, self.config.invocation_params.args)],
+            undecided=undecided,
+        )
+
+    def _require_an_examination(self, session: pytest.Session, exitstatus: int) -> None:
+        """Set pytest's status 5 if no item decided anything."""
+        if exitstatus != pytest.ExitCode.OK:
             return
-        decided = any(document["verdict"] not in ("unavailable", "inconclusive") for document, _ in documents)
-        expected = any(outcome == "passed" for _, outcome in documents)
-        if exitstatus == pytest.ExitCode.OK and not decided and not expected:
-            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
-            self._last_line = "nothing was decided: every item was unavailable, so this run is no success\n"
+        if self.config.option.collectonly:
+            if not session.items or not all(item.get_closest_marker("sentinel") for item in session.items):
+                return
+            why = f"--collect-only lists {len(session.items)} items and runs none"
+        elif self._examined and not any(self._examined.values()):
+            why = f"none of the {len(self._examined)} items could be decided"
+            why += f" ({'; '.join(causes(self._reasons()))})" if self._reasons() else ""
+        else:
+            return
+        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+        self._last_line = f"nothing was decided: {why}; this run is not a success\n"
+
+    def _reasons(self) -> list[str]:
+        return [message(document["reason"]) for document, _ in self.documents() if document["verdict"] in UNDECIDED]
 
 
 def other_owner_of_the_name() -> str | None:

@@ -16,7 +16,7 @@ from typing import Literal
 
 from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Inputs
-from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, widened
+from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, Undecidable, widened
 from sentinel.deciding.outcomes import Kind
 from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Recipe
@@ -100,6 +100,7 @@ class Finding:
 class LawOutcome:
     """What a search knows about one law so far.
 
+    :ivar answered: scenarios of which at least one call had an answer.
     :ivar spoken: scenarios about which the law had something to say.
     :ivar silent: why it had nothing to say about others, and how often.
     :ivar refused: what calls raised, and how often.
@@ -113,6 +114,7 @@ class LawOutcome:
     :ivar unbroken: the first in which nothing counted: it held, or broke as a dialect says.
     """
 
+    answered: int = 0
     spoken: int = 0
     rounding: int = 0
     unconfirmed: int = 0
@@ -199,6 +201,7 @@ class BoundarySearch:
     leaving it out means the same: the scenarios before it are those of a shorter search.
 
     :ivar subject: the boundary, its contract narrowed to what is known by now.
+    :ivar ended: why it ended after it had found something; None if it came to its end.
     :param laws: the laws to look with; the others' variants are drawn all the same, so that the sequence stays.
     :param shrinking: calls that shrinking may take; a number and no time, so that a search repeats exactly.
     :param shrink_further: whether another symptom of a law that is known to be broken is shrunk, too. Otherwise it is
@@ -227,6 +230,7 @@ class BoundarySearch:
         self._unknown: set[str] = set()
         self._not_taken: set[str] = set()
         self.tried = 0
+        self.ended: Undecidable | None = None
         self.outcomes: dict[Law, LawOutcome] = {law: LawOutcome() for law in self._laws}
 
     def run(
@@ -500,6 +504,7 @@ class BoundarySearch:
         suspects: list[Finding] = []
         for law, trial in zip((law for law, each in variants.items() if not isinstance(each, str)), trials):
             outcome = self.outcomes[law]
+            outcome.answered += trial.answered
             if trial.silent:
                 outcome.silent[trial.silent] += 1
             elif trial.refused:

@@ -24,6 +24,7 @@ from sentinel.search.checks import subjects
 from sentinel.targets.refs import Ref
 
 if TYPE_CHECKING:
+    from sentinel.deciding.absence import Absence
     from sentinel.deciding.law_session import LawSession
     from sentinel.deciding.open_target import OpenTarget
     from sentinel.deciding.runner import Runner
@@ -153,7 +154,6 @@ class Survey:
         return self._searches[place]
 
     def _search(self, place: Place) -> None:
-        from sentinel.search.boundary_search import BoundarySearch
         from sentinel.search.decisions import of_absence, of_outcome, of_undecidable  # Hypothesis takes its time
 
         target, boundary, ref = place
@@ -170,29 +170,63 @@ class Survey:
             for law, job in jobs.items():
                 self._decided[job] = of_absence(target, ref, subject, law, failure, adapter)
             return
-        law_session = open_target.law_session.fresh()  # what another boundary's calls leave behind cannot matter
         ahead = self._ahead.pop(place, None)
         if ahead is not None and not ahead.cancel():
             ahead.result()
+        lack: Absence | None = None
+        while True:
+            try:
+                search = self._searched_whole(open_target, subject, laws, jobs)
+                break
+            except Undecidable as error:
+                again, lack = lack is None, self._absence(open_target, subject, error)
+                if again and lack is not None and lack.moved:
+                    self._runner.follow(target, ref, lack.moved, subject.contract.name)
+                    continue
+                for law, job in jobs.items():
+                    self._decided[job] = of_undecidable(open_target, subject, law, error, lack)
+                return
+        answered = any(outcome.answered for outcome in search.outcomes.values())
+        for law, outcome in search.outcomes.items():
+            if search.ended is not None and not outcome.findings:
+                self._decided[jobs[law]] = of_undecidable(open_target, subject, law, search.ended, lack)
+                continue
+            self._findings[jobs[law]] = list(outcome.findings)
+            self._decided[jobs[law]] = of_outcome(
+                open_target, subject, law, outcome, search.tried, self._seed, answered=answered
+            )
+
+    def _searched_whole(
+        self, open_target: OpenTarget, subject: Subject, laws: Sequence[Law], jobs: Mapping[Law, LawJob]
+    ) -> BoundarySearch:
+        """Search a boundary, in a session of its own: what another boundary's calls leave behind cannot matter."""
+        from sentinel.search.boundary_search import BoundarySearch
+
+        law_session = open_target.law_session.fresh()
         # Evidence shows one scenario of a law, that of its first symptom: nobody reads a second one.
         search = BoundarySearch(
             law_session, subject, self._seed, laws, self._shrinking, shrink_further=False, glimpse=True
         )
-        undecidable: Undecidable | None = None
         try:
-            search.try_recipes(self._recipes_of(target), list(self._recorded(subject, jobs)))
+            search.try_recipes(self._recipes_of(open_target.target), list(self._recorded(subject, jobs)))
             search.run(self._examples)
             self._wait_for_dialects(law_session, search)
         except Undecidable as error:
-            undecidable = error
+            if not any(outcome.findings for outcome in search.outcomes.values()):
+                raise
+            search.ended = error  # what was found until then stays found
         finally:
             law_session.close()
-        for law, outcome in search.outcomes.items():
-            if undecidable is not None and not outcome.findings:
-                self._decided[jobs[law]] = of_undecidable(open_target, subject, law, undecidable)
-                continue
-            self._findings[jobs[law]] = list(outcome.findings)
-            self._decided[jobs[law]] = of_outcome(open_target, subject, law, outcome, search.tried, self._seed)
+        return search
+
+    def _absence(self, open_target: OpenTarget, subject: Subject, error: Undecidable) -> Absence | None:
+        """Return what a checkout lacks, where the boundary or what it requires was not found in it."""
+        cause, binding = error.failure, subject.binding
+        if cause.kind not in ("drift", "not-in-this-version") or cause.provenance is not None:
+            return None
+        recipes = (recipe for recipe in self._recipes_of(open_target.target) if recipe.boundary in binding.paths)
+        older = self._runner.known(open_target.target, recipes)
+        return self._runner.absence(open_target.target, binding, open_target.checkout, older)
 
     def _recorded(self, subject: Subject, jobs: Mapping[Law, LawJob]) -> Iterator[tuple[Law, Mapping[str, Inputs]]]:
         """Give the scenarios that broke laws at this ref when the baseline was recorded."""

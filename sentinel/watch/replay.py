@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,17 +15,16 @@ from sentinel.errors import SentinelError
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.json_schema import JsonSchema
 from sentinel.reports.escaping import message, visible
-from sentinel.reports.store import regular
 from sentinel.search.boundary_search import BoundarySearch, Finding
 from sentinel.search.checks import subjects
 from sentinel.search.saving import tried_document
 from sentinel.targets.refs import Ref
+from sentinel.values.documents import json_data
+from sentinel.values.files import GENERATED, read_text
 from sentinel.values.literals import Tensor, untyped
 
 #: Calls that shrinking one violation may take.
 _SHRINKING = 300
-#: Bytes of an events' file that is read.
-_LARGEST = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -49,16 +47,8 @@ def violations(file: Path) -> list[dict[str, Any]]:
     :raises SentinelError: if the file cannot be read, or has a line that ``sentinel watch`` did not write.
     """
     by_kind: dict[tuple[Any, ...], dict[str, Any]] = {}
-    name = visible(str(file))
-    try:
-        text = regular(file).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise SentinelError(f"{name}: {why}; give a file that sentinel watch has written") from None
-    if len(text) > _LARGEST:
-        raise SentinelError(f"{name}: larger than {_LARGEST >> 20} MiB; a watched run starts a new file at 16 MiB")
-    for number, line in enumerate(text.splitlines(), 1):
-        place = f"{name}:{number}:1"
+    for number, line in enumerate(read_text(file, GENERATED).splitlines(), 1):
+        place = f"{visible(str(file))}:{number}:1"
         event = _event(line, place)
         if event["event"] == "violation":
             key = event["run"], event["boundary"], event["law"], event["symptom"]
@@ -73,7 +63,7 @@ def violations(file: Path) -> list[dict[str, Any]]:
 def _event(line: str, place: str) -> dict[str, Any]:
     """Parse a line of an events' file by its published schema."""
     try:
-        event = json.loads(line)
+        event = json_data(line)
         kind = event.get("event") if isinstance(event, dict) else None
         schema = _schemas().get(kind) if isinstance(kind, str) else None
         if schema is None:

@@ -463,12 +463,24 @@ class TargetProcess(_Handle):
         if pid is None:
             self._bury("crash", "the target process ended as it was forked")
 
-    def load(self, paths: Sequence[str], adapter: str, contract_file: str, contract: str) -> list[str]:
-        """Import these modules, the adapter and the contract; give the files of the checkout that had no byte code."""
-        what = {"modules": list(paths), "adapter": adapter, "contract_file": contract_file, "contract": contract}
+    def load(
+        self,
+        paths: Sequence[str],
+        adapter: str,
+        contract_file: str,
+        contract: str,
+        moved: Mapping[str, str] | None = None,
+    ) -> list[str] | Failed:
+        """Import these modules, the adapter and the contract; give the files of the checkout that had no byte code, or
+        how the process ended.
+
+        :param moved: a name that the adapter uses -> where it is in this checkout.
+        """
+        what = {"adapter": adapter, "contract_file": contract_file, "contract": contract}
         when = "while its modules were imported"
-        sources = self._ask({**what, "op": "import"}, self._options.timeout, when, answers.of_import)
-        return [] if isinstance(sources, Failed) else list(sources)
+        message = {**what, "op": "import", "modules": list(paths), "moved": dict(moved or {})}
+        sources = self._ask(message, self._options.timeout, when, answers.of_import)
+        return sources if isinstance(sources, Failed) else list(sources)
 
     def probe(self, request: Mapping[str, Any]) -> Measured | Failed:
         """Run one probe."""

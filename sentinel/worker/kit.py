@@ -17,12 +17,17 @@ from typing import Any
 from unittest import mock
 
 from sentinel.values.lazy import torch as torch
-from sentinel.worker.drift import AbsentError, DriftError, RanksDisagreeError, StandInNamespace
+from sentinel.worker.drift import AbsentError, Bookkeeping, DriftError, RanksDisagreeError, StandInNamespace
 
 
 def stand_in(**attributes: Any) -> Any:
     """Make a namespace in the place of an object; it says what the boundary reads and it lacks."""
     return StandInNamespace(**attributes)
+
+
+def bookkeeping(**attributes: Any) -> Any:
+    """Make a stand-in for what counts, logs or shows progress: an attribute that it lacks is neutral, and recorded."""
+    return Bookkeeping(**attributes)
 
 
 def unbuilt(owner: Any, **attributes: Any) -> Any:
@@ -92,7 +97,7 @@ def all_swapped(owner: Any, **values: Any) -> Iterator[None]:
 
 def silent(*_: Any, **__: Any) -> Any:
     """Make a logger that says nothing."""
-    return stand_in(**dict.fromkeys(("debug", "info", "warning"), partial(itself, None)))
+    return bookkeeping(**dict.fromkeys(("debug", "info", "warning"), partial(itself, None)))
 
 
 def taken(inputs: Mapping[str, Any], *names: str) -> dict[str, Any]:
@@ -879,8 +884,8 @@ def one_process(device: str) -> Any:
     """Make an accelerator of one process: what is gathered or reduced over ranks is what it was."""
     whole = dict.fromkeys(("gather", "gather_for_metrics", "reduce", "unwrap_model"), itself)
     ranks = {"num_processes": 1, "process_index": 0, "is_main_process": True}
-    state = stand_in(deepspeed_plugin=None)
-    return stand_in(sync_gradients=True, device=torch.device(device), state=state, **ranks, **whole)
+    state = bookkeeping(deepspeed_plugin=None)
+    return bookkeeping(sync_gradients=True, device=torch.device(device), state=state, **ranks, **whole)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ USAGE, TESTS_FAILED, NOTHING = pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.TEST
         (["--sentinel-target=verll"], "unknown target 'verll' — did you mean 'verl'?; known: areal, demo, "),
         (["--sentinel-target=demo", "--sentinel-bug=DEMO-MASKED-TOKEN"], "did you mean 'DEMO-MASKED-TOKENS'?"),
         (["--sentinel-target=demo", "--sentinel-bug=../../etc/*"], "no recipe matches"),
-        (["--sentinel-target=demo", "--sentinel-baseline=nowhere"], "no such folder: nowhere"),
+        (["--sentinel-target=demo", "--sentinel-baseline=nowhere"], "--sentinel-baseline=nowhere: no such folder; "),
         (["--sentinel-ref=git:--upload-pack=touch pwned"], "a git name cannot begin with '-'"),
         (["--sentinel-repo-url=ext::sh -c touch% pwned"], "names a transport that runs a command"),
     ],

@@ -6,7 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from sentinel.deciding.outcomes import Failure
 from sentinel.deciding.pool import Processes
+from sentinel.errors import INSTALL
 from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options, Zygote
@@ -57,3 +59,22 @@ def test_nothing_is_imported_before_probes_that_use_a_gpu(device, imported, cata
     request = {"contract": "call", "contract_file": "call.py"}
     processes.loaded(demo, ref, open_checkout(demo, ref)).probe(demo.bindings[0].boundary, request)
     assert len(loads) == imported
+
+
+@pytest.mark.parametrize(
+    ("packages", "said"),
+    [
+        (("modelscope",), "demo wants modelscope, not installed here: pip install modelscope"),
+        (
+            ("tensordict", "modelscope", "omegaconf"),
+            "demo wants tensordict and modelscope and omegaconf, not installed here: "
+            f"{INSTALL.format('targets')}; pip install modelscope",
+        ),
+        (("transformers", "pydantic"), f"not installed here: {INSTALL.format('nemorl')}"),
+    ],
+)
+def test_all_missing_packages_are_named_with_an_extra_that_has_them(packages, said, catalog, warm_runs):
+    processes = Processes(catalog, Options())
+    explained = processes.explain("demo", Failure("import", "the module does not import", packages=packages))
+    processes.close()
+    assert explained.reason.endswith(said)

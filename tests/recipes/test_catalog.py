@@ -15,6 +15,7 @@ from sentinel.errors import SentinelError
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import OnDemand, bundled, bundled_catalog, load_adapter
 from sentinel.recipes.grades import realism
+from sentinel.targets import Binding, PackageRoot, Target
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACTS = bundled_catalog().contracts
@@ -166,3 +167,23 @@ def test_an_adapters_mistake_is_told_with_its_file(tmp_path, written, mistaken, 
         bundled.with_(adapters=[file])
     assert f"{file}: " in str(told.value)
     assert says in str(told.value)
+
+
+@pytest.mark.parametrize("target", sorted(bundled_catalog().adapters))
+def test_why_a_function_is_not_bound_is_true_of_every_release(target):
+    """A reason is given for whichever revision was asked about."""
+    reasons = set(bundled_catalog().targets[target].unbound.values())
+    assert [reason for reason in reasons if re.search(r"\brelease \d|\d\.\d|no more\b", reason)] == []
+
+
+def test_what_is_not_bound_is_told_with_its_reason_and_the_nearest_that_is():
+    bindings = tuple(Binding(f"pkg.{name}", "call") for name in ("losses.agg_loss", "kl.penalty"))
+    target = Target("t", "", (PackageRoot("pkg"),), bindings=bindings, unbound={"pkg.losses.gift*": "of a month"})
+    near = "; the nearest that it binds is"
+    assert target.not_bound("pkg.core.agg_loss") == (
+        f"the adapter of t does not bind 'pkg.core.agg_loss'{near} pkg.losses.agg_loss"
+    )
+    assert target.not_bound("pkg.losses.gift_loss").startswith(
+        "the adapter of t does not bind 'pkg.losses.gift_loss' (of a month); "
+    )
+    assert target.not_bound("penalt").endswith(f"{near} pkg.kl.penalty")

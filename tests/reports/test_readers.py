@@ -41,6 +41,8 @@ def test_the_plain_table(results):
         "roll    ROLL-AGGLOSS-TOKENMEAN-MASK  git:c09bc8b  reproduced    passed",
         "roll    ROLL-AGGLOSS-TOKENMEAN-MASK  pypi:0.9.1   fixed         failed  expected reproduced",
         "1 reproduced, 1 inconclusive, 1 fixed",
+        "not decided: 1 of 3",
+        "  inconclusive: expected reproduced; timeout: took longer than 60 s",
         "reproduced: the bug is there, fixed: it is not, changed: neither the buggy nor the fixed values, "
         "inconclusive: could not be decided, unavailable: not available",
         "evidence: sentinel-reports",

@@ -18,10 +18,12 @@ from sentinel.targets.refs import Ref
 pytestmark = [pytest.mark.nightly, pytest.mark.filterwarnings("ignore:invalid escape sequence")]
 
 
-#: At these, what a loss takes or averages is another thing than before and after; no recipe is about it.
+#: At these, what a loss takes, averages or reports is another thing than before and after; no recipe pins them.
 ODD = [
     ("areal", "d1b297adc9bbb72ec5b0a55233f729c0f6218460"),  # one bound of the ratio for both sides
     ("skyrl", "05fdea7df10ed7dc6ce822d1eb4ca1c532de3e7e"),  # importance sampling averages, as no other commit has it
+    ("openrlhf", "f372a2d41e26c3c47a0f6653fb94c31f5c257942"),  # IcePop, and a microbatch without a token is NaN
+    ("trl", "722847abbc9de2a6a34d11bc0f416239f85ec1d6"),  # the parent of a fix of the clip ratio that is logged
 ]
 
 

@@ -17,7 +17,7 @@ import torch
 
 import sentinel.watch
 from sentinel.cli import main
-from sentinel.recipes.yamldoc import read
+from sentinel.values.documents import read
 from sentinel.watch import checker, link, meeting
 from sentinel.watch.wrapping import Budget, Plan
 from sentinel.worker.client import Zygote
