@@ -124,8 +124,8 @@ def _watch(arguments: argparse.Namespace) -> int:
     ends = [event for event in written if event["event"] == "end"]
     kinds = sum(event["event"] == "violation" for event in written)
     if not kinds and all("nothing_examined" in end for end in ends):
-        say(f"nothing was examined: {_why(ends, died, target.name)}")
-        return 1 if stopped else status or 2
+        nothing = nothing_examined(_why(ends, died, target.name))
+        return 1 if stopped else status or nothing
     if died:
         complain("a checker ended before it had written its last line: the calls that it held were not examined")
     read, looks = (counted(sum(end[key] for end in ends), word) for key, word in (("read", "call"), ("laws", "check")))
