@@ -338,7 +338,7 @@ class Checker:
             reading = reading_of(number, subject, boundary)
         except BaseException as error:  # the run's modules may do anything when they are called
             known = isinstance(error, (Unreadable, AbsentError))
-            reason = (str(error) if known else f"{type(error).__name__}: {error}")[:200]
+            reason = (str(error) if known else f"{type(error).__name__}: {error}")[:300]
             self._not["watched"][reason] += 1
             # A binding may be of other versions, or also name a module that the run has not imported.
             elsewhere = isinstance(error, DriftError) or not self._modules[number] <= {None, *self._loaded}
