@@ -567,7 +567,7 @@ def test_no_difference_is_claimed_only_where_the_changed_lines_ran(run_sentinel,
     assert "no difference" not in answer.out
     assert "not examined: tiny.losses.agg_loss: " in answer.out
     guard = "(guarded by loss_agg_mode == 'sequence')"
-    assert f"\n  tiny/losses.py:6 agg_loss {guard}\n" in answer.out
+    assert f"\n  tiny/losses.py:6 agg_loss {guard}, 6 agg_loss {guard[:-1]}; deleted)\n" in answer.out
     assert answer.err.splitlines()[-1].startswith("nothing was examined: ")
     # A line that runs is examined, and does not stand in for the other one.
     partly = tree("partly", GUARDED.format(first="loss = loss + 0.0", factor=3))
