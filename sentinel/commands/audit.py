@@ -41,6 +41,7 @@ from sentinel.reports.escaping import visible
 from sentinel.reports.evidence import evidence
 from sentinel.reports.sarif import sarif
 from sentinel.reports.store import write_atomically
+from sentinel.reports.summary import causes
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
@@ -101,8 +102,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     there = [item for item in decisions if item.verdict.name == "reproduced"]
     decided = [item for item in decisions if item.verdict.name in ("reproduced", "fixed", "changed")]
     if not decided:
-        reasons = sorted({item.verdict.reason for item in decisions})
-        reason = reasons[0] if reasons else f"there is no recipe of {target.name}"
+        reason = "; ".join(causes(item.verdict.reason for item in decisions)) or f"there is no recipe of {target.name}"
         raise NothingExamined(f"no known bug could be decided: {reason}; name another copy with --repo or --python")
     checkout = next((item.checkout for item in decisions if item.checkout), None)
     why_not = None
@@ -193,7 +193,7 @@ def _no_setting(run: Training, name: str) -> str:
         return "the configuration sets nothing; give another with --config, --script, --set or --"
     if run.options is None:
         return f"the options of {name} are not known, and no known bug names any of your {count}"
-    return f"none of your {count} is an option of {run.options.name} in {name}; is it the version that you train with?"
+    return f"none of your {count} is an option of {run.options.name} in {name}; name the copy that you train with"
 
 
 #: Causes that many bugs share, though the reason of each names other code.

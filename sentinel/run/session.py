@@ -61,7 +61,11 @@ _NOTHING = Path(__file__).resolve().parent.parent / "schemas"
 
 
 class Run:
-    """The state of one run; the plugin's hooks call it and hold none of their own."""
+    """The state of one run; the plugin's hooks call it and hold none of their own.
+
+    :ivar is_asked_for: whether an option of Sentinel's is on the command line.
+    :ivar is_restricted: whether arguments name recipes or laws; then the run has no others.
+    """
 
     def __init__(self, config: pytest.Config, settings: Settings, catalog: Catalog, recipes: Sequence[Recipe]) -> None:
         self.config = config
@@ -71,6 +75,8 @@ class Run:
         self.results: list[tuple[Path, str, float, str]] = []
         self._documents: dict[Path, dict[str, Any]] = {}
         self.law_ids: list[LawId] = []
+        self.is_asked_for = False
+        self.is_restricted = False
         self._law_seconds: dict[Place, float] = {}
         self._laws_at: Counter[Place] = Counter()
         self._known_recipes: dict[str, list[Recipe]] = {}
@@ -109,6 +115,7 @@ class Run:
                 options_of(settings, target)
         for name in (*catalog.adapters, *catalog.laws):
             config.addinivalue_line("markers", f"{name}: Sentinel's items of this target or law")
+        run.is_asked_for = any(options.values())
         run._point_pytest_at(recipes, alone=any(options.get(name) for name in ("target", "bug", "recipes")))
         return run
 
@@ -124,8 +131,10 @@ class Run:
         if ours or (not config.args and (self.law_ids or self.has_laws)):
             config.args[:] = [str(_NOTHING)]  # without an argument pytest would collect the user's tests
         self._require_refs(config.args)
-        files = [Path(arg) for arg in config.args if Path(arg).suffix in SUFFIXES]
-        self.invited = list(dict.fromkeys([*files, *(recipe.path for recipe in recipes)]))
+        files = [Path(arg) for arg in config.args if Path(arg.partition("::")[0]).suffix in SUFFIXES]
+        self.is_restricted = bool(self.law_ids or files) and bool(config.option.file_or_dir)
+        files = [file for file in files if file.suffix in SUFFIXES]
+        self.invited = list(dict.fromkeys([*files, *(() if self.is_restricted else (r.path for r in recipes))]))
 
     def _require_refs(self, arguments: Sequence[str]) -> None:
         """:raises SentinelError: where an item id names a ref at which its recipe is not judged; names those there."""
@@ -162,7 +171,7 @@ class Run:
 
     @property
     def has_laws(self) -> bool:
-        return self.settings.law_level != "off" and bool(self.settings.targets)
+        return self.settings.law_level != "off" and bool(self.settings.targets) and not self.is_restricted
 
     def registering(self, target: str, ref: Ref) -> Checkout | None:
         """Give the code in which a target may register something; None where it does not, or there is no such ref."""
@@ -370,8 +379,11 @@ class Run:
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None and self.config.get_verbosity() >= 0:
             with self._announce:
+                file = reporter.currentfspath
                 reporter.ensure_newline()
                 reporter.write_line(f"sentinel: {message}")
+                if isinstance(file, Path):  # else pytest would print the file's name again before its next item
+                    reporter.currentfspath = file
 
     def close(self) -> None:
         for name in ("_runner", "_survey"):
@@ -540,7 +552,7 @@ def complaint(decision: Decision, baseline: Path | None = None) -> str | None:
     if baseline is not None:
         return _against(baseline, decision, head)
     if decision.expect is not None:
-        absent = verdict.name == "unavailable" and verdict.kind != "not-in-this-version"
+        absent = verdict.name == "unavailable" and verdict.kind not in ("not-in-this-version", "drift")
         return (
             None
             if absent or verdict.name == decision.expect
