@@ -240,9 +240,9 @@ def test_without_a_mirror_it_says_how_to_get_one(pytester, recipes, tmp_path, mo
     monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "empty"))
     result = run(pytester, "--sentinel-recipes=mine", "-rs")
     result.assert_outcomes(skipped=4)
-    line = "demo    2 bugs  2 refs  unavailable  skipped  no mirror of demo; run `sentinel mirror add demo`"
+    line = "demo    2 recipes  2 refs  unavailable  skipped  no mirror of demo; run `sentinel mirror add demo`"
     result.stdout.fnmatch_lines([line])
-    assert "2 bugs" not in run(pytester, "--sentinel-recipes=mine", "-v").stdout.str()
+    assert "2 recipes" not in run(pytester, "--sentinel-recipes=mine", "-v").stdout.str()
 
 
 def test_a_home_that_cannot_be_written_is_said_at_once(pytester, recipes, monkeypatch):
@@ -276,6 +276,10 @@ def test_a_baseline_holds_and_tells_which_way_things_went(pytester, recipes, dem
     nothing = run(pytester, *base, *kept)
     assert nothing.ret == pytest.ExitCode.USAGE_ERROR
     nothing.stderr.fnmatch_lines(["*--sentinel-baseline=kept: it holds no evidence*sentinel report accept*"])
+    run(pytester, "mine/demo/DEMO-REJECTED-ROW.yaml", "--sentinel-ref=git:main", "--sentinel-report-dir=other")
+    nothing = run(pytester, *base, "--sentinel-baseline=other")
+    nothing.stdout.fnmatch_lines(["*nothing is recorded in other*sentinel report accept*"])
+    nothing.assert_outcomes(failed=1)
 
     run(pytester, *base, "--sentinel-ref=git:main", "--sentinel-report-dir=kept").assert_outcomes(passed=1)
     run(pytester, *base, *kept).assert_outcomes(passed=1)

@@ -47,7 +47,7 @@ _OF_THIS_MACHINE = ("ref", "python", "ghost", "timeout", "memory", "harness")
 class Outcome:
     """What came of one file.
 
-    :ivar outcome: ``same``, ``different`` or ``could not``.
+    :ivar outcome: ``same``, ``different``, ``could not``, or ``undecided``: neither then nor now.
     """
 
     evidence: Path
@@ -86,7 +86,7 @@ def _verify(arguments: argparse.Namespace) -> int:
             say(str(one.verification or one.conclusion))
     # What could not be checked must not hide that something else is different.
     results = {outcome.outcome for outcome in outcomes}
-    if results == {"could not"}:
+    if results <= {"could not", "undecided"}:
         why = "; ".join(causes(outcome.conclusion for outcome in outcomes))
         return nothing_examined(f"{why}; name evidence that a run wrote, and run `sentinel doctor`")
     return 1 if "different" in results else 2 if "could not" in results else 0
@@ -153,6 +153,8 @@ class _Verifier:
         except SentinelError as error:
             return Outcome.could_not(file, subject, str(error), origin)
         outcome = "same" if verification.same else "different"
+        if outcome == "same" and recorded["kind"] in _OF_THIS_MACHINE:
+            outcome = "undecided"  # then and now, for a reason that lies in a machine
         return Outcome(file, outcome, subject, verification.conclusion, origin, verification)
 
     def _again(self, recorded: dict[str, Any], recipe: Recipe, ref: Ref) -> Verification:

@@ -73,6 +73,7 @@ class Failure:
 
     :ivar traceback: upstream's own, with paths relative to the checkout.
     :ivar packages: what is not installed here and was needed.
+    :ivar absent: whether it is drift because the checkout lacks a name that the adapter uses, as its text shows.
     """
 
     kind: Kind
@@ -81,6 +82,7 @@ class Failure:
     provenance: Provenance | None = None
     questions: tuple[str, ...] | None = None
     packages: tuple[str, ...] = ()
+    absent: bool = False
 
 
 @dataclass(frozen=True)

@@ -294,7 +294,7 @@ class Runner:
             answer, lack = loaded.probe(recipe.boundary, self._request(recipe)), None
         outcome = read_answer(answer, checkout, self._processes.sources(recipe.target), recipe.requires)
         if lack is not None and isinstance(answer, Failed):
-            outcome = Failure("not-in-this-version", lack.told(answer.reason))
+            outcome = Failure("drift", lack.told(answer.reason), absent=True)
         observed = outcome.observation if isinstance(outcome, Measurement) else None
         law = None
         comparisons: Any = ()

@@ -8,13 +8,13 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, distribution
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,7 @@ from sentinel.targets.refs import Ref
 
 if TYPE_CHECKING:
     from sentinel.diff.comparing import Comparison
+    from sentinel.search.known import Excuse
 
 
 def catalog_of(config: pytest.Config) -> Catalog:
@@ -82,6 +83,7 @@ class Run:
         self._verdicts: dict[tuple[str, Ref], str] = {}
         self._questions: dict[tuple[str, Ref], Job] = {}
         self._failures: set[tuple[str, Ref]] = set()
+        self._excuses: dict[LawJob, Excuse] = {}
         self.failed_causes: set[tuple[str, Ref, str]] = set()
         self.invited: list[Path] = []
         self.places: dict[Path, Path] = {}
@@ -308,6 +310,9 @@ class Run:
     def _decide_law(self, job: LawJob) -> Decision:
         start = time.monotonic()
         decision = self._survey.decide(job)
+        if decision.verdict.name == "reproduced":
+            unknown = self.excuse(job).unknown
+            decision = decision if unknown is None else self._survey.decide_by(job, unknown)
         if job.place not in self._law_seconds:  # one search has decided all of them
             self._law_seconds[job.place] = (time.monotonic() - start) / max(self._laws_at[job.place], 1)
         return decision
@@ -316,22 +321,35 @@ class Run:
         """Say how long it took to decide, without the wait for what was decided before it."""
         return self._law_seconds[job.place] if isinstance(job, LawJob) else self._runner.seconds(job)
 
-    def known_as(self, job: LawJob) -> tuple[list[str], bool]:
-        """Give the recipes that explain a broken law, whose bugs are there at the same ref; and whether their items
-        fail for all of it in this run."""
-        from sentinel.search.discovery import is_about, is_there
+    def excuse(self, job: LawJob) -> Excuse:
+        """Say whether known bugs that are reproduced at the same ref explain a broken law."""
+        if job not in self._excuses:
+            self._excuses |= self._excuses_beside(job)
+        return self._excuses[job]
 
-        survey, target = self._survey, self.catalog.adapters[job.target].target
-        findings, beside = survey.findings(job), survey.beside(job)
-        recipes = [
-            recipe
-            for recipe in self._recipes_of(job.target)
-            if any(is_about(recipe, finding, target) for finding in findings)
-            and is_there(recipe, self._verdict(recipe, job.ref), chain(beside, survey.shown_by(recipe, job.ref)))
-        ]
-        failed = [recipe for recipe in recipes if (recipe.digest, job.ref) in self._failures]
-        complete = all(any(is_about(recipe, finding, target) for recipe in failed) for finding in findings)
-        return [recipe.bug_id for recipe in (failed if complete and failed else recipes)], bool(failed) and complete
+    def _excuses_beside(self, job: LawJob) -> dict[LawJob, Excuse]:
+        """Look for what explains each broken law of a job's boundary: one search serves them all."""
+        from sentinel.search.discovery import is_about
+        from sentinel.search.known import excuse
+
+        target, known = self.catalog.adapters[job.target].target, dict[LawJob, list[Recipe]]()
+        for each in self._survey.beside(job):
+            findings = self._survey.findings(each)
+            known[each] = [
+                recipe
+                for recipe in self._recipes_of(job.target)
+                if any(is_about(recipe, finding, target) for finding in findings)
+                and self._verdict(recipe, job.ref) == "reproduced"
+            ]
+        others = self._survey.search_others(
+            job.place, {each.law: recipes for each, recipes in known.items() if recipes}
+        )
+        return {each: excuse(self._survey.findings(each), recipes, others.get(each)) for each, recipes in known.items()}
+
+    def failed(self, bugs: Collection[str], ref: Ref) -> bool:
+        """Say whether the items of these bugs fail in this run."""
+        failures = {recipe.bug_id for recipe in self.recipes.values() if (recipe.digest, ref) in self._failures}
+        return bool(bugs) and failures.issuperset(bugs)
 
     def _verdict(self, recipe: Recipe, ref: Ref) -> str:
         """Give the name of a verdict. One recipe explains many laws; it is decided once."""
@@ -534,7 +552,7 @@ def complaint(decision: Decision, baseline: Path | None = None) -> str | None:
     if baseline is not None:
         return _against(baseline, decision, head)
     if decision.expect is not None:
-        absent = verdict.name == "unavailable" and verdict.kind != "not-in-this-version"
+        absent = verdict.name == "unavailable" and verdict.kind not in ("not-in-this-version", "drift")
         return (
             None
             if absent or verdict.name == decision.expect

@@ -80,7 +80,7 @@ def test_ranges_that_cannot_be_decided_are_shown_and_not_bridged(history, swept)
     assert (introduced["what"], introduced["undecided"], introduced["why"]) == ("introduced", 2, "drift, import")
     assert introduced["after"]["sha"] == history.commits[0]
     assert len(record["changes"]) == 1  # what follows the second gap is what was before it
-    assert "has no 'agg_loss'" in record["runs"][1]["reason"]
+    assert "has no tiny.losses.agg_loss" in record["runs"][1]["reason"]
 
 
 def test_a_package_root_that_moves_and_a_module_that_becomes_a_package(history, swept, brute_force):

@@ -31,7 +31,7 @@ def demo_with(tmp_path: Path, losses: str, file: str = "losses.py") -> Path:
 def test_arguments_are_bound_by_name(signature, mask, decide, tmp_path):
     tree = demo_with(tmp_path, f"def agg_loss({signature}):\n{LOSS.format(mask=mask)}")
     if mask == "response_mask":  # not among the adapter's names: the canonical name itself is only used unlisted
-        assert decide(MASKED_TOKENS, tree).verdict.kind == "not-in-this-version"
+        assert decide(MASKED_TOKENS, tree).verdict.kind == "drift"
     else:
         assert decide(MASKED_TOKENS, tree).verdict.name == "fixed"
 
@@ -65,7 +65,7 @@ def test_a_former_path_is_found(decide, tmp_path):
 )
 def test_a_missing_upstream_name_is_no_failure_and_says_where_it_went(losses, file, said, decide, tmp_path):
     verdict = decide(MASKED_TOKENS, demo_with(tmp_path, losses, file)).verdict
-    assert (verdict.name, verdict.kind) == ("unavailable", "not-in-this-version")
+    assert (verdict.name, verdict.kind) == ("unavailable", "drift")
     assert fnmatch(verdict.reason, f"not in this version: *{said}")
 
 
