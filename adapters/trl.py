@@ -499,7 +499,8 @@ def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     last = inputs["trains"] == "last"
     row = {"prompt": messages[:-1], "completion": messages[-1:]} if last else {"messages": messages}
     given = {"assistant_only_loss": not last, "completion_only_loss": last, "max_length": inputs["max_tokens"]}
-    trainer = _trainer(boundary, args := _options(boundary, given), _tokenizer=tokenizer, chat_template=None)
+    args = _options(boundary, given, {"assistant_only_loss": False})  # until June 2025 there was no such option
+    trainer = _trainer(boundary, args, _tokenizer=tokenizer, chat_template=None)
     made = boundary.function(trainer, Rows([row]), tokenizer, args, False, None, "chats")
     masks = [row[name] for row in made for name in ("completion_mask", "assistant_masks") if name in row]
     learned = [label != -100 for label in made[0]["labels"]] if made and "labels" in made[0] else map(all, zip(*masks))
@@ -545,6 +546,8 @@ def _of_chatml(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     from datasets import Dataset, disable_progress_bars
 
+    if "strategy" not in boundary.parameters:
+        raise AbsentError("not in this version: a row is cut where a pack ends")
     disable_progress_bars()
     rows = Dataset.from_list([{"input_ids": [row] * length} for row, length in enumerate(lengths_of(inputs))])
     made = boundary.function(rows, inputs["max_tokens_per_microbatch"])

@@ -108,9 +108,9 @@ def test_only_sentinels_items_without_a_path_and_both_with_one(pytester, recipes
     run(pytester).assert_outcomes(passed=1)
 
 
-def test_a_node_id_beside_a_target_adds_nothing_twice(pytester, recipes, pins):
+def test_a_node_id_beside_a_target_is_all_that_runs(pytester, recipes, pins):
     item = f"mine/demo/DEMO-MASKED-TOKENS.yaml::{short(pins, 1)}"
-    run(pytester, item, "--sentinel-recipes=mine", "--sentinel-bug=DEMO-MASKED*").assert_outcomes(passed=2)
+    run(pytester, item, "--sentinel-recipes=mine", "--sentinel-bug=DEMO-*").assert_outcomes(passed=1)
 
 
 @pytest.mark.parametrize(
@@ -240,9 +240,9 @@ def test_without_a_mirror_it_says_how_to_get_one(pytester, recipes, tmp_path, mo
     monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "empty"))
     result = run(pytester, "--sentinel-recipes=mine", "-rs")
     result.assert_outcomes(skipped=4)
-    line = "demo    2 bugs  2 refs  unavailable  skipped  no mirror of demo; run `sentinel mirror add demo`"
+    line = "demo    2 recipes  2 refs  unavailable  skipped  no mirror of demo; run `sentinel mirror add demo`"
     result.stdout.fnmatch_lines([line])
-    assert "2 bugs" not in run(pytester, "--sentinel-recipes=mine", "-v").stdout.str()
+    assert "2 recipes" not in run(pytester, "--sentinel-recipes=mine", "-v").stdout.str()
 
 
 def test_a_home_that_cannot_be_written_is_said_at_once(pytester, recipes, monkeypatch):
@@ -276,6 +276,10 @@ def test_a_baseline_holds_and_tells_which_way_things_went(pytester, recipes, dem
     nothing = run(pytester, *base, *kept)
     assert nothing.ret == pytest.ExitCode.USAGE_ERROR
     nothing.stderr.fnmatch_lines(["*--sentinel-baseline=kept: it holds no evidence*sentinel report accept*"])
+    run(pytester, "mine/demo/DEMO-REJECTED-ROW.yaml", "--sentinel-ref=git:main", "--sentinel-report-dir=other")
+    nothing = run(pytester, *base, "--sentinel-baseline=other")
+    nothing.stdout.fnmatch_lines(["*nothing is recorded in other*sentinel report accept*"])
+    nothing.assert_outcomes(failed=1)
 
     run(pytester, *base, "--sentinel-ref=git:main", "--sentinel-report-dir=kept").assert_outcomes(passed=1)
     run(pytester, *base, *kept).assert_outcomes(passed=1)
@@ -542,3 +546,22 @@ def test_the_last_failed_of_the_bundled_recipes(pytester, roll_tree):
         "    return (loss_mat * loss_mask).sum() / batch_num_tokens\n"
     )
     pytester.runpytest_inprocess(*arguments, "--lf").assert_outcomes(failed=1, passed=1)
+
+
+@pytest.mark.parametrize("options", [(), ("--sentinel-target=demo",), ("--sentinel-recipes=mine",)], ids=" ".join)
+@pytest.mark.parametrize(
+    ("argument", "item"),
+    [
+        ("mine/demo/DEMO-MASKED-TOKENS.yaml", "mine/demo/DEMO-MASKED-TOKENS.yaml::git:main"),
+        ("laws/demo/demo_rl.losses.agg_loss::the_oracle_agrees", None),
+    ],
+)
+def test_a_named_file_or_law_is_all_that_runs(pytester, recipes, argument, item, options):
+    listed = run(pytester, argument, "--collect-only", "-q", "--sentinel-ref=git:main", *options)
+    assert [line for line in listed.outlines if "::" in line] == [item or f"{argument}[git:main]"]
+
+
+def test_a_message_in_between_does_not_list_a_file_twice(pytester, recipes):
+    lines = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml").outlines
+    assert any("sentinel: demo git:" in line for line in lines), lines
+    assert sum("DEMO-MASKED-TOKENS.yaml" in line for line in lines) == 1, lines

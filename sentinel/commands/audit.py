@@ -30,17 +30,18 @@ from sentinel.configuration.launch import launch_of, setting_of
 from sentinel.configuration.options import Options
 from sentinel.deciding.outcomes import Decision
 from sentinel.deciding.runner import Job, runner_of
-from sentinel.errors import INSTALL, SentinelError
+from sentinel.errors import INSTALL, NothingExamined, SentinelError
 from sentinel.findings.reach import Reach, reach
 from sentinel.recipes import find_recipes
 from sentinel.recipes.affects import settings_in_words
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.grades import counted as roots
-from sentinel.recipes.grades import grade, order, reached, realism, root
+from sentinel.recipes.grades import grade, order, reached, realism, root, row
 from sentinel.reports.escaping import visible
 from sentinel.reports.evidence import evidence
 from sentinel.reports.sarif import sarif
 from sentinel.reports.store import write_atomically
+from sentinel.reports.summary import causes
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
@@ -101,9 +102,8 @@ def _audit(arguments: argparse.Namespace) -> int:
     there = [item for item in decisions if item.verdict.name == "reproduced"]
     decided = [item for item in decisions if item.verdict.name in ("reproduced", "fixed", "changed")]
     if not decided:
-        reasons = sorted({item.verdict.reason for item in decisions})
-        reason = reasons[0] if reasons else f"there is no recipe of {target.name}"
-        raise SentinelError(f"nothing was examined: no known bug could be decided: {reason}")
+        reason = "; ".join(causes(item.verdict.reason for item in decisions)) or f"there is no recipe of {target.name}"
+        raise NothingExamined(f"no known bug could be decided: {reason}; name another copy with --repo or --python")
     checkout = next((item.checkout for item in decisions if item.checkout), None)
     why_not = None
     if config is not None and data is not None and checkout is not None:
@@ -111,24 +111,26 @@ def _audit(arguments: argparse.Namespace) -> int:
         not_read += left_out
     trainers = options_of(catalog, target, checkout) if checkout else ()
     configuration = _configuration(data, single)
+    added = launch.added | {setting_of(word)[0] for word in arguments.set if word.startswith("+")}
     if launch.made_by and trainers and all(trainer.made_by != launch.made_by for trainer in trainers):
         have = ", ".join(trainer.made_by for trainer in trainers if trainer.made_by)
-        raise SentinelError(
-            f"nothing was examined: {_name(checkout, target.name)} has no {launch.made_by} whose options are known "
+        raise NothingExamined(
+            f"{_name(checkout, target.name)} has no {launch.made_by} whose options are known "
             f"here; known are {have or 'none'}"
         )
-    run = None if configuration is None else training(configuration, trainers, launch.made_by)
+    run = None if configuration is None else training(configuration, trainers, launch.made_by, added)
     if config is not None and data is not None and why_not is not None:
         not_read += _bases(config, data, run, why_not)
     bugs = [Bug(item, reach(item.recipe.affects, run) if run else None) for item in there]
+    hardening = [bug for bug in bugs if bug.realism == "unreachable"]
     bugs = [bug for bug in bugs if bug.realism != "unreachable"]
     bugs.sort(key=lambda bug: (order(bug.document), bug.decision.recipe.bug_id))
     name = _name(checkout, target.name)
     unread = [*not_read, *(_of_settings(run) if run else ())]
-    if run is not None and bugs and not _examined(run, bugs):
+    if run is not None and (not run.configuration or (bugs and not _examined(run, bugs))):
         for line in unread:
             complain(visible(line))
-        raise SentinelError(f"nothing was examined: {_no_setting(run, name)}")
+        raise NothingExamined(_no_setting(run, name))
     if arguments.sarif:
         results = [(evidence(bug.decision), "") for bug in bugs if bug.answer != "does not"]
         write_atomically(
@@ -137,7 +139,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json({**_plain(name, decisions, bugs, run, trainers), "not_examined": unread})
     else:
-        _tell(name, bugs, run, unread, len(there) - len(bugs))
+        _tell(name, bugs, run, unread, hardening)
         for line in _undecided(decisions):
             say(visible(line))
     return 1 if any(bug.reached for bug in bugs) or (run is None and bugs) else 0
@@ -156,6 +158,9 @@ def _of_settings(run: Training) -> list[str]:
     left = len(run.unknown()) - len(lines)
     if left > 0:
         lines.append(f"{counted(left, 'more setting')} of yours are not options of {options.name} in this version")
+    added = sorted(name for name in run.added if name not in options)
+    if added:
+        lines.append(f"added with +, and not an option of {options.name} in this version: {_some(added)}")
     by_source: dict[str, list[str]] = {}
     for name in run.unread():
         near = f" (did you mean {meant[name]}?)" if name in meant else ""
@@ -188,7 +193,7 @@ def _no_setting(run: Training, name: str) -> str:
         return "the configuration sets nothing; give another with --config, --script, --set or --"
     if run.options is None:
         return f"the options of {name} are not known, and no known bug names any of your {count}"
-    return f"none of your {count} is an option of {run.options.name} in {name}; is it the version that you train with?"
+    return f"none of your {count} is an option of {run.options.name} in {name}; name the copy that you train with"
 
 
 #: Causes that many bugs share, though the reason of each names other code.
@@ -307,14 +312,15 @@ def _name(checkout: Checkout | None, target: str) -> str:
     return f"{target} at {checkout.commit[:12]}" if checkout is not None and checkout.commit else target
 
 
-def _tell(name: str, bugs: Sequence[Bug], run: Training | None, unread: Sequence[str], hardening: int) -> None:
+def _tell(
+    name: str, bugs: Sequence[Bug], run: Training | None, unread: Sequence[str], hardening: Sequence[Bug]
+) -> None:
     """Print the counts in words, then what a person has to read."""
     worst: dict[str, str] = {}  # a bug counts once, by the worst that any of its recipes says
     for bug in sorted(bugs, key=lambda bug: ("hits", "only if", "does not").index(bug.answer)):
         worst.setdefault(root(bug.document), bug.answer)
     answers = Counter(worst.values())
-    rows = ({"target": "", "root": root(bug.document), "realism": bug.realism} for bug in bugs)
-    head = f"{roots(rows)} {'is' if len(worst) == 1 else 'are'} in {name}"
+    head = f"{roots(map(_counted, bugs))} {'is' if len(worst) == 1 else 'are'} in {name}"
     if run is None:
         say(f"{head}.")
         if bugs:
@@ -336,7 +342,11 @@ def _tell(name: str, bugs: Sequence[Bug], run: Training | None, unread: Sequence
         if run.options is not None:
             say(f"defaults are those of {run.options.name} ({run.options.file})")
     if hardening:
-        say(f"{hardening} more are hardening: nothing in the framework gets there")
+        say(f"in all {roots(map(_counted, [*bugs, *hardening]))}; nothing in the framework triggers what is hardening")
+
+
+def _counted(bug: Bug) -> dict[str, str]:
+    return row(bug.decision.recipe.target, bug.document)
 
 
 def _tell_of(bug: Bug, run: Training) -> None:

@@ -44,7 +44,7 @@ def declare(commands: Commands) -> None:
     parser.add_argument(
         "--worse",
         action="store_true",
-        help="status 1 only for a new bug, and for one of which it can no longer be said that it is not there",
+        help="status 1 only for a new bug, and for a verdict that is no longer the recorded one; the rest says why not",
     )
     parser.add_argument("--no-bisect", action="store_true", help="do not look for the commits")
     parser.add_argument("--format", choices=("text", "markdown"), default="text", help="default: text")
@@ -78,7 +78,7 @@ def _changes(arguments: argparse.Namespace) -> int:
     elif arguments.format == "markdown":
         sys.stdout.write(_markdown(changes, basis))
     else:
-        say("\n".join([*(line for change in changes for line in _lines(change)), *basis]))
+        say("\n".join([*(line for change in changes for line in _lines(change, arguments.worse)), *basis]))
     failing = [change for change in changes if not arguments.worse or change.worse]
     return 1 if failing else 0
 
@@ -106,7 +106,7 @@ def _basis(source: Path, baseline: Path) -> list[str]:
     return [*lines, *(["not decided:"] if why else []), *(f"  {line}" for line in why)]
 
 
-def _lines(change: Change) -> list[str]:
+def _lines(change: Change, worse: bool) -> list[str]:
     grade = f" ({change.about.grade})" if change.about.grade else ""
     lines = [f"{change.what}: {change.target} {change.subject} at {change.ref}{grade}"]
     lines += [f"    {line}" for line in (change.detail, *change.about.lines)]
@@ -115,6 +115,8 @@ def _lines(change: Change) -> list[str]:
         lines.append(f"    {which} {commit['date'][:10]} {commit['sha'][:9]} {commit['subject']}")
     if change.why_not:
         lines.append(f"    no commit: {change.why_not}")
+    if worse and change.why_not_worse:
+        lines.append(f"    not worse: {change.why_not_worse}")
     return lines
 
 

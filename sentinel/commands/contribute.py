@@ -121,9 +121,21 @@ class _Maker:
 
     def of_pins(self, recipe: Recipe, base: Ref | None, head: Ref | None) -> tuple[Contribution, list[Bundle]]:
         """Make that of a bug whose fix is upstream's, or a working tree's, or nobody's yet."""
+        if base is None and recipe.pins and all(pin.expect != "reproduced" for pin in recipe.pins):
+            expected = ", ".join(f"{pin.ref.short} {pin.expect}" for pin in recipe.pins)
+            raise SentinelError(
+                f"{recipe.bug_id}: no pin has the bug ({expected}), so there is nothing to report upstream; name a "
+                "revision that has it with --base git:<sha>"
+            )
         bundle = self._exporter(recipe.target).export(
             recipe, *recipe.revisions(base, head), check=not self._arguments.no_check
         )
+        side = bundle.sides[0]
+        if side.decision.verdict.name == "fixed":
+            raise SentinelError(
+                f"{recipe.bug_id} is fixed at {side.decision.ref.short}, so there is nothing to report upstream; name "
+                "a revision that has the bug with --base git:<sha>"
+            )
         document = documented([bundle], None, None, ())
         return Contribution((recipe,), self._catalog.targets[recipe.target], None, document), [bundle]
 

@@ -133,7 +133,7 @@ def _discover(arguments: argparse.Namespace) -> int:
             tell(f"comparing {counted(len(findings), 'finding')} with known recipes; Ctrl-C shows them as they are")
             findings = grouped(findings, open_target.law_session)
             for place, item in enumerate(recognised(runner, target, open_target, findings, recipes, everywhere)):
-                findings[place] = item
+                findings[place : place + 1] = [item]
                 if arguments.save is not None and item.known_as == ():
                     try:
                         saved[place] = save(arguments.save, tried_document(item, open_target, runner, catalog))

@@ -15,6 +15,7 @@ from sentinel.contracts.contract import REQUIRED, Contract
 from sentinel.errors import SentinelError, nearest
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
+from sentinel.recipes.grades import counted as bugs
 from sentinel.recipes.grades import realism, root
 from sentinel.recipes.template import described, shown_default
 from sentinel.reports.markdown import index
@@ -157,7 +158,10 @@ def _recipes(arguments: argparse.Namespace) -> int:
         values = {str(item) for row in map(_row, recipes) for item in _values(row, name) if item}
         if name in wanted and not any(fnmatchcase(value.lower(), wanted[name].lower()) for value in values):
             nothing = f"no recipe has {name} {wanted[name]!r}{nearest(wanted[name], values, 'there are', 0.4)}"
-    return _tell(("target", "bug", "pins", "severity", "realism", "title"), rows, arguments, nothing)
+    status = _tell(("target", "bug", "pins", "severity", "realism", "title"), rows, arguments, nothing)
+    if rows and not arguments.json:
+        say(f"\n{bugs(rows)}")
+    return status
 
 
 def _row(recipe: Recipe) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.commands import changes, duplicates, findings, history, site
-from sentinel.commands.console import Commands, command, counted, group, nothing_examined, say, say_json
+from sentinel.commands.console import Commands, command, counted, group, say, say_json
 from sentinel.commands.options import RUN, evidence_folders, evidence_option
 from sentinel.errors import NothingExamined
 from sentinel.reports.baseline import update
@@ -61,6 +61,7 @@ def declare(commands: Commands, text: str) -> None:
 def _accept(arguments: argparse.Namespace) -> int:
     source, baseline = evidence_folders(arguments)
     _require(source)
+    _require_decision(source, results_of(source))
     done = update(source, baseline, arguments.prune)
     for line in done.changed:
         say(f"{baseline}/{line}")
@@ -88,12 +89,17 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         write_atomically(arguments.output, text, "name another file with -o")
         print(f"{arguments.output}: {counted(len(results), 'verdict')}", file=sys.stderr)
+    _require_decision(source, results)
+    return 0
+
+
+def _require_decision(source: Path, results: list[tuple[dict[str, Any], str]]) -> None:
+    """:raises NothingExamined: if the run decided nothing."""
     if not any(is_decided(document) for document, _ in results):
         items = counted(len(results), "item")
-        return nothing_examined(
-            f"the run in {source} decided none of its {items}; `sentinel doctor` checks what is missing"
+        raise NothingExamined(
+            f"the run in {source} decided none of its {items}; `sentinel doctor` says what is missing"
         )
-    return 0
 
 
 def results_of(folder: Path) -> list[tuple[dict[str, Any], str]]:

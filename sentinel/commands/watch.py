@@ -115,7 +115,11 @@ def _watch(arguments: argparse.Namespace) -> int:
         except KeyboardInterrupt:  # the run has it too, and ends as it likes
             continue
     if not events.exists() or events.stat().st_size == begin:
-        complain(f"no process of this command imported {target.name}; nothing was watched")
+        nothing_examined(
+            f"no process of this command imported {target.name} in a Python that has Sentinel; install Sentinel in the "
+            "environment of the run"
+        )
+        status = status or 2
     else:
         say(f"{counted(_violations(events, begin), 'kind')} of violation: {events}")
     return 1 if stopped else status if status >= 0 else 128 - status

@@ -33,12 +33,14 @@ class Training:
     """:ivar configuration: setting -> text, as the configuration has it.
     :ivar options: what the trainer takes that the configuration is for; None where nothing is known of it.
     :ivar others: what the copy's other trainers take.
+    :ivar added: settings that the command adds, and that need not be options.
     :ivar doubtful: options that an unknown setting may mean; their defaults are not relied on.
     """
 
     configuration: Mapping[str, str]
     options: Options | None = None
     others: tuple[Options, ...] = ()
+    added: frozenset[str] = frozenset()
     doubtful: frozenset[str] = frozenset()
 
     def unknown(self) -> list[str]:
@@ -48,6 +50,8 @@ class Training:
             return []
         found: dict[str, None] = {}
         for name in self.configuration:
+            if name in self.added:
+                continue
             parts = name.split(".")
             above = (".".join(parts[: size + 1]) for size in range(len(parts)))
             first = next((part for part in above if options.closed(part)), None)
@@ -124,16 +128,22 @@ class Training:
         return Setting(setting.name, value, setting.default and (other is None or other.default))
 
 
-def training(configuration: Mapping[str, str], trainers: Sequence[Options], made_by: str = "") -> Training:
+def training(
+    configuration: Mapping[str, str],
+    trainers: Sequence[Options],
+    made_by: str = "",
+    added: frozenset[str] = frozenset(),
+) -> Training:
     """Return the run that a configuration is for.
 
     :param made_by: the class that a script makes the configuration with. If it is empty, or no trainer's, the trainer
         is the one that knows most of the settings, the first of several.
+    :param added: settings that need not be options of the trainer.
     """
     made = [bool(made_by) and trainer.made_by == made_by for trainer in trainers]
     counts = [(is_made, sum(name in trainer for name in configuration)) for is_made, trainer in zip(made, trainers)]
     best = max(range(len(trainers)), key=lambda place: (counts[place], -place), default=None)
     if best is None:
         return Training(configuration)
-    run = Training(configuration, trainers[best], (*trainers[:best], *trainers[best + 1 :]))
+    run = Training(configuration, trainers[best], (*trainers[:best], *trainers[best + 1 :]), added)
     return replace(run, doubtful=frozenset(filter(None, run.meant().values())))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from sentinel.configuration.command_line import NOT_KNOWN, of_script, of_words
 from sentinel.configuration.files import spelled, value_of
 from sentinel.configuration.python_script import calls_of
-from sentinel.errors import SentinelError
+from sentinel.errors import NothingExamined, SentinelError
 
 #: Other commands of a script that are listed.
 _MOST = 10
@@ -23,6 +23,7 @@ class Launch:
     :ivar settings: setting -> value, in order.
     :ivar made_by: the configuration class that a Python script calls; empty if none is called.
     :ivar config: the configuration file that the command names.
+    :ivar added: settings that the command adds with ``+`` to those that the configuration has.
     :ivar read: what was read, in words.
     :ivar unread: what could not be read, in words.
     """
@@ -30,6 +31,7 @@ class Launch:
     settings: tuple[tuple[str, Any], ...] = ()
     made_by: str = ""
     config: Path | None = None
+    added: frozenset[str] = frozenset()
     read: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
 
@@ -60,16 +62,20 @@ def launch_of(script: Path | None, words: Sequence[str], classes: Sequence[str])
         if made.made_by:
             return replace(made, unread=(*unread, *made.unread))
     settings = [setting_of(word) for word in line.settings]
-    config = next((_beside(script, str(value)) for name, value in settings if name == "config"), None)
-    if not settings:
+    named = {name: str(value) for name, value in settings if name in _NAMES_A_FILE}
+    settings = [(name, value) for name, value in settings if name not in _NAMES_A_FILE]
+    config = _configuration(script, line.program, named) if named else None
+    if named and config is None:
+        words_of = ", ".join(f"--{name} {value}" for name, value in named.items())
+        unread.append(f"not read, as it is not a file here: the configuration that {words_of} names")
+    if not settings and config is None:
         gone = f", and {line.program} is not a file here" if line.program.endswith(".py") and program is None else ""
-        raise SentinelError(
-            f"nothing was examined: {where}: no settings after the program, which are written KEY=VALUE or --key "
+        raise NothingExamined(
+            f"{where}: no settings after the program, which are written KEY=VALUE or --key "
             f"value{gone}; give the configuration with --config, or single settings with --set"
         )
-    if config is not None:
-        settings = [(name, value) for name, value in settings if name != "config"]
-    return Launch(tuple(settings), config=config, read=read, unread=tuple(unread))
+    added = frozenset(setting_of(word)[0] for word in line.settings if word.startswith("+"))
+    return Launch(tuple(settings), config=config, added=added, read=read, unread=tuple(unread))
 
 
 def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: bool = True) -> Launch:
@@ -81,10 +87,7 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
     calls = calls_of(file, classes)
     if not calls and must:
         names = f"none of {', '.join(classes)} is called in it" if classes else "no configuration class is known"
-        raise SentinelError(
-            f"nothing was examined: {file}: {names}; give the configuration with --config, or single settings with "
-            "--set"
-        )
+        raise NothingExamined(f"{file}: {names}; give the configuration with --config, or single settings with --set")
     if not calls:
         return Launch()
     call, *others = calls
@@ -97,7 +100,22 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
     if words:
         unread.append(f"not read, as arguments of {file.name} itself: {' '.join(words)}")
     unknown = [(name, NOT_KNOWN) for name in call.unread if "*" not in name and "(" not in name]
-    return Launch((*call.settings.items(), *unknown), call.name, None, (read,), tuple(unread))
+    return Launch((*call.settings.items(), *unknown), call.name, read=(read,), unread=tuple(unread))
+
+
+#: Arguments that name the configuration file: by its path, or as Hydra does by a folder and a name in it.
+_NAMES_A_FILE = ("config", "config_path", "config_name", "config_dir")
+
+
+def _configuration(script: Path | None, program: str, named: Mapping[str, str]) -> Path | None:
+    """Return the configuration file that the arguments of a program name; None if it is not a file here."""
+    folders = [named[name] for name in ("config_path", "config_dir") if name in named] or [""]
+    name = named.get("config_name", "")
+    places = [named["config"]] if "config" in named else []
+    for folder in folders if name else ():
+        for base in ("", str(Path(program).parent)):
+            places += [str(Path(base, folder, f"{name}{end}")) for end in ("", ".yaml")]
+    return next((file for place in places if (file := _beside(script, place))), None)
 
 
 def _beside(script: Path | None, name: str) -> Path | None:

@@ -69,16 +69,6 @@ class _Module:
             for alias in node.names
         }
 
-    def foreign(self, base: ast.expr) -> str:
-        """Return the name of a base class of another package that may declare options; empty if it declares none."""
-        if isinstance(base, ast.Attribute) and isinstance(base.value, ast.Name):
-            package, name = base.value.id, base.attr
-        elif isinstance(base, ast.Name):
-            package, name = self.imports.get(base.id, ("", ""))
-        else:
-            return ""
-        return name if package and package.split(".")[0] not in _NO_OPTIONS else ""
-
     def beside(self, module: str) -> Path | None:
         """Return the file of a module that is imported relative to this one, in the same packages."""
         name = module.lstrip(".")
@@ -117,15 +107,32 @@ class _Modules:
         return self.by_file[file]
 
     def class_named(self, module: _Module, name: str) -> _Class | None:
+        return self._found(module, name)[0]
+
+    def foreign(self, module: _Module, base: ast.expr) -> str:
+        """Return the name of a base class of another package that may declare options; empty if it declares none."""
+        if isinstance(base, ast.Attribute) and isinstance(base.value, ast.Name):
+            source, name = base.value.id, base.attr
+        elif isinstance(base, ast.Name):
+            _, source, name = self._found(module, base.id)
+        else:
+            return ""
+        return name if source and source.split(".")[0] not in _NO_OPTIONS else ""
+
+    def _found(self, module: _Module, name: str) -> tuple[_Class | None, str, str]:
+        """Return a class, or the last module and name that it is imported from if that is not in the copy."""
+        source = ""
         for _ in range(_DEEPEST):  # a class may be imported through several modules
             if name in module.classes:
-                return _Class(module.classes[name], module)
-            source, name = module.imports.get(name, ("", ""))
+                return _Class(module.classes[name], module), "", name
+            if name not in module.imports:
+                return None, "", name
+            source, name = module.imports[name]
             file = module.beside(source) if source.startswith(".") else self.find(source) if source else None
             if file is None:
-                return None
+                return None, source, name
             module = self.read(file)
-        return None
+        return None, source, name
 
     def options(self, owner: _Class, prefix: str = "", values: Mapping[str, ast.expr] | None = None) -> Iterator[Named]:
         """:param values: fields that whoever makes the object gives a value, and which."""
@@ -148,7 +155,7 @@ class _Modules:
                 and next(self.left, None) is not None
             ):
                 fields |= self._fields(inherited, prefix, above)
-            elif inherited is None and (name := owner.module.foreign(base)):
+            elif inherited is None and (name := self.foreign(owner.module, base)):
                 self.open.setdefault(prefix, name)
         for node in owner.node.body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):

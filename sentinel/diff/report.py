@@ -19,6 +19,7 @@ from sentinel.reports.escaping import message
 from sentinel.reports.explain import distinct, scenario_lines
 from sentinel.reports.markdown import escaped
 from sentinel.reports.store import write_atomically
+from sentinel.reports.summary import causes
 from sentinel.sources.home import read_json
 from sentinel.targets.checkout import Checkout
 from sentinel.values.literals import Tensor, typed
@@ -181,10 +182,11 @@ def nothing_examined(comparison: Comparison, results: Sequence[BoundaryDiff]) ->
         )
     undecided = [item.reason for item in results if item.state == "not compared"]
     if undecided:
-        return f"no boundary that reaches changed code could be compared: {message(undecided[0])}"
+        why = "; ".join(causes(map(message, undecided)))
+        return f"no boundary that reaches changed code could be compared: {why}; name other revisions"
     if comparison.patch.unbound:
         return "no boundary reaches the changed signal functions; bind them in the adapter (docs/adapters.md)"
-    return "the two revisions have no boundary in common; see the functions that are new or gone"
+    return "the two revisions have no boundary in common: all are new or gone; name other revisions"
 
 
 #: What a list of unexamined things shows at most: files, and entries for each.

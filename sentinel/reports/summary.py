@@ -117,7 +117,8 @@ def _together(rows: Sequence[Row]) -> list[Row]:
         distinct = set(values)
         return distinct.pop() if len(distinct) == 1 else f"{len(distinct)} {noun}s"
 
-    noun = "law" if all(item.law for item in rows) else "item" if any(item.law for item in rows) else "bug"
+    # A bug may have several recipes (sentinel.recipes.grades.counted); a line of the table stands for recipes.
+    noun = "law" if all(item.law for item in rows) else "item" if any(item.law for item in rows) else "recipe"
     reason = rows[0].reason if len({item.reason for item in rows}) == 1 else _cause(rows[0].reason)
     return [
         replace(

@@ -104,10 +104,15 @@ class LawItem(Item):
                 pytest.skip(f"{verdict.kind}, and failed already for the same cause: {verdict.reason}")
             self.run.failed_causes.add(cause)
             raise VerdictError(decision, headline)
-        bugs, all_failed = self.run.known_as(self.job)
-        if all_failed:  # one bug, one failure
-            pytest.skip(f"{decision.verdict.name}; known, and failed already: {', '.join(bugs)}")
-        raise VerdictError(decision, f"{headline}{' (known: ' + ', '.join(bugs) + ')' if bugs else ''}")
+        excuse = self.run.excuse(self.job)
+        bugs = ", ".join(excuse.bugs)
+        if excuse.holds and self.run.failed(excuse.bugs, self.job.ref):  # one bug, one failure
+            pytest.skip(f"{decision.verdict.name}; known, and failed already: {bugs}; {excuse.holds}")
+        if excuse.unknown is not None and bugs:
+            headline += f", in a scenario that triggers none of the known bugs ({bugs})"
+        elif bugs:
+            headline += f" (known: {bugs}{f'; {excuse.doubt}' if excuse.doubt else ''})"
+        raise VerdictError(decision, headline)
 
 
 class RecipeFile(pytest.Collector):

@@ -8,13 +8,13 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, distribution
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,7 @@ from sentinel.targets.refs import Ref
 
 if TYPE_CHECKING:
     from sentinel.diff.comparing import Comparison
+    from sentinel.search.known import Excuse
 
 
 def catalog_of(config: pytest.Config) -> Catalog:
@@ -60,7 +61,11 @@ _NOTHING = Path(__file__).resolve().parent.parent / "schemas"
 
 
 class Run:
-    """The state of one run; the plugin's hooks call it and hold none of their own."""
+    """The state of one run; the plugin's hooks call it and hold none of their own.
+
+    :ivar is_asked_for: whether an option of Sentinel's is on the command line.
+    :ivar is_restricted: whether arguments name recipes or laws; then the run has no others.
+    """
 
     def __init__(self, config: pytest.Config, settings: Settings, catalog: Catalog, recipes: Sequence[Recipe]) -> None:
         self.config = config
@@ -70,12 +75,15 @@ class Run:
         self.results: list[tuple[Path, str, float, str]] = []
         self._documents: dict[Path, dict[str, Any]] = {}
         self.law_ids: list[LawId] = []
+        self.is_asked_for = False
+        self.is_restricted = False
         self._law_seconds: dict[Place, float] = {}
         self._laws_at: Counter[Place] = Counter()
         self._known_recipes: dict[str, list[Recipe]] = {}
         self._verdicts: dict[tuple[str, Ref], str] = {}
         self._questions: dict[tuple[str, Ref], Job] = {}
         self._failures: set[tuple[str, Ref]] = set()
+        self._excuses: dict[LawJob, Excuse] = {}
         self.failed_causes: set[tuple[str, Ref, str]] = set()
         self.invited: list[Path] = []
         self.places: dict[Path, Path] = {}
@@ -107,6 +115,7 @@ class Run:
                 options_of(settings, target)
         for name in (*catalog.adapters, *catalog.laws):
             config.addinivalue_line("markers", f"{name}: Sentinel's items of this target or law")
+        run.is_asked_for = any(options.values())
         run._point_pytest_at(recipes, alone=any(options.get(name) for name in ("target", "bug", "recipes")))
         return run
 
@@ -122,8 +131,10 @@ class Run:
         if ours or (not config.args and (self.law_ids or self.has_laws)):
             config.args[:] = [str(_NOTHING)]  # without an argument pytest would collect the user's tests
         self._require_refs(config.args)
-        files = [Path(arg) for arg in config.args if Path(arg).suffix in SUFFIXES]
-        self.invited = list(dict.fromkeys([*files, *(recipe.path for recipe in recipes)]))
+        files = [Path(arg) for arg in config.args if Path(arg.partition("::")[0]).suffix in SUFFIXES]
+        self.is_restricted = bool(self.law_ids or files) and bool(config.option.file_or_dir)
+        files = [file for file in files if file.suffix in SUFFIXES]
+        self.invited = list(dict.fromkeys([*files, *(() if self.is_restricted else (r.path for r in recipes))]))
 
     def _require_refs(self, arguments: Sequence[str]) -> None:
         """:raises SentinelError: where an item id names a ref at which its recipe is not judged; names those there."""
@@ -160,7 +171,7 @@ class Run:
 
     @property
     def has_laws(self) -> bool:
-        return self.settings.law_level != "off" and bool(self.settings.targets)
+        return self.settings.law_level != "off" and bool(self.settings.targets) and not self.is_restricted
 
     def registering(self, target: str, ref: Ref) -> Checkout | None:
         """Give the code in which a target may register something; None where it does not, or there is no such ref."""
@@ -299,6 +310,9 @@ class Run:
     def _decide_law(self, job: LawJob) -> Decision:
         start = time.monotonic()
         decision = self._survey.decide(job)
+        if decision.verdict.name == "reproduced":
+            unknown = self.excuse(job).unknown
+            decision = decision if unknown is None else self._survey.decide_by(job, unknown)
         if job.place not in self._law_seconds:  # one search has decided all of them
             self._law_seconds[job.place] = (time.monotonic() - start) / max(self._laws_at[job.place], 1)
         return decision
@@ -307,22 +321,35 @@ class Run:
         """Say how long it took to decide, without the wait for what was decided before it."""
         return self._law_seconds[job.place] if isinstance(job, LawJob) else self._runner.seconds(job)
 
-    def known_as(self, job: LawJob) -> tuple[list[str], bool]:
-        """Give the recipes that explain a broken law, whose bugs are there at the same ref; and whether their items
-        fail for all of it in this run."""
-        from sentinel.search.discovery import is_about, is_there
+    def excuse(self, job: LawJob) -> Excuse:
+        """Say whether known bugs that are reproduced at the same ref explain a broken law."""
+        if job not in self._excuses:
+            self._excuses |= self._excuses_beside(job)
+        return self._excuses[job]
 
-        survey, target = self._survey, self.catalog.adapters[job.target].target
-        findings, beside = survey.findings(job), survey.beside(job)
-        recipes = [
-            recipe
-            for recipe in self._recipes_of(job.target)
-            if any(is_about(recipe, finding, target) for finding in findings)
-            and is_there(recipe, self._verdict(recipe, job.ref), chain(beside, survey.shown_by(recipe, job.ref)))
-        ]
-        failed = [recipe for recipe in recipes if (recipe.digest, job.ref) in self._failures]
-        complete = all(any(is_about(recipe, finding, target) for recipe in failed) for finding in findings)
-        return [recipe.bug_id for recipe in (failed if complete and failed else recipes)], bool(failed) and complete
+    def _excuses_beside(self, job: LawJob) -> dict[LawJob, Excuse]:
+        """Look for what explains each broken law of a job's boundary: one search serves them all."""
+        from sentinel.search.discovery import is_about
+        from sentinel.search.known import excuse
+
+        target, known = self.catalog.adapters[job.target].target, dict[LawJob, list[Recipe]]()
+        for each in self._survey.beside(job):
+            findings = self._survey.findings(each)
+            known[each] = [
+                recipe
+                for recipe in self._recipes_of(job.target)
+                if any(is_about(recipe, finding, target) for finding in findings)
+                and self._verdict(recipe, job.ref) == "reproduced"
+            ]
+        others = self._survey.search_others(
+            job.place, {each.law: recipes for each, recipes in known.items() if recipes}
+        )
+        return {each: excuse(self._survey.findings(each), recipes, others.get(each)) for each, recipes in known.items()}
+
+    def failed(self, bugs: Collection[str], ref: Ref) -> bool:
+        """Say whether the items of these bugs fail in this run."""
+        failures = {recipe.bug_id for recipe in self.recipes.values() if (recipe.digest, ref) in self._failures}
+        return bool(bugs) and failures.issuperset(bugs)
 
     def _verdict(self, recipe: Recipe, ref: Ref) -> str:
         """Give the name of a verdict. One recipe explains many laws; it is decided once."""
@@ -352,8 +379,11 @@ class Run:
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None and self.config.get_verbosity() >= 0:
             with self._announce:
+                file = reporter.currentfspath
                 reporter.ensure_newline()
                 reporter.write_line(f"sentinel: {message}")
+                if isinstance(file, Path):  # else pytest would print the file's name again before its next item
+                    reporter.currentfspath = file
 
     def close(self) -> None:
         for name in ("_runner", "_survey"):

@@ -11,6 +11,7 @@ from sentinel.errors import NothingExamined, SentinelError
 from sentinel.history import record
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
+from sentinel.recipes.triggers import laws_named
 from sentinel.reports.store import HISTORY, file_name, files, load
 from sentinel.sources.home import read_json
 from sentinel.targets.refs import Ref
@@ -118,7 +119,7 @@ class Bug:
         if self.recipe is not None:
             return self.recipe.laws
         written = self.document
-        return tuple(name for name in (written.get("invariant") or self.law, *written.get("also_breaks", ())) if name)
+        return tuple(name for name in (written.get("invariant") or self.law, *laws_named(written)) if name)
 
     @property
     def upstream(self) -> Mapping[str, Any]:

@@ -6,8 +6,9 @@ are unique and tags other than YAML's core tags are refused. There are two forms
 * strict, for recipes and other files of Sentinel: scalars follow the YAML 1.2 core schema (``1e-6`` is a float, ``no``
   a string, a date a string), keys are strings, and anchors, aliases and merge keys are refused.
 * ``configuration=True``, for files that a framework reads with PyYAML or OmegaConf: ``yes``, ``no``, ``on`` and ``off``
-  are booleans, a key may be any scalar, and anchors, aliases and merge keys are allowed. An alias counts as many values
-  as the node that it stands for, so the limit on values bounds what it expands to.
+  are booleans, a key may be any scalar, an empty file is an empty mapping, and anchors, aliases and merge keys are
+  allowed. An alias counts as many values as the node that it stands for, so the limit on values bounds what it expands
+  to.
 
 The code loops over the parser's events, because PyYAML's composer is recursive: the one written in C overflows the
 stack on a deep document, which kills the process.
@@ -177,6 +178,8 @@ def read_text(raw: bytes, suffix: str = "yaml", configuration: bool = False) -> 
         raise DocumentError(f"larger than {WRITTEN // MIB} MiB")
     text = _decoded(raw)
     if not text.strip():
+        if configuration:
+            return Document({})
         raise DocumentError("the file is empty")
     if suffix == "toml":
         document = Document(parse_toml(text))
@@ -290,6 +293,8 @@ class _Builder:
             except DocumentError as error:
                 line, column = (error.line, error.column) if error.line else place
                 raise DocumentError(error.message, line, column) from None
+        if not documents and self.configuration:
+            return Document({})
         if not documents:
             raise DocumentError("the file holds no document")
         return self.document

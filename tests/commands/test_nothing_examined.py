@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import FIXED
+from conftest import BUGGY, FIXED
 
 import sentinel.cli
 
@@ -44,8 +44,8 @@ NOTHING: dict[str, list[str]] = {
         "audit tiny --repo empty",
         "audit tiny --repo other",
         "audit tiny --repo no_functions",
-        "audit tiny --repo tree --config empty.yaml",
-        "audit tiny --repo tree -- python train.py",
+        "audit tiny --repo buggy --config empty.yaml",
+        "audit tiny --repo buggy -- python train.py",
     ],
     "compare": [
         "compare loss_aggregation --targets tiny --ref path:empty",
@@ -57,7 +57,6 @@ NOTHING: dict[str, list[str]] = {
     "diff": [
         "diff tiny git:main git:main",
         "diff tiny path:empty path:tree",
-        "diff tiny path:no_functions path:no_functions",
         "diff tiny path:tree path:no_functions",
     ],
     "discover": [
@@ -87,7 +86,7 @@ NOTHING: dict[str, list[str]] = {
     ],
     "verify": ["verify empty", "verify no_such_file.json"],
     "watch": ["watch --target tiny -- python -c pass"],
-    "watch replay": ["watch replay events.jsonl", "watch replay no_such_file.jsonl"],
+    "watch replay": ["watch replay events.jsonl"],
 }
 
 
@@ -95,16 +94,26 @@ NOTHING: dict[str, list[str]] = {
 def inputs(tmp_path: Path) -> None:
     """An empty folder, another project, a package without the bound function, a whole tree; an event file without
     calls and a configuration without settings."""
-    for name in ("empty", "other", "no_functions/tiny", "syntax/tiny", "tree/tiny"):
+    for name in ("empty", "other", "no_functions/tiny", "syntax/tiny", "tree/tiny", "buggy/tiny"):
         Path(name).mkdir(parents=True)
     Path("other/train.py").write_text("x = 1\n")
     Path("no_functions/tiny/losses.py").write_text("x = 1\n")
     Path("syntax/tiny/losses.py").write_text("def agg_loss(:\n")
     Path("tree/tiny/losses.py").write_text(FIXED)
-    for name in ("no_functions", "syntax", "tree"):
+    Path("buggy/tiny/losses.py").write_text(BUGGY)
+    for name in ("no_functions", "syntax", "tree", "buggy"):
         Path(name, "tiny", "__init__.py").touch()
     Path("events.jsonl").touch()
-    Path("empty.yaml").touch()
+    Path("empty.yaml").write_text("{}\n")
+
+
+@pytest.mark.usefixtures("mirrored")
+def test_evidence_that_decided_nothing_is_not_confirmed(run_sentinel, evidence):
+    """`unavailable` then and `unavailable` now: nothing was decided either time."""
+    (file,) = [file for file in evidence.rglob("*.json") if json.loads(file.read_text())["verdict"] == "unavailable"]
+    answer = run_sentinel("verify", file)
+    assert answer.status == 2
+    assert "nothing was examined: the same verdict; there are no numbers to compare; " in answer.err
 
 
 def commands(parser: argparse.ArgumentParser, *words: str) -> Iterator[tuple[str, argparse.ArgumentParser]]:

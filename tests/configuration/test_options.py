@@ -167,8 +167,11 @@ def add(parser):
     parser.add_argument("--model", required=True)
     reset(parser, "--rate", default=compute())
     print("nothing")
+    for prefix in ("actor", "critic"):
+        parser.add_argument(f"--{prefix}.lr", default=1e-6 if prefix == "actor" else 9e-6)
 """)
-    assert options_of_parser(file) == {
+    assert options_of_parser(file)[1] == {}
+    assert options_of_parser(file)[0] == {
         "eps_clip": Option("0.2"),
         "kl_type": Option("k1", ("k1", "k2")),
         "use_opsm": Option("false"),
@@ -176,13 +179,18 @@ def add(parser):
         "path": Option("null"),
         "model": Option(None),
         "rate": Option(None),
+        "actor.lr": Option(None),
+        "critic.lr": Option(None),
     }
+    file.write_text("for name in names():\n    parser.add_argument(f'--{name}.lr')\nparser.add_argument('--on')\n")
+    options, more = options_of_parser(file)
+    assert (set(options), more) == ({"on"}, {"": "a call of arguments.py whose option has a computed name"})
 
 
 def test_a_tree(tmp_path):
     file = tmp_path / "trainer.yaml"
     file.write_text("defaults: [actor]\nhydra: {run: 1}\nactor: {lr: 1, path: '???', clip: {}}\nn:\n")
-    assert options_of_tree(file) == {
+    assert options_of_tree(file)[0] == {
         "actor.lr": Option("1"),
         "actor.path": Option(None),
         "actor.clip": Option(""),

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from sentinel.cli import main
 from sentinel.errors import SentinelError
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import OnDemand, bundled, bundled_catalog, load_adapter
-from sentinel.recipes.grades import realism
+from sentinel.recipes.grades import realism, root
 from sentinel.targets import Binding, PackageRoot, Target
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,6 +94,20 @@ def test_the_committed_index_of_recipes_is_the_generated_one(capsys):
     assert main(["list", "recipes", "--markdown"]) == 0
     committed = bundled("recipes") / "README.md"
     assert committed.read_text() == capsys.readouterr().out, "sentinel list recipes --markdown > recipes/README.md"
+
+
+def test_whoever_says_how_many_bugs_there_are_counts_them_alike(capsys, monkeypatch):
+    """A bug is a root cause in one target, and hardening is none: README, index and `list recipes` say the same."""
+    recipes = find_recipes(bundled_catalog())
+    rows = [(recipe.target, root(recipe.document)) for recipe in recipes if realism(recipe.document) != "unreachable"]
+    told = f"{len(set(rows))} bugs ({len(rows)} recipes)"
+    readme = (ROOT / "README.md").read_text()
+    assert f"ships {told} and " in readme
+    assert f"\n{told} and " in (bundled("recipes") / "README.md").read_text()
+    assert main(["list", "recipes"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"{told} and ")
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    assert import_module("figures").rewritten(readme) == readme, "python benchmarks/figures.py"
 
 
 def test_every_shipped_recipe_says_how_bad_it_is_and_what_is_wrong():
