@@ -203,8 +203,8 @@ def unexamined(comparison: Comparison, results: Sequence[BoundaryDiff], interrup
         yield "not examined:"
     for file, items in list(by_file.items())[:_FILES]:
         ranges = [lines_of(item).removeprefix(f"{message(file)}:") for item in items[:_ENTRIES]]
-        more = f" and {len(items) - _ENTRIES} more" if len(items) > _ENTRIES else ""
-        yield f"  {message(file)}:{', '.join(ranges)}{more}"
+        ranges += [f"and {len(items) - _ENTRIES} more"] if len(items) > _ENTRIES else []
+        yield f"  {message(file)}:{', '.join(ranges)}"
     if len(by_file) > _FILES:
         yield f"  {len(by_file) - _FILES} more files"
     others = comparison.other_changes
