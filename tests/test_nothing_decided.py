@@ -187,7 +187,7 @@ def _none(_: Path) -> str:
         ("--sentinel-report-dir=", _file, "*cannot write reports to *file: *Not a directory*"),
         ("--sentinel-bug=NO-SUCH-*", _none, "*no recipe matches 'NO-SUCH-[*]'*"),
     ],
-    ids=lambda value: str(value)[:40],
+    ids=lambda value: value[:40] if isinstance(value, str) else value.__name__,
 )
 def test_what_the_user_gave_and_cannot_be_had_is_a_usage_error(
     option: str, place: Callable[[Path], str], said: str, pytester: pytest.Pytester, absent: Path,
