@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sentinel.targets import Binding, Target
-from sentinel.worker import families, kit, objects
+from sentinel.worker import families, kit
 from sentinel.worker.calling import Boundary
 from sentinel.worker.drift import AbsentError, DriftError, RanksDisagreeError, StandInMissingError
 
@@ -85,15 +85,6 @@ def test_rows_are_asked_as_a_data_set_is():
     assert rows.map(lambda row, place: {"place": place}, with_indices=True)["place"] == [0, 1]
     halved = rows.map(lambda columns: {"words": columns["text"][:1]}, batched=True)
     assert halved == [{"words": "a b"}], "as many rows as it gives"
-
-
-def test_a_table_is_what_would_be_downloaded():
-    table = objects.Table()
-    assert table["train"] is table
-    assert table["answer"] == ["it is #### 4", "ho #### b"]
-    shown = table.map(lambda row: {"n": len(row["answer"])}, remove_columns=table.column_names)
-    assert (type(shown), shown) == (objects.Table, [{"n": 12}, {"n": 9}])
-    assert shown.filter(lambda row, least: row["n"] > least, fn_kwargs={"least": 9}) == [{"n": 12}]
 
 
 def test_both_sides_are_as_wide_as_the_longer():
