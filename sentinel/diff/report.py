@@ -202,9 +202,9 @@ def unexamined(comparison: Comparison, results: Sequence[BoundaryDiff], interrup
     if idle:
         yield "not examined:"
     for file, items in list(by_file.items())[:_FILES]:
-        yield from (f"  {lines_of(item)}" for item in items[:_ENTRIES])
-        if len(items) > _ENTRIES:
-            yield f"  {message(file)}: {len(items) - _ENTRIES} more"
+        ranges = [lines_of(item).removeprefix(f"{message(file)}:") for item in items[:_ENTRIES]]
+        more = f" and {len(items) - _ENTRIES} more" if len(items) > _ENTRIES else ""
+        yield f"  {message(file)}:{', '.join(ranges)}{more}"
     if len(by_file) > _FILES:
         yield f"  {len(by_file) - _FILES} more files"
     others = comparison.other_changes

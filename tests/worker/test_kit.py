@@ -10,7 +10,7 @@ import pytest
 from sentinel.targets import Binding, Target
 from sentinel.worker import families, kit, objects
 from sentinel.worker.calling import Boundary
-from sentinel.worker.drift import AbsentError, DriftError, StandInMissingError
+from sentinel.worker.drift import AbsentError, DriftError, RanksDisagreeError, StandInMissingError
 
 
 def test_a_swap_ends_with_its_block_even_where_that_fails():
@@ -221,6 +221,34 @@ def test_what_one_rank_raises_ends_all_of_them():
         torch.distributed.barrier()
 
     with pytest.raises(ValueError, match="of rank 1"):
+        kit.on_ranks(2, work)
+
+
+def _whitens_where_it_has_tokens(rank: int) -> None:
+    import torch
+
+    if rank == 0:
+        torch.distributed.all_reduce(torch.ones(1))
+
+
+def _gathers_in_another_order(rank: int) -> None:
+    import torch
+
+    if rank == 0:
+        torch.distributed.barrier()
+    torch.distributed.all_gather([None, None], rank)
+
+
+@pytest.mark.parametrize(
+    ("work", "told"),
+    [
+        (_whitens_where_it_has_tokens, r"rank 0 called all_reduce \(.*test_kit.py:\d+\), rank 1 returned"),
+        (_gathers_in_another_order, r"rank 0 called barrier \(.*:\d+\), rank 1 called all_gather \(.*:\d+\)"),
+    ],
+)
+def test_ranks_that_do_not_call_the_same_collectives_are_named(work, told):
+    """A training hangs there; whoever waited for the others would be ended by the timeout."""
+    with pytest.raises(RanksDisagreeError, match=told):
         kit.on_ranks(2, work)
 
 
