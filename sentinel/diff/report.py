@@ -226,8 +226,8 @@ def unexamined(comparison: Comparison, results: Sequence[BoundaryDiff], interrup
         if names:
             yield f"{state}: {_listed(names)}: {message(why)}"
     if len(reasons) > _FILES:
-        more = sum(len(names) for names in list(reasons.values())[_FILES:])
-        yield f"not compared: {more} more, for {len(reasons) - _FILES} other reasons"
+        left = sum(len(names) for names in list(reasons.values())[_FILES:])
+        yield f"not compared: {left} more, for {len(reasons) - _FILES} other reasons"
     undecided = [each for each in results if each.undecided]
     for each in undecided[:_FILES]:
         counts = ", ".join(f"{message(key)} in {count}" for key, count in each.undecided.items())
