@@ -97,7 +97,7 @@ def test_what_was_not_decided_is_counted_by_cause_everywhere(pytester, absent):
 
 def test_the_same_as_an_undecided_baseline_is_not_decided(pytester, absent, demo_repository):
     """Evidence that says `inconclusive` is confirmed by another `inconclusive`, and nothing was decided."""
-    write_recipe(pytester.path / "mine", MASKED_TOKENS, pins=[{"ref": f"git:{demo_repository.commits['drifted']}",
+    write_recipe(pytester.path / "mine", MASKED_TOKENS, pins=[{"ref": f"git:{demo_repository.commits['syntax']}",
                                                               "expect": "fixed"}])  # fmt: skip
     first = run(pytester, "-k", "MASKED")
     assert first.ret == pytest.ExitCode.TESTS_FAILED
