@@ -39,7 +39,7 @@ def test_evidence_verifies(run_sentinel, mirrored, evidence, tiny):
         f"git-{tiny.buggy[:12]}.json": "same",
         f"git-{tiny.fixed[:12]}.json": "same",
         "git-main.json": "same",
-        "git-pull-9-head.json": "same",
+        "git-pull-9-head.json": "undecided",
     }
     assert found["git-main.json"]["conclusion"] == "the same: every number is identical"
     assert found["git-main.json"]["subject"].endswith(f"at git:{tiny.fixed[:7]}")  # what main was then
