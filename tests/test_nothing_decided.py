@@ -30,7 +30,7 @@ def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     return pytester.runpytest_inprocess("--sentinel-recipes=mine", *arguments)
 
 
-#: Everything below selects only what cannot be had, or runs nothing.
+#: Everything below selects only items that cannot be decided.
 WAYS = {
     "alone": ["-k", "MASKED"],
     "quiet": ["-k", "MASKED", "-q", "-q"],
@@ -39,8 +39,6 @@ WAYS = {
     "no skipping": ["-k", "MASKED", "-rs", "--tb=no", "--no-header", "--no-summary"],
     "last failed": ["-k", "MASKED", "--lf"],
     "two workers": ["-k", "MASKED", "-p", "xdist", "-n", "2"],
-    "collecting": ["--collect-only"],
-    "collecting quietly": ["--collect-only", "-q"],
 }
 
 

@@ -507,18 +507,11 @@ class Run:
         )
 
     def _require_an_examination(self, session: pytest.Session, exitstatus: int) -> None:
-        """Set pytest's status 5 if no item decided anything."""
-        if exitstatus != pytest.ExitCode.OK:
+        """Set pytest's status 5 if no item decided anything; ``--collect-only`` lists items and claims nothing."""
+        if exitstatus != pytest.ExitCode.OK or not self._examined or any(self._examined.values()):
             return
-        if self.config.option.collectonly:
-            if not session.items or not all(item.get_closest_marker("sentinel") for item in session.items):
-                return
-            why = f"--collect-only lists {len(session.items)} items and runs none"
-        elif self._examined and not any(self._examined.values()):
-            why = f"none of the {len(self._examined)} items could be decided"
-            why += f" ({'; '.join(causes(self._reasons()))})" if self._reasons() else ""
-        else:
-            return
+        why = f"none of the {len(self._examined)} items could be decided"
+        why += f" ({'; '.join(causes(self._reasons()))})" if self._reasons() else ""
         session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
         self._last_line = f"nothing was decided: {why}; this run is not a success\n"
 
