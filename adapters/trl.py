@@ -319,9 +319,10 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         **dict.fromkeys(
             ("_raise_if_local_teacher_tokenizer_mismatch", "_log_self_distillation_metric"), partial(itself, None)),
     )  # fmt: skip
-    if "distillation_logits" in boundary.parameters:  # SDPO's mean is over rows, those without a token among them
-        if not inputs["response_mask"].any(-1).all():
-            raise AbsentError("a row without a token that counts is a part of the mean")
+    of_rows = hasattr(boundary.owner, "_compute_self_distillation_loss")  # SDPO's mean, with rows that have no token
+    if of_rows and not inputs["response_mask"].any(-1).all():
+        raise AbsentError("a row without a token that counts is a part of the mean")
+    if "distillation_logits" in boundary.parameters:
         said = trainer._compute_teacher_student_logits(student, teacher, batch)
         return {"loss": boundary.function(trainer, student, batch, said)}
     count = inputs["batch_num_tokens"]

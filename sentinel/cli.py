@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import errno
 import io
+import math
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from types import FrameType
 
 import sentinel
 from sentinel.commands.console import complain, nothing_examined
@@ -82,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.run is None:
             parser.print_help()
             return 2
-        with _terminable():
+        with _interruptible():
             status = int(arguments.run(arguments))
         sys.stdout.flush()  # here, where a reader that went away is dealt with
     except (NothingExamined, Unavailable) as error:
@@ -105,17 +108,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
+#: Seconds within which a signal that comes again is the same one: a time limit sends it to the process and its group.
+_AT_ONCE = 1.0
+
+
 @contextmanager
-def _terminable() -> Iterator[None]:
-    """Let SIGTERM interrupt a command as Ctrl-C does: a time limit then loses nothing that is finished."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+def _interruptible() -> Iterator[None]:
+    """Let SIGTERM interrupt a command as Ctrl-C does, and each of them once: a time limit then loses nothing that is
+    finished."""
+    last = -math.inf
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal last
+        before, last = last, time.monotonic()
+        if last - before > _AT_ONCE:
+            raise KeyboardInterrupt
+
+    replaced = {}
+    if threading.current_thread() is threading.main_thread():
+        kept = signal.SIGINT if signal.getsignal(signal.SIGINT) is signal.default_int_handler else None
+        replaced = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, kept) if number}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in replaced.items():
+            signal.signal(number, handler)
 
 
 def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None:

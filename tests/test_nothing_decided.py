@@ -97,7 +97,7 @@ def test_what_was_not_decided_is_counted_by_cause_everywhere(pytester, absent):
 
 def test_the_same_as_an_undecided_baseline_is_not_decided(pytester, absent, demo_repository):
     """Evidence that says `inconclusive` is confirmed by another `inconclusive`, and nothing was decided."""
-    write_recipe(pytester.path / "mine", MASKED_TOKENS, pins=[{"ref": f"git:{demo_repository.commits['drifted']}",
+    write_recipe(pytester.path / "mine", MASKED_TOKENS, pins=[{"ref": f"git:{demo_repository.commits['syntax']}",
                                                               "expect": "fixed"}])  # fmt: skip
     first = run(pytester, "-k", "MASKED")
     assert first.ret == pytest.ExitCode.TESTS_FAILED
@@ -187,7 +187,7 @@ def _none(_: Path) -> str:
         ("--sentinel-report-dir=", _file, "*cannot write reports to *file: *Not a directory*"),
         ("--sentinel-bug=NO-SUCH-*", _none, "*no recipe matches 'NO-SUCH-[*]'*"),
     ],
-    ids=lambda value: str(value)[:40],
+    ids=lambda value: value[:40] if isinstance(value, str) else value.__name__,
 )
 def test_what_the_user_gave_and_cannot_be_had_is_a_usage_error(
     option: str, place: Callable[[Path], str], said: str, pytester: pytest.Pytester, absent: Path,

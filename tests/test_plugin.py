@@ -302,6 +302,35 @@ def test_a_baseline_holds_and_tells_which_way_things_went(pytester, recipes, dem
     newly_broken.stdout.fnmatch_lines(["*newly broken: fixed -> reproduced*"])
 
 
+def test_damaged_evidence_is_named_and_written_anew(pytester, recipes):
+    """A run that was cut off leaves a part of a file; the next run needs no help from the user."""
+    base = ("mine/demo/DEMO-MASKED-TOKENS.yaml", "--sentinel-ref=git:main")
+    run(pytester, *base).assert_outcomes(passed=1)
+    (file,) = (pytester.path / "sentinel-reports" / "demo").rglob("*.json")
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    again = run(pytester, *base)
+    again.assert_outcomes(passed=1, warnings=1)
+    again.stdout.fnmatch_lines([f"*DamagedEvidence: *{file.name} was cut off or damaged, and has been written anew*"])
+    assert file.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("content", "told"), [("cut off", "*git-main.json:*:*: not JSON*"), ("[]", "*: not Sentinel*")]
+)
+def test_a_damaged_baseline_is_a_usage_error(pytester, recipes, content, told):
+    """Before anything is decided; the message names the file, the line and what to do."""
+    base = ("mine/demo/DEMO-MASKED-TOKENS.yaml", "--sentinel-ref=git:main")
+    run(pytester, *base, "--sentinel-report-dir=kept").assert_outcomes(passed=1)
+    (file,) = (pytester.path / "kept" / "demo").rglob("*.json")
+    file.write_text(file.read_text()[:300] if content == "cut off" else content)
+    result = run(pytester, *base, "--sentinel-baseline=kept")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([told])
+    result.stderr.fnmatch_lines(["*restore it from git, or remove it and record it with `sentinel report accept`"])
+    assert "collected" not in result.stdout.str()
+
+
 class _main_at:  # noqa: N801 - reads as a statement
     """The mirror's main at another revision for a while, as after a fetch."""
 

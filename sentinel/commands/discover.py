@@ -153,7 +153,7 @@ def _discover(arguments: argparse.Namespace) -> int:
     if not search.searches:
         why = "; ".join(causes(map(_reason, search.not_searched))) or "no boundary was left to search"
         return nothing_examined(f"{why}; name another --ref or --boundary, or give it a longer --budget")
-    return 1 if findings or search.stale else 0
+    return 1 if findings or search.stale or any(each.deadlocks for each in search.searches) else 0
 
 
 def _command(arguments: argparse.Namespace, seed: int, tried: int) -> str:
@@ -220,6 +220,8 @@ def _show_not_searched(done: Discovery) -> None:
         rest = sum(map(len, list(groups.values())[_MOST:]))
         say(f"not searched: {rest} more boundaries, for {len(groups) - _MOST} more reasons; --json lists them")
     for search in done.searches:
+        if search.deadlocks:
+            say(f"deadlock: {search.subject.boundary}: {search.deadlocks}")
         mute = {law: outcome for law, outcome in search.outcomes.items() if outcome.refused and not outcome.spoken}
         reasons: dict[str, list[str]] = {}
         for law, outcome in mute.items():
@@ -293,6 +295,7 @@ def _json(
                 "boundary": search.subject.boundary,
                 "contract": search.subject.contract.name,
                 "examples": search.tried,
+                "deadlock": message(search.deadlocks) or None,
                 "laws": {
                     law.name: {
                         "spoken": outcome.spoken,

@@ -16,7 +16,7 @@ from sentinel.reports.baseline import update
 from sentinel.reports.evidence import schema
 from sentinel.reports.markdown import markdown
 from sentinel.reports.rows import is_decided
-from sentinel.reports.store import decided, load, write_atomically
+from sentinel.reports.store import RUN_AGAIN, decided, load, write_atomically
 from sentinel.reports.summary import summary
 
 _REPORT = """\
@@ -104,7 +104,7 @@ def _require_decision(source: Path, results: list[tuple[dict[str, Any], str]]) -
 
 def results_of(folder: Path) -> list[tuple[dict[str, Any], str]]:
     """The evidence of a folder's last run with the outcomes of its items; without ``run.json`` all that lies there."""
-    results = [(load(file), outcome) for file, outcome in decided(folder).items()]
+    results = [(load(file, RUN_AGAIN), outcome) for file, outcome in decided(folder).items()]
     if not results:
         raise NothingExamined(f"{folder} holds no evidence; run pytest with --sentinel-target first")
     return results

@@ -69,6 +69,26 @@ class Undecidable(Exception):
         self.failure = failure
 
 
+class Hangs:
+    """The boundaries of one revision that hung in this run. Each costs its timeout once and is not called again."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[str, str] = {}
+
+    def note(self, boundary: str, reason: str, imported: bool = False) -> None:
+        """Note a boundary that hung; with ``imported``, all boundaries of its module, because importing it hung."""
+        names = boundary.split(".")
+        end = next((place for place, name in enumerate(names) if name[:1].isupper()), len(names) - 1)
+        self._reasons.setdefault(".".join(names[:end]) if imported else boundary, reason)
+
+    def failure(self, boundary: str) -> Failed | None:
+        """Return why a boundary is not called again; None if it has not hung."""
+        for path, reason in self._reasons.items():
+            if f"{boundary}.".startswith(f"{path}."):
+                return Failed("timeout", f"it hangs, and is not called again in this run: {reason}")
+        return None
+
+
 @dataclass(frozen=True)
 class Subject:
     """A boundary under search.
@@ -137,6 +157,7 @@ class LawSession:
 
     :param target: makes (or gives) the target process.
     :param explain: makes of the worker's failure what a person is told.
+    :param hangs: shared by all that call this revision.
     """
 
     def __init__(
@@ -144,8 +165,10 @@ class LawSession:
         target: Callable[[], TargetProcess],
         references: References,
         explain: Callable[[Failed], Failed] = lambda failure: failure,
+        hangs: Hangs | None = None,
     ) -> None:
         self._target, self._references, self._explain = target, references, explain
+        self._hangs = hangs or Hangs()
         self._session: Session | None = None
 
     def close(self) -> None:
@@ -155,7 +178,7 @@ class LawSession:
 
     def fresh(self) -> LawSession:
         """Make another one on the same process, with a session of its own."""
-        return LawSession(self._target, self._references, self._explain)
+        return LawSession(self._target, self._references, self._explain, self._hangs)
 
     def try_(
         self,
@@ -248,6 +271,8 @@ class LawSession:
     def _exchange(
         self, request: Mapping[str, Any], calls: Mapping[str, Any], consultations: Mapping[str, Any]
     ) -> tuple[Replies, Replies]:
+        if calls and (hung := self._hangs.failure(request["boundary"])):
+            raise Undecidable(hung)
         if self._session is None or self._session.dead:
             self._session = self._target().session()
         self._session.send({**request, "calls": calls})
@@ -256,6 +281,9 @@ class LawSession:
         if isinstance(answer, Failed):
             if not self._session.dead:
                 raise Undecidable(self._explain(answer))
+            if self._session.hangs:
+                self._hangs.note(request["boundary"], self._session.dead)
+                raise Undecidable(Failed("timeout", f"it hangs: {self._session.dead}"))
             down = Failed("crash", f"it brought the session down: {self._session.dead}")
             answer = Replies({name: Reply(refused=down) for name in calls})
         return answer, reference
@@ -272,7 +300,7 @@ class LineSession(LawSession):
     ends a code object."""
 
     def __init__(self, session: LawSession) -> None:
-        super().__init__(session._target, session._references, session._explain)
+        super().__init__(session._target, session._references, session._explain, session._hangs)
         self.jumps: dict[str, set[tuple[int, int]]] = {}
 
     def _ask(

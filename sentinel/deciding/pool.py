@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
-from sentinel.deciding.law_session import References
+from sentinel.deciding.law_session import Hangs, References
 from sentinel.deciding.outcomes import Environment, Failure
 from sentinel.deciding.proof import Sources
 from sentinel.errors import INSTALL
@@ -38,6 +38,7 @@ class Processes:
         self._options_for = dict(options_for or {})
         self._zygotes: dict[str | None, Zygote] = {}
         self._loaded: dict[tuple[str, Ref], Loaded] = {}
+        self._hangs: dict[tuple[str, Ref], Hangs] = {}
         self._oracles: dict[str, TargetProcess] = {}
         self._references: dict[str, References] = {}
         self._sources: dict[str, Sources] = {}
@@ -97,6 +98,7 @@ class Processes:
                     lambda sources: zygote.compile(checkout, files(checkout), sources) if sources else None,
                     target,
                     self._catalog,
+                    self._hangs.setdefault((target.name, ref), Hangs()),
                     ahead=zygote.options.device == "cpu",
                 )
                 with self._lock:
@@ -204,9 +206,11 @@ class Loaded:
         keep: Callable[[Sequence[str]], object],
         target: Target,
         catalog: Catalog,
+        hangs: Hangs,
         ahead: bool = True,
     ) -> None:
         """:param keep: told the files that had to be compiled.
+        :param hangs: of this revision; they outlive this process.
         :param ahead: whether modules are imported before probes are forked. One that asks for the GPU as it is imported
             leaves a process whose forks cannot use it: there each probe imports for itself.
         """
@@ -214,7 +218,7 @@ class Loaded:
         self._keep = keep
         self._target = target
         self._adapter = str(catalog.adapters[target.name].file)
-        self._ahead = ahead
+        self._ahead, self.hangs = ahead, hangs
         self._imports: dict[tuple[str, str], Failed | None] = {}
         self._moved: dict[str, str] = {}
         self.process = fork()
@@ -222,11 +226,13 @@ class Loaded:
     def load(self, boundary: str, contract: str, contract_file: str) -> Failed | None:
         """Import what a boundary needs, once; give how that ended the process, if it did."""
         key = boundary, contract
-        if self._ahead and key not in self._imports:
+        if self._ahead and key not in self._imports and self.hangs.failure(boundary) is None:
             binding = self._target.binding(boundary, contract)
             imports = [path for name in binding.imports for path in binding.names(name)] if binding else []
             paths = [*binding.paths, *imports] if binding else [boundary]
-            self._imports[key] = self._load(paths, contract, contract_file)
+            failed = self._imports[key] = self._load(paths, contract, contract_file)
+            if failed is not None and failed.kind == "timeout":
+                self.hangs.note(boundary, failed.reason, imported=True)
         return self._imports.get(key)
 
     def follow(self, moved: Mapping[str, str], contract: str, contract_file: str) -> None:
@@ -256,9 +262,13 @@ class Loaded:
 
     def probe(self, boundary: str, request: Mapping[str, Any]) -> Measured | Failed:
         self.load(boundary, request["contract"], request["contract_file"])
+        if hung := self.hangs.failure(boundary):
+            return hung
         answer = self.alive().probe(request)
         if self.process.dead is not None and self.process.dead.kind == "crash":
             # Another ref's code may have killed the zygote, and this process with it; what falls twice fell by itself.
             self.process = self._fork()
             answer = self.process.probe(request)
+        if isinstance(answer, Failed) and answer.kind == "timeout":
+            self.hangs.note(boundary, answer.reason)
         return answer

@@ -187,8 +187,9 @@ class Runner:
             began = time.monotonic()
             checkout = self._open_checkout(adapter.target, jobs[0].ref, jobs[0].recipe.upstream.get("pull"))
             loaded = self._processes.loaded(adapter.target, jobs[0].ref, checkout)
+            alive = [job for job in jobs if loaded.hangs.failure(job.recipe.boundary) is None]
             questions = [
-                (job, Repetition(self._request(job.recipe), self._contract(job))) for job in _without_a_middle(jobs)
+                (job, Repetition(self._request(job.recipe), self._contract(job))) for job in _without_a_middle(alive)
             ]
             first = loaded.probes([self._request(job.recipe) for job, _ in questions], _ALL_TOGETHER)
             if not first:
@@ -267,7 +268,7 @@ class Runner:
         for binding in bindings:
             load(binding)
         law_session = LawSession(
-            loaded.alive, self._processes.references(target), partial(self._processes.explain, target)
+            loaded.alive, self._processes.references(target), partial(self._processes.explain, target), loaded.hangs
         )
         return OpenTarget(
             target, ref, checkout, environment, adapter.digest, law_session, self._processes.sources(target), load
@@ -418,7 +419,7 @@ class Runner:
             return Failure("law", f"the adapter names no twin of {recipe.boundary}")
         subject = Subject(binding, contract, (invariant,), str(adapter.file))
         loaded = self._processes.loaded(adapter.target, job.ref, checkout)
-        law_session = LawSession(loaded.alive, self._processes.references(recipe.target))
+        law_session = LawSession(loaded.alive, self._processes.references(recipe.target), hangs=loaded.hangs)
         try:
             [trial] = law_session.try_(
                 subject, [(invariant, recipe.variants)], scenario_inputs=self._request(recipe)["given"]

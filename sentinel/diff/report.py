@@ -202,9 +202,9 @@ def unexamined(comparison: Comparison, results: Sequence[BoundaryDiff], interrup
     if idle:
         yield "not examined:"
     for file, items in list(by_file.items())[:_FILES]:
-        yield from (f"  {lines_of(item)}" for item in items[:_ENTRIES])
-        if len(items) > _ENTRIES:
-            yield f"  {message(file)}: {len(items) - _ENTRIES} more"
+        ranges = [lines_of(item).removeprefix(f"{message(file)}:") for item in items[:_ENTRIES]]
+        ranges += [f"and {len(items) - _ENTRIES} more"] if len(items) > _ENTRIES else []
+        yield f"  {message(file)}:{', '.join(ranges)}"
     if len(by_file) > _FILES:
         yield f"  {len(by_file) - _FILES} more files"
     others = comparison.other_changes
@@ -226,8 +226,8 @@ def unexamined(comparison: Comparison, results: Sequence[BoundaryDiff], interrup
         if names:
             yield f"{state}: {_listed(names)}: {message(why)}"
     if len(reasons) > _FILES:
-        more = sum(len(names) for names in list(reasons.values())[_FILES:])
-        yield f"not compared: {more} more, for {len(reasons) - _FILES} other reasons"
+        count_left = sum(len(names) for names in list(reasons.values())[_FILES:])
+        yield f"not compared: {count_left} more, for {len(reasons) - _FILES} other reasons"
     undecided = [each for each in results if each.undecided]
     for each in undecided[:_FILES]:
         counts = ", ".join(f"{message(key)} in {count}" for key, count in each.undecided.items())

@@ -97,15 +97,20 @@ def changes(run: Path, baseline: Path, across_refs: bool = False) -> list[Change
         then holds one revision, of which the branch's must have decided something.
     :raises SentinelError: where either holds a file that is no evidence, or nothing was decided.
     """
-    recorded = {_subject(d): d for file in store.decided(baseline) for d in [store.load(file)]} if across_refs else {}
+    files = store.decided(baseline) if across_refs else ()
+    recorded = {_subject(d): d for file in files for d in [store.load(file, store.RESTORE)]}
 
     def before(file: Path, now: Document) -> Document | None:
         if across_refs:
             return recorded.get(_subject(now))
         place = baseline / file.relative_to(run)
-        return store.load(place) if place.exists() else None
+        return store.load(place, store.RESTORE) if place.exists() else None
 
-    documents = {file: store.load(file) for file in store.decided(run)}
+    documents = {file: store.load(file, store.RUN_AGAIN) for file in store.decided(run)}
+    if not documents:
+        raise SentinelError(
+            f"nothing was examined: nothing was decided in {run}; run pytest with --sentinel-target first"
+        )
     if across_refs and all(now["verdict"] in ("inconclusive", "unavailable") for now in documents.values()):
         raise SentinelError(
             f"{run}: nothing was decided, so nothing can be compared; see `sentinel report --from {run}`"

@@ -315,10 +315,10 @@ def update(report_dir: Path, baseline_dir: Path, prune: bool = False) -> Update:
     :raises SentinelError: where there is nothing to take over, a file is not valid evidence, or the baseline cannot be
         written. Everything is read before anything is written.
     """
-    fresh = _evidence_in(report_dir)
+    fresh = _evidence_in(report_dir, store.RUN_AGAIN)
     if not fresh:
         raise NothingExamined(f"{report_dir} holds no evidence; run pytest with --sentinel-target first")
-    before = _evidence_in(baseline_dir) if baseline_dir.is_dir() else {}
+    before = _evidence_in(baseline_dir, store.RESTORE) if baseline_dir.is_dir() else {}
     changed, kept = [], []
     for place, document in fresh.items():
         # A baseline records what searches found, and not each of the thousand laws that hold or have nothing to say.
@@ -347,8 +347,9 @@ def _says_less(recorded: Recorded, document: Document) -> bool:
     return recorded["verdict"] not in UNDECIDED or (document["kind"] == "ref" != recorded["kind"])
 
 
-def _evidence_in(directory: Path) -> dict[PurePosixPath, Document]:
-    return {PurePosixPath(f.relative_to(directory).as_posix()): store.load(f) for f in store.decided(directory)}
+def _evidence_in(directory: Path, advice: str) -> dict[PurePosixPath, Document]:
+    places = store.decided(directory)
+    return {PurePosixPath(file.relative_to(directory).as_posix()): store.load(file, advice) for file in places}
 
 
 def _changes(recorded: Recorded | None, current: Recorded) -> list[str]:

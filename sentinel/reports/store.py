@@ -12,8 +12,9 @@ import os
 import platform
 import re
 import shlex
+import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -88,21 +89,40 @@ def write(report_dir: Path, decision: Decision, document: Document | None = None
     return put(report_dir, evidence_path(decision), dumps(document))
 
 
+class DamagedEvidence(UserWarning):
+    """A file of a report folder was damaged, and has been written anew."""
+
+
 def put(report_dir: Path, place: PurePosixPath, text: str) -> Path:
-    """Put the text of a valid document at its place."""
+    """Put the text of a valid document at its place; warn if what was there is damaged evidence."""
     prepare(report_dir)
     file = own(report_dir, place)
     before = _present(file)
+    damaged = False
     if before is not None:
         if before == text.encode():
             return file
-        if before and not _looks_like_evidence(before):  # an empty file is what a machine leaves that went down
+        damaged = _is_damaged(before, text)
+        if not damaged and not _looks_like_evidence(before):
             raise SentinelError(
                 f"{visible(str(file))} is not Sentinel evidence and is not overwritten; move it away, "
                 "or choose another --sentinel-report-dir"
             )
     write_atomically(file, text)
+    if damaged:
+        warnings.warn(f"{visible(str(file))} was cut off or damaged, and has been written anew", DamagedEvidence, 3)
     return file
+
+
+def _is_damaged(raw: bytes, text: str) -> bool:
+    """Return True for evidence that was not written to its end, as a machine leaves it that went down: no JSON, and it
+    begins like this text of evidence, or has nothing but zeros."""
+    start, written = text[: text.index(":")].encode(), raw.rstrip(b"\0")
+    try:
+        json.loads(raw)
+    except (ValueError, RecursionError):
+        return not written or written.startswith(start) or start.startswith(written)
+    return False
 
 
 def own(folder: Path, place: PurePosixPath) -> Path:
@@ -171,8 +191,24 @@ def _cannot_write(folder: Path, error: OSError, otherwise: str = _CHOOSE) -> Sen
     )
 
 
-def load(file: Path) -> Document:
-    """Read and validate evidence."""
+#: What to do about damaged evidence of a run, and of a baseline.
+RUN_AGAIN = "run pytest again: a run writes damaged evidence anew"
+RESTORE = "restore it from git, or remove it and record it with `sentinel report accept`"
+
+
+def load(file: Path, advice: str = "") -> Document:
+    """Read and validate evidence.
+
+    :param advice: what a user can do if it is damaged.
+    :raises SentinelError: if it is no valid evidence; the message begins with the file, and the line if it is no JSON.
+    """
+    try:
+        return _load(file)
+    except SentinelError as error:
+        raise SentinelError(f"{error}; {advice}" if advice else str(error)) from None
+
+
+def _load(file: Path) -> Document:
     name = visible(str(file))
     document = parse(file)
     if not isinstance(document, dict) or "schema_version" not in document:
@@ -201,7 +237,14 @@ def parse(file: Path) -> Any:
 def find(directory: Path, decision: Decision) -> Document | None:
     """Give what a folder records about a decision's target, bug and ref, or None."""
     file = directory / evidence_path(decision)
-    return load(file) if file.exists() else None
+    return load(file, RESTORE) if file.exists() else None
+
+
+def require_sound(directory: Path, targets: Collection[str]) -> None:
+    """Raise an error if a folder's evidence of these targets (none: of all) is damaged."""
+    for file in files(directory):
+        if not targets or file.relative_to(directory).parts[0] in targets:
+            load(file, RESTORE)
 
 
 def files(directory: Path) -> Iterator[Path]:
@@ -230,7 +273,9 @@ def decided(directory: Path) -> dict[Path, str]:
     try:
         listed = {str(item["evidence"]): str(item["outcome"]) for item in parse(directory / RUN)["items"]}
     except (KeyError, TypeError):
-        raise SentinelError(f"{name}: not what a run writes; run again") from None
+        raise SentinelError(f"{name}: not what a run writes; {RUN_AGAIN}") from None
+    except SentinelError as error:
+        raise SentinelError(f"{error}; {RUN_AGAIN}") from None
     outcomes = {
         file: listed.pop(place) for file in there if (place := file.relative_to(directory).as_posix()) in listed
     }

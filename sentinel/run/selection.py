@@ -13,7 +13,7 @@ from typing import Any
 from sentinel.errors import SentinelError, nearest
 from sentinel.recipes import SUFFIXES, Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
-from sentinel.reports.store import files
+from sentinel.reports.store import files, require_sound
 from sentinel.search.survey import LawJob
 from sentinel.settings import Settings
 from sentinel.sources import Home
@@ -41,6 +41,8 @@ def require_folders(settings: Settings) -> None:
             f"--sentinel-baseline={baseline}: {trouble}; `sentinel report accept --to {baseline}` records the last run "
             "there, and a clone of Sentinel has a baseline in reports/"
         )
+    if baseline is not None:
+        require_sound(baseline, settings.targets)
     for what, folder, advice in (
         ("reports", settings.report_dir, "choose another with --sentinel-report-dir"),
         ("mirrors and checkouts", Home.default().path, "set SENTINEL_HOME to a folder that you can write"),

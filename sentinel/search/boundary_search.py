@@ -16,7 +16,7 @@ from typing import Literal
 
 from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Inputs
-from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, widened
+from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, Undecidable, widened
 from sentinel.deciding.outcomes import Kind
 from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Recipe
@@ -201,6 +201,7 @@ class BoundarySearch:
     leaving it out means the same: the scenarios before it are those of a shorter search.
 
     :ivar subject: the boundary, its contract narrowed to what is known by now.
+    :ivar ended: why it ended after it had found something; None if it came to its end.
     :param laws: the laws to look with; the others' variants are drawn all the same, so that the sequence stays.
     :param shrinking: calls that shrinking may take; a number and no time, so that a search repeats exactly.
     :param shrink_further: whether another symptom of a law that is known to be broken is shrunk, too. Otherwise it is
@@ -239,6 +240,7 @@ class BoundarySearch:
         self._unknown: set[str] = set()
         self._not_taken: set[str] = set()
         self.tried = 0
+        self.ended: Undecidable | None = None
         self.outcomes: dict[Law, LawOutcome] = {law: LawOutcome() for law in self._laws}
 
     def run(
@@ -314,6 +316,15 @@ class BoundarySearch:
 
     def _takes(self, plan: Plan) -> bool:
         return takes(self.subject.contract, self.subject.binding, plan[1])
+
+    @property
+    def deadlocks(self) -> str:
+        """How the simulated ranks disagree about a collective; empty if they never do."""
+        for outcome in self.outcomes.values():
+            for why in outcome.refused:
+                if outcome.kinds[why] == "deadlock":
+                    return why
+        return ""
 
     @property
     def undecided(self) -> str:

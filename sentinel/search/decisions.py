@@ -51,6 +51,9 @@ def of_outcome(
     elif stale := stale_dialects(subject, law, outcome):
         reason = f"a declared dialect no longer shows in {searched}: {stale[0].reason} ({stale[0].link})"
         verdict = Verdict("changed", reason)
+    elif deadlocks := {why: count for why, count in outcome.refused.items() if outcome.kinds[why] == "deadlock"}:
+        trial, count = None, sum(deadlocks.values())
+        verdict = Verdict("inconclusive", f"in {count} of {searched}: {next(iter(deadlocks))}", "deadlock")
     elif outcome.spoken or outcome.dialects:
         trial = outcome.sample or outcome.unbroken
         dialects = [subject.binding.dialects[place] for place in outcome.dialects]

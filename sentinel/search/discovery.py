@@ -147,6 +147,7 @@ class Discovery:
         try:
             search.run(count, tick=tick, enough=over)
         except Undecidable as error:
+            self._collect()  # what it has shown until then
             self._leave(search, str(error))
             return False
         self._collect()

@@ -208,6 +208,9 @@ class Survey:
         answered = any(outcome.answered for outcome in search.outcomes.values())
         self._tried[place] = search.tried
         for law, outcome in search.outcomes.items():
+            if search.ended is not None and not outcome.findings:
+                self._decided[jobs[law]] = of_undecidable(open_target, subject, law, search.ended, lack)
+                continue
             self._outcomes[jobs[law]] = outcome
             self._decided[jobs[law]] = of_outcome(
                 open_target, subject, law, outcome, search.tried, self._seed, answered=answered
@@ -228,6 +231,10 @@ class Survey:
             search.try_recipes(self._recipes_of(open_target.target), list(self._recorded(subject, jobs)))
             search.run(self._examples)
             self._wait_for_dialects(law_session, search)
+        except Undecidable as error:
+            if not any(outcome.findings for outcome in search.outcomes.values()):
+                raise
+            search.ended = error  # what was found until then stays found
         finally:
             law_session.close()
         return search

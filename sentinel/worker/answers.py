@@ -20,6 +20,7 @@ from sentinel.worker.protocol import ProtocolError
 WorkerKind = Literal[
     "adapter",
     "crash",
+    "deadlock",
     "drift",
     "exit",
     "ghost",

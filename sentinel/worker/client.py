@@ -566,9 +566,14 @@ class TargetProcess(_Handle):
 
 
 class Session(_Handle):
-    """A session. Send, then receive; between the two the controller is free."""
+    """A session. Send, then receive; between the two the controller is free.
+
+    :ivar dead: why it has ended; empty while it lives.
+    :ivar hangs: whether it has ended because one call took longer than the timeout.
+    """
 
     dead = _nonce = ""
+    hangs = False
     _calls: Sequence[str] = ()
 
     def send(self, request: Mapping[str, Any]) -> None:
@@ -583,12 +588,20 @@ class Session(_Handle):
             self._bury("the session ended")
 
     def receive(self) -> Replies | Failed:
-        """Receive the answer to what was sent, or a failure; after one of the session's own it is dead."""
+        """Receive the answer to what was sent, or a failure; after one of the session's own it is dead.
+
+        Each call has the whole timeout: the session reports when one has ended.
+        """
         if not self.dead:
             try:
-                answer = protocol.receive(self._channel, time.monotonic() + self._options.timeout)
-                return answers.of_session(_own(answer, self._nonce), self._calls)
+                for _ in range(len(self._calls) + 1):
+                    frame = protocol.receive(self._channel, time.monotonic() + self._options.timeout)
+                    answer = _own(frame, self._nonce)
+                    if answer != {"alive": True}:
+                        return answers.of_session(answer, self._calls)
+                raise protocol.ProtocolError("more calls than it was asked for")
             except TimeoutError:
+                self.hangs = True
                 self._bury(f"no answer within {self._options.timeout:g} s")
             except (EOFError, OSError):
                 self._bury("the session ended")

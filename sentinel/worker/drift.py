@@ -125,3 +125,7 @@ _declared: list[Declared] = [lambda *_: ()]
 
 class AbsentError(Exception):
     """The checkout lacks what a binding requires: another version, and no drift."""
+
+
+class RanksDisagreeError(Exception):
+    """Simulated ranks did not call the same collectives: a training would wait for ever."""

@@ -24,6 +24,7 @@ from sentinel.worker.drift import (
     AbsentError,
     DriftError,
     Neutral,
+    RanksDisagreeError,
     StandInMissingError,
     StandInNamespace,
     UnknownInputError,
@@ -283,6 +284,8 @@ def describe(
         text = text.replace(root.rstrip("/") + "/", "")
     if isinstance(error, AbsentError):
         return failure("not-in-this-version", str(error), "", provenance)
+    if isinstance(error, RanksDisagreeError):
+        return failure("deadlock", f"a training hangs here: {text.partition(': ')[2]}", trace, provenance)
     if isinstance(error, (DriftError, StandInMissingError)):
         answer = failure("drift", str(error), trace, provenance)
         answer["failure"]["unknown_input"] = getattr(error, "input", "")

@@ -16,7 +16,7 @@ import socket
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -45,8 +45,9 @@ def serve(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.Impor
             request = protocol.receive(channel)
         except (EOFError, OSError, protocol.ProtocolError):
             return
+        tick = functools.partial(channel.sendall, protocol.encode({"alive": True, "nonce": request["nonce"]}))
         try:
-            frame = protocol.encode({**server.answer(request), "nonce": request["nonce"]})
+            frame = protocol.encode({**server.answer(request, tick), "nonce": request["nonce"]})
         except BaseException as error:  # an answer that cannot be sent
             frame = protocol.encode({**probe.describe(error, None, roots), "nonce": request["nonce"]})
         channel.sendall(frame)
@@ -61,7 +62,8 @@ class Server:
         self._branches: _BranchTracer | None = None
         self._neutral: set[str] = set()  # what the calls of one request have read of bookkeeping that nobody knows
 
-    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def answer(self, request: Mapping[str, Any], tick: Callable[[], None] = lambda: None) -> dict[str, Any]:
+        """Answer a request; ``tick`` is called after each of its calls."""
         if not self._settled:
             probe.settle(request["device"])
             self._settled = True
@@ -89,6 +91,7 @@ class Server:
                 answers[name] = {"refused": {**failure, "kind": kind}}
             else:
                 answers[name] = self._measure(contract, preparation, call, request["device"], tracer)
+            tick()
         return {
             "answers": answers,
             "provenance": main.provenance,

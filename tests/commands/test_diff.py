@@ -1,6 +1,7 @@
 """``sentinel diff``: what it says of two revisions, and to wrong input."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -566,7 +567,7 @@ def test_no_difference_is_claimed_only_where_the_changed_lines_ran(run_sentinel,
     assert "no difference" not in answer.out
     assert "not examined: tiny.losses.agg_loss: " in answer.out
     guard = "(guarded by loss_agg_mode == 'sequence')"
-    assert f"\n  tiny/losses.py:6 agg_loss {guard}\n" in answer.out
+    assert f"\n  tiny/losses.py:6 agg_loss {guard}, 6 agg_loss {guard[:-1]}; deleted)\n" in answer.out
     assert answer.err.splitlines()[-1].startswith("nothing was examined: ")
     # A line that runs is examined, and does not stand in for the other one.
     partly = tree("partly", GUARDED.format(first="loss = loss + 0.0", factor=3))
@@ -661,6 +662,26 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
     assert "1. tiny.losses.agg_loss: beside\n   `agg_loss` returns 5 values; it returned 4\n" in answer.out
     assert "`_parts` returns 3 values; it returned 2" in answer.out
     assert answer.out.index("`agg_loss` returns") < answer.out.index("`_parts` returns")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_comes_twice_at_once_interrupts_once(run_sentinel, tiny, monkeypatch, number):
+    """``timeout`` sends it to the process, and then to its group."""
+    settled = Comparison.settled
+
+    def stopped(*_: Any) -> None:
+        os.kill(os.getpid(), number)
+
+    def again(self: Any, results: Any) -> Any:
+        os.kill(os.getpid(), number)
+        return settled(self, results)
+
+    monkeypatch.setattr(Comparison, "compared", stopped)
+    monkeypatch.setattr(Comparison, "settled", again)
+    before = signal.getsignal(number)
+    answer = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main", *FEW)
+    assert (answer.status, answer.out.endswith("; interrupted\n")) == (130, True)
+    assert signal.getsignal(number) is before
 
 
 def test_sigterm_keeps_what_is_finished(tiny, tree, tmp_path):

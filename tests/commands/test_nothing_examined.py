@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import BUGGY, FIXED
+from demo_kit import git
 
 import sentinel.cli
 
@@ -91,7 +91,7 @@ NOTHING: dict[str, list[str]] = {
 
 
 @pytest.fixture
-def inputs(tmp_path: Path) -> None:
+def inputs(tiny: Any) -> None:
     """An empty folder, another project, a package without the bound function, a whole tree; an event file without
     calls and a configuration without settings."""
     for name in ("empty", "other", "no_functions/tiny", "syntax/tiny", "tree/tiny", "buggy/tiny"):
@@ -99,8 +99,8 @@ def inputs(tmp_path: Path) -> None:
     Path("other/train.py").write_text("x = 1\n")
     Path("no_functions/tiny/losses.py").write_text("x = 1\n")
     Path("syntax/tiny/losses.py").write_text("def agg_loss(:\n")
-    Path("tree/tiny/losses.py").write_text(FIXED)
-    Path("buggy/tiny/losses.py").write_text(BUGGY)
+    Path("tree/tiny/losses.py").write_text(git(tiny.upstream, "show", f"{tiny.fixed}:tiny/losses.py"))
+    Path("buggy/tiny/losses.py").write_text(git(tiny.upstream, "show", f"{tiny.buggy}:tiny/losses.py"))
     for name in ("no_functions", "syntax", "tree", "buggy"):
         Path(name, "tiny", "__init__.py").touch()
     Path("events.jsonl").touch()

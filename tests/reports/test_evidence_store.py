@@ -92,6 +92,28 @@ def test_what_is_not_evidence_is_not_overwritten(decide, tmp_path, content):
     assert file.read_text() == content
 
 
+@pytest.mark.parametrize("length", [1, 5, 40, 400, -2])
+@pytest.mark.parametrize("zeros", [0, 64])
+def test_evidence_that_was_cut_off_is_written_anew(decide, tmp_path, length, zeros):
+    """A machine that goes down may leave a part of a file, or zeros in its place. It is named, and no run fails."""
+    file = store.write(tmp_path, decide())
+    whole = file.read_bytes()
+    file.write_bytes(whole[:length] + b"\0" * zeros)
+    with pytest.warns(store.DamagedEvidence, match=f"{PLACE} was cut off or damaged, and has been written anew"):
+        store.write(tmp_path, decide())
+    assert file.read_bytes() == whole
+
+
+def test_evidence_whose_blocks_are_lost_is_written_anew(decide, tmp_path):
+    file = store.write(tmp_path, decide())
+    whole = file.read_bytes()
+    for content in (b"\0" * 4096, whole[:300] + b"\0" * 200 + whole[500:]):
+        file.write_bytes(content)
+        with pytest.warns(store.DamagedEvidence):
+            store.write(tmp_path, decide())
+        assert file.read_bytes() == whole
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
