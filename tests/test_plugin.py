@@ -591,6 +591,7 @@ def test_a_named_file_or_law_is_all_that_runs(pytester, recipes, argument, item,
 
 
 def test_a_message_in_between_does_not_list_a_file_twice(pytester, recipes):
+    pytester.makeconftest("def pytest_runtest_teardown(item):\n    item.run.progress('in between')")
     lines = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml").outlines
-    assert any("sentinel: demo git:" in line for line in lines), lines
+    assert lines.count("sentinel: in between") == 2, lines
     assert sum("DEMO-MASKED-TOKENS.yaml" in line for line in lines) == 1, lines
