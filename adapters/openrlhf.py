@@ -169,6 +169,7 @@ _BY_SEQUENCES = {"loss_scale_factor": None, "loss_agg_mode": "seq-mean-token-mea
 _CORRECTED = {"importance_weight_cap": (None, 2.0), **_AGGREGATES}
 _CUT = "the log-ratio is cut to [-20, 20] against overflow"
 _LOG_RATIO = Dialect("log_ratio_clamp", 20.0, _CUT, f"{_MAIN}/models/loss.py#L185")
+_REPORTED = Dialect("reported_log_ratio", "whole", "ppo_kl is reported before that cut", f"{_MAIN}/models/loss.py#L238")
 _LOSSES = (
     Binding(
         f"{_LOSS}.aggregate_loss",
@@ -184,7 +185,7 @@ _LOSSES = (
     _normalised_by("iter_grad_accum_global_norm", _of_a_step),
     _normalised_by("get_loss_batch_info", _of_a_batch),
     policy_loss(f"{_LOSS}.PolicyLoss", _policy, "gspo", _CLIP, fixed=_BY_SEQUENCES),
-    policy_loss(f"{_LOSS}.PolicyLoss.forward", _policy, "ppo", _CLIP, _LOG_RATIO, accepts=_CORRECTED),
+    policy_loss(f"{_LOSS}.PolicyLoss.forward", _policy, "ppo", _CLIP, _LOG_RATIO, _REPORTED, accepts=_CORRECTED),
     Binding(
         f"{_LOSS}.ValueLoss.forward",
         "value_loss",

@@ -36,10 +36,15 @@ _ROUNDED = (0.1, 0.9)
 
 
 def _measure_group_filter(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns the ``numbers`` of the rows that come out, and the ``rewards`` that come out beside them."""
+    """Compare the rows that come out with those that went in.
+
+    :param call: returns the ``numbers`` of the rows that come out, and the ``rewards`` next to them, which a framework
+        may have rounded to float32.
+    """
     outputs = call(**inputs)
     numbers = list(outputs["numbers"])
-    intact = numbers == sorted(set(numbers)) and list(outputs["rewards"]) == inputs["rewards"][numbers].tolist()
+    rewards = torch.tensor(list(outputs["rewards"]), dtype=torch.float32)
+    intact = numbers == sorted(set(numbers)) and torch.equal(rewards, inputs["rewards"][numbers].float())
     kept = torch.tensor([float(row in numbers) for row in range(len(inputs["group"]))])
     return {"kept": kept, "intact": intact}
 

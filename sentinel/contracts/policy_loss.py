@@ -342,9 +342,10 @@ def _weights(step: Step) -> Any:
 
 
 def _k1(step: Step) -> Any:
-    """Compute ``log p_old - log p``, cut as the ratio is where that is a token's own."""
+    """Compute ``log p_old - log p``; if the ratio is a token's own, cut as the ratio is, unless reported whole."""
     logs = log_ratio(step.log_probs.detach(), step.old_log_probs, step.valid)
-    return -(_cut(logs, step.inputs) if step.inputs["ratio_level"] == "token" else logs)
+    cut = step.inputs["ratio_level"] == "token" and step.inputs["reported_log_ratio"] == "cut"
+    return -(_cut(logs, step.inputs) if cut else logs)
 
 
 # -- measure and scenarios ---------------------------------------------------------------------------------------------
@@ -491,6 +492,7 @@ POLICY_LOSS = Contract(
             "log_ratio_clamp", None, "the logarithm of the ratio is cut to [-clamp, clamp], and has no gradient beyond"
         ),
         dialect("log_ratio_clamp_side", "both", "where log_ratio_clamp cuts: both, or upper (only from above)"),
+        dialect("reported_log_ratio", "cut", "what approx_kl averages: cut (as log_ratio_clamp does), or whole"),
         RATIO_PRECISION,
         dialect(
             "surrogate",
