@@ -154,6 +154,30 @@ def test_a_new_bug_does_not_hide_behind_a_known_one(pytester, broken_tree):
     assert all(any(row) for row in mask), "no row of what is shown is rejected"
 
 
+def test_a_bug_that_only_the_second_search_shows_may_be_known_too(pytester, known, monkeypatch):
+    """The recipe of the other bug is about none of the violations that were found first."""
+    from sentinel.search import discovery
+
+    about = discovery.is_about
+    write_recipe(pytester.path / "mine", {**REJECTED_ROW, **WHEN, "when": WHEN["when"][0]})
+    other = {**REJECTED_ROW, **WHEN, "bug_id": "DEMO-MASKED-REWARD", "when": WHEN["when"][1]}
+    write_recipe(pytester.path / "mine", other)
+    monkeypatch.setattr(
+        discovery,
+        "is_about",
+        lambda recipe, finding, target: (
+            about(recipe, finding, target) and (recipe.bug_id == "DEMO-REJECTED-ROW" or not _rejects_a_row(finding))
+        ),
+    )
+    result = run(pytester, *known, *ORACLE[:-1], f"{ORACLE[-1]} or DEMO-MASKED-REWARD")
+    result.stdout.fnmatch_lines(["SKIPPED*DEMO-REJECTED-ROW, DEMO-MASKED-REWARD; the law holds on 30 scenarios*"])
+    result.assert_outcomes(failed=2, skipped=1)
+
+
+def _rejects_a_row(finding: Any) -> bool:
+    return any(not row.any() for inputs in finding.trial.variants.values() for row in inputs["response_mask"].array())
+
+
 def test_a_recipe_that_explains_several_laws_is_decided_once(pytester, known, monkeypatch):
     from sentinel.deciding.runner import Runner
 

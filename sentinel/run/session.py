@@ -38,6 +38,7 @@ from sentinel.targets.refs import Ref
 
 if TYPE_CHECKING:
     from sentinel.diff.comparing import Comparison
+    from sentinel.search.boundary_search import Finding
     from sentinel.search.known import Excuse
 
 
@@ -328,23 +329,37 @@ class Run:
         return self._excuses[job]
 
     def _excuses_beside(self, job: LawJob) -> dict[LawJob, Excuse]:
-        """Look for what explains each broken law of a job's boundary: one search serves them all."""
-        from sentinel.search.discovery import is_about
-        from sentinel.search.known import excuse
+        """Look for what explains each broken law of a job's boundary: one search serves them all.
 
-        target, known = self.catalog.adapters[job.target].target, dict[LawJob, list[Recipe]]()
-        for each in self._survey.beside(job):
-            findings = self._survey.findings(each)
-            known[each] = [
+        If that search shows a bug that another recipe knows, it is repeated without the scenarios of that recipe.
+        """
+        from sentinel.search.discovery import is_about
+        from sentinel.search.known import excuse, more_bugs
+
+        target = self.catalog.adapters[job.target].target
+
+        def about(findings: Sequence[Finding]) -> list[Recipe]:
+            return [
                 recipe
                 for recipe in self._recipes_of(job.target)
                 if any(is_about(recipe, finding, target) for finding in findings)
                 and self._verdict(recipe, job.ref) == "reproduced"
             ]
-        others = self._survey.search_others(
-            job.place, {each.law: recipes for each, recipes in known.items() if recipes}
-        )
-        return {each: excuse(self._survey.findings(each), recipes, others.get(each)) for each, recipes in known.items()}
+
+        known = {each: about(self._survey.findings(each)) for each in self._survey.beside(job)}
+        excuses: dict[LawJob, Excuse] = {}
+        while known:
+            others = self._survey.search_others(
+                job.place, {each.law: recipes for each, recipes in known.items() if recipes}
+            )
+            again: dict[LawJob, list[Recipe]] = {}
+            for each, recipes in known.items():
+                excuses[each] = excuse(self._survey.findings(each), recipes, others.get(each))
+                unknown = excuses[each].unknown
+                if recipes and unknown is not None and (more := more_bugs(recipes, about([unknown]), unknown)):
+                    again[each] = [*recipes, *more]
+            known = again
+        return excuses
 
     def failed(self, bugs: Collection[str], ref: Ref) -> bool:
         """Say whether the items of these bugs fail in this run."""

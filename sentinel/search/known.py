@@ -134,6 +134,16 @@ def search_others(
     }
 
 
+def more_bugs(recipes: Sequence[Recipe], about: Sequence[Recipe], unknown: Finding) -> list[Recipe]:
+    """List what else explains a violation that some recipes do not.
+
+    :param about: recipes about that violation, whose bugs are reproduced at this revision.
+    """
+    ids = {recipe.bug_id for recipe in recipes}
+    more = [recipe for recipe in about if recipe.bug_id not in ids]
+    return more if more and covers([*recipes, *more], unknown) else []
+
+
 def excuse(findings: Sequence[Finding], recipes: Sequence[Recipe], others: Others | None) -> Excuse:
     """Say whether recipes explain what broke a law.
 
