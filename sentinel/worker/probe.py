@@ -18,7 +18,7 @@ from typing import Any
 from sentinel.contracts.contract import Contract
 from sentinel.targets import Binding, Target
 from sentinel.targets.loading import load_file
-from sentinel.worker import calling, defaults, ghosts, tensors, versions
+from sentinel.worker import calling, defaults, ghosts, recording, tensors, versions
 from sentinel.worker.drift import AbsentError, DriftError, StandInMissingError, answered_by
 from sentinel.worker.slips import slip
 
@@ -118,7 +118,7 @@ def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: ghosts.Imp
         boundary, provenance = preparation.boundary, preparation.provenance
         ghosts.state().probing = True
         observation = {
-            variant: observe(contract, boundary, inputs, roots, request["device"])
+            variant: observe(contract, boundary, inputs, roots, request["device"], request.get("record", False))
             for variant, inputs in request["variants"].items()
         }
         if ghosts.state().used:
@@ -158,15 +158,25 @@ def find_boundary(
 
 
 def observe(
-    contract: Contract, call: Any, inputs: Mapping[str, Any], roots: tuple[str, ...], device: str
+    contract: Contract,
+    call: Any,
+    inputs: Mapping[str, Any],
+    roots: tuple[str, ...],
+    device: str,
+    record: bool = False,
 ) -> dict[str, Any]:
-    """Give the contract's observation of one call of the boundary, or of what wraps it."""
+    """Return the contract's observation of one call of the boundary, or of what wraps it.
+
+    :param record: return the calls of the boundary's function instead (:mod:`sentinel.worker.recording`).
+    """
 
     def resolve(path: str) -> Any:
         return calling.resolve(path, roots)[1]
 
     live = {name: tensors.build(value, resolve, device) for name, value in inputs.items()}
     with tensors.on_device(device):
+        if record:
+            return recording.observe_calls(contract.measure, call, live)
         return {key: tensors.observe(value) for key, value in contract.measure(call, live).items()}
 
 
