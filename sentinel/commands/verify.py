@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib import metadata
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from sentinel.commands.consistency import contradictions
 from sentinel.commands.console import Commands, command, json_option, progress, say, say_json
-from sentinel.commands.fix import tests_options
 from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.deciding.outcomes import Decision
-from sentinel.deciding.runner import Job, opener, runner_of
+from sentinel.deciding.runner import Job, Runner, opener, runner_of
 from sentinel.errors import SentinelError
-from sentinel.export.checking import Environment
-from sentinel.export.contribution import contribution, load_contribution, related
-from sentinel.export.page import comment, page
-from sentinel.export.trying import opening, try_fix
-from sentinel.history.ledger import Ledger
+from sentinel.export.contribution import load_contribution
+from sentinel.export.trying import opening
 from sentinel.recipes import Recipe, adopt_pins, find_recipes, load_copy
 from sentinel.recipes.catalog import Catalog
-from sentinel.recipes.fixes import Fix, find_fixes, fix_of
+from sentinel.recipes.fixes import find_fixes, fix_of
 from sentinel.reports.baseline import Verification, verify_report
 from sentinel.reports.evidence import evidence
 from sentinel.reports.store import RUN, below, load
-from sentinel.settings import NAMED
 from sentinel.sources import MirrorStore
 from sentinel.targets.refs import Ref
 
@@ -36,14 +30,13 @@ _EXAMPLE = """\
   sentinel verify sentinel-reports/roll/ROLL-AGGLOSS-TOKENMEAN-MASK/git-c09bc8bc9f43.json
   sentinel verify reports/                      every evidence below a folder
   sentinel verify evidence.json --repo ~/src/verl   for evidence of a working tree
-  sentinel verify contribution/BUG/evidence.json    what `contribute` left: numbers, trial of the fix, runner, pages
+  sentinel verify contribution/BUG/evidence.json    each verdict that a pull request page was made from
 
-The recipe is the one that the evidence names where this Sentinel has it, byte for byte; else the copy inside it.
+Sentinel calls upstream's code again, in the sandbox and on the device of your own options, whatever the file says, and
+runs nothing that lies next to the file. It takes the recipe from its own catalog if the digest is the same, and the
+copy inside the file if not.
 exit status: 0 every number comes out the same, 1 something is different, 2 it could not be run
 """
-
-#: Of the trial of a fix, what another machine may not be able to run.
-_TESTS = ("tests", "regression")
 
 #: Kinds of reason that lie in this machine, not in the code that was to be measured.
 _OF_THIS_MACHINE = ("ref", "python", "ghost", "timeout", "memory", "harness")
@@ -64,10 +57,6 @@ class Outcome:
     verification: Verification | None = None
 
     @classmethod
-    def of(cls, file: Path, subject: str, same: bool, conclusion: str) -> Outcome:
-        return cls(file, "same" if same else "different", subject, conclusion)
-
-    @classmethod
     def could_not(cls, file: Path, subject: str, reason: str, recipe: str = "") -> Outcome:
         return cls(file, "could not", subject, f"could not be verified: {reason}", recipe)
 
@@ -76,25 +65,18 @@ def declare(commands: Commands, text: str) -> None:
     parser = command(commands, "verify", _verify, text, _EXAMPLE)
     parser.add_argument("files", metavar="EVIDENCE", nargs="+", type=Path, help="evidence, or a folder of it")
     parser.add_argument("--repo", metavar="DIR", help="the working tree that evidence of a path: ref is about")
-    settings_options(parser, without="device")  # that is the evidence's
-    tests_options(parser)
+    settings_options(parser)
     json_option(parser)
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    files = _files(arguments.files)
     outcomes: list[Outcome] = []
-    contributed = {file: made for file in files if (made := load_contribution(file)) is not None}
-    documents = {file: _load(file) for file in files if file not in contributed}
-    everything = [*documents.values(), *contributed.values()]
-    targets = {document["target"] for document in everything if isinstance(document, dict)}
+    documents = [(file, document) for file in _files(arguments.files) for document in _load(file)]
+    targets = {document["target"] for _, document in documents if isinstance(document, dict)}
     with progress() as tell, _Verifier(arguments, sorted(targets), tell) as verifier:
-        for file, document in documents.items():
+        for file, document in documents:
             tell(f"verifying {file}")
             outcomes.append(verifier.verify(file, document))
-        for file, document in contributed.items():
-            tell(f"verifying {file}")
-            outcomes += verifier.contribution(file, document, arguments.no_tests)
     if arguments.json:
         say_json([_plain(outcome) for outcome in outcomes])
     else:
@@ -116,12 +98,16 @@ def _files(paths: list[Path]) -> list[Path]:
     return files
 
 
-def _load(file: Path) -> dict[str, Any] | str:
-    """Give the document, or what is wrong with the file."""
+def _load(file: Path) -> Iterator[dict[str, Any] | str]:
+    """Yield the evidence in a file, one document or those of a contribution; or what is wrong with the file."""
     try:
-        return load(file)
+        made = load_contribution(file)
+        if made is None:
+            yield load(file)
+        else:
+            yield from (side for sides in made["bugs"].values() for side in sides.values())
     except SentinelError as error:
-        return str(error)
+        yield str(error)
 
 
 def _plain(outcome: Outcome) -> dict[str, Any]:
@@ -131,23 +117,22 @@ def _plain(outcome: Outcome) -> dict[str, Any]:
 
 
 class _Verifier:
-    """Verifies one file after another with one worker."""
+    """Verifies one document after another with one worker."""
 
     def __init__(self, arguments: argparse.Namespace, targets: Sequence[str], tell: Callable[[str], None]) -> None:
-        self._repo, self._tell, self._tests_python = arguments.repo, tell, arguments.tests_python
+        self._repo, self._tell = arguments.repo, tell
         self._catalog, self._settings = catalog_and_settings(arguments)
         self._targets = [name for name in targets if name in self._catalog.adapters]
         self._store = MirrorStore()
         fixes = [fix for target in self._targets for fix in find_fixes(self._catalog, target)]
         self._opened = opening(fixes, opener(self._settings, tell, self._store), self._store)
-        self._runners: dict[str, Any] = {}
 
     def __enter__(self) -> _Verifier:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for runner in self._runners.values():
-            runner.close()
+        if "_runner" in vars(self):
+            self._runner.close()
 
     def verify(self, file: Path, recorded: dict[str, Any] | str) -> Outcome:
         """Check one document; what is wrong with it or with this machine is an outcome too."""
@@ -164,76 +149,8 @@ class _Verifier:
         outcome = "same" if verification.same else "different"
         return Outcome(file, outcome, subject, verification.conclusion, origin, verification)
 
-    def contribution(self, file: Path, recorded: dict[str, Any], no_tests: bool) -> list[Outcome]:
-        """Check what ``contribute`` left: each decision, the trial of the fix, the heads of other pull requests, the
-        runner, and that the pages say what the evidence says."""
-        outcomes = [self.verify(file, side) for sides in recorded["bugs"].values() for side in sides.values()]
-        try:
-            made = contribution(recorded, self._catalog, self._store)
-            for name, text in (("PULL_REQUEST.md", page(made)), ("COMMENT.md", comment(made))):
-                beside = file.with_name(name)
-                if not beside.is_file():
-                    continue
-                same = beside.read_text(encoding="utf-8") == text
-                conclusion = "as the evidence says" if same else "something else than the evidence says"
-                outcomes.append(Outcome.of(beside, "the page", same, conclusion))
-            if made.fix and recorded["tried"]:
-                outcomes.append(self._tried_again(file, made.fix, recorded["tried"], no_tests))
-                outcomes.append(self._heads_again(file, made.recipe, made.fix, recorded["related"]))
-            beside = file.with_name("run_validation.py")
-            if beside.is_file() and recorded["runner"]["sides"]:
-                outcomes.append(self._runner_again(beside, made.document))
-        except SentinelError as error:
-            outcomes.append(Outcome.could_not(file, "the fix", str(error)))
-        return outcomes
-
-    def _tried_again(self, file: Path, fix: Fix, recorded: dict[str, Any], no_tests: bool) -> Outcome:
-        how = (not no_tests, self._tests_python)
-        now = try_fix(self._catalog, self._settings, fix, self._store, self._tell, *how)
-        # What was learnt to look at since, another recipe or another function, is not in the evidence.
-        comparable = {name: {key: now[name].get(key) for key in recorded[name]} for name in ("others", "elsewhere")}
-        pairs = {name: (recorded[name], {**now, **comparable}[name]) for name in recorded if name not in _TESTS}
-        left = ""
-        for name in _TESTS:
-            then, here = _ran(recorded[name]), _ran(now[name])
-            both = sorted(then.keys() & here.keys())
-            pairs[name] = {test: then[test] for test in both}, {test: here[test] for test in both}
-            for test in sorted(recorded[name].keys() - set(both)):
-                side, results = ("here", now[name]) if test in then else ("then", recorded[name])
-                why = results.get(test, {}).get("not_runnable") or results.get(test, {}).get("reason", "")
-                left += f"; {test} did not run {side}" + (f": {why}" if why else "")
-        wrong = "; ".join(f"{name}: {_apart(*pair)}" for name, pair in pairs.items() if pair[0] != pair[1])
-        conclusion = wrong or "the same: every count and difference"
-        return Outcome.of(file, "the trial of the fix", not wrong, conclusion + left)
-
-    def _heads_again(self, file: Path, recipe: Recipe, fix: Fix, recorded: Sequence[dict[str, Any]]) -> Outcome:
-        """Decide again at those heads of pull requests that this mirror has."""
-        ledger = Ledger(self._catalog, self._settings, self._catalog.targets[fix.target], self._store)
-        now = {item["commit"]: item["verdict"] for item in related(ledger, recipe, fix)}
-        here = [item for item in recorded if item["commit"] in now]
-        wrong = [f"#{item['pull']} {item['verdict']} recorded, {now[item['commit']]} now" for item in here
-                 if now[item["commit"]] != item["verdict"]]  # fmt: skip
-        conclusion = "; ".join(wrong) or f"the same at {len(here)} of {len(recorded)}; the mirror has no others"
-        return Outcome.of(file, "heads of pull requests", not wrong, conclusion)
-
-    def _runner_again(self, file: Path, recorded: Mapping[str, Any]) -> Outcome:
-        """Run the runner that lies beside the evidence, with the packages alone that it names."""
-        sides = next(iter(recorded["bugs"].values())).values()
-        refs = [self._patched(side) or ref_of(side, self._repo) for side in sides]
-        checkouts = [self._opened(self._catalog.targets[recorded["target"]], ref, None).path for ref in refs]
-        contained = all((side["environment"] or {}).get("sandbox") == "strict" for side in sides)
-        here = {str(item.metadata["Name"]).lower() for item in metadata.distributions()}
-        if lacking := [name for name in recorded["runner"]["packages"] if name.lower() not in here]:
-            return Outcome.could_not(file, "the runner", f"{', '.join(lacking)} not installed here")
-        with closing(Environment()) as environment:
-            texts = {file.name: file.read_text(encoding="utf-8")}
-            answers = environment.run(texts, "", checkouts, recorded["runner"]["packages"], contained)
-        now = {name: tried.status or tried.problem for name, (tried, _) in zip(recorded["runner"]["sides"], answers)}
-        conclusion = ", ".join(f"{status} at {name}" for name, status in now.items())
-        return Outcome.of(file, "the runner", now == recorded["runner"]["sides"], f"it says {conclusion}")
-
     def _again(self, recorded: dict[str, Any], recipe: Recipe, ref: Ref) -> Verification:
-        decision: Decision = self._runner(recorded).decide(Job(recipe, ref, recorded["expect"]))
+        decision: Decision = self._runner.decide(Job(recipe, ref, recorded["expect"]))
         verdict = decision.verdict
         before = (recorded["verdict"], recorded["kind"])
         if verdict.kind in _OF_THIS_MACHINE and (verdict.name, verdict.kind) != before:
@@ -257,30 +174,13 @@ class _Verifier:
             raise SentinelError(f"the fix that was applied, {digest[:19]}, is not here")
         return fix.patched
 
-    def _runner(self, recorded: dict[str, Any]) -> Any:
-        """The runner for a device. Everything else that evidence says of its environment is reported, not obeyed."""
-        device = NAMED["device"].read([recorded["environment"]["device"] or "cpu"], ())
-        if device not in self._runners:
-            settings = replace(self._settings, device=device)
-            self._runners[device] = runner_of(self._catalog, settings, self._tell, self._store, self._opened)
-            # The worker preloads for the targets of its start; all of them, as the run that left the evidence may have.
-            self._runners[device].start(self._targets)
-        return self._runners[device]
-
-
-def _apart(recorded: Any, now: Any) -> str:
-    """Write what differs, entry by entry."""
-    if isinstance(recorded, Mapping) and isinstance(now, Mapping):
-        return ", ".join(
-            f"{key} {_apart(then, now.get(key))}" for key, then in recorded.items() if then != now.get(key)
-        )
-    return f"{recorded} recorded, {now} now"
-
-
-def _ran(tests: dict[str, Any]) -> dict[str, Any]:
-    """Keep the results of tests that could run, with whichever option they did."""
-    ran = {name: result for name, result in tests.items() if "not_runnable" not in result and "reason" not in result}
-    return {name: {key: result[key] for key in result if key != "option"} for name, result in ran.items()}
+    @cached_property
+    def _runner(self) -> Runner:
+        """The runner of the user's settings. What evidence says about its environment is compared and never used."""
+        runner = runner_of(self._catalog, self._settings, self._tell, self._store, self._opened)
+        # The worker preloads for the targets of its start; all of them, as the run that left the evidence may have.
+        runner.start(self._targets)
+        return runner
 
 
 def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:
@@ -290,11 +190,13 @@ def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:
         if repo is not None:
             return Ref("path", str(Path(repo).absolute()))
         if checkout.get("commit") and not checkout.get("dirty"):
-            return Ref("git", checkout["commit"])
+            return Ref.parse(f"git:{checkout['commit']}")
         raise SentinelError("the evidence is about a working tree with changes of its own; give it with --repo DIR")
     ref = Ref.parse(text)
+    if ref.kind == "path":
+        raise SentinelError("the evidence names a folder, which a run never writes; give the folder with --repo DIR")
     if ref.kind == "git" and not ref.immutable and checkout.get("commit"):
-        return Ref("git", checkout["commit"])
+        return Ref.parse(f"git:{checkout['commit']}")
     if ref.kind == "pypi" and not ref.immutable and checkout.get("version"):
         return Ref.parse(f"pypi:{checkout['version']}")
     return ref

@@ -160,12 +160,21 @@ def contained_places(catalog: Catalog) -> Places:
     """Say what strictly contained processes need of a catalog, and what they may not see of it."""
     contracts = [Path(contract.file) for contract in catalog.contracts.values()]
     files = (*catalog.adapter_files.values(), *contracts)
-    readable = [file.parent if file.name == "__init__.py" else file for file in files]
+    readable = [_package_of(file) for file in files]
     return Places(
         tuple(map(str, dict.fromkeys(readable))),
         tuple(map(str, catalog.recipe_folders)),
         (str(Home.default().checkouts),),
+        tuple(sorted({name for item in catalog.adapters.values() for name in item.target.preload})),
     )
+
+
+def _package_of(file: Path) -> Path:
+    """Give the whole package that an adapter or a contract is a module of; the file itself if it is in none."""
+    place = file
+    while (place.parent / "__init__.py").is_file():
+        place = place.parent
+    return place
 
 
 class Loaded:

@@ -15,12 +15,47 @@ from sentinel.history.ledger import Ledger
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.fixes import Fix, fix_of
+from sentinel.recipes.json_schema import JsonSchema
+from sentinel.reports.escaping import message, visible
 from sentinel.reports.evidence import evidence, validate
 from sentinel.reports.store import parse
 from sentinel.sources import MirrorStore, git_objects
 from sentinel.targets import Target
 
 VERSION = 1
+
+#: The shape of ``evidence.json``; each side is also checked against the schema of evidence.
+_SCHEMA = JsonSchema({
+    "type": "object",
+    "required": ["contribution_version", "target", "bugs", "fix", "tried", "runner", "reason", "related"],
+    "properties": {
+        "contribution_version": {"const": VERSION},
+        "target": {"type": "string"},
+        "bugs": {
+            "type": "object",
+            "minProperties": 1,
+            "additionalProperties": {
+                "type": "object", "minProperties": 1, "additionalProperties": {"type": "object"}
+            },
+        },
+        "fix": {
+            "type": ["object", "null"],
+            "required": ["file", "digest"],
+            "properties": {"file": {"type": "string"}, "digest": {"type": "string"}},
+        },
+        "tried": {"type": ["object", "null"]},
+        "runner": {
+            "type": ["object", "null"],
+            "required": ["sides", "packages"],
+            "properties": {
+                "sides": {"type": "object", "additionalProperties": {"type": "string"}},
+                "packages": {"type": "array", "items": {"type": "string"}},
+            },
+        },
+        "reason": {"type": "string"},
+        "related": {"type": "array", "items": {"type": "object"}},
+    },
+})  # fmt: skip
 
 #: Heads of pull requests at which a recipe is run, the newest first.
 MOST_HEADS = 6
@@ -107,22 +142,23 @@ def _guilty(fix: Fix, store: MirrorStore) -> tuple[tuple[str, int, int, str], ..
 
 
 def load_contribution(file: Path) -> dict[str, Any] | None:
-    """Give the document of a contribution; None where the file is something else."""
-    try:
-        document = parse(file)
-    except SentinelError:
-        return None
+    """Read the document of a contribution; None if the file is something else.
+
+    :raises SentinelError: if the file cannot be read, or is a contribution that :func:`documented` cannot have written.
+    """
+    document = parse(file)
     if not isinstance(document, dict) or "contribution_version" not in document:
         return None
-    try:
-        if document["contribution_version"] != VERSION:
-            raise SentinelError(f"{file}: a contribution of version {document['contribution_version']!r}")
-        for sides in document["bugs"].values():
-            for side in sides.values():
+    for error in _SCHEMA.errors(document):
+        place = ".".join(map(str, ("$", *error.instance_path)))
+        raise SentinelError(f"{visible(str(file))}: not a contribution: at {place}: {message(error.message)[:300]}")
+    for bug, sides in document["bugs"].items():
+        for name, side in sides.items():
+            try:
                 validate(side)
-        return {**document, "fix": document["fix"], "tried": document["tried"], "related": document["related"]}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise SentinelError(f"{file} is no contribution ({error!r})") from None
+            except SentinelError as error:
+                raise SentinelError(f"{visible(str(file))}: {message(bug)}, {message(name)}: {error}") from None
+    return document
 
 
 def related(ledger: Ledger, recipe: Recipe, fix: Fix) -> list[dict[str, Any]]:

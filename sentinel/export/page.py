@@ -305,7 +305,7 @@ def _limits(made: Contribution) -> Iterable[str]:
     yield f"* Measured on a CPU with Python {there['python']}, torch {there['torch']}, numpy {there['numpy']}."
     for item in there["stand_ins"]:
         yield f"* Stands in for {code(item['name'])}: {sentence(item['reason'])}"
-    yield "* `sentinel verify evidence.json` runs all of this again and holds the page to it.\n"
+    yield "* `sentinel verify evidence.json` decides each verdict again from upstream's code.\n"
 
 
 def _and(names: Iterable[str]) -> str:

@@ -167,7 +167,7 @@ def _is_what_its_name_says(loose: Path) -> bool:
 
 
 def copy_objects(sources: tuple[Path, ...], into: Path) -> None:
-    """Hard-link (or copy, across disks) packs and loose objects into an object directory of ours.
+    """Copy packs and loose objects into an object directory of ours.
 
     Every pack is marked as a promisor's: then git takes a blob that was left out for absent, not for lost, when it
     checks what a later fetch brings."""
@@ -182,10 +182,10 @@ def copy_objects(sources: tuple[Path, ...], into: Path) -> None:
                 # The index last, as git does: a pack without one is not there yet.
                 for suffix in (".pack", ".rev", ".idx"):
                     if pack.with_suffix(suffix).is_file():
-                        _link(pack.with_suffix(suffix), into / "pack" / pack.with_suffix(suffix).name)
+                        _copy(pack.with_suffix(suffix), into / "pack" / pack.with_suffix(suffix).name)
         for loose in _loose(objects):
             (into / loose.parent.name).mkdir(exist_ok=True)
-            _link(loose, into / loose.parent.name / loose.name)
+            _copy(loose, into / loose.parent.name / loose.name)
 
 
 def _check_whole(pack: Path) -> None:
@@ -199,18 +199,13 @@ def _check_whole(pack: Path) -> None:
             raise SentinelError(f"{pack} is cut off or does not fit its index; fetch or copy its repository again")
 
 
-def _link(source: Path, place: Path) -> None:
+def _copy(source: Path, place: Path) -> None:
+    """Copy a file. Never hard-link it: a link would let whoever writes to the origin change the mirror, and a change of
+    mode in the mirror reach the origin."""
     if place.exists():
         return
     temporary = place.with_name(f"tmp_{os.getpid()}_{place.name}")
     temporary.unlink(missing_ok=True)
-    try:
-        os.link(source, temporary, follow_symlinks=False)
-        if temporary.is_symlink():
-            raise OSError("a symbolic link")
-    except OSError:
-        # Another disk, a file system without hard links, or a file of somebody else's: a copy is as good.
-        temporary.unlink(missing_ok=True)
-        shutil.copyfile(source, temporary)
-        os.chmod(temporary, 0o444)
+    shutil.copyfile(source, temporary)
+    os.chmod(temporary, 0o444)
     os.replace(temporary, place)

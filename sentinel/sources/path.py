@@ -77,15 +77,16 @@ def open_installed(target: Target, ref: Ref, home: Home, python: str | None = No
     """Give the checkout of the copy that an interpreter's environment has; None: this one's."""
     try:
         # Isolated: neither the current folder nor PYTHONPATH is what is installed.
-        answer = interpreters.ask(python, "-I", "-c", _FIND, target.pypi or target.name, *target.packages)
+        names = (target.pypi or target.name, *target.packages)
+        answer = interpreters.ask(python, "-I", "-c", _FIND, *names, packages=target.packages)
     except interpreters.InterpreterError as error:
         raise Unavailable(f"{target.name}: {error}") from None
     folders = {
         root.path: Path(answer["found"][root.package]) for root in target.roots if root.package in answer["found"]
     }
     if not folders:
-        names = ", ".join(target.packages)
-        raise Unavailable(f"{target.name} is not installed for {python or sys.executable}; looked for {names}")
+        looked_for = ", ".join(target.packages)
+        raise Unavailable(f"{target.name} is not installed for {python or sys.executable}; looked for {looked_for}")
     tree = _Files(folders, follow=True)
     return checkouts.materialise(
         home, target, ref, tree.entries, tree.contents, tree.left_out, version=answer["version"]

@@ -81,11 +81,14 @@ class Places:
     :ivar hidden: folders below those, or below the interpreter's, that they may not read: recipes, with what they
         expect.
     :ivar checkouts: folders in which checkouts lie: each process sees its own, another interpreter all of them.
+    :ivar packages: the real packages that targets declare: another interpreter sees the folders of those that are
+        installed there to be edited, a process those of its own target.
     """
 
     readable: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     checkouts: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
 
 
 class WorkerError(SentinelError):
@@ -153,7 +156,9 @@ class Zygote:
         if self.options.python is None or self.options.sandbox not in ("", "strict"):
             return command
         readable = [*self.places.readable, *self.places.checkouts]
-        wrapped = interpreters.wrap(command, self._scratch, readable, self.places.hidden, self._devices)
+        wrapped = interpreters.wrap(
+            command, self._scratch, readable, self.places.hidden, self._devices, self.places.packages
+        )
         self._is_wrapped = wrapped != command
         if not self._is_wrapped:
             return command

@@ -13,6 +13,7 @@ import ctypes
 import importlib.util
 import os
 import re
+import site
 import struct
 import sys
 import sysconfig
@@ -39,6 +40,12 @@ SCRATCH_BYTES = 1 << 30
 
 #: Folders of shared libraries, and what tells the loader where they are.
 SYSTEM = ("/lib", "/lib64", "/lib32", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache")
+
+#: What of an environment's folder its interpreter needs; a project or a home folder may be one too.
+PARTS = ("bin", "lib", "lib64", "lib32", "include", "share", "pyvenv.cfg")
+
+#: Files that name this machine.
+_OF_THIS_MACHINE = ("/proc/sys/kernel/random/boot_id",)
 
 #: Devices that are no way out: what libraries read random numbers from, and send output to nowhere.
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
@@ -109,7 +116,8 @@ def contain(
         os._exit(status if status >= 0 else 128 - status)  # as a shell says it
     if not own_user:
         user = USERS[outside % len(USERS)]
-    _build_root([*_interpreter(), *readable], hidden, scratch, user, (*_DEVICES, *devices))
+    _libc().sethostname(b"sentinel", len(b"sentinel"))
+    _build_root([*_interpreter(), *readable], hidden, scratch, user, (*_DEVICES, *devices), innermost=not wait)
     _rule_out_capabilities()
     if not own_user:
         os.setgroups([])
@@ -149,7 +157,10 @@ def reason_against() -> str | None:
 
 
 def _place_of(package: str) -> str | None:
-    spec = importlib.util.find_spec(package)
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return None
     return spec.origin if spec is not None else None
 
 
@@ -208,12 +219,27 @@ def _map_to_itself(user: int, group: int) -> None:
 
 @cache
 def _interpreter() -> Sequence[str]:
-    """List what this interpreter may still read: its own folders, and those of packages that lie elsewhere."""
-    places = [sys.prefix, sys.base_prefix, sys.exec_prefix, *filter(None, sysconfig.get_paths().values())]
-    # What .pth files add, but not a working tree of Sentinel's own: recipes and evidence lie in it.
-    places += [entry for entry in sys.path if entry and not holds_sentinel(entry)]
-    places += [entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))]
-    return [place for place in (*places, *SYSTEM) if os.path.exists(place)]
+    """List what this interpreter may still read: the standard library, its environment's packages, torch and numpy.
+
+    ``sys.path`` says more than that: ``.pth`` files add the folders of editable installs, with everything a user keeps
+    in them.
+    """
+    prefixes = (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)
+    environment = [os.path.join(prefix, part) for prefix in prefixes for part in PARTS]
+    library = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    packages = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+    places = [sys.executable, *environment, *filter(None, library), *packages, *SYSTEM]
+    return [place for place in (*places, *folders_of(("numpy", "torch"))) if os.path.exists(place)]
+
+
+def folders_of(packages: Iterable[str]) -> list[str]:
+    """List where installed packages lie, each its own folder (or file), wherever the environment has it."""
+    places = []
+    for name in dict.fromkeys(package.partition(".")[0] for package in packages):
+        origin = _place_of(name)
+        if origin is not None and os.path.isabs(origin):
+            places.append(os.path.dirname(origin) if os.path.basename(origin).startswith("__init__.") else origin)
+    return places
 
 
 def holds_sentinel(folder: str) -> bool:
@@ -221,8 +247,14 @@ def holds_sentinel(folder: str) -> bool:
     return os.path.isdir(os.path.join(folder, "sentinel", "worker"))
 
 
-def _build_root(visible: Iterable[str], hidden: Sequence[str], scratch: str, user: int, devices: Iterable[str]) -> None:
-    """Make a tmpfs with bind mounts in it this process's root; let the old one go."""
+def _build_root(
+    visible: Iterable[str], hidden: Sequence[str], scratch: str, user: int, devices: Iterable[str], innermost: bool
+) -> None:
+    """Make a tmpfs with bind mounts in it this process's root; let the old one go.
+
+    :param innermost: whether nobody will be contained within: the kernel refuses a new ``/proc`` in a user namespace
+        while parts of the old one are covered.
+    """
     os.umask(0o022)  # whatever the user's is: another user has to find the way
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
     _mount("tmpfs", scratch, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755,size=64m")
@@ -247,6 +279,9 @@ def _build_root(visible: Iterable[str], hidden: Sequence[str], scratch: str, use
     # Where a container has covered parts of its /proc the kernel refuses a new one; nothing here depends on it.
     with contextlib.suppress(ContainmentError):
         _mount("proc", f"{root}/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+        for file in _OF_THIS_MACHINE if innermost else ():
+            if os.path.exists(f".{file}"):
+                _mount(f"{root}/dev/null", f"{root}{file}", None, _MS_BIND)
     _mount(None, root, None, _MS_REMOUNT | _MS_RDONLY | _MS_NOSUID | _MS_NODEV, "mode=755,size=64m")
     # Both in one place: the old root lies on top of the new one, until it is let go.
     _call("the root cannot be changed", _libc().syscall(_PIVOT_ROOT[os.uname().machine], b".", b"."))

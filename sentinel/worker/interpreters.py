@@ -32,9 +32,6 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 #: Of the user's environment.
 _PASSED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "TZ", "SYSTEMROOT")
 
-#: What of a prefix an interpreter needs; a home folder may be one too.
-_PARTS = ("bin", "lib", "lib64", "lib32", "pyvenv.cfg")
-
 #: Bytes of a file that tells of an environment.
 _LARGEST_FILE = 1 << 16
 
@@ -77,6 +74,7 @@ def wrap(
     readable: Iterable[str] = (),
     hidden: Sequence[str] = (),
     devices: Sequence[str] = (),
+    packages: Iterable[str] = (),
 ) -> list[str]:
     """Give the command that starts a Python interpreter contained; the same command where that cannot be done.
 
@@ -85,6 +83,8 @@ def wrap(
     :param readable: what it may read beside its own environment and Sentinel's code.
     :param hidden: folders below those that are empty there.
     :param devices: what to have of ``/dev`` beside the harmless ones.
+    :param packages: the packages whose folders it may read if they are installed to be edited; torch and numpy are
+        always among them.
     :raises InterpreterError: where the interpreter is a script, which may start whatever it likes.
     """
     python = shutil.which(command[0]) or command[0]
@@ -97,7 +97,8 @@ def wrap(
                 f"`{python} -c 'import sys; print(sys.executable)'` prints it"
             )
     whole = [os.path.abspath(python), *command[1:]]
-    return _contained(whole, scratch, [str(_PACKAGE), *readable], hidden=list(hidden), devices=list(devices))
+    visible = [str(_PACKAGE), *readable]
+    return _contained(whole, scratch, visible, packages, hidden=list(hidden), devices=list(devices))
 
 
 def contained_command(command: Sequence[str], folder: Path, *readable: Path, memory: int) -> list[str]:
@@ -117,8 +118,10 @@ def contained_command(command: Sequence[str], folder: Path, *readable: Path, mem
     return _contained(command, str(scratch), visible, system_calls=syscalls.hexadecimal(), memory=memory)
 
 
-def _contained(command: Sequence[str], scratch: str, readable: Iterable[str], **more: Any) -> list[str]:
-    own = [] if command[0] == sys.executable else _places_of(command[0])
+def _contained(
+    command: Sequence[str], scratch: str, readable: Iterable[str], packages: Iterable[str] = (), **more: Any
+) -> list[str]:
+    own = [] if command[0] == sys.executable else _places_of(command[0], ("torch", "numpy", *packages))
     visible = [place for place in (*own, *readable) if os.path.exists(place)]
     settings = json.dumps({"readable": visible, "scratch": scratch, **more})
     return [sys.executable, str(_PACKAGE / "worker" / "bootstrap.py"), "--contained", settings, *command]
@@ -144,12 +147,17 @@ def gpus() -> list[str]:
     return glob.glob("/dev/nvidia*")
 
 
-def ask(python: str | None, *words: str, devices: Sequence[str] = ()) -> Any:
-    """Give the JSON on the last line that an interpreter prints, contained where it is another one than ours."""
+def ask(python: str | None, *words: str, devices: Sequence[str] = (), packages: Iterable[str] = ()) -> Any:
+    """Give the JSON on the last line that an interpreter prints, contained where it is another one than ours.
+
+    :param packages: as :func:`wrap` has it.
+    """
     name = python or sys.executable
     try:
         with tempfile.TemporaryDirectory(prefix="sentinel-") as scratch:
-            process = _run([name, *words] if python is None else wrap([name, *words], scratch, devices=devices))
+            process = _run(
+                [name, *words] if python is None else wrap([name, *words], scratch, devices=devices, packages=packages)
+            )
         if process.returncode == 0:
             return json.loads(process.stdout.splitlines()[-1])
         reason = (process.stderr.strip().splitlines() or ["it said nothing"])[-1]
@@ -178,18 +186,23 @@ def environment() -> dict[str, str]:
 # -- where another interpreter and its packages lie, read off its files: none of it may run yet ------------------------
 
 
-def _places_of(python: str) -> Iterator[str]:
-    """List where an interpreter and its packages lie, as far as that can be told without starting it."""
+def _places_of(python: str, named: Iterable[str]) -> Iterator[str]:
+    """List where an interpreter and its packages lie, as far as that can be told without starting it.
+
+    :param named: the packages that are looked for among those installed to be edited.
+    """
     yield os.path.join(environment()["PYTHONUSERBASE"], "lib")
     yield from _libraries()
+    named = list(dict.fromkeys(name.partition(".")[0] for name in named))
     for place in _hops(python):
         yield place
         prefix = os.path.dirname(os.path.dirname(place))
         packages = glob.glob(f"{glob.escape(prefix)}/lib*/python3*/*-packages")
         if packages or os.path.isfile(os.path.join(prefix, "pyvenv.cfg")):
-            yield from (os.path.join(prefix, part) for part in _PARTS)
+            yield from (os.path.join(prefix, part) for part in containment.PARTS)
         for folder in packages:
-            yield from filter(_is_project, _elsewhere(folder))
+            for project in _elsewhere(folder):
+                yield from _packages_in(project, named)
 
 
 def _libraries() -> Iterator[str]:
@@ -232,13 +245,15 @@ def _elsewhere(packages: str) -> Iterator[str]:
         yield from (line.strip() for line in _text(file).splitlines())
 
 
-def _is_project(folder: str) -> bool:
-    """Whether a folder, or the one above it, holds a project for Python: any release may refer to any folder. Not
-    Sentinel's own: recipes and evidence lie in it."""
-    if not os.path.isabs(folder) or not os.path.isdir(folder) or containment.holds_sentinel(folder):
-        return False
-    names = ("pyproject.toml", "setup.py", "setup.cfg")
-    return any(os.path.isfile(os.path.join(place, name)) for place in (folder, f"{folder}/..") for name in names)
+def _packages_in(project: str, named: Iterable[str]) -> Iterator[str]:
+    """List those of the named packages that lie in the folder of an editable install; the rest of it is the user's."""
+    for name in named if os.path.isabs(project) else ():
+        for parent in (project, os.path.join(project, "src")):
+            package = os.path.join(parent, name)
+            if os.path.isfile(os.path.join(package, "__init__.py")):
+                yield package
+            elif os.path.isfile(f"{package}.py"):
+                yield f"{package}.py"
 
 
 def _text(file: str) -> str:

@@ -16,10 +16,12 @@ from functools import cache
 
 _THE_MACHINE = """
     acct adjtimex bpf clock_adjtime clock_settime create_module delete_module finit_module init_module ioperm iopl
-    kexec_file_load kexec_load lookup_dcookie nfsservctl perf_event_open quotactl quotactl_fd reboot setdomainname
-    sethostname settimeofday swapoff swapon syslog uselib userfaultfd vhangup
+    kexec_file_load kexec_load lookup_dcookie migrate_pages move_pages nfsservctl perf_event_open quotactl quotactl_fd
+    reboot setdomainname sethostname settimeofday swapoff swapon syslog uselib userfaultfd vhangup
 """
 _OTHER_PROCESSES = "kcmp pidfd_getfd process_madvise process_vm_readv process_vm_writev ptrace"
+#: What one process does to a file, another one hears: the files of a checkout are the same in both.
+_WATCHES = "fanotify_init fanotify_mark inotify_add_watch inotify_init inotify_init1"
 _KEYRINGS = "add_key keyctl request_key"  # which no namespace divides
 _NAMES_AND_MOUNTS = """
     chroot fsconfig fsmount fsopen fspick mknod mknodat mount mount_setattr move_mount name_to_handle_at
@@ -27,7 +29,7 @@ _NAMES_AND_MOUNTS = """
 """
 
 #: Refused with EPERM.
-REFUSED = tuple(" ".join((_THE_MACHINE, _OTHER_PROCESSES, _KEYRINGS, _NAMES_AND_MOUNTS)).split())
+REFUSED = tuple(" ".join((_THE_MACHINE, _OTHER_PROCESSES, _KEYRINGS, _NAMES_AND_MOUNTS, _WATCHES)).split())
 
 #: Said not to exist: their arguments lie in memory, where no filter looks, and callers fall back to older calls.
 ABSENT = ("clone3", "io_uring_enter", "io_uring_register", "io_uring_setup")
@@ -35,6 +37,16 @@ ABSENT = ("clone3", "io_uring_enter", "io_uring_register", "io_uring_setup")
 #: The kinds of sockets that namespaces contain: AF_UNIX, AF_INET, AF_INET6. AF_VSOCK, for one, is not among them: it
 #: reaches the host of a virtual machine from any namespace.
 _FAMILIES = (1, 2, 10)
+
+#: Of these, a pair can be made of AF_UNIX alone.
+_PAIRS = (1,)
+
+#: fcntl's requests for locks on files: F_SETLK, F_SETLKW, F_OFD_SETLK and F_OFD_SETLKW; and those that ask about locks
+#: or take leases: F_GETLK, F_OFD_GETLK, F_SETLEASE and F_GETLEASE.
+_LOCKS, _QUESTIONS_ABOUT_LOCKS = (6, 7, 37, 38), (5, 36, 1024, 1025)
+
+#: personality's argument that only asks.
+_ASK = 0xFFFFFFFF
 
 #: CLONE_NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET, NEWNS and NEWTIME.
 _NEW_NAMESPACES = (0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000, 0x00020000, 0x00000080)
@@ -76,10 +88,19 @@ def program() -> bytes:
     # Who is to end with its parent stays so: prctl(PR_SET_PDEATHSIG) with anything but SIGKILL.
     death = pyseccomp.Arg(0, pyseccomp.MASKED_EQ, _WORD, 1)
     filter_.add_rule(refuse, "prctl", death, pyseccomp.Arg(1, pyseccomp.NE, signal.SIGKILL))
+    filter_.add_rule(refuse, "personality", pyseccomp.Arg(0, pyseccomp.NE, _ASK))
+    # Files of a checkout are shared, read-only, by all processes that probe it: a lock would tell one about another.
+    # Locks succeed and do nothing, as libraries take them on files of their own.
+    nothing = pyseccomp.ERRNO(0)
+    filter_.add_rule(nothing, "flock")
+    for action, requests in ((nothing, _LOCKS), (refuse, _QUESTIONS_ABOUT_LOCKS)):
+        for request in requests:
+            filter_.add_rule(action, "fcntl", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, _WORD, request))
     unsupported = pyseccomp.ERRNO(errno.EAFNOSUPPORT)
-    for family in sorted(set(range(max(_FAMILIES))) - set(_FAMILIES)):
-        filter_.add_rule(unsupported, "socket", pyseccomp.Arg(0, pyseccomp.EQ, family))
-    filter_.add_rule(unsupported, "socket", pyseccomp.Arg(0, pyseccomp.GT, max(_FAMILIES)))
+    for call, families in (("socket", _FAMILIES), ("socketpair", _PAIRS)):
+        for family in sorted(set(range(max(families))) - set(families)):
+            filter_.add_rule(unsupported, call, pyseccomp.Arg(0, pyseccomp.EQ, family))
+        filter_.add_rule(unsupported, call, pyseccomp.Arg(0, pyseccomp.GT, max(families)))
     with tempfile.TemporaryFile() as file:
         filter_.export_bpf(file)
         file.seek(0)

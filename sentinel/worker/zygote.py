@@ -153,10 +153,10 @@ def _compile(channel: socket.socket, message: dict[str, Any]) -> None:
 
 def _contain(spec: dict[str, Any], first: bool, tell: int) -> None:
     """Enter the containment that is asked for. What it tells: the process id of who goes on; what is refused."""
+    wanted = dict(spec["contain"])
+    wanted["readable"] = [*wanted["readable"], *containment.folders_of(spec.get("real", ()))]
     try:
-        containment.contain(
-            **spec["contain"], scratch=spec["scratch"], first=first, ready=lambda pid: _tell(tell, pid=pid)
-        )
+        containment.contain(**wanted, scratch=spec["scratch"], first=first, ready=lambda pid: _tell(tell, pid=pid))
     except (containment.ContainmentError, OSError) as error:
         _tell(tell, refused=str(error))
         os._exit(1)

@@ -98,7 +98,7 @@ COULD_NOT: dict[str, tuple[Change, str]] = {
     "law": (lambda d: d.update(bug_id=""), "evidence of a law"),
     "work tree": (lambda d: d.update(ref="path", checkout={**d["checkout"], "dirty": True}), "--repo DIR"),
     "version": (lambda d: d.update(schema_version=99), "schema version 99"),
-    "device": (lambda d: d["environment"].update(device="cuda:x"), "unknown device 'cuda:x'; write cpu, cuda"),
+    "folder": (lambda d: d.update(ref="path:/"), "the evidence names a folder, which a run never writes"),
     "release": (
         lambda d: d.update(ref="pypi:latest", checkout={**d["checkout"], "commit": None, "version": "1; rm"}),
         "not a ref: 'pypi:1; rm'",
@@ -117,6 +117,32 @@ def test_what_cannot_be_checked_says_why(run_sentinel, mirrored, forge):
     assert "not JSON" in found["broken"]["conclusion"]
     assert "cannot be read" in found["missing"]["conclusion"]
     assert answer.status == 2
+
+
+def test_evidence_sets_no_option(run_sentinel, mirrored, forge):
+    """The level of containment, the device and the interpreter are the user's; that others are recorded is reported."""
+    claimed = {"sandbox": "off", "device": "cuda:0;rm", "python": "2.7", "platform": "x"}
+    answer = run_sentinel("verify", forge("claims", lambda d: d["environment"].update(claimed)), "--sandbox=basic")
+    assert answer.status == 0, answer.out + answer.err
+    for line in ("sandbox: off recorded, basic now", "device: cuda:0;rm recorded, cpu now", "python: 2.7 recorded"):
+        assert line in answer.out
+
+
+@pytest.mark.parametrize("change", [
+    {"bugs": {}}, {"bugs": []}, {"bugs": {"x": {}}}, {"bugs": {"x": {"base": None}}}, {"bugs": {"x": {"base": {}}}},
+    {"contribution_version": 2}, {"contribution_version": None}, {"runner": "x"}, {"runner": {}}, {"target": 5},
+    {"fix": {"file": "x"}}, {"tried": []}, {"related": [5]}, {"reason": None},
+], ids=str)  # fmt: skip
+def test_a_malformed_contribution_is_a_sentence(run_sentinel, evidence, tiny, change):
+    side = json.loads((evidence / "tiny" / "TINY-MEAN" / f"git-{tiny.buggy[:12]}.json").read_text())
+    whole = {"contribution_version": 1, "target": "tiny", "bugs": {"TINY-MEAN": {"base": side}}, "fix": None}
+    whole |= {"tried": None, "related": [], "reason": "", "runner": {"sides": {"base": "fixed"}, "packages": []}}
+    Path("evidence.json").write_text(json.dumps({**whole, **change}))
+    answer = run_sentinel("verify", "evidence.json")
+    assert answer.status == 2
+    assert "could not be verified: evidence.json: not a contribution: at $." in answer.out or (
+        "could not be verified: evidence.json: x, base: not valid evidence: at $" in answer.out
+    )
 
 
 def test_the_copy_inside_and_a_working_tree(run_sentinel, mirrored, forge, tiny):

@@ -11,7 +11,7 @@ from typing import Any
 Attack = Callable[..., Any]
 
 ATTACKS = '''
-import ctypes, os, resource, signal, socket, stat, sys, time
+import ctypes, fcntl, os, resource, signal, socket, stat, struct, sys, time
 
 
 def tried(action):
@@ -79,6 +79,33 @@ def system_call(call):
 
 def open_socket(family):
     return tried(lambda: socket.socket(family, socket.SOCK_STREAM if family < 16 else socket.SOCK_RAW).close())
+
+
+def open_pair(family):
+    libc = ctypes.CDLL(None, use_errno=True)
+    pair = (ctypes.c_int * 2)()
+    number = {"x86_64": 53, "aarch64": 199}[os.uname().machine]
+    return "done" if libc.syscall(number, family, 1, 0, pair) == 0 else os.strerror(ctypes.get_errno())
+
+
+def locks(path):
+    """Lock a file twice, through two descriptors, by flock and by fcntl's locks of open files; and ask about locks."""
+    told = []
+    for call in (fcntl.flock, lambda handle, how: fcntl.fcntl(handle, 37, struct.pack("hhqqi4x", 0, 0, 0, 0, 0))):
+        for _ in range(2):
+            handle = os.open(path, os.O_RDONLY)  # stays open
+            told.append(tried(lambda: call(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)))
+    told.append(tried(lambda: fcntl.fcntl(handle, 36, struct.pack("hhqqi4x", 1, 0, 0, 0, 0))))
+    return told
+
+
+def names_of_the_machine():
+    names = [os.uname().nodename, socket.gethostname()]
+    for file in ("/proc/sys/kernel/hostname", "/proc/sys/kernel/random/boot_id"):
+        if os.path.exists(file):
+            with open(file) as stream:
+                names.append(stream.read().strip())
+    return names
 
 
 def new_user_namespace():

@@ -162,6 +162,7 @@ def test_no_privilege_is_left(strict):
 
 #: Calls that ask for nothing but an answer, and what they get without a filter.
 CALLS = {"keyctl": (0, -3, 0), "process_vm_readv": (0, 0, 0, 0, 0, 0), "io_uring_setup": (0, 0), "unshare": (0,)}
+CALLS |= {"move_pages": (0, 0, 0, 0, 0, 0), "personality": (0,), "inotify_init1": (0,)}
 CALLS["prctl"] = (1, 0)  # not to end with its parent
 
 
@@ -180,6 +181,27 @@ def test_sockets_that_leave_the_namespace_are_refused(strict):
         assert strict("open_socket", family=family) in ("OSError 97", "PermissionError 1")
     for family in (1, 2, 10):
         assert strict("open_socket", family=family) == "done"
+
+
+def test_pairs_of_sockets_are_of_one_family(strict, basic):
+    pytest.importorskip("pyseccomp")
+    assert [strict("open_pair", family=family) for family in (1, 2, 10, 30, 31, 40)] == [
+        "done", *["Address family not supported by protocol"] * 5
+    ]  # fmt: skip
+    assert basic("open_pair", family=1) == "done"
+
+
+def test_a_lock_tells_one_process_nothing_about_another(strict, basic, lab):
+    """The files of a checkout are the same in the two processes that are asked the same question."""
+    pytest.importorskip("pyseccomp")
+    file = str(lab.folder / "tree" / "pkg" / "attacks.py")
+    assert strict("locks", path=file) == ["done"] * 4 + ["PermissionError 1"]
+    assert basic("locks", path=file) == ["done", "BlockingIOError 11", "done", "done", "done"]
+
+
+def test_the_machine_has_no_name(strict):
+    here = {os.uname().nodename, Path("/proc/sys/kernel/random/boot_id").read_text().strip()}
+    assert not here & set(strict("names_of_the_machine"))
 
 
 def test_children_can_have_no_namespaces_of_their_own(strict, basic):

@@ -60,6 +60,13 @@ def test_add_takes_every_kind_of_origin(store, target, origin, upstream, git):
         assert open_checkout(target, Ref.parse("git:main"), store=store).commit == main
 
 
+def test_a_mirror_shares_no_file_with_its_origin(store, target, origin):
+    """Who writes to the origin later, in place, does not change the mirror; and a second origin is copied, too."""
+    for _ in range(2):
+        mirror = store.add(target, origin)
+        assert {path.lstat().st_nlink for path in mirror.path.rglob("*") if path.is_file()} == {1}
+
+
 def test_the_origin_stays_as_it_was(store, target, upstream):
     def snapshot() -> list[tuple[str, int, int]]:
         return sorted((str(p), p.lstat().st_size, p.lstat().st_mtime_ns) for p in upstream.rglob("*"))
@@ -229,7 +236,6 @@ def test_no_disk_space(store, target, upstream, monkeypatch):
         with open("/dev/full", "wb") as file:
             file.write(b"x" * 100_000)
 
-    monkeypatch.setattr("sentinel.sources.adding.os.link", full)
     monkeypatch.setattr("sentinel.sources.adding.shutil.copyfile", full)
     with pytest.raises(SentinelError, match=r"no space left on the disk that holds .*sentinel cache prune"):
         store.add(target, str(upstream))

@@ -3,8 +3,11 @@
 import os
 import subprocess
 import sys
+import tempfile
 
 import pytest
+
+from sentinel.worker import containment
 
 FORKS = """
 import os
@@ -96,3 +99,41 @@ def test_a_root_whose_folder_is_removed_leaves_nothing(tmp_path):
     command = [sys.executable, "-c", REMOVED, str(scratch)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["False", "3", "False"], done.stderr
+
+
+#: Whoever contains itself has a folder on its path as a ``.pth`` file of its environment puts it there.
+EDITABLE = """
+import site, sys
+from sentinel.worker import containment
+
+folder, scratch, secret, *declared = sys.argv[1:]
+site.addsitedir(folder)
+assert __import__("importlib.util").util.find_spec("edited")
+containment.contain(containment.folders_of(declared), [], scratch, lambda pid: None, wait=True)
+for file in (secret, secret.replace(".env", "edited/__init__.py")):
+    try:
+        print(len(open(file).read()))
+    except OSError as error:
+        print(type(error).__name__)
+"""
+
+
+@pytest.mark.skipif(containment.reason_against() is not None, reason="no containment here")
+@pytest.mark.parametrize(
+    ("declared", "seen"), [([], ["FileNotFoundError"] * 2), (["edited.x"], ["FileNotFoundError", "5"])]
+)
+def test_another_project_installed_to_be_edited_is_not_there(tmp_path, declared, seen):
+    """But for the package that a target declares: its folder, and nothing beside it."""
+    project = tmp_path / "project"
+    (project / "edited").mkdir(parents=True)
+    (project / "edited" / "__init__.py").write_text("x = 1")
+    (project / ".env").write_text("TOKEN=secret")
+    for name in ("packages", "scratch"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "packages" / "edited.pth").write_text(f"{project}\n")
+    for place in (*tmp_path.parents, tmp_path):
+        if place.stat().st_uid == os.geteuid() and place.is_relative_to(tempfile.gettempdir()):
+            place.chmod(0o755)
+    words = [tmp_path / "packages", tmp_path / "scratch", project / ".env", *declared]
+    done = subprocess.run([sys.executable, "-c", EDITABLE, *map(str, words)], capture_output=True, text=True)
+    assert done.stdout.split() == seen, done.stderr

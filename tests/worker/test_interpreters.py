@@ -29,9 +29,9 @@ def packages(tmp_path: Path) -> Path:
     return packages
 
 
-def shown(packages: Path) -> set[str]:
+def shown(packages: Path, *names: str) -> set[str]:
     """What of a folder that the environment lies in is seen there."""
-    words = interpreters.wrap([str(packages.parents[2] / "bin" / "python"), "-c", ""], "/scratch")
+    words = interpreters.wrap([str(packages.parents[2] / "bin" / "python"), "-c", ""], "/scratch", packages=names)
     top = f"{packages.parents[3]}/"
     places = outermost(json.loads(words[words.index("--contained") + 1])["readable"])
     return {place.removeprefix(top) for place in places if place.startswith(top)}
@@ -42,16 +42,23 @@ def test_an_environment_and_what_it_was_made_from(packages):
 
 
 def test_what_was_installed_to_be_edited(packages, tmp_path):
-    for name in ("edited", "older", "letters"):
-        (tmp_path / name / "src").mkdir(parents=True)
+    """Of such a project, the packages that are named; and nothing beside them."""
+    for name in ("edited/named", "older/src/named", "older/src/unnamed"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "__init__.py").write_text("")
     (tmp_path / "edited" / "pyproject.toml").write_text("")
-    (tmp_path / "older" / "setup.py").write_text("")
+    (tmp_path / "older" / "single.py").write_text("")
     info = packages / "edited-1.dist-info"
     info.mkdir()
     told = {"url": (tmp_path / "edited").as_uri(), "dir_info": {"editable": True}}
     (info / "direct_url.json").write_text(json.dumps(told))
-    (packages / "older.pth").write_text(f"import os\n{tmp_path / 'older' / 'src'}\n{tmp_path / 'letters'}\nrelative\n")
-    assert {"edited", "older/src"} == {place for place in shown(packages) if not place.startswith(("env/", "base/"))}
+    (packages / "older.pth").write_text(f"import os\n{tmp_path / 'older' / 'src'}\n{tmp_path / 'older'}\nrelative\n")
+
+    def elsewhere(*names: str) -> set[str]:
+        return {place for place in shown(packages, *names) if not place.startswith(("env/", "base/"))}
+
+    assert elsewhere() == set()
+    assert elsewhere("named.part", "single") == {"edited/named", "older/src/named", "older/single.py"}
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"dir_info": {"editable": true}}', '{"url": 3, "dir_info": 4}'])
@@ -60,15 +67,6 @@ def test_what_tells_nothing_of_it(packages, text):
     info.mkdir()
     (info / "direct_url.json").write_text(text)
     assert "env/lib" in shown(packages)
-
-
-def test_a_folder_that_is_no_project_is_not_shown(packages, tmp_path):
-    (tmp_path / "home" / ".ssh").mkdir(parents=True)
-    info = packages / "edited-1.dist-info"
-    info.mkdir()
-    told = {"url": (tmp_path / "home" / ".ssh").as_uri(), "dir_info": {"editable": True}}
-    (info / "direct_url.json").write_text(json.dumps(told))
-    assert not [place for place in shown(packages) if place.startswith("home")]
 
 
 def test_an_interpreter_in_a_home_folder_does_not_show_it(packages, tmp_path):
