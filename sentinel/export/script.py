@@ -213,7 +213,7 @@ class _Writer:
         if not (recipe.expected_unpatched and recipe.expected_fixed):
             raise NoRunner("its recipe has no expected values")
         parsed = {address: parse_address(address, tuple(recipe.variants)) for address in addresses}
-        found = self._found({item for item in parsed.values()})
+        found = self._found(dict.fromkeys(parsed.values()))
         chosen = {place: self._case.calls[place[0]][place[1]] for place, _ in found.values()}
         names = self._names(list(chosen))
         observed, expected, decides = [], [], False
