@@ -32,6 +32,7 @@ from sentinel.worker.kit import (
     Named,
     accepted,
     behind_a_prompt,
+    bookkeeping,
     both_sides,
     counted,
     cut,
@@ -455,7 +456,7 @@ def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     step = {"num_prompts_per_step": rows + 1, "num_generations_per_prompt": 1}
     options = _Options({**step, "use_dynamic_sampling": True, "dynamic_sampling_max_gen_batches": 9})
     batch = boundary.imported[_BATCHES].BatchedDataDict({"number": torch.arange(rows), "total_reward": rewards})
-    timer = stand_in(time=lambda _: nullcontext())
+    timer = bookkeeping(time=lambda _: nullcontext())
     made = boundary.function(batch, std, std, 1, _Options(grpo=options, ppo=options), timer)[0]
     return {"numbers": made["number"].tolist(), "rewards": made["filtered_reward"].tolist()}
 
@@ -467,10 +468,8 @@ def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _OF_LOSS = StandIn("configurations", "the options that an estimator reads, as an object and as a dictionary")
 _AT = f"{_MAIN}/algorithms/advantage_estimator.py#L"
-_EVERY = ("every response to a prompt is valid; what is rejected is masked in the loss", f"{_AT}82")
 _NUMBER = ("a reward is one number a response", f"{_AT}80")
 _COUNTED = (
-    Dialect("rejected", "counted", *_EVERY), Dialect("a_rejected_row_is_an_absent_row", None, *_EVERY),
     Dialect("masked_rewards", "counted", *_NUMBER), Dialect("masked_values_have_no_influence", None, *_NUMBER),
 )  # fmt: skip
 _ADVANTAGES = (

@@ -14,13 +14,13 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from sentinel import AbsentError, Binding, Dialect, DriftError, PackageRoot, StandIn, Target
+from sentinel import AbsentError, Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.contracts.aggregation import row_mean
 from sentinel.contracts.conversations import chat
 from sentinel.contracts.normalisation import MASKED_STATISTICS
 from sentinel.contracts.updates import POLICY_UPDATE
 from sentinel.targets import Alias
-from sentinel.worker.drift import UnknownInputError
+from sentinel.worker.drift import Neutral, UnknownInputError
 from sentinel.worker.families import microbatch_packing, normalised_rewards, policy_loss
 from sentinel.worker.kit import (
     PROMPT,
@@ -28,6 +28,7 @@ from sentinel.worker.kit import (
     TypedProcessor,
     accepted,
     answered,
+    bookkeeping,
     both_sides,
     built,
     configured_by,
@@ -86,7 +87,7 @@ def _of_configuration(self: Any, name: str) -> Any:
         return _OFF.get(name, 0.0)
     if "args" in vars(self) and hasattr(self.args, name):
         return getattr(self.args, name)
-    raise DriftError(f"the code reads an attribute {name!r} of the trainer, which neither its options nor _OFF have")
+    return Neutral(name)
 
 
 def _options(boundary: Any, given: Mapping[str, Any], former: Mapping[str, Any] | None = None, kind: Any = None) -> Any:
@@ -103,7 +104,7 @@ def _trainer(boundary: Any, args: Any, **attributes: Any) -> Any:
     made = object.__new__(type(boundary.owner.__name__, (boundary.owner,), {"__getattr__": _of_configuration}))
     metrics = {"train": defaultdict(list), "eval": defaultdict(list)}
     defaults = {"accelerator": one_process(boundary.device), "_metrics": metrics, "model": stand_in(training=True)}
-    vars(made).update({"args": args, "control": stand_in(should_evaluate=False), **defaults, **attributes})
+    vars(made).update({"args": args, "control": bookkeeping(should_evaluate=False), **defaults, **attributes})
     return made
 
 
@@ -230,7 +231,8 @@ def _async_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     args = _options(boundary, _bounds(inputs), {"beta": 0.0, "num_iterations": 2})
     trainer = _clipping(boundary, args, inputs, _train_tokens_start_time=None)
     loss = boundary.function(trainer, model, batch)
-    return {"loss": loss, "clip_fraction": trainer._metrics["train"].get("clip_ratio/region_mean", [None])[0]}
+    clipped = trainer._metrics["train"].get("clip_ratio/region_mean") if mask.any() else None  # of no token it is NaN
+    return {"loss": loss, "clip_fraction": clipped[0] if clipped else None}
 
 
 def _off_policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -317,9 +319,10 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         **dict.fromkeys(
             ("_raise_if_local_teacher_tokenizer_mismatch", "_log_self_distillation_metric"), partial(itself, None)),
     )  # fmt: skip
-    if "distillation_logits" in boundary.parameters:  # SDPO's mean is over rows, those without a token among them
-        if not inputs["response_mask"].any(-1).all():
-            raise AbsentError("a row without a token that counts is a part of the mean")
+    of_rows = hasattr(boundary.owner, "_compute_self_distillation_loss")  # SDPO's mean, with rows that have no token
+    if of_rows and not inputs["response_mask"].any(-1).all():
+        raise AbsentError("a row without a token that counts is a part of the mean")
+    if "distillation_logits" in boundary.parameters:
         said = trainer._compute_teacher_student_logits(student, teacher, batch)
         return {"loss": boundary.function(trainer, student, batch, said)}
     count = inputs["batch_num_tokens"]
@@ -427,8 +430,10 @@ def _logged(leaves_nan: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[
     import transformers
 
     values, valid = inputs["values"], inputs["response_mask"] != 0
+    if leaves_nan and "nan" not in inspect.getsource(boundary.module):  # until March 2025 every batch had a number
+        raise AbsentError("not in this version: a reward function scores every completion")
     history = torch.where(valid, values, float("nan"))[valid | leaves_nan].tolist()
-    steps = stand_in(should_evaluate=True, global_step=1)
+    steps = bookkeeping(should_evaluate=True, global_step=1)
     kept = {"train": {"probed": history} if history else {}, "eval": {}}
     more = {"log_completions": False, "_metrics": kept, "_stored_metrics": kept}
     trainer = _trainer(boundary, stand_in(), control=steps, state=steps, **more)
@@ -495,7 +500,8 @@ def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     last = inputs["trains"] == "last"
     row = {"prompt": messages[:-1], "completion": messages[-1:]} if last else {"messages": messages}
     given = {"assistant_only_loss": not last, "completion_only_loss": last, "max_length": inputs["max_tokens"]}
-    trainer = _trainer(boundary, args := _options(boundary, given), _tokenizer=tokenizer, chat_template=None)
+    args = _options(boundary, given, {"assistant_only_loss": False})  # until June 2025 there was no such option
+    trainer = _trainer(boundary, args, _tokenizer=tokenizer, chat_template=None)
     made = boundary.function(trainer, Rows([row]), tokenizer, args, False, None, "chats")
     masks = [row[name] for row in made for name in ("completion_mask", "assistant_masks") if name in row]
     learned = [label != -100 for label in made[0]["labels"]] if made and "labels" in made[0] else map(all, zip(*masks))
@@ -541,6 +547,8 @@ def _of_chatml(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     from datasets import Dataset, disable_progress_bars
 
+    if "strategy" not in boundary.parameters:
+        raise AbsentError("not in this version: a row is cut where a pack ends")
     disable_progress_bars()
     rows = Dataset.from_list([{"input_ids": [row] * length} for row, length in enumerate(lengths_of(inputs))])
     made = boundary.function(rows, inputs["max_tokens_per_microbatch"])
@@ -692,7 +700,8 @@ def _preferred(
 ) -> dict[str, Any]:
     """Pairs of responses to a prompt, in rows of pairs, of responses, of texts (of a reward model, which sums what the
     table says of tokens) or of prompts (answered and judged); ``names`` are the scenario's options. A row's first token
-    is the prompt, and begins the response: it says whose end it is where there is but one. Trainers add the end."""
+    is the prompt, and begins the response: it says whose end it is where there is but one. Trainers add the end; only
+    the reward trainer did not until September 2025, and learned texts as they were."""
     table, reference, mask = _of_pairs(inputs)
     ids = token_ids(mask, ended=True)
     pairs = list(zip(ids, ids[len(ids) // 2 :]))
@@ -701,7 +710,8 @@ def _preferred(
     if rows == "prompts":
         parts["reward_funcs"] = lambda completions, **_: [2 * n < len(completions) for n in range(len(completions))]
     else:
-        texts = [{side: f" {token_words(one[:-1])}" for side, one in zip(_SIDES, pair)} for pair in pairs]
+        end = None if rows == "texts" and "eos_token" not in inspect.getsource(boundary.module) else -1
+        texts = [{side: f" {token_words(one[:end])}" for side, one in zip(_SIDES, pair)} for pair in pairs]
         made = [{**({} if rows == "texts" else prompt), **text} for prompt, text in zip(made, texts)]
     if "tpo_alpha" in options:
         made = [{**row, "reference": row["chosen"]} for row in made]
@@ -832,7 +842,7 @@ STEPS = (
 
 #: Reason -> what is left out for it; of two that speak of a function, the first.
 _LEFT_OUT = {
-    "an experiment that release 1.16.0 has no more": """experimental.bco.* experimental.ppo.*
+    "an experiment, which TRL may change or remove in any release": """experimental.bco.* experimental.ppo.*
         experimental.gspo_token.* experimental.grpo_with_replay_buffer.* experimental.minillm.* experimental.nash_md.*
         experimental.prm.* experimental.ssd.* experimental.xpo.* *.ppo_trainer.masked_* *.utils.batch_generation
         *.utils.forward *.utils.generate *.truncate_response *.get_global_statistics""",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.recipes.grades import counted, realism, root
+from sentinel.recipes.grades import counted, row
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -21,7 +21,7 @@ def figures() -> dict[str, tuple[object, ...]]:
     """Pattern, with a group for each figure -> the figures."""
     catalog = bundled_catalog()
     recipes = find_recipes(catalog)
-    rows = [{"target": r.target, "root": root(r.document), "realism": realism(r.document)} for r in recipes]
+    rows = [row(recipe.target, recipe.document) for recipe in recipes]
     every = [(recipe, pin) for recipe in recipes for pin in recipe.pins]
     verl = [(recipe.bug_id, pin) for recipe, pin in every if recipe.target == "verl"]
     unknown = [(name, pin.ref) for name, pin in verl if pin.ref.kind == "git"]  # the first command has no mirror yet
@@ -31,9 +31,12 @@ def figures() -> dict[str, tuple[object, ...]]:
     return {
         r"ships (\d+ bugs? .*?), with (\d+) revisions": (counted(rows), len(every)),
         r"and (\d+) \*laws\*": (len(catalog.laws),),
-        r"(\d+) bugs +pypi:0\.9\.1  fixed ": (right,),
-        r"(\d+) bugs +(\d+) refs +reproduced ": (seen, len(there)),
-        r"(\d+) bugs +(\d+) refs +unavailable ": (len({name for name, _ in unknown}), len({ref for _, ref in unknown})),
+        r"(\d+) recipes +pypi:0\.9\.1  fixed ": (right,),
+        r"(\d+) recipes +(\d+) refs +reproduced ": (seen, len(there)),
+        r"(\d+) recipes +(\d+) refs +unavailable ": (
+            len({name for name, _ in unknown}),
+            len({ref for _, ref in unknown}),
+        ),
         r"(\d+) reproduced, (\d+) unavailable, (\d+) fixed": (seen, len(unknown) + gone, right),
         r"(\d+) passed, (\d+) skipped in": (seen + right + gone, len(unknown)),
     }

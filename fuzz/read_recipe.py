@@ -8,7 +8,7 @@ from pathlib import Path
 from sentinel.recipes import load_recipe
 from sentinel.recipes.catalog import bundled, bundled_catalog
 from sentinel.recipes.rules import examine_document
-from sentinel.recipes.yamldoc import DocumentError, read_text
+from sentinel.values.documents import DocumentError, read_text
 
 CATALOG = bundled_catalog()
 
@@ -31,7 +31,7 @@ def seeds() -> Iterator[bytes]:
 
 def one(data: bytes) -> None:
     try:
-        document = read_text(data[1:], json=data[:1] == b"j")
+        document = read_text(data[1:], "json" if data[:1] == b"j" else "yaml")
     except DocumentError:
         return
     recipe, problems = examine_document(document, Path("x.yaml"), CATALOG)

@@ -5,15 +5,20 @@ from __future__ import annotations
 import argparse
 import errno
 import io
+import math
 import os
+import signal
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
+from types import FrameType
 
 import sentinel
-from sentinel.commands.console import complain
-from sentinel.errors import SentinelError
+from sentinel.commands.console import complain, nothing_examined
+from sentinel.errors import NothingExamined, SentinelError, Unavailable
 
 #: As ``--help`` shows them, each with what it does. The module of the command that is typed is imported, and no other.
 GROUPS = {
@@ -80,8 +85,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.run is None:
             parser.print_help()
             return 2
-        status = int(arguments.run(arguments))
+        with _interruptible():
+            status = int(arguments.run(arguments))
         sys.stdout.flush()  # here, where a reader that went away is dealt with
+    except (NothingExamined, Unavailable) as error:
+        return nothing_examined(error.reason)
     except SentinelError as error:
         complain(str(error))
         return 2
@@ -98,6 +106,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         complain(f"{error.strerror or error}{where}{advice}")
         return 2
     return status
+
+
+#: Seconds within which a signal that comes again is the same one: a time limit sends it to the process and its group.
+_AT_ONCE = 1.0
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let SIGTERM interrupt a command as Ctrl-C does, and each of them once: a time limit then loses nothing that is
+    finished."""
+    last = -math.inf
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal last
+        before, last = last, time.monotonic()
+        if last - before > _AT_ONCE:
+            raise KeyboardInterrupt
+
+    replaced = {}
+    if threading.current_thread() is threading.main_thread():
+        kept = signal.SIGINT if signal.getsignal(signal.SIGINT) is signal.default_int_handler else None
+        replaced = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, kept) if number}
+    try:
+        yield
+    finally:
+        for number, handler in replaced.items():
+            signal.signal(number, handler)
 
 
 def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None:

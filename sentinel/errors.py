@@ -24,6 +24,17 @@ class RecipeError(SentinelError):
     """A recipe that cannot be used; the message starts with ``file:line:column: ``."""
 
 
+class NothingExamined(SentinelError):
+    """Nothing could be examined, so no claim is made: a command exits with 2, pytest with 5.
+
+    :param reason: what was missing and where, and what to do.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"nothing was examined: {reason}")
+        self.reason = reason
+
+
 class Unavailable(SentinelError):
     """The thing asked for cannot be had, so nothing can be decided about it.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,9 +59,31 @@ def _concerns_sentinel(config: pytest.Config) -> bool:
 
 
 def _names_an_item(config: pytest.Config) -> bool:
-    """Whether a path argument may be a recipe's."""
-    ours = ("recipes/", "laws/")
-    return any(".yaml" in arg or ".yml" in arg or ".json" in arg or arg.startswith(ours) for arg in config.args)
+    """Whether an argument names a recipe or a law. Other projects have YAML and JSON files, and folders of any name."""
+    folder = config.invocation_params.dir
+    return any(_is_item(arg.partition("::")[0], folder) for arg in config.args)
+
+
+def _is_item(name: str, folder: Path) -> bool:
+    place = folder / name
+    if name.endswith((".yaml", ".yml", ".json")):
+        return _reads_as_a_recipe(place) or (name.startswith("recipes/") and not place.exists())
+    first, target, boundary = (*name.split("/"), "", "", "")[:3]
+    return (
+        first == "laws" and "." in boundary and not boundary.endswith(".py") and not (folder / first / target).exists()
+    )
+
+
+def _reads_as_a_recipe(file: Path) -> bool:
+    """Whether a file has the keys of a recipe, or of a published blob; it may be broken all the same."""
+    try:
+        if not file.is_file():
+            return False
+        with file.open("rb") as stream:
+            head = stream.read(1 << 20)
+    except (OSError, ValueError):
+        return False
+    return b"recipe_version" in head or (b"bug_id" in head and b"boundary" in head)
 
 
 class _Hooks:
@@ -78,6 +99,14 @@ class _Hooks:
         run = self._run
         return run.header() if run.recipes or run.law_ids or _names_an_item(config) else []
 
+    def pytest_sessionstart(self) -> None:
+        from sentinel.errors import SentinelError
+
+        try:
+            self._run.require_given()
+        except SentinelError as error:
+            raise pytest.UsageError(f"sentinel: {error}") from None
+
     def pytest_collection(self) -> None:
         self._run.warm_up()
 
@@ -86,6 +115,7 @@ class _Hooks:
         from sentinel.run.items import collector
 
         ours = file_path.suffix in SUFFIXES and parent.session.isinitpath(file_path)
+        ours = ours and (self._run.is_asked_for or _reads_as_a_recipe(file_path))
         return collector(self._run, file_path, parent) if ours else None
 
     @pytest.hookimpl(tryfirst=True)
@@ -107,6 +137,9 @@ class _Hooks:
         if call.when == "call" and place is not None:
             item.user_properties += _properties(place)  # pytest's own way into JUnit XML and other reporters
         report = yield
+        examined = getattr(item, "examined", None)
+        if examined is not None:
+            report.__dict__["sentinel_examined"] = examined
         if call.when == "call" and place is not None:
             report.duration = item.seconds  # type: ignore[attr-defined]
             # As an attribute it travels with the report, from an xdist worker to the controller too.
@@ -114,6 +147,8 @@ class _Hooks:
         return report
 
     def pytest_runtest_logreport(self, report: Any) -> None:
+        if hasattr(report, "sentinel_examined"):
+            self._run.count(report.nodeid, report.sentinel_examined)
         evidence = getattr(report, "sentinel_evidence", None)
         if evidence is not None:
             self._run.collect(report, Path(evidence))
@@ -141,20 +176,15 @@ class _Hooks:
             terminalreporter.write_line(line)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Spare every project the import of Hypothesis, half a second: it comes with Sentinel, and its own pytest plugin
-    imports it before the summary to find out that it has nothing to say."""
-    distributed = getattr(session.config.option, "dist", "no") != "no"  # then what it says comes from xdist's workers
-    if "hypothesis" not in sys.modules and not distributed:
-        session.config.pluginmanager.unregister(name="hypothesispytest")
-
-
 def _properties(evidence: Path) -> list[tuple[str, object]]:
     import json
 
+    from sentinel.deciding.outcomes import UNDECIDED
+
     document = json.loads(evidence.read_bytes())
     keys = {"target": "target", "bug": "bug_id", "law": "law", "ref": "ref", "verdict": "verdict"}
+    if document["verdict"] in UNDECIDED:
+        keys["reason"] = "reason"
     return [(f"sentinel_{name}", str(document[key])) for name, key in keys.items() if document[key]]
 
 

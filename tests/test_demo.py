@@ -53,7 +53,7 @@ def test_it_is_not_among_all_targets():
         ("early", "reproduced", ""),
         ("broken", "reproduced", ""),
         ("fixed", "fixed", ""),
-        ("drifted", "inconclusive", "drift"),
+        ("drifted", "unavailable", "drift"),
         ("syntax", "inconclusive", "import"),
     ],
 )

@@ -1,9 +1,10 @@
 """``--sentinel-against``: what a revision changes, as pytest items that fail on what is for the worse alone."""
 
+import shutil
 from functools import partial
 
 import pytest
-from demo_kit import Repository
+from demo_kit import Repository, copy_demo
 
 from sentinel.diff.comparing import Comparison
 
@@ -38,7 +39,7 @@ def test_what_is_for_the_worse_fails_with_numbers_and_may_be_allowed(pytester, r
     result.stdout.fnmatch_lines(
         [
             "1. demo_rl.losses.agg_loss: worse",
-            "*it is no longer so that a value where the mask is 0 changes neither output nor gradient*",
+            "*breaks masked_values_have_no_influence: a value where the mask is 0 changes neither output nor gradient*",
             "meant so? --sentinel-allow-changes=demo_rl.losses.agg_loss",
         ]
     )
@@ -48,9 +49,70 @@ def test_what_is_for_the_worse_fails_with_numbers_and_may_be_allowed(pytester, r
     meant.assert_outcomes(passed=1)
 
 
-def test_what_reaches_no_changed_code_has_no_item(pytester, refs):
-    result = run(pytester, refs["fixed"], f"--sentinel-ref={refs['fixed']}", "--collect-only", "-q")
-    result.stdout.no_fnmatch_line("diff/*")
+def test_that_no_code_changed_is_read_from_the_text_and_passes(pytester, refs):
+    result = run(pytester, refs["fixed"], f"--sentinel-ref={refs['fixed']}", "-v", "-k", "text")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*diff/demo/text?*? PASSED*"])
+
+
+def test_lines_that_did_not_run_are_skipped_with_their_place(pytester, refs, fixed_tree, tmp_path):
+    """They stand under a condition that no scenario meets; a signal function without a binding is named, too."""
+    tree = shutil.copytree(fixed_tree, tmp_path / "head")
+    losses = tree / "demo_rl" / "losses.py"
+    code = losses.read_text()
+    assert "def agg_loss(" in code
+    body = code.index(":\n", code.index("def agg_loss(")) + 2
+    added = "    if loss_agg_mode == 'no such mode':\n        return None\n"
+    unbound = "\n\ndef masked_advantages(rewards, response_mask):\n    return (rewards * response_mask).sum(-1)\n"
+    losses.write_text(code[:body] + added + code[body:] + unbound)
+    result = run(pytester, refs["fixed"], f"--sentinel-repo={tree}", "-rs", "-k", "agg_loss or text")
+    result.stdout.fnmatch_lines(
+        ["*not examined: demo_rl/losses.py:* agg_loss (guarded by loss_agg_mode == 'no such mode')*"]
+    )
+    result.stdout.fnmatch_lines(["*not examined: signal functions that no boundary reaches: *masked_advantages*"])
+
+
+def _without_losses(tree, callers: bool) -> None:
+    """Remove the function; what calls it stays, or goes too."""
+    losses = tree / "demo_rl" / "losses.py"
+    losses.write_text("X = 1\n")
+    (tree / "demo_rl" / "training.py").write_text("def step(batch):\n    return 0.0\n" if callers else "")
+
+
+@pytest.fixture
+def called(demo_repository: Repository, tmp_path):
+    """A working tree in which a function calls the loss."""
+    tree = copy_demo(tmp_path / "called", "fixed")
+    step = "from demo_rl.losses import agg_loss\n\ndef step(batch):\n    return agg_loss(*batch)\n"
+    (tree / "demo_rl" / "training.py").write_text(step)
+    return tree
+
+
+@pytest.mark.parametrize("callers", [True, False])
+def test_a_removed_function_is_worse_unless_all_that_called_it_is_removed_too(callers, pytester, called, tmp_path):
+    head = tmp_path / "head"
+    shutil.copytree(called, head)
+    _without_losses(head, callers)
+    result = run(pytester, f"path:{called}", f"--sentinel-repo={head}", "-k", "agg_loss")
+    if callers:
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(["*it is removed, and what called it is still there: demo_rl.training.step*"])
+    else:
+        assert "failed" not in result.parseoutcomes()
+
+
+def test_a_moved_function_is_compared_where_it_is_now(pytester, called, tmp_path):
+    head = tmp_path / "head"
+    shutil.copytree(called, head)
+    losses = head / "demo_rl" / "losses.py"
+    (head / "demo_rl" / "aggregation.py").write_text(losses.read_text())
+    losses.unlink()
+    result = run(pytester, f"path:{called}", f"--sentinel-repo={head}", "-k", "agg_loss", "-v")
+    assert "failed" not in result.parseoutcomes()
+    wrong = losses.parent / "aggregation.py"
+    wrong.write_text(wrong.read_text().replace("return ", "return 2 * ", 1))
+    result = run(pytester, f"path:{called}", f"--sentinel-repo={head}", "-k", "agg_loss")
+    result.assert_outcomes(failed=1)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,13 @@ AGG_LOSS = "laws/demo/demo_rl.losses.agg_loss"
 GROUPS = "laws/demo/demo_rl.advantages.group_advantage"
 
 
+#: What triggers the bug of :data:`REJECTED_ROW`, and the other laws that it breaks.
+WHEN = {
+    "also_breaks": ["the_oracle_agrees", "normalisation_laws", "masked_values_have_no_influence"],
+    "when": [{"response_mask": "a rejected row"}, {"token_level_rewards": "non-zero where masked"}],
+}
+
+
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     return pytester.runpytest_inprocess("-p", "no:cacheprovider", *arguments)
 
@@ -29,7 +36,7 @@ def refs(demo_repository: Repository) -> dict[str, str]:
 @pytest.fixture
 def known(pytester: pytest.Pytester, refs: dict[str, str]) -> tuple[str, ...]:
     """Arguments of a run at the broken revision, with a recipe in ``mine`` that knows one of its bugs."""
-    write_recipe(pytester.path / "mine", REJECTED_ROW)
+    write_recipe(pytester.path / "mine", {**REJECTED_ROW, **WHEN})
     return ("--sentinel-target=demo", "--sentinel-recipes=mine", f"--sentinel-ref={refs['broken']}")
 
 
@@ -102,15 +109,49 @@ def test_what_no_recipe_explains_fails_beside_what_one_does(pytester, known, mon
     result.assert_outcomes(failed=2)
 
 
-def test_a_recipe_whose_scenario_breaks_its_law_in_other_numbers_explains_too(pytester, known):
+def test_a_recipe_whose_numbers_are_others_explains_nothing(pytester, known):
+    """Its own scenario breaks its law still, and that may be for another reason by now."""
     values = {
         "expected_unpatched": {"reward_9.advantages": [[0, 0], [8, 8], [8, 8]]},
         "expected_fixed": {"reward_9.advantages": [[0, 0], [7, 7], [7, 7]]},
     }
-    write_recipe(pytester.path / "mine", {**REJECTED_ROW, **values})
-    result = run(pytester, *known, "-rs", "-k", "group_advantage and rejected_row_is or ROW")
+    write_recipe(pytester.path / "mine", {**REJECTED_ROW, **WHEN, **values})
+    result = run(pytester, *known, "-k", "group_advantage and rejected_row_is or DEMO-REJECTED-ROW")
     result.stdout.fnmatch_lines(["*DEMO-REJECTED-ROW at git:*: changed*"])
-    result.stdout.fnmatch_lines(["SKIPPED*reproduced; known, and failed already: DEMO-REJECTED-ROW"])
+    result.assert_outcomes(failed=2)
+
+
+ORACLE = ("-rs", "-k", "group_advantage and the_oracle_agrees or DEMO-REJECTED-ROW")
+
+
+def test_a_known_bug_excuses_a_law_that_holds_on_30_scenarios_that_do_not_trigger_it(pytester, known):
+    result = run(pytester, *known, *ORACLE)
+    result.assert_outcomes(failed=1, skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED*DEMO-REJECTED-ROW; the law holds on 30 scenarios that do not trigger it"])
+
+
+@pytest.mark.parametrize("when", [None, {"response_mask": "a lone token"}, {"token_level_rewards": ">= -1000"}])
+def test_a_known_bug_excuses_nothing_that_it_cannot_be_told_apart_from(pytester, known, when):
+    """It does not say what triggers it, or says too little, or something that every scenario shows."""
+    write_recipe(pytester.path / "mine", {**REJECTED_ROW, **WHEN, "when": when})
+    result = run(pytester, *known, *ORACLE)
+    result.assert_outcomes(failed=2)
+
+
+def test_a_new_bug_does_not_hide_behind_a_known_one(pytester, broken_tree):
+    """Both break one law. The item shows a scenario that does not trigger the known bug."""
+    file = broken_tree / "demo_rl" / "advantages.py"
+    file.write_text(file.read_text().replace("- scores[rows].mean()", "- scores[rows].median()"))
+    write_recipe(pytester.path / "mine", {**REJECTED_ROW, **WHEN})
+    tree = ("--sentinel-target=demo", "--sentinel-recipes=mine", f"--sentinel-repo={broken_tree}")
+    result = run(pytester, *tree, *ORACLE)
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(
+        ["*the_oracle_agrees at path:*: reproduced, in a scenario that triggers none of the known bugs*ROW*"]
+    )
+    evidence = json.loads(next((pytester.path / "sentinel-reports").rglob("laws/**/*oracle*/**/*.json")).read_text())
+    mask = evidence["scenario"]["variants"][""]["response_mask"]["tensor"]
+    assert all(any(row) for row in mask), "no row of what is shown is rejected"
 
 
 def test_a_recipe_that_explains_several_laws_is_decided_once(pytester, known, monkeypatch):

@@ -108,9 +108,9 @@ def test_only_sentinels_items_without_a_path_and_both_with_one(pytester, recipes
     run(pytester).assert_outcomes(passed=1)
 
 
-def test_a_node_id_beside_a_target_adds_nothing_twice(pytester, recipes, pins):
+def test_a_node_id_beside_a_target_is_all_that_runs(pytester, recipes, pins):
     item = f"mine/demo/DEMO-MASKED-TOKENS.yaml::{short(pins, 1)}"
-    run(pytester, item, "--sentinel-recipes=mine", "--sentinel-bug=DEMO-MASKED*").assert_outcomes(passed=2)
+    run(pytester, item, "--sentinel-recipes=mine", "--sentinel-bug=DEMO-*").assert_outcomes(passed=1)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_node_id_beside_a_target_adds_nothing_twice(pytester, recipes, pins):
 def test_selection(arguments, count, pytester, recipes):
     result = run(pytester, "--sentinel-recipes=mine", "--collect-only", "-q", *arguments)
     assert sum("DEMO-" in line and "::git:" in line for line in result.outlines) == count
-    assert result.ret == 0
+    assert result.ret == (pytest.ExitCode.OK if count else pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
 def test_collecting_starts_no_worker(pytester, recipes, monkeypatch):
@@ -141,7 +141,7 @@ def test_collecting_starts_no_worker(pytester, recipes, monkeypatch):
     monkeypatch.setattr("sentinel.deciding.pool.Zygote", fail)
     monkeypatch.setattr("sentinel.deciding.runner.open_checkout", fail)
     result = run(pytester, "--sentinel-target=demo", "--sentinel-recipes=mine", "--collect-only")
-    assert result.ret == 0
+    assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines(["*<RecipeItem git:*>"])
     assert not (pytester.path / "sentinel-reports").exists()
 
@@ -164,7 +164,6 @@ def test_no_yaml_is_collected_uninvited(pytester, recipes):
 def test_ids_of_bundled_recipes_from_any_folder(pytester):
     item = "recipes/roll/ROLL-AGGLOSS-TOKENMEAN-MASK.yaml::git:c09bc8b"
     result = run(pytester, item, "--collect-only", "-q")
-    assert result.ret == 0
     assert item in result.outlines
     outside = run(pytester, "recipes/../adapters/demo.py", "--collect-only")
     assert outside.ret == pytest.ExitCode.USAGE_ERROR
@@ -241,9 +240,9 @@ def test_without_a_mirror_it_says_how_to_get_one(pytester, recipes, tmp_path, mo
     monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "empty"))
     result = run(pytester, "--sentinel-recipes=mine", "-rs")
     result.assert_outcomes(skipped=4)
-    line = "demo    2 bugs  2 refs  unavailable  skipped  no mirror of demo; run `sentinel mirror add demo`"
+    line = "demo    2 recipes  2 refs  unavailable  skipped  no mirror of demo; run `sentinel mirror add demo`"
     result.stdout.fnmatch_lines([line])
-    assert "2 bugs" not in run(pytester, "--sentinel-recipes=mine", "-v").stdout.str()
+    assert "2 recipes" not in run(pytester, "--sentinel-recipes=mine", "-v").stdout.str()
 
 
 def test_a_home_that_cannot_be_written_is_said_at_once(pytester, recipes, monkeypatch):
@@ -270,10 +269,16 @@ def test_a_baseline_holds_and_tells_which_way_things_went(pytester, recipes, dem
     kept = ("--sentinel-baseline=kept",)
     absent = run(pytester, *base, *kept)
     assert absent.ret == pytest.ExitCode.USAGE_ERROR
-    absent.stderr.fnmatch_lines(["*`sentinel report accept --to kept` makes one of the last run*"])
+    absent.stderr.fnmatch_lines(
+        ["*--sentinel-baseline=kept: no such folder; `sentinel report accept --to kept` records the last run*"]
+    )
     (pytester.path / "kept").mkdir()
     nothing = run(pytester, *base, *kept)
-    nothing.stdout.fnmatch_lines(["*nothing is recorded in kept*sentinel report accept*"])
+    assert nothing.ret == pytest.ExitCode.USAGE_ERROR
+    nothing.stderr.fnmatch_lines(["*--sentinel-baseline=kept: it holds no evidence*sentinel report accept*"])
+    run(pytester, "mine/demo/DEMO-REJECTED-ROW.yaml", "--sentinel-ref=git:main", "--sentinel-report-dir=other")
+    nothing = run(pytester, *base, "--sentinel-baseline=other")
+    nothing.stdout.fnmatch_lines(["*nothing is recorded in other*sentinel report accept*"])
     nothing.assert_outcomes(failed=1)
 
     run(pytester, *base, "--sentinel-ref=git:main", "--sentinel-report-dir=kept").assert_outcomes(passed=1)
@@ -295,6 +300,35 @@ def test_a_baseline_holds_and_tells_which_way_things_went(pytester, recipes, dem
         newly_broken = run(pytester, *base, *kept)
     newly_broken.assert_outcomes(failed=1)
     newly_broken.stdout.fnmatch_lines(["*newly broken: fixed -> reproduced*"])
+
+
+def test_damaged_evidence_is_named_and_written_anew(pytester, recipes):
+    """A run that was cut off leaves a part of a file; the next run needs no help from the user."""
+    base = ("mine/demo/DEMO-MASKED-TOKENS.yaml", "--sentinel-ref=git:main")
+    run(pytester, *base).assert_outcomes(passed=1)
+    (file,) = (pytester.path / "sentinel-reports" / "demo").rglob("*.json")
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    again = run(pytester, *base)
+    again.assert_outcomes(passed=1, warnings=1)
+    again.stdout.fnmatch_lines([f"*DamagedEvidence: *{file.name} was cut off or damaged, and has been written anew*"])
+    assert file.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("content", "told"), [("cut off", "*git-main.json:*:*: not JSON*"), ("[]", "*: not Sentinel*")]
+)
+def test_a_damaged_baseline_is_a_usage_error(pytester, recipes, content, told):
+    """Before anything is decided; the message names the file, the line and what to do."""
+    base = ("mine/demo/DEMO-MASKED-TOKENS.yaml", "--sentinel-ref=git:main")
+    run(pytester, *base, "--sentinel-report-dir=kept").assert_outcomes(passed=1)
+    (file,) = (pytester.path / "kept" / "demo").rglob("*.json")
+    file.write_text(file.read_text()[:300] if content == "cut off" else content)
+    result = run(pytester, *base, "--sentinel-baseline=kept")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([told])
+    result.stderr.fnmatch_lines(["*restore it from git, or remove it and record it with `sentinel report accept`"])
+    assert "collected" not in result.stdout.str()
 
 
 class _main_at:  # noqa: N801 - reads as a statement
@@ -541,3 +575,23 @@ def test_the_last_failed_of_the_bundled_recipes(pytester, roll_tree):
         "    return (loss_mat * loss_mask).sum() / batch_num_tokens\n"
     )
     pytester.runpytest_inprocess(*arguments, "--lf").assert_outcomes(failed=1, passed=1)
+
+
+@pytest.mark.parametrize("options", [(), ("--sentinel-target=demo",), ("--sentinel-recipes=mine",)], ids=" ".join)
+@pytest.mark.parametrize(
+    ("argument", "item"),
+    [
+        ("mine/demo/DEMO-MASKED-TOKENS.yaml", "mine/demo/DEMO-MASKED-TOKENS.yaml::git:main"),
+        ("laws/demo/demo_rl.losses.agg_loss::the_oracle_agrees", None),
+    ],
+)
+def test_a_named_file_or_law_is_all_that_runs(pytester, recipes, argument, item, options):
+    listed = run(pytester, argument, "--collect-only", "-q", "--sentinel-ref=git:main", *options)
+    assert [line for line in listed.outlines if "::" in line] == [item or f"{argument}[git:main]"]
+
+
+def test_a_message_in_between_does_not_list_a_file_twice(pytester, recipes):
+    pytester.makeconftest("def pytest_runtest_teardown(item):\n    item.run.progress('in between')")
+    lines = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml").outlines
+    assert lines.count("sentinel: in between") == 2, lines
+    assert sum("DEMO-MASKED-TOKENS.yaml" in line for line in lines) == 1, lines

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -63,14 +64,71 @@ def test_an_uninvolved_run_loads_nothing_and_says_nothing(tmp_path):
     )
     at_the_end = f"    print(*(name for name in {HEAVY!r} if name in sys.modules), file=sys.stderr)\n"
     (tmp_path / "conftest.py").write_text(f"import sys\n\ndef pytest_unconfigure():\n{at_the_end}")
-    others = ("-p", "no:jaxtyping", "-p", "no:anyio")  # plugins that come with packages of targets, and load more
+    # Plugins that come with packages of targets or with Sentinel, and load more.
+    others = ("-p", "no:jaxtyping", "-p", "no:anyio", "-p", "no:hypothesispytest")
     status, with_plugin = finish(start(tmp_path, "-q", *others))
     assert status == 0, with_plugin
     assert not set(HEAVY) & set(with_plugin.split())
-    _, without = finish(start(tmp_path, "-q", *others, "-p", "no:sentinel", "-p", "no:hypothesispytest"))
+    _, without = finish(start(tmp_path, "-q", *others, "-p", "no:sentinel"))
     assert [line.partition(" in ")[0] for line in with_plugin.splitlines()] == [
         line.partition(" in ")[0] for line in without.splitlines()
     ]
+
+
+FOREIGN = {
+    "conftest.py": """
+import pytest
+
+class Entries(pytest.File):
+    def collect(self):
+        return [Entry.from_parent(self, name="entry")]
+
+class Entry(pytest.Item):
+    def runtest(self):
+        assert self.path.read_text()
+
+def pytest_collect_file(file_path, parent):
+    return Entries.from_parent(parent, path=file_path) if file_path.suffix in (".json", ".yaml") else None
+
+def pytest_sessionfinish(session):
+    print("hypothesis plugin:", session.config.pluginmanager.hasplugin("hypothesispytest"))
+""",
+    "test_drawn.py": """
+from hypothesis import given, strategies
+
+@given(strategies.integers())
+def test_drawn(number):
+    assert number == number
+""",
+    "laws/unit/test_law.py": "def test_law():\n    pass\n",
+    "data.json": '{"bug_id": 5}',
+    "recipes/cake.yaml": "flour: 1",
+}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--hypothesis-show-statistics",),
+        ("laws/unit/test_law.py::test_law", "data.json", "recipes/cake.yaml"),
+        ("laws/unit/test_absent.py::test_law", "laws/absent/test_law.py", "absent.json"),
+    ],
+    ids=" ".join,
+)
+def test_another_project_runs_as_without_sentinel(tmp_path, arguments):
+    """Its files may have any names, and its Hypothesis tests their plugin until the end."""
+    for name, text in FOREIGN.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    def lines(*more: str) -> list[str]:
+        _, text = finish(start(tmp_path, "-v", "-p", "no:cacheprovider", *arguments, *more))
+        varying = re.compile(r"plugins: .*|metadata: .*|[\d.]+ ?m?s\b|~ [\d.]+|=+")
+        return [varying.sub("", line) for line in text.splitlines() if "generate phase" not in line]
+
+    with_sentinel = lines()
+    assert with_sentinel == lines("-p", "no:sentinel")
+    assert "hypothesis plugin: True" in "\n".join(with_sentinel)
 
 
 # -- several processes -------------------------------------------------------------------------------------------------

@@ -114,7 +114,7 @@ def _normalisation(boundary: Any, inputs: Mapping[str, Any], values: Any, *mask:
     sizes = [len(rows) for rows in rows_of_groups(inputs["group"])]
     by_size = "group_sizes" in boundary.parameters
     if not by_size and len(set(sizes)) > 1:
-        raise ValueError("groups are of one size here")
+        raise AbsentError("groups are of one size here")
     made = boundary.imported[ARGUMENTS].NormConfig
     options = {"mean_leave1out": inputs["leave_one_out"], "std_unbiased": inputs["std"] == "unbiased"}
     arguments: dict[str, Any] = {"group_sizes": sizes} if by_size else {}

@@ -304,7 +304,7 @@ def _policy_loss(kind: str, metric: str, boundary: Any, inputs: Mapping[str, Any
     ratio = (inputs["log_probs"] - inputs["old_log_probs"]).exp()
     if not ratio.isfinite().all():
         # Backward through this exp is the caller's: loss_func, which is a boundary of its own, overflows there.
-        raise ValueError("a ratio overflows, before the boundary is called")
+        raise AbsentError("a ratio overflows, before the boundary is called")
     scores, data = inputs["scores"], None
     if scores is not None:  # of RLVR a tensor of the batch, of agents what each trajectory has earned
         trajectories = [f"trajectory {row}" for row in range(len(scores))]
@@ -590,7 +590,7 @@ def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         settings.filters = [rule]
     else:
         if inputs["threshold_low"] is not None:
-            raise ValueError("weights are cut from above only")
+            raise AbsentError("weights are cut from above only")
         settings.is_weight.enabled, settings.is_weight.weight_type = True, level
         settings.is_weight.upper_bound = inputs["threshold_high"]
     weights, kept, metrics = boundary.invoke({name: inputs[name] for name in names}, cfg=settings)

@@ -9,7 +9,7 @@ from typing import Any
 from sentinel.contracts.table_engine import TableEngine
 from sentinel.targets import StandIn
 from sentinel.worker.families import rollout
-from sentinel.worker.kit import Named, all_swapped, itself, silent, stand_in, torch, unbuilt
+from sentinel.worker.kit import Named, all_swapped, bookkeeping, itself, silent, stand_in, torch, unbuilt
 
 from .containers import PROTOCOL
 
@@ -64,9 +64,9 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     )
     stands = {
         "ray": stand_in(get=itself),
-        "Timer": lambda **_: contextlib.nullcontext(stand_in(last=0.0)),
+        "Timer": lambda **_: contextlib.nullcontext(bookkeeping(last=0.0)),
         "attach_trace_context": lambda *_: contextlib.nullcontext(),
-        "get_tracer": lambda *_: stand_in(start_as_current_span=lambda *_, **__: contextlib.nullcontext()),
+        "get_tracer": lambda *_: bookkeeping(start_as_current_span=lambda *_, **__: contextlib.nullcontext()),
     }
     with all_swapped(boundary.module, **stands):
         boundary.function(made, data(meta_info={"seed": 0}))

@@ -9,6 +9,7 @@ from typing import Any
 
 from sentinel.contracts.aggregation import aggregated
 from sentinel.targets import Binding, Dialect
+from sentinel.worker.drift import AbsentError
 from sentinel.worker.families import policy_loss
 from sentinel.worker.kit import taken, torch
 
@@ -43,6 +44,10 @@ def _policy_loss(
     # Some have added up when the others still averaged; heads of pull requests have each in either way.
     reads = inspect.unwrap(boundary.function).__code__.co_names
     averaged = is_averaged_inside(boundary.module) and "loss_reduction" in reads
+    if "safe_exp_delta" in reads and inputs["log_ratio_clamp"] is None:
+        log_ratio = inputs["log_probs"] - inputs["old_log_probs"]
+        if (log_ratio[inputs["response_mask"] != 0].abs() > 20).any():
+            raise AbsentError("not in this version: a log-ratio beyond 20 is cut")
     config = algorithm_of(boundary, {**options, **settings(inputs), **(AS_SUMS if averaged else {})})
     loss, metrics = boundary.invoke(names, config=config, **rollout)
     clipped = metrics.get("clip_ratio") if isinstance(metrics, Mapping) else metrics  # once there was no other

@@ -12,6 +12,7 @@ from typing import Any
 from sentinel.contracts.conversations import ChatTokenizer, chat
 from sentinel.contracts.table_engine import ROW, TableEngine
 from sentinel.targets import Binding, Dialect, StandIn
+from sentinel.worker.drift import AbsentError
 from sentinel.worker.families import WORDS, rollout, sampling_request
 from sentinel.worker.kit import Named, awaited, fields, stand_in, swapped, unbuilt
 
@@ -167,6 +168,9 @@ _PROMPT = [{"role": "user", "content": "xx"}]
 
 def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Several turns, or a message with the last one, make a conversation; one turn alone is continued as text."""
+    keeps_limit = "max_response_tokens" in inspect.getsource(boundary.function)
+    if not keeps_limit and sum(inputs["said"]) > inputs["max_tokens"]:
+        raise AbsentError("not in this version: the engine keeps the limit of a response, and not the loop")
     conversation = len(inputs["said"]) > 1 or inputs["heard"][-1] > 0
     generator = _generator(boundary, _Engine([[n] for n in inputs["said"]]), inputs["turns"], conversation)
     with _gym(boundary, inputs["heard"]):

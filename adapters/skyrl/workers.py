@@ -447,10 +447,10 @@ def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
     """Make logits over two tokens whose log-softmax at token 0, the id of every token, is the scenario's log-prob."""
     log_probs, schedule = inputs["log_probs"], _Schedule()
     if not (log_probs < 0).all():
-        raise ValueError("no logits over two tokens have a log-prob that is not below 0")
+        raise AbsentError("no logits over two tokens have a log-prob that is not below 0")
     equal = (log_probs == inputs["rollout_log_probs"]) & (inputs["response_mask"] != 0)
     if inputs["kl_estimator"] == "abs" and equal.any():
-        raise ValueError("a log-softmax is a rounding off, and where both are equal |d| has no gradient to compare")
+        raise AbsentError("a log-softmax is a rounding off, and where both are equal |d| has no gradient to compare")
     rows = log_probs.shape[0]
     exact = log_probs.double()  # near 0 the other token's probability is lost in fewer bits
     pair = torch.stack([exact, torch.log(-torch.expm1(exact))], -1).to(log_probs.dtype)

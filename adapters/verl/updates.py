@@ -468,6 +468,13 @@ _ENGINES = (
                 "the log-ratio is cut to [-20, 20] for stability",
                 f"{MAIN}/trainer/ppo/core_algos.py#L1256",
             ),
+            Dialect(
+                "kl_clamp",
+                10.0,
+                "k3 is cut to [-10, 10]",
+                f"{MAIN}/trainer/ppo/core_algos.py#L2244",
+                {"kl_estimator": ("k3", "low_var_kl")},
+            ),
         ),
     ),
 )

@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from sentinel.commands.console import Commands, command, json_option, progress, say, say_json, say_table
+from sentinel.commands.console import (
+    Commands,
+    command,
+    json_option,
+    nothing_examined,
+    progress,
+    say,
+    say_json,
+    say_table,
+)
 from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.errors import Unavailable
 from sentinel.recipes.catalog import Catalog
@@ -65,7 +74,7 @@ def _boundaries(arguments: argparse.Namespace) -> int:
                 try:
                     checkout = opener(settings, tell)(target, ref, None)
                 except Unavailable as error:
-                    unavailable.append(f"{target.name}: {error.reason}")
+                    unavailable.append(error.reason)
                     continue
                 definitions = Definitions(CheckoutTrees(checkout), target.roots)
                 rows += _rows(catalog, target, [sighting(definitions, "", binding) for binding in target.bindings])
@@ -80,8 +89,8 @@ def _boundaries(arguments: argparse.Namespace) -> int:
         )
     else:
         _show(rows, unbound, unavailable)
-    if unavailable and not rows:
-        return 2
+    if not rows:
+        return nothing_examined("; ".join(unavailable) or "no adapter binds a function; `sentinel list` shows them")
     return 1 if any(row["there"] == "no" for row in rows) else 0
 
 
@@ -140,5 +149,5 @@ def _show(rows: list[dict[str, Any]], unbound: list[tuple[str, str, str]], unava
     if unbound:
         say("\nnot bound")
         say_table(("target", "function", "why"), [(t, path, reason or "-") for t, path, reason in unbound])
-    for line in unavailable:
+    for line in unavailable if rows else ():
         say(f"unavailable: {line}")

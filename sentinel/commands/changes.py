@@ -5,15 +5,20 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from sentinel.commands.console import Commands, command, counted, json_option, progress, say, say_json
 from sentinel.commands.options import RUN, catalog_and_settings, evidence_folders, evidence_option, settings_options
-from sentinel.errors import SentinelError
+from sentinel.errors import NothingExamined
 from sentinel.history import nightly
 from sentinel.history.ledger import Ledger
 from sentinel.history.nightly import Change
 from sentinel.recipes import find_recipes
-from sentinel.reports.markdown import listed
+from sentinel.reports.escaping import message
+from sentinel.reports.markdown import escaped, listed
+from sentinel.reports.rows import is_decided
+from sentinel.reports.store import decided, load
+from sentinel.reports.summary import causes
 
 _EXAMPLE = """\
   pytest --sentinel-target=all --sentinel-ref=git:main --sentinel-baseline=reports
@@ -39,7 +44,7 @@ def declare(commands: Commands) -> None:
     parser.add_argument(
         "--worse",
         action="store_true",
-        help="status 1 only for a new bug, and for one of which it can no longer be said that it is not there",
+        help="status 1 only for a new bug, and for a verdict that is no longer the recorded one; the rest says why not",
     )
     parser.add_argument("--no-bisect", action="store_true", help="do not look for the commits")
     parser.add_argument("--format", choices=("text", "markdown"), default="text", help="default: text")
@@ -51,7 +56,10 @@ def _changes(arguments: argparse.Namespace) -> int:
     source, baseline = evidence_folders(arguments)
     for folder in (source, baseline):
         if not folder.is_dir():
-            raise SentinelError(f"no such folder: {folder}; run pytest with --sentinel-target first, or give another")
+            raise NothingExamined(
+                f"no such folder: {folder}; run pytest with --sentinel-target first, or name another folder"
+            )
+    basis = _basis(source, baseline)
     changes = nightly.changes(source, baseline, arguments.across_refs)
     if changes and not arguments.no_bisect:
         catalog, settings = catalog_and_settings(arguments)
@@ -68,14 +76,37 @@ def _changes(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json([change.plain() for change in changes])
     elif arguments.format == "markdown":
-        sys.stdout.write(_markdown(changes))
+        sys.stdout.write(_markdown(changes, basis))
     else:
-        say("\n".join(line for change in changes for line in _lines(change)) or "nothing changed")
+        say("\n".join([*(line for change in changes for line in _lines(change, arguments.worse)), *basis]))
     failing = [change for change in changes if not arguments.worse or change.worse]
     return 1 if failing else 0
 
 
-def _lines(change: Change) -> list[str]:
+def _basis(source: Path, baseline: Path) -> list[str]:
+    """Say what is compared: how many verdicts of the run, of how many that are recorded; and what was not decided.
+
+    :raises NothingExamined: if the run decided nothing, or nothing is recorded.
+    """
+    places = {file.relative_to(source): load(file) for file in decided(source)}
+    recorded = {file.relative_to(baseline) for file in decided(baseline)}
+    if not recorded:
+        raise NothingExamined(f"{baseline} holds no evidence; `sentinel report accept` records a run there")
+    left = {place: each for place, each in places.items() if not is_decided(each)}
+    why = causes(f"{each['verdict']}: {message(each['reason'])}" for each in left.values())
+    if len(left) == len(places):
+        raise NothingExamined(
+            f"the run in {source} decided none of its {counted(len(places), 'item')}"
+            + (f" ({'; '.join(why)})" if why else "; run pytest with --sentinel-target first")
+        )
+    lines = [f"{counted(len(places) - len(left), 'verdict')} of {source} compared with {baseline}, which records "
+             f"{counted(len(recorded), 'verdict')}"]  # fmt: skip
+    absent = len(recorded - places.keys())
+    lines += [f"{absent} of those not decided by this run"] if absent else []
+    return [*lines, *(["not decided:"] if why else []), *(f"  {line}" for line in why)]
+
+
+def _lines(change: Change, worse: bool) -> list[str]:
     grade = f" ({change.about.grade})" if change.about.grade else ""
     lines = [f"{change.what}: {change.target} {change.subject} at {change.ref}{grade}"]
     lines += [f"    {line}" for line in (change.detail, *change.about.lines)]
@@ -84,10 +115,12 @@ def _lines(change: Change) -> list[str]:
         lines.append(f"    {which} {commit['date'][:10]} {commit['sha'][:9]} {commit['subject']}")
     if change.why_not:
         lines.append(f"    no commit: {change.why_not}")
+    if worse and change.why_not_worse:
+        lines.append(f"    not worse: {change.why_not_worse}")
     return lines
 
 
-def _markdown(changes: Sequence[Change]) -> str:
+def _markdown(changes: Sequence[Change], basis: Sequence[str]) -> str:
 
     def line(change: Change) -> str:
         since = ", ".join(f"{commit['sha'][:9]} {commit['subject']}" for commit in change.commits)
@@ -95,4 +128,5 @@ def _markdown(changes: Sequence[Change]) -> str:
         return sentence + (f"; since {since}" if since else f"; no commit: {change.why_not}" if change.why_not else "")
 
     text = listed((line(change), change.about) for change in changes)
-    return "## Sentinel: what changed\n\n" + (text or "Nothing changed.\n")
+    examined = "\n".join(f"* {escaped(line.strip())}" for line in basis)
+    return f"## Sentinel: what changed\n\n{text or 'Nothing changed.'}\n\n{examined}\n"

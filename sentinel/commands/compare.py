@@ -8,7 +8,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from sentinel.commands.console import Commands, command, complain, json_option, progress, say, say_json
+from sentinel.commands.console import (
+    Commands,
+    command,
+    complain,
+    json_option,
+    nothing_examined,
+    progress,
+    say,
+    say_json,
+)
 from sentinel.commands.options import catalog_and_settings, evidence_folders, settings_options
 from sentinel.deciding.runner import runner_of
 from sentinel.diff import frameworks, table
@@ -80,7 +89,14 @@ def _compare(arguments: argparse.Namespace) -> int:
         say_json(document)
     else:
         say("\n".join(table.lines(document)))
-    return 130 if interrupted else table.status(document)
+    if interrupted:
+        return 130
+    status = table.status(document)
+    if status != 2:
+        return status
+    return nothing_examined(
+        "no two functions could be asked; see `not compared`, or name other --targets or another --ref"
+    )
 
 
 def _write(document: dict[str, Any], reports: Path) -> None:

@@ -55,6 +55,17 @@ def complain(text: str) -> None:
     print(f"sentinel: {visible(text, lines=True)}", file=sys.stderr)
 
 
+def nothing_examined(reason: str) -> int:
+    """Report on standard error that a command examined nothing, and return its exit status.
+
+    :param reason: what was missing and where, and what to do.
+    """
+    from sentinel.reports.escaping import visible
+
+    print(f"nothing was examined: {visible(reason, lines=True)}", file=sys.stderr)
+    return 2
+
+
 def say(text: str) -> None:
     """Print a line (or several) of a result; characters that a terminal would obey are shown instead."""
     from sentinel.reports.escaping import visible

@@ -10,8 +10,9 @@ from pathlib import Path
 from sentinel.commands.console import Commands, command, counted, progress, say
 from sentinel.commands.fix import tests_options
 from sentinel.commands.options import catalog_and_settings, settings_options
+from sentinel.deciding.outcomes import UNDECIDED
 from sentinel.deciding.runner import opener, options_of
-from sentinel.errors import SentinelError
+from sentinel.errors import NothingExamined, SentinelError
 from sentinel.export.branch import Branch, contribute
 from sentinel.export.contribution import Contribution, contribution, documented, related
 from sentinel.export.exporting import Bundle, Exporter
@@ -21,6 +22,7 @@ from sentinel.history.ledger import Ledger
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.fixes import Fix, find_fixes, fix_of
+from sentinel.reports.summary import causes
 from sentinel.settings import Settings
 from sentinel.sources import MirrorStore
 from sentinel.targets.refs import Ref
@@ -77,6 +79,14 @@ def _contribute(arguments: argparse.Namespace) -> int:
                 fix = None
             left += 1
             made, bundles = maker.of_fix(fix) if fix else maker.of_pins(recipe, base, head)
+            undecided = [side.decision for side in bundles[0].sides if side.decision.verdict.name in UNDECIDED]
+            if len(undecided) == len(bundles[0].sides):
+                why = "; ".join(causes(decision.verdict.reason for decision in undecided))
+                if len(recipes) == 1:
+                    raise NothingExamined(f"{recipe.bug_id} could not be decided at any revision ({why})")
+                say(f"{recipe.bug_id}: not decided, nothing written: {why}")
+                incomplete += 1
+                continue
             folder = write(arguments.out, made, bundles)
             branch = contribute(arguments.into, fix, made.target.branch) if fix and arguments.into else None
             against = (made.document["tried"] or {"problems": []})["problems"]
@@ -112,9 +122,21 @@ class _Maker:
 
     def of_pins(self, recipe: Recipe, base: Ref | None, head: Ref | None) -> tuple[Contribution, list[Bundle]]:
         """Make that of a bug whose fix is upstream's, or a working tree's, or nobody's yet."""
+        if base is None and recipe.pins and all(pin.expect != "reproduced" for pin in recipe.pins):
+            expected = ", ".join(f"{pin.ref.short} {pin.expect}" for pin in recipe.pins)
+            raise SentinelError(
+                f"{recipe.bug_id}: no pin has the bug ({expected}), so there is nothing to report upstream; name a "
+                "revision that has it with --base git:<sha>"
+            )
         bundle = self._exporter(recipe.target).export(
             recipe, *recipe.revisions(base, head), check=not self._arguments.no_check
         )
+        side = bundle.sides[0]
+        if side.decision.verdict.name == "fixed":
+            raise SentinelError(
+                f"{recipe.bug_id} is fixed at {side.decision.ref.short}, so there is nothing to report upstream; name "
+                "a revision that has the bug with --base git:<sha>"
+            )
         document = documented([bundle], None, None, ())
         return Contribution((recipe,), self._catalog.targets[recipe.target], None, document), [bundle]
 

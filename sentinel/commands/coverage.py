@@ -14,7 +14,7 @@ from sentinel.commands.console import Commands, command, counted, json_option, p
 from sentinel.commands.options import PATIENCE, catalog_and_settings, settings_options, target_named
 from sentinel.deciding.runner import opener, runner_of
 from sentinel.diff import report
-from sentinel.errors import Unavailable
+from sentinel.errors import NothingExamined, Unavailable
 from sentinel.history.commits import releases
 from sentinel.history.coverage import CheckoutTrees, Coverage, Lines, coverage, lines
 from sentinel.history.gittrees import GitTrees
@@ -86,6 +86,12 @@ def _at(catalog: Catalog, target: Target, written: str, settings: Settings, argu
         checkout = opener(settings, tell)(target, Ref.parse(written), None)
     trees = CheckoutTrees(checkout)
     result = coverage(target, trees)
+    if not result.functions:
+        raise NothingExamined(
+            f"{target.name} at {checkout.ref.short}: no function there carries training signal by the rule of "
+            f"docs/coverage.md, and {counted(len(result.unread), 'file')} could not be read; name another revision "
+            "with --ref"
+        )
     if arguments.lines:
         ask = partial(lines, result, checkout.path, arguments.lines, find_recipes(catalog, (target.name,)))
         runs = _in_session(target, settings, catalog, checkout.ref, ask)

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from sentinel.commands.console import Commands, command, json_option, progress, say, say_json
+from sentinel.commands.console import Commands, command, json_option, nothing_examined, progress, say, say_json
 from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.deciding.runner import runner_of
 from sentinel.diff import report
 from sentinel.diff.comparing import BoundaryDiff, Comparison, Shared
 from sentinel.diff.reached import Code
-from sentinel.diff.since import with_commits
-from sentinel.errors import SentinelError, nearest
+from sentinel.errors import SentinelError
 from sentinel.history import commits
 from sentinel.history.gittrees import GitTrees
 from sentinel.recipes import find_recipes
@@ -35,9 +34,10 @@ _EXAMPLE = """\
 
 The same scenarios go through each boundary at both revisions, where anything that it reaches has changed: those of
 known bugs first, then drawn ones, shrunk to the smallest that differs and measured again in fresh processes. Laws and
-known bugs say whether a difference is for the better. Where both revisions are commits of the mirror (or releases with
-a tag), the commit is bisected.
-exit status: 0 nothing differs, 1 something does, 2 it could not be compared
+known bugs say whether a difference is better or worse. Changed lines that no scenario ran are listed as not examined,
+and so are changed signal functions that no boundary reaches. Each answer is printed when it is known; Ctrl-C and
+SIGTERM end the command, and keep what is known.
+exit status: 0 nothing differs where it was examined, 1 something does, 2 nothing was examined, 130 interrupted
 """
 
 
@@ -51,8 +51,7 @@ def declare(commands: Commands, text: str) -> None:
     )
     parser.add_argument("--examples", metavar="N", type=int, default=100, help="scenarios a boundary (default: 100)")
     parser.add_argument("--seed", metavar="S", type=int, default=0, help="draw other scenarios (default: 0)")
-    parser.add_argument("--no-bisect", action="store_true", help="do not look for the commits")
-    parser.add_argument("--worse", action="store_true", help="status 1 only where something is worse, or mixed")
+    parser.add_argument("--worse", action="store_true", help="status 1 only if something is worse, or mixed")
     settings_options(parser)
     parser.add_argument("--save", metavar="FILE", type=Path, help="also put it there: reports/changes.json")
     shape = parser.add_mutually_exclusive_group()
@@ -86,22 +85,18 @@ def _diff(arguments: argparse.Namespace) -> int:
                 trees=(shared[1][pair[0]], shared[1][pair[1]]) if shared else ("", ""),
             )
             if arguments.boundary and not comparison.subjects:
-                bound = [binding.boundary.rpartition(".")[2] for binding in target.bindings]
-                globs = " or ".join(map(repr, arguments.boundary))
-                raise SentinelError(
-                    f"no boundary of {target.name} matches {globs}{nearest(arguments.boundary[0], bound)}"
-                )
+                raise SentinelError("; ".join(target.not_bound(glob) for glob in arguments.boundary))
             outcomes: list[BoundaryDiff] = []
             interrupted = False
             try:
                 for compared in comparison.run():
                     outcomes.append(compared)
-                if not arguments.no_bisect:
-                    outcomes = with_commits(comparison, outcomes, runner, store, tell)
+                    _tell_answer(arguments, comparison, outcomes, tell)
             except KeyboardInterrupt:
                 interrupted = True
+            outcomes = comparison.settled(outcomes)
             documents.append(_print(arguments, comparison, outcomes, interrupted))
-            statuses.append(_status(outcomes, interrupted, arguments.worse))
+            statuses.append(_status(comparison, outcomes, interrupted, arguments.worse))
             if interrupted:
                 break
     if arguments.json:
@@ -120,6 +115,24 @@ def _shared(
     return Shared(Code(target, stack.enter_context(closing(GitTrees(mirror))))), trees
 
 
+def _tell_answer(
+    arguments: argparse.Namespace,
+    comparison: Comparison,
+    outcomes: Sequence[BoundaryDiff],
+    tell: Callable[[str], None],
+) -> None:
+    """Print the answer about the last boundary: on standard output, or as progress if that has another form."""
+    compared = outcomes[-1]
+    if arguments.json or arguments.markdown:
+        if compared.state != "same code":
+            tell(f"{compared.name}: {compared.judgement or compared.state}")
+        return
+    text = "\n".join(report.answer(comparison, compared, sum(each.state == "differs" for each in outcomes)))
+    if text:
+        say(text)
+        sys.stdout.flush()
+
+
 def _print(
     arguments: argparse.Namespace, comparison: Comparison, outcomes: list[BoundaryDiff], interrupted: bool
 ) -> dict[str, Any] | None:
@@ -133,14 +146,15 @@ def _print(
     if arguments.markdown:
         sys.stdout.write(report.markdown(comparison, outcomes, interrupted))
     else:
-        say("\n".join(report.lines(comparison, outcomes, interrupted)))
+        say("\n".join(report.ending(comparison, outcomes, interrupted)))
     return None
 
 
-def _status(outcomes: Sequence[BoundaryDiff], interrupted: bool, worse: bool) -> int:
+def _status(comparison: Comparison, outcomes: Sequence[BoundaryDiff], interrupted: bool, worse: bool) -> int:
     states = {item.state for item in outcomes}
     if interrupted:
         return 130
-    if any(item.judgement in ("worse", "mixed") for item in outcomes) if worse else "differs" in states:
+    if any(item.judgement in ("worse", "mixed") for item in outcomes) or (not worse and "differs" in states):
         return 1
-    return 0 if states & {"same code", "same numbers", "differs"} else 2
+    nothing = report.nothing_examined(comparison, outcomes)
+    return nothing_examined(nothing) if nothing else 0

@@ -12,16 +12,17 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from sentinel.commands.console import Commands, command, counted, json_option, progress, say, say_json
+from sentinel.commands.console import Commands, command, counted, json_option, nothing_examined, progress, say, say_json
 from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.runner import runner_of
-from sentinel.errors import SentinelError, nearest
+from sentinel.errors import NothingExamined, SentinelError, nearest
 from sentinel.recipes import find_recipes
 from sentinel.reports.escaping import message
 from sentinel.reports.explain import scenario_lines
+from sentinel.reports.summary import causes
 from sentinel.search.boundary_search import Finding
-from sentinel.search.checks import any_of, matches, subjects
+from sentinel.search.checks import Omission, any_of, matches, subjects
 from sentinel.search.discovery import Discovery, Memory, grouped, recognised
 from sentinel.search.saving import Untried, recipe_document, save, tried_document
 from sentinel.search.survey import checkout_with_registries
@@ -42,6 +43,8 @@ exit status: 0 nothing found, 1 something found, 2 nothing could be searched
 """
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+#: Reasons for which boundaries were not searched that are printed, and boundaries that are named for each.
+_MOST, _NAMED = 8, 3
 
 
 def declare(commands: Commands, text: str) -> None:
@@ -84,7 +87,7 @@ def _discover(arguments: argparse.Namespace) -> int:
     ref = Ref.parse(arguments.ref)
     for glob in arguments.law:
         if not any(any_of(name, [glob]) for name in catalog.laws):
-            raise SentinelError(f"no law matches {glob!r}{nearest(glob, catalog.laws)}")
+            raise NothingExamined(f"no law matches {glob!r}{nearest(glob, catalog.laws, 'there are')}")
     seed = arguments.seed if arguments.seed is not None else secrets.randbelow(2**31)
     recipes, everywhere = find_recipes(catalog, (target.name,), ()), subjects(catalog, target.name)[0]
     saved: dict[int, Path | str] = {}
@@ -96,9 +99,11 @@ def _discover(arguments: argparse.Namespace) -> int:
         chosen, omitted = subjects(catalog, target.name, arguments.boundary, checkout)
         for glob in arguments.boundary:
             if not any(matches(item.binding, [glob]) for item in chosen):
-                bound = [binding.boundary.rpartition(".")[2] for binding in target.bindings]
-                raise SentinelError(
-                    f"no boundary of {target.name} that can be searched matches {glob!r}{nearest(glob, bound)}"
+                why = next((item.reason for item in omitted if item.boundary == glob and not item.law), "")
+                raise NothingExamined(
+                    f"{glob} cannot be searched: {why}"
+                    if why
+                    else f"{target.not_bound(glob)}; `sentinel list boundaries {target.name}` lists the bound functions"
                 )
         open_target = runner.open_target(target.name, ref, [item.binding for item in chosen])
         search = Discovery(
@@ -115,7 +120,10 @@ def _discover(arguments: argparse.Namespace) -> int:
             interval=0.2 if sys.stderr.isatty() else 15.0,
         )
         if not search.searches:
-            raise SentinelError(f"no boundary of {target.name} has one of these laws to be checked")
+            raise NothingExamined(
+                f"no boundary of {target.name} that --boundary selects has a law that --law selects; "
+                f"`sentinel list boundaries {target.name}` shows both"
+            )
         seconds = (arguments.budget or 60.0) if arguments.examples is None else None
         search.run(arguments.examples, seconds)
         left_out = [item for item in omitted if not item.law or any_of(item.law, arguments.law)]
@@ -125,7 +133,7 @@ def _discover(arguments: argparse.Namespace) -> int:
             tell(f"comparing {counted(len(findings), 'finding')} with known recipes; Ctrl-C shows them as they are")
             findings = grouped(findings, open_target.law_session)
             for place, item in enumerate(recognised(runner, target, open_target, findings, recipes, everywhere)):
-                findings[place] = item
+                findings[place : place + 1] = [item]
                 if arguments.save is not None and item.known_as == ():
                     try:
                         saved[place] = save(arguments.save, tried_document(item, open_target, runner, catalog))
@@ -142,7 +150,10 @@ def _discover(arguments: argparse.Namespace) -> int:
         say(f"\nagain: {_command(arguments, seed, search.tried)}")
     if failed is not None:
         raise failed
-    return 2 if not search.searches else 1 if findings or search.stale else 0
+    if not search.searches:
+        why = "; ".join(causes(map(_reason, search.not_searched))) or "no boundary was left to search"
+        return nothing_examined(f"{why}; name another --ref or --boundary, or give it a longer --budget")
+    return 1 if findings or search.stale or any(each.deadlocks for each in search.searches) else 0
 
 
 def _command(arguments: argparse.Namespace, seed: int, tried: int) -> str:
@@ -163,8 +174,12 @@ def _show(
     new = sum(1 for item in findings if item.known_as == ())
     left = sum(1 for item in findings if item.known_as is None)
     uncompared = f", {left} not compared with known recipes" if left else ""
-    state = "nothing decided in" if not done.searches else "interrupted after" if done.stopped else "searched"
+    state = "interrupted after" if done.stopped else "searched"
     places = counted(len(done.searches), "boundary").replace("boundarys", "boundaries")
+    if not done.searches:
+        say(f"\n{open_target.target} at {open_target.ref.short} ({commit[:12]}): no boundary could be searched")
+        _show_not_searched(done)
+        return
     say(
         f"\n{open_target.target} at {open_target.ref.short} ({commit[:12]}): {state} "
         f"{counted(done.tried, 'scenario')} at {places}, seed {seed}: "
@@ -185,11 +200,28 @@ def _show_dialects(done: Discovery) -> None:
                 say(f"dialect: {search.subject.boundary}: {dialect.name}: {dialect.reason} ({dialect.link})")
 
 
+def _reason(item: Omission) -> str:
+    """Return why a boundary was not searched, without its name: one reason may concern many."""
+    return item.reason.replace(item.boundary, "the function")
+
+
 def _show_not_searched(done: Discovery) -> None:
-    whole = [item for item in done.not_searched if not item.law]
-    for item in whole:
-        say(f"not searched: {item.boundary}: {item.reason}")
+    groups: dict[str, list[Omission]] = {}
+    for item in done.not_searched:
+        if not item.law:
+            groups.setdefault(_reason(item), []).append(item)
+    for reason, items in list(groups.items())[:_MOST]:
+        names = ", ".join(item.boundary for item in items[:_NAMED]) + (", …" if len(items) > _NAMED else "")
+        if len(items) == 1:
+            say(f"not searched: {names}: {items[0].reason}")
+        else:
+            say(f"not searched: {len(items)} boundaries: {reason} ({names})")
+    if len(groups) > _MOST:
+        rest = sum(map(len, list(groups.values())[_MOST:]))
+        say(f"not searched: {rest} more boundaries, for {len(groups) - _MOST} more reasons; --json lists them")
     for search in done.searches:
+        if search.deadlocks:
+            say(f"deadlock: {search.subject.boundary}: {search.deadlocks}")
         mute = {law: outcome for law, outcome in search.outcomes.items() if outcome.refused and not outcome.spoken}
         reasons: dict[str, list[str]] = {}
         for law, outcome in mute.items():
@@ -263,6 +295,7 @@ def _json(
                 "boundary": search.subject.boundary,
                 "contract": search.subject.contract.name,
                 "examples": search.tried,
+                "deadlock": message(search.deadlocks) or None,
                 "laws": {
                     law.name: {
                         "spoken": outcome.spoken,

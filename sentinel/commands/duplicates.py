@@ -7,12 +7,24 @@ from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
-from sentinel.commands.console import Commands, command, counted, json_option, progress, say, say_json, say_table
+from sentinel.commands.console import (
+    Commands,
+    command,
+    counted,
+    json_option,
+    nothing_examined,
+    progress,
+    say,
+    say_json,
+    say_table,
+)
 from sentinel.commands.options import catalog_and_settings, recipe_named, settings_options
+from sentinel.errors import SentinelError
 from sentinel.findings.duplicates import duplicates
 from sentinel.findings.heads import Head, heads
 from sentinel.history.ledger import Ledger
 from sentinel.recipes import find_recipes
+from sentinel.reports.summary import causes
 from sentinel.sources import MirrorStore
 
 _EXAMPLE = """\
@@ -23,7 +35,7 @@ _EXAMPLE = """\
   GITHUB_TOKEN=... sentinel report duplicates MY-BUG     and GitHub's own search
 
 Every source is listed, with why it was not searched where it was not. What is found is to be read, not a verdict.
-exit status: 0; 1 where no source could be searched but the recipes; with --run, 1 where a pull request mends one
+exit status: 0; 2 if no source could be searched but the recipes; with --run, 1 if a pull request mends one
 """
 
 
@@ -46,6 +58,8 @@ def _duplicates(arguments: argparse.Namespace) -> int:
     with progress() as tell:
         tell(f"looking for {recipe.bug_id}")
         fork = arguments.fork.expanduser() if arguments.fork else None
+        if fork is not None and not fork.is_dir():
+            raise SentinelError(f"--fork {arguments.fork}: no such folder; name your clone of the framework")
         sources = duplicates(recipe, find_recipes(catalog), catalog.targets[recipe.target], MirrorStore(), fork)
     if arguments.json:
         say_json([asdict(source) for source in sources])
@@ -55,10 +69,15 @@ def _duplicates(arguments: argparse.Namespace) -> int:
             if source.found:
                 say_table(("found", "why"), [(f"  {item.what}", item.why) for item in source.found])
             elif source.searched:
-                say("  nothing")
+                say("  nothing found")
             if source.more:
                 say(f"  and {source.more} more")
-    return 0 if any(source.searched for source in sources[1:]) else 1
+    if any(source.searched for source in sources[1:]):
+        return 0
+    return nothing_examined(
+        "of all sources only the recipes here could be searched; run `sentinel mirror add TARGET`, name your clone "
+        "with --fork DIR, or set GITHUB_TOKEN"
+    )
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -74,8 +93,16 @@ def _run(arguments: argparse.Namespace) -> int:
             for head in heads(ledger, [recipe for recipe in recipes if recipe.target == name]):
                 results.append(head)
                 tell(f"{name}: #{head.pull}")
+    if not results:
+        return nothing_examined(
+            f"the mirror has no pull request that changes the function of {arguments.bug}; `sentinel mirror update "
+            "TARGET` fetches what is new"
+        )
     mend = [head for head in results if head.verdict == "mends"]
     undecided = [head for head in results if head.undecided]
+    if len(undecided) == len(results):
+        reasons = "; ".join(causes(f"{head.verdict}: {head.reason}" for head in undecided))
+        return nothing_examined(f"no head could be decided ({reasons}); `sentinel mirror update TARGET` may help")
     if arguments.json:
         say_json([asdict(head) for head in results])
     else:

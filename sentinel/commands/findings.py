@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sentinel.commands.console import Commands, command, complain, counted, json_option, say, say_json, say_table
 from sentinel.commands.options import catalog_and_settings, evidence_folders, settings_options
-from sentinel.errors import SentinelError
+from sentinel.errors import NothingExamined, SentinelError
 from sentinel.findings import life
 from sentinel.findings.page import Entry, page
 from sentinel.history import record
 from sentinel.recipes import Recipe, find_recipes
+from sentinel.reports.rows import is_decided
 from sentinel.reports.store import below, file_name, load, write_below
 
 _EXAMPLE = """\
@@ -44,11 +46,22 @@ def _findings(arguments: argparse.Namespace) -> int:
     catalog, _ = catalog_and_settings(arguments)
     day = datetime.now(timezone.utc).date().isoformat()
     sources = arguments.sources or evidence_folders(arguments)[1:]  # a later one has the later word
+    recipes = find_recipes(catalog)
+    evidence = {
+        recipe.bug_id: [each for folder in sources for each in evidence_of(recipe, folder)] for recipe in recipes
+    }
+    examined = sum(map(is_decided, chain.from_iterable(evidence.values())))
+    if not examined:
+        folders = ", ".join(map(str, sources))
+        raise NothingExamined(
+            f"{folders}: no evidence there that decides anything; run pytest with --sentinel-target first, or name "
+            "another folder with --from DIR"
+        )
     kept, entries, moved = [], [], []
-    for recipe in find_recipes(catalog):
+    for recipe in recipes:
         file = life.place(arguments.to, recipe)
         before = life.load(file)
-        documents = [document for folder in sources for document in evidence_of(recipe, folder)]
+        documents = evidence[recipe.bug_id]
         target = catalog.targets[recipe.target]
         state, because = life.state_of(recipe, documents, target.branch)
         history = _history_of(recipe, target.branch, sources[::-1])
@@ -66,7 +79,10 @@ def _findings(arguments: argparse.Namespace) -> int:
     else:
         if moved:
             say_table(("bug", "was", "is", "because"), moved)
-        say(f"{counted(len(kept), 'finding')}, {len(moved)} moved; {arguments.to / 'BUG_FINDINGS.md'}")
+        say(
+            f"{counted(len(kept), 'finding')} from {counted(examined, 'verdict')}, {len(moved)} moved; "
+            f"{arguments.to / 'BUG_FINDINGS.md'}"
+        )
     return 0
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sentinel.commands.console import Commands, command, counted, group, json_option, progress, say, say_json
 from sentinel.commands.options import catalog_and_settings, settings_options
-from sentinel.errors import SentinelError
+from sentinel.errors import NothingExamined
 from sentinel.export.trying import diff_of, elsewhere, try_fix
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import Catalog
@@ -52,7 +52,7 @@ def fixes_of(catalog: Catalog, globs: list[str]) -> list[Fix]:
         fixes = [fix for item in recipes if (fix := fix_of(catalog, item.target, item.bug_id)) is not None]
         if not fixes:
             place = f"recipes/{recipes[0].target}/{recipes[0].bug_id}{SUFFIX}"
-            raise SentinelError(f"{glob} has no fix that could be tried; one is written as {place}")
+            raise NothingExamined(f"{glob} has no fix that could be tried; write one as {place}")
         by_path |= {fix.path: fix for fix in fixes}
     return list(by_path.values())
 
@@ -89,6 +89,9 @@ def trial_lines(document: Mapping[str, Any]) -> list[str]:
     also = f", {', '.join(mended)} fixed too" if mended else ""
     lines.append(f"  {counted(len(others), 'other recipe')}: as before{also}")
     for boundary, result in document["boundaries"].items():
+        if not result["scenarios"]:
+            lines.append(f"  {boundary}: no scenario was drawn, so other inputs were not compared")
+            continue
         shown = f" ({', '.join(result['mended_laws'])})" if result["mended_laws"] else ""
         lines.append(
             f"  {boundary}: {counted(result['scenarios'], 'drawn scenario')}: {result['mended']} show the bug{shown}, "
@@ -96,7 +99,8 @@ def trial_lines(document: Mapping[str, Any]) -> list[str]:
             f"{result['outside']} the largest difference is {float(result['largest_difference']):g}"
         )
     scenarios, functions, largest = elsewhere(document)
-    lines.append(f"  {functions} other functions: {scenarios} drawn scenarios, the largest difference is {largest:g}")
+    most = f"the largest difference is {largest:g}" if scenarios else "so nothing was compared"
+    lines.append(f"  {functions} other functions: {scenarios} drawn scenarios, {most}")
     for file, result in document["tests"].items():
         counts = ", ".join(f"{b} {name}" if b == a else f"{b} {name} (with the fix {a})" for name, (b, a) in
                            result.get("outcomes", {}).items())  # fmt: skip

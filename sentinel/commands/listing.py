@@ -9,12 +9,13 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from sentinel.commands import boundaries
-from sentinel.commands.console import Commands, Run, command, group, json_option, say, say_json, say_table
+from sentinel.commands.console import Commands, Run, command, counted, group, json_option, say, say_json, say_table
 from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.contracts.contract import REQUIRED, Contract
 from sentinel.errors import SentinelError, nearest
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
+from sentinel.recipes.grades import counted as bugs
 from sentinel.recipes.grades import realism, root
 from sentinel.recipes.template import described, shown_default
 from sentinel.reports.markdown import index
@@ -141,7 +142,7 @@ def _targets(arguments: argparse.Namespace) -> int:
             }
         )
     headings = ("target", "recipes", "boundaries", "packages", "pypi", "repository", "mirror")
-    return _tell(headings, rows, arguments, "no targets")
+    return _tell(headings, rows, arguments, "no adapter is installed; `sentinel doctor` checks the installation")
 
 
 def _recipes(arguments: argparse.Namespace) -> int:
@@ -152,12 +153,15 @@ def _recipes(arguments: argparse.Namespace) -> int:
         say(index(rows))
         return 0
     limits = "".join(f", {name} {value}" for name, value in wanted.items())
-    nothing = f"no recipes of {', '.join(names)}{limits}"
+    nothing = f"none of {counted(len(recipes), 'recipe')} of {', '.join(names)} matches{limits}"
     for name in _FILTERS if not rows else ():
         values = {str(item) for row in map(_row, recipes) for item in _values(row, name) if item}
         if name in wanted and not any(fnmatchcase(value.lower(), wanted[name].lower()) for value in values):
             nothing = f"no recipe has {name} {wanted[name]!r}{nearest(wanted[name], values, 'there are', 0.4)}"
-    return _tell(("target", "bug", "pins", "severity", "realism", "title"), rows, arguments, nothing)
+    status = _tell(("target", "bug", "pins", "severity", "realism", "title"), rows, arguments, nothing)
+    if rows and not arguments.json:
+        say(f"\n{bugs(rows)}")
+    return status
 
 
 def _row(recipe: Recipe) -> dict[str, Any]:

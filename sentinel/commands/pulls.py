@@ -9,12 +9,21 @@ from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
-from sentinel.commands.console import Commands, command, complain, json_option, progress, say, say_json
+from sentinel.commands.console import (
+    Commands,
+    command,
+    complain,
+    json_option,
+    nothing_examined,
+    progress,
+    say,
+    say_json,
+)
 from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.deciding.runner import runner_of
 from sentinel.diff import report
-from sentinel.diff.pulls import ANSWERS, Pull, Radar, brief, headline, markdown, open_heads
-from sentinel.errors import SentinelError
+from sentinel.diff.pulls import ANSWERS, Pull, Radar, brief, comment, headline, markdown, open_heads
+from sentinel.errors import NothingExamined
 from sentinel.recipes import find_recipes
 from sentinel.reports.escaping import message
 from sentinel.sources import MirrorStore
@@ -25,9 +34,10 @@ _EXAMPLE = """\
   sentinel pulls verl --comment 7022         the text for one of them, for a person to post
 
 Each head is compared with the commit at which it left the branch. One that reaches no code of a boundary costs a look
-at its files. The others `mend` a known bug or a broken law, `bring` one, `change` numbers, or do nothing of it. What is
-decided is kept for each head: the next run goes on from there. `sentinel mirror update` fetches what is new.
-exit status: 0 none brings anything, 1 one does, 2 it could not be done, 130 interrupted
+at its files. The others `mend` a known bug or a broken law, `bring` one (or can no longer be decided), `change`
+numbers, or do nothing of it. What was not examined is listed. What is decided is kept for each head: the next run goes
+on from there. `sentinel mirror update` fetches what is new.
+exit status: 0 none brings anything, 1 one does, 2 nothing was examined, 130 interrupted
 """
 
 
@@ -54,7 +64,9 @@ def _pulls(arguments: argparse.Namespace) -> int:
         heads = [head for head in heads if head[0] == arguments.comment]
     if not heads:
         which = f"pull request {arguments.comment}" if arguments.comment else "pull request of that number or above"
-        raise SentinelError(f"{target.name}: the mirror has no open {which}; `sentinel mirror update {target.name}`")
+        raise NothingExamined(
+            f"{target.name}: the mirror has no open {which}; `sentinel mirror update {target.name}` fetches what is new"
+        )
     pulls: list[Pull] = []
     stopped = False
     with progress() as tell, closing(runner_of(catalog, settings, tell, store)) as runner:
@@ -72,14 +84,20 @@ def _pulls(arguments: argparse.Namespace) -> int:
     if arguments.save is not None:
         report.save(arguments.save, "pulls", target.name, summary)
     if arguments.comment is not None:
-        sys.stdout.write("".join(pull.text or "Nothing changes in the numbers.\n" for pull in pulls))
+        sys.stdout.write("".join(comment(pull) for pull in pulls))
     elif arguments.markdown:
         sys.stdout.write(markdown(target.name, summary))
     elif arguments.json:
         say_json([asdict(pull) for pull in pulls])
     else:
         _show(pulls, len(heads))
-    return 130 if stopped else 1 if any(pull.answer == "brings" for pull in pulls) else 0
+    if stopped:
+        return 130
+    if any(pull.answer == "brings" for pull in pulls):
+        return 1
+    if all(pull.answer == "cannot be decided" for pull in pulls):
+        return nothing_examined(f"no pull request could be decided; {pulls[0].said[0] if pulls[0].said else ''}")
+    return 0
 
 
 def _show(pulls: Sequence[Pull], total: int) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from sentinel.commands.console import Commands, command, counted, group, say, say_json
 from sentinel.commands.options import catalog_and_settings, target_named
 from sentinel.contracts.contract import Contract
-from sentinel.errors import SentinelError, nearest
+from sentinel.errors import NothingExamined, SentinelError, nearest
 from sentinel.recipes import recipe_files
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.check import check_files
@@ -25,7 +25,6 @@ _CHECK = """\
 _NEW = """\
   sentinel recipe new MY-BUG --target verl --boundary verl.trainer.ppo.core_algos.agg_loss
   sentinel recipe new MY-BUG --target roll --contract call -o recipes/roll/MY-BUG.yaml
-  sentinel recipe new MY-BUG --target roll -o -      to standard output
 """
 _SCHEMA = """\
   sentinel recipe schema > recipe.schema.json        for an editor that checks YAML while you type
@@ -39,9 +38,7 @@ def declare(commands: Commands, text: str) -> None:
     new.add_argument("--target", required=True, metavar="T", help="see `sentinel list targets`")
     new.add_argument("--boundary", metavar="B", help="dotted path; see `sentinel list boundaries`")
     new.add_argument("--contract", metavar="C", help="default: the one that the boundary is bound to")
-    new.add_argument(
-        "-o", "--output", metavar="FILE", help="default: BUG-ID.yaml in this folder; - for standard output"
-    )
+    new.add_argument("-o", "--output", metavar="FILE", default="-", help="default: standard output")
     check = command(own, "check", _check, "lint recipes; exit 1 where one has an error", _CHECK)
     check.add_argument("files", metavar="FILE", nargs="+", type=Path, help="a recipe, or a folder of them")
     command(own, "schema", _schema, "print the JSON Schema of recipes", _SCHEMA)
@@ -51,7 +48,9 @@ def _check(arguments: argparse.Namespace) -> int:
     catalog, _ = catalog_and_settings()
     files = [file for path in arguments.files for file in (recipe_files(path) if path.is_dir() else [path])]
     if not files:
-        raise SentinelError(f"no recipe in {', '.join(map(str, arguments.files))}")
+        raise NothingExamined(
+            f"{', '.join(map(str, arguments.files))}: no recipe there; name a recipe file, or a folder that has some"
+        )
     problems = check_files(files, catalog)
     for problem in problems:
         say(str(problem))
@@ -69,7 +68,7 @@ def _new(arguments: argparse.Namespace) -> int:
     if arguments.output == "-":
         print(text, end="")
         return 0
-    file = Path(arguments.output or f"{arguments.bug_id}.yaml")
+    file = Path(arguments.output)
     _create(file, text)
     say(f"{file}: fill in what says {TODO}, then run `sentinel recipe check {file}`")
     return 0
@@ -84,10 +83,8 @@ def _contract(catalog: Catalog, target: Target, boundary: str | None, name: str 
     if name is None:
         binding = target.binding(boundary) if boundary else None
         if boundary and binding is None:
-            bound = [path for item in target.bindings for path in item.paths]
             raise SentinelError(
-                f"{boundary} is not bound by the adapter of {target.name}{nearest(boundary, bound)}; "
-                "give --contract call to pin any function without a binding"
+                f"{target.not_bound(boundary)}; give --contract call to pin any function without a binding"
             )
         name = binding.contract if binding else None
     elif name not in catalog.contracts:
@@ -108,9 +105,9 @@ def _create(file: Path, text: str) -> None:
                 file.unlink(missing_ok=True)
                 raise
     except FileExistsError:
-        raise SentinelError(f"{file} is already there and is not overwritten; choose another with -o") from None
+        raise SentinelError(f"{file} is already there and is not overwritten; choose another file with -o") from None
     except OSError as error:
-        raise SentinelError(f"cannot write {file}: {error.strerror}; choose another with -o") from error
+        raise SentinelError(f"cannot write {file}: {error.strerror}; choose another file with -o") from error
 
 
 def _schema(arguments: argparse.Namespace) -> int:

@@ -11,11 +11,12 @@ from typing import Any
 from sentinel.commands import changes, duplicates, findings, history, site
 from sentinel.commands.console import Commands, command, counted, group, say, say_json
 from sentinel.commands.options import RUN, evidence_folders, evidence_option
-from sentinel.errors import SentinelError
+from sentinel.errors import NothingExamined
 from sentinel.reports.baseline import update
 from sentinel.reports.evidence import schema
 from sentinel.reports.markdown import markdown
-from sentinel.reports.store import decided, load, write_atomically
+from sentinel.reports.rows import is_decided
+from sentinel.reports.store import RUN_AGAIN, decided, load, write_atomically
 from sentinel.reports.summary import summary
 
 _REPORT = """\
@@ -60,21 +61,22 @@ def declare(commands: Commands, text: str) -> None:
 def _accept(arguments: argparse.Namespace) -> int:
     source, baseline = evidence_folders(arguments)
     _require(source)
+    _require_decision(source, results_of(source))
     done = update(source, baseline, arguments.prune)
     for line in done.changed:
         say(f"{baseline}/{line}")
     for line in done.kept:
         say(f"kept: {baseline}/{line}")
-    if done.changed:
-        say(f"{counted(len(done.changed), 'file')} changed")
-    else:
-        say("nothing changed" if done.kept else f"{baseline} is up to date; nothing changed")
+    kept = f", {len(done.kept)} kept as the run could not decide them" if done.kept else ""
+    say(f"{counted(done.examined, 'verdict')} of {source} compared: {counted(len(done.changed), 'file')} changed{kept}")
     return 0
 
 
 def _require(folder: Path) -> None:
     if not folder.is_dir():
-        raise SentinelError(f"no such folder: {folder}; run pytest with --sentinel-target first, or give --from DIR")
+        raise NothingExamined(
+            f"no such folder: {folder}; run pytest with --sentinel-target first, or name another with --from DIR"
+        )
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -87,14 +89,24 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         write_atomically(arguments.output, text, "name another file with -o")
         print(f"{arguments.output}: {counted(len(results), 'verdict')}", file=sys.stderr)
+    _require_decision(source, results)
     return 0
+
+
+def _require_decision(source: Path, results: list[tuple[dict[str, Any], str]]) -> None:
+    """:raises NothingExamined: if the run decided nothing."""
+    if not any(is_decided(document) for document, _ in results):
+        items = counted(len(results), "item")
+        raise NothingExamined(
+            f"the run in {source} decided none of its {items}; `sentinel doctor` says what is missing"
+        )
 
 
 def results_of(folder: Path) -> list[tuple[dict[str, Any], str]]:
     """The evidence of a folder's last run with the outcomes of its items; without ``run.json`` all that lies there."""
-    results = [(load(file), outcome) for file, outcome in decided(folder).items()]
+    results = [(load(file, RUN_AGAIN), outcome) for file, outcome in decided(folder).items()]
     if not results:
-        raise SentinelError(f"{folder} holds no evidence; run pytest with --sentinel-target first")
+        raise NothingExamined(f"{folder} holds no evidence; run pytest with --sentinel-target first")
     return results
 
 

@@ -12,8 +12,10 @@ import sentinel
 from sentinel.commands.console import Commands, command, say, say_table
 from sentinel.commands.findings import evidence_of
 from sentinel.commands.options import catalog_and_settings, settings_options
+from sentinel.errors import SentinelError
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.affects import settings_in_words
+from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.grades import reached, realism, root
 from sentinel.reports.escaping import paragraphs
 from sentinel.reports.explain import beside, scenario_lines
@@ -23,6 +25,7 @@ from sentinel.settings import Settings
 _EXAMPLE = """\
   sentinel show ROLL-AGGLOSS-TOKENMEAN-MASK
   sentinel show 'VERL-REJECTED-ROW-*'          a pattern
+  sentinel show 6452                           upstream's pull request or issue
   sentinel show MY-BUG --recipes my-recipes    one of your own
 """
 _WIDTH = 100
@@ -30,14 +33,25 @@ _WIDTH = 100
 
 def declare(commands: Commands, text: str) -> None:
     parser = command(commands, "show", _show, text, _EXAMPLE)
-    parser.add_argument("bug", metavar="BUG", help="a bug id, or a pattern with *; see `sentinel list recipes`")
+    parser.add_argument(
+        "bug",
+        metavar="BUG",
+        help="a bug id, a pattern with *, or the number of a pull request or issue; see `sentinel list recipes`",
+    )
     settings_options(parser, "recipes")
 
 
 def _show(arguments: argparse.Namespace) -> int:
     catalog, settings = catalog_and_settings(arguments)
     folders = _report_folders(settings)
-    for index, recipe in enumerate(find_recipes(catalog, (), [arguments.bug])):
+    number = arguments.bug.removeprefix("#")
+    by_number = number.isascii() and number.isdigit()
+    found = _of_number(catalog, number) if by_number else find_recipes(catalog, (), [arguments.bug])
+    if by_number and len(found) > 1:
+        say(f"{len(found)} recipes are about #{number}; name one of them")
+        say_table(("bug", "target", "title"), [(recipe.bug_id, recipe.target, recipe.title) for recipe in found])
+        return 0
+    for index, recipe in enumerate(found):
         if index:
             say("")
         _head(recipe)
@@ -45,6 +59,16 @@ def _show(arguments: argparse.Namespace) -> int:
         _expectations(recipe)
         _pins(recipe, _verdicts(recipe, folders))
     return 0
+
+
+def _of_number(catalog: Catalog, number: str) -> list[Recipe]:
+    """Return the recipes about an upstream pull request, or an issue if no pull request has the number."""
+    recipes = find_recipes(catalog)
+    for kind in ("pull", "issue"):
+        found = [recipe for recipe in recipes if str(recipe.upstream.get(kind, "")) == number]
+        if found:
+            return found
+    raise SentinelError(f"no recipe is about pull request or issue #{number}; see `sentinel list recipes`")
 
 
 def _report_folders(settings: Settings) -> dict[str, Path]:

@@ -9,9 +9,19 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sentinel.commands.console import Commands, command, complain, json_option, progress, say, say_json, say_table
+from sentinel.commands.console import (
+    Commands,
+    command,
+    complain,
+    json_option,
+    nothing_examined,
+    progress,
+    say,
+    say_json,
+    say_table,
+)
 from sentinel.commands.options import catalog_and_settings, settings_options, target_named
-from sentinel.errors import SentinelError
+from sentinel.errors import NothingExamined, SentinelError
 from sentinel.history import record as records
 from sentinel.history import timelines
 from sentinel.history.executors import Executor
@@ -20,6 +30,7 @@ from sentinel.history.ray_executor import RayExecutor
 from sentinel.history.record import Selection
 from sentinel.history.releases import sweep_releases
 from sentinel.recipes import Recipe, find_recipes
+from sentinel.reports.summary import causes
 
 _EXAMPLE = """\
   sentinel sweep verl                                every recipe of verl at every commit of main
@@ -31,7 +42,7 @@ _EXAMPLE = """\
 
 A verdict can only change where the code changes that the boundary imports, so each distinct closure of it is probed
 once; everything is kept in SENTINEL_HOME/history as it comes. Ctrl-C loses nothing: the same command goes on.
-exit status: 0 done, 1 nothing could be decided, 2 it could not be done, 130 interrupted
+exit status: 0 done, 2 nothing could be decided, 130 interrupted
 """
 
 
@@ -59,7 +70,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
     target = target_named(catalog, arguments.target)
     recipes = find_recipes(catalog, (target.name,), arguments.bug)
     if not recipes:
-        raise SentinelError(f"there are no recipes of {target.name}; `sentinel recipe new` begins one")
+        raise NothingExamined(f"there are no recipes of {target.name}; `sentinel recipe new` begins one")
     if arguments.jobs is not None and arguments.jobs < 1:
         raise SentinelError(f"--jobs {arguments.jobs}: at least one probe has to run at a time")
     with progress() as tell:
@@ -78,7 +89,11 @@ def _sweep(arguments: argparse.Namespace) -> int:
         records.kept(arguments.save, account.records)
     show(account, arguments)
     decided = any(run["verdict"] in ("reproduced", "fixed", "changed") for r in account.records for run in r["runs"])
-    return 0 if decided else 1
+    if decided:
+        return 0
+    runs = [run for record in account.records for run in record["runs"]]
+    why = "; ".join(causes(f"{run['verdict']}: {run['reason'] or run['kind']}" for run in runs))
+    return nothing_examined(f"no recipe could be decided at any commit ({why})")
 
 
 def _run(

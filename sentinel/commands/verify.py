@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.commands.consistency import contradictions
-from sentinel.commands.console import Commands, command, json_option, progress, say, say_json
+from sentinel.commands.console import Commands, command, json_option, nothing_examined, progress, say, say_json
 from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.deciding.outcomes import Decision
 from sentinel.deciding.runner import Job, Runner, opener, runner_of
-from sentinel.errors import SentinelError
+from sentinel.errors import NothingExamined, SentinelError
 from sentinel.export.contribution import load_contribution
 from sentinel.export.trying import opening
 from sentinel.recipes import Recipe, adopt_pins, find_recipes, load_copy
@@ -23,6 +23,7 @@ from sentinel.recipes.fixes import find_fixes, fix_of
 from sentinel.reports.baseline import Verification, verify_report
 from sentinel.reports.evidence import evidence
 from sentinel.reports.store import RUN, below, load
+from sentinel.reports.summary import causes
 from sentinel.sources import MirrorStore
 from sentinel.targets.refs import Ref
 
@@ -46,7 +47,7 @@ _OF_THIS_MACHINE = ("ref", "python", "ghost", "timeout", "memory", "harness")
 class Outcome:
     """What came of one file.
 
-    :ivar outcome: ``same``, ``different`` or ``could not``.
+    :ivar outcome: ``same``, ``different``, ``could not``, or ``undecided``: neither then nor now.
     """
 
     evidence: Path
@@ -85,6 +86,9 @@ def _verify(arguments: argparse.Namespace) -> int:
             say(str(one.verification or one.conclusion))
     # What could not be checked must not hide that something else is different.
     results = {outcome.outcome for outcome in outcomes}
+    if results <= {"could not", "undecided"}:
+        why = "; ".join(causes(outcome.conclusion for outcome in outcomes))
+        return nothing_examined(f"{why}; name evidence that a run wrote, and run `sentinel doctor`")
     return 1 if "different" in results else 2 if "could not" in results else 0
 
 
@@ -94,7 +98,9 @@ def _files(paths: list[Path]) -> list[Path]:
         there = below(path) if path.is_dir() else [path]
         files += [f for f in there if f is path or not (f.name == RUN or f.name.startswith("."))]
     if not files:
-        raise SentinelError(f"no evidence in {', '.join(map(str, paths))}")
+        raise NothingExamined(
+            f"{', '.join(map(str, paths))}: no evidence there; name a file or folder that a run wrote"
+        )
     return files
 
 
@@ -147,6 +153,8 @@ class _Verifier:
         except SentinelError as error:
             return Outcome.could_not(file, subject, str(error), origin)
         outcome = "same" if verification.same else "different"
+        if outcome == "same" and recorded["kind"] in _OF_THIS_MACHINE:
+            outcome = "undecided"  # then and now, for a reason that lies in a machine
         return Outcome(file, outcome, subject, verification.conclusion, origin, verification)
 
     def _again(self, recorded: dict[str, Any], recipe: Recipe, ref: Ref) -> Verification:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
 import sysconfig
-from contextlib import closing
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sentinel.commands.console import command, complain, counted, progress, say
+from sentinel.commands.console import command, complain, counted, nothing_examined, progress, say
 from sentinel.commands.options import settings_options
+from sentinel.watch import meeting
 
 if TYPE_CHECKING:
     from sentinel.commands.console import Commands
@@ -26,7 +29,7 @@ _EXAMPLE = """\
 The functions that an adapter binds are watched in every process of the command that imports the framework. A call in so
 many is copied, and checked in one process beside them; none is changed. What breaks a law is said at once, and goes to
 the events' file: a line of JSON each, and one that counts at the end.
-exit status: that of the command; 1 where --fail-after stopped it; 2 it could not be watched
+exit status: that of the command; 1 if --fail-after stopped it; 2 if it could not be watched, or nothing was examined
 """
 
 
@@ -108,31 +111,73 @@ def _watch(arguments: argparse.Namespace) -> int:
             status = run.wait(1.0 if arguments.fail_after else None)
             break
         except subprocess.TimeoutExpired:
-            if not stopped and _violations(events, begin) >= arguments.fail_after:
+            found = [event for event in _written(events, begin) if event["event"] == "violation"]
+            if not stopped and len(found) >= arguments.fail_after:
                 complain(f"{counted(arguments.fail_after, 'kind')} of violation: the run is stopped")
                 stopped = True
                 run.terminate()
         except KeyboardInterrupt:  # the run has it too, and ends as it likes
             continue
-    if not events.exists() or events.stat().st_size == begin:
-        complain(f"no process of this command imported {target.name}; nothing was watched")
-    else:
-        say(f"{counted(_violations(events, begin), 'kind')} of violation: {events}")
-    return 1 if stopped else status if status >= 0 else 128 - status
+    status = status if status >= 0 else 128 - status
+    died = _wait_for_checkers(str(os.getpid()))
+    written = _written(events, begin)
+    ends = [event for event in written if event["event"] == "end"]
+    kinds = sum(event["event"] == "violation" for event in written)
+    if not kinds and all("nothing_examined" in end for end in ends):
+        nothing = nothing_examined(_why(ends, died, target.name))
+        return 1 if stopped else status or nothing
+    if died:
+        complain("a checker ended before it had written its last line: the calls that it held were not examined")
+    read, looks = (counted(sum(end[key] for end in ends), word) for key, word in (("read", "call"), ("laws", "check")))
+    say(f"{counted(kinds, 'kind')} of violation in {read}, {looks} by laws and invariants: {events}")
+    return 1 if stopped else status
 
 
-def _violations(events: Path, begin: int) -> int:
-    """Count the violations that were written since this command began."""
+def _wait_for_checkers(number: str) -> bool:
+    """Wait until the checkers of this run have ended; return whether one of them ended without saying so."""
+    until = time.monotonic() + meeting.PATIENCE
+    while left := meeting.sockets(number):
+        if time.monotonic() > until:
+            for socket in left:
+                socket.unlink(missing_ok=True)
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def _why(ends: Sequence[Mapping[str, Any]], died: bool, target: str) -> str:
+    if ends:
+        return str(ends[0]["nothing_examined"])
+    if died:
+        return "the checker ended before it had written its last line; was it killed, or short of memory?"
+    return (
+        f"no process of this command imported {target} in a Python that has Sentinel; install Sentinel in the "
+        "environment of the run, and see above for what could not start"
+    )
+
+
+def _written(events: Path, begin: int) -> list[dict[str, Any]]:
+    """Return the lines that checkers have written since this command began."""
     if not events.exists():
-        return 0
-    with events.open(encoding="utf-8") as file:
-        file.seek(begin if events.stat().st_size >= begin else 0)  # it begins again where it was large
-        return sum(json.loads(line).get("event") == "violation" for line in file if line.endswith("\n"))
+        return []
+    with events.open(encoding="utf-8", errors="replace") as file:
+        file.seek(begin if events.stat().st_size >= begin else 0)  # a large file is put aside, and begins again
+        return [event for line in file if line.endswith("\n") and (event := _event(line))]
+
+
+def _event(line: str) -> dict[str, Any]:
+    """Return what a line of an events' file says; nothing for a line that no checker wrote."""
+    with contextlib.suppress(ValueError, RecursionError):
+        event = json.loads(line)
+        if isinstance(event, dict) and isinstance(event.get("event"), str):
+            return event
+    return {}
 
 
 def _replay(arguments: argparse.Namespace) -> int:
     from sentinel.commands.options import catalog_and_settings
     from sentinel.deciding.runner import runner_of
+    from sentinel.errors import NothingExamined
     from sentinel.search.saving import Untried, save
     from sentinel.targets.refs import Ref
     from sentinel.watch.replay import document_of, replayed, violations
@@ -140,7 +185,11 @@ def _replay(arguments: argparse.Namespace) -> int:
     catalog, settings = catalog_and_settings(arguments)
     ref = Ref.parse(arguments.ref) if arguments.ref else None
     events, shown, undecided = violations(arguments.events), 0, 0
-    with progress() as tell, closing(runner_of(catalog, settings, tell)) as runner:
+    if not events:
+        raise NothingExamined(
+            f"{arguments.events} holds no violation to measure again; name the file of a run with one"
+        )
+    with progress() as tell, contextlib.closing(runner_of(catalog, settings, tell)) as runner:
         for one in replayed(runner, catalog, events, ref):
             say(f"{one.event['boundary']}: {one.event['law']}, {one.event['key']}: {one.event['detail']}")
             undecided += one.open_target is None
@@ -157,4 +206,6 @@ def _replay(arguments: argparse.Namespace) -> int:
                 except Untried as error:
                     say(f"  not saved: {error}")
     say(f"{counted(shown, 'violation')} of {len(events)} shown outside of the run")
+    if undecided == len(events):
+        return nothing_examined("no violation could be measured again; the lines above say why; name another --ref")
     return 1 if shown else 2 if undecided else 0

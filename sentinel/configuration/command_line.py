@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sentinel.errors import INSTALL, SentinelError
+from sentinel.values.files import read_bytes
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -21,9 +22,12 @@ if TYPE_CHECKING:
 UNKNOWN = "\0"
 _ANY_NUMBER = "\0\0"
 #: The value of such a setting: a reference that leads nowhere is not known, where a missing one would be the default.
-_NOT_KNOWN = "${?}"
-_MOST_BYTES = 1 << 20
+NOT_KNOWN = "${?}"
 _DEEPEST = 5
+
+#: Characters that a script's text and its variables may come to when all is put in. A few lines that double a variable
+#: are enough to exhaust any memory.
+_MOST_TEXT = 8 << 20
 _ASSIGNMENT = re.compile(r"\+{0,2}[A-Za-z_][\w/@]*(\.[\w/@-]+)*=")
 _OPTION = re.compile(r"--?[A-Za-z_]")
 _CONDITIONAL = ("if_statement", "case_statement", "while_statement", "for_statement", "c_style_for_statement", "list")
@@ -34,36 +38,59 @@ class CommandLine:
     """:ivar settings: ``KEY=VALUE`` each, in order, as ``--set`` takes them; the value in YAML.
     :ivar unknown: the settings whose values only a shell could know; ``…`` for words that may be any.
     :ivar where: the script's file and line; empty for words that were typed.
+    :ivar others: where a script has other commands that run Python programs.
+    :ivar program: the Python file, module or command that gets the settings; empty if none is named.
     """
 
     settings: tuple[str, ...]
     unknown: tuple[str, ...] = ()
     where: str = ""
+    program: str = ""
+    others: tuple[str, ...] = ()
 
 
 def of_words(words: Sequence[str], where: str = "") -> CommandLine:
     """Read the settings that a command gives to its program: ``python -m package key=value --option value``.
 
-    What stands before the program (``ray job submit --address …``, ``torchrun --nproc-per-node 8``) is the launcher's.
+    Words before the program (``ray job submit --address …``, ``torchrun --nproc-per-node 8``) belong to launchers.
     An option with several values is a list of them, one with none is true.
     """
     settings: list[str] = []
     unknown: list[str] = []
-    for name, values in _arguments(words[_program(words) :]):
+    first, program = _program(words)
+    for name, values in _arguments(words[first:]):
         if not name or any(UNKNOWN in word for word in (name, *values)):
             unknown.append(name.replace(UNKNOWN, "…") or "…")
-            settings += [f"{name}={_NOT_KNOWN}"] if name and UNKNOWN not in name else []
+            settings += [f"{name}={NOT_KNOWN}"] if name and UNKNOWN not in name else []
         else:
             value = "true" if not values else values[0] if len(values) == 1 else f"[{', '.join(values)}]"
             settings.append(f"{name}={value}")
-    return CommandLine(tuple(settings), tuple(unknown), where)
+    return CommandLine(tuple(settings), tuple(unknown), where, program)
 
 
-def _program(words: Sequence[str]) -> int:
-    """Give the index of the first word after the last program that is named: ``train.py``, or a module after ``-m``."""
-    ends = [number + 1 for number, word in enumerate(words) if word.endswith(".py") and not word.startswith("-")]
-    ends += [number + 2 for number, word in enumerate(words) if word == "-m"]
-    return max(ends, default=0)
+#: Modules that start another program, which follows their own options.
+_LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed.launcher")
+
+
+def _program(words: Sequence[str]) -> tuple[int, str]:
+    """Return the index of the program's first argument, and the program: ``train.py``, or a module after ``-m``.
+
+    Launchers (``env VAR=x srun torchrun --nproc-per-node 8``) have options whose number of values is not known. None of
+    these is a Python file, so the first Python file or module is the program; if it is a module that a Python file
+    follows, the module is one more launcher.
+    """
+    for number, word in enumerate(words):
+        if word.endswith(".py") and not word.startswith("-"):
+            return number + 1, word
+        if word in ("-m", "--module") and number + 1 < len(words):
+            module, after = words[number + 1], words[number + 2 : number + 3]
+            if not module.startswith(_LAUNCHERS) and not any(item.endswith(".py") for item in after):
+                return number + 2, module
+    if "uv" in words and words[words.index("uv") :][1:2] == ["run"]:  # an installed command: uv run rl @ rl.toml
+        for number in range(words.index("uv") + 2, len(words)):
+            if not words[number].startswith("-"):
+                return number + 1, words[number]
+    return 0, ""
 
 
 def _arguments(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
@@ -94,10 +121,11 @@ def of_script(file: Path) -> CommandLine:
         script.read(file)
     except RecursionError:
         raise SentinelError(f"{file} is no launch script: nested too deep") from None
-    commands = [of_words(words, where) for where, words in script.commands if _program(words)]
+    commands = [of_words(words, where) for where, words in script.commands if _program(words)[1]]
     if not commands:
         raise SentinelError(f"{file}: no command in it runs a Python program; give the command itself after --")
-    return max(commands, key=lambda command: len(command.settings) + len(command.unknown))
+    best = max(commands, key=lambda command: len(command.settings) + len(command.unknown))
+    return replace(best, others=tuple(f"{other.where} ({other.program})" for other in commands if other is not best))
 
 
 @dataclass
@@ -105,17 +133,25 @@ class _Script:
     """A script's variables, each with its words, while its commands are read in order."""
 
     file: Path
+    left: int = _MOST_TEXT
     arrays: dict[str, list[str]] = field(default_factory=dict)
     commands: list[tuple[str, list[str]]] = field(default_factory=list)
 
     def read(self, file: Path, depth: int = 0) -> None:
-        try:
-            source = file.read_bytes()
-        except OSError as error:
-            raise SentinelError(f"{file}: {error.strerror}") from None
-        if len(source) > _MOST_BYTES or b"\0" in source:
-            raise SentinelError(f"{file} is no launch script: larger than 1 MiB, or not text")
+        source = read_bytes(file)
+        if b"\0" in source:
+            raise SentinelError(f"{file} is not a launch script: it contains a NUL byte")
+        self._spend(len(source))
         self._walk(_parsed(source), file, depth, certain=True)
+
+    def _spend(self, characters: int) -> None:
+        """:raises SentinelError: if the script comes to more text than is read."""
+        self.left -= characters
+        if self.left < 0:
+            raise SentinelError(
+                f"{self.file}: its variables and the files that it sources come to more than {_MOST_TEXT >> 20} MiB; "
+                "give the command itself after --"
+            )
 
     def _walk(self, node: Node, file: Path, depth: int, certain: bool) -> None:
         if node.type == "variable_assignment":
@@ -163,7 +199,7 @@ class _Script:
         inner = node.named_children[0] if node.type == "string" and len(node.named_children) == 1 else node
         name = _array(inner)
         if name:
-            return self.arrays.get(name, [_ANY_NUMBER])
+            return self._words(name, _ANY_NUMBER)
         if _of(inner) in ("$@", "$*"):
             return [_ANY_NUMBER]
         if node.type in ("simple_expansion", "expansion"):
@@ -187,7 +223,13 @@ class _Script:
         return self._value(plain[1]) if has_value else "".join(map(self._text, default))
 
     def _value(self, name: str) -> str:
-        return " ".join(self.arrays.get(name, [UNKNOWN]))
+        return " ".join(self._words(name, UNKNOWN))
+
+    def _words(self, name: str, otherwise: str) -> list[str]:
+        """Return the words of a variable, or one word if the script does not set it."""
+        words = self.arrays.get(name, [otherwise])
+        self._spend(len(words) + sum(map(len, words)))
+        return words
 
 
 def _array(node: Node) -> str:

@@ -92,4 +92,4 @@ def composed(file: Path, folders: Sequence[Path]) -> dict[Any, Any]:
         raise HydraMissingError("hydra-core is not installed")
     if done.returncode:
         raise NotComposedError(f"Hydra says: {done.stderr.strip() or f'nothing, and ended with {done.returncode}'}")
-    return mapping_of(done.stdout, f"{file}, composed,")
+    return mapping_of(done.stdout, f"{file} (composed)")

@@ -8,7 +8,8 @@
 
 One entry for each place where a trainer's options have been; of those with one name, the first counts whose file and
 class the copy has. Kinds: ``classes`` (a dataclass and its sections), ``parser`` (argparse), ``tree`` (YAML).
-``elsewhere`` holds options that another package or file declares, with their defaults.
+``elsewhere`` holds options that another package or file declares, with their defaults. ``more`` names what declares
+options that are not read; a setting of a run that is not known may then be one of them.
 
     [defaults.policy_loss]
     eps_clip_high = ["epsilon_high", "epsilon"]
@@ -21,13 +22,11 @@ contract has them where they are not the same.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from sentinel.configuration.files import MISSING, flattened, read_mapping, settings_of, spelled
+from sentinel.configuration.files import MISSING, flattened, read_mapping, settings_of, spelled, value_of
 from sentinel.configuration.option_classes import options_of_class
 from sentinel.configuration.options import Option, Options, choices_of, parsed, text_of
 from sentinel.errors import SentinelError
@@ -55,9 +54,9 @@ def options_of(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Op
             continue
         try:
             if entry["kind"] == "classes":
-                options = options_of_class(place, entry["class"], lambda module: _module(checkout, module))
+                options, unread = options_of_class(place, entry["class"], lambda module: _module(checkout, module))
             else:
-                options = options_of_parser(place) if entry["kind"] == "parser" else options_of_tree(place)
+                options, unread = options_of_parser(place) if entry["kind"] == "parser" else options_of_tree(place)
         except (SyntaxError, ValueError, OSError, RecursionError, MemoryError, SentinelError):
             continue  # a copy that is broken there says nothing; what is then not known is said to be not known
         except KeyError as error:
@@ -65,8 +64,17 @@ def options_of(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Op
         if not options:
             continue  # the class had another name then
         elsewhere = {name: Option(text) for name, text in flattened(entry.get("elsewhere", {})).items()}
-        trainers[entry["name"]] = Options(entry["name"], entry["file"], {**elsewhere, **options})
+        more = {"": entry["more"]} if "more" in entry else unread
+        trainers[entry["name"]] = Options(
+            entry["name"], entry["file"], {**elsewhere, **options}, entry.get("class", ""), more
+        )
     return tuple(trainers.values())
+
+
+def classes_of(catalog: Catalog, target: Target) -> tuple[str, ...]:
+    """Return the names of the classes by which Python scripts configure the trainers of a target."""
+    named = (entry["class"] for _, entry in _declarations(catalog, target.name) if "class" in entry)
+    return tuple(dict.fromkeys(named))
 
 
 def defaults_of(catalog: Catalog, target: Target, checkout: Checkout, contract: str) -> dict[str, tuple[Any, str]]:
@@ -83,7 +91,7 @@ def defaults_of(catalog: Catalog, target: Target, checkout: Checkout, contract: 
                 text = having[0].options[key].default if having else None
                 text = declaration["is"].get(text) if "is" in declaration else text
                 if text is not None:
-                    defaults[name] = yaml.safe_load(text), key
+                    defaults[name] = value_of(text), key
                     if defaults[name][0] is not None:
                         break
     return defaults
@@ -96,19 +104,65 @@ def tree_folders(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[
     return tuple(dict.fromkeys(place.parent for place in folders if place is not None))
 
 
-def options_of_parser(file: Path) -> dict[str, Option]:
-    """Give every call in the file that names an option ``--name``: ``add_argument``, or a function around it."""
+def options_of_parser(file: Path) -> tuple[dict[str, Option], dict[str, str]]:
+    """Return the options of every call that names one, ``--name``: of ``add_argument``, or a function around it.
+
+    :return: the options, and as :func:`options_of_class` does what may declare more: a call whose name is computed. In
+        a loop over literal strings, ``f"--{prefix}.lr"`` is not.
+    """
     options: dict[str, Option] = {}
-    for node in ast.walk(parsed(file)):
+    more: dict[str, str] = {}
+    tree = parsed(file)
+    loops = {
+        id(call): (loop.target.id, choices_of(loop.iter))
+        for loop in ast.walk(tree)
+        if isinstance(loop, ast.For) and isinstance(loop.target, ast.Name)
+        for call in ast.walk(loop)
+        if isinstance(call, ast.Call)
+    }
+    for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
-        words = [item.value for item in node.args if isinstance(item, ast.Constant) and isinstance(item.value, str)]
-        names = [word for word in words if word.startswith("--")]
         keywords = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
-        if names:
-            name = text_of(keywords["dest"]) if "dest" in keywords else names[0]
+        names = [_names(item, *loops.get(id(node), ("", ()))) for item in node.args]
+        options_named = next((several for several in names if several and several[0].startswith("--")), ())
+        for name in options_named:
+            if name == _COMPUTED:
+                more[""] = f"a call of {file.name} whose option has a computed name"
+                continue
+            name = text_of(keywords["dest"]) or name if "dest" in keywords else name
             options.setdefault(spelled(name), Option(_default(keywords), choices_of(keywords.get("choices"))))
-    return options
+    return options, more
+
+
+#: Stands for the name of an option that only the code knows.
+_COMPUTED = "--?"
+
+
+def _names(node: ast.expr, variable: str, values: Sequence[str]) -> tuple[str, ...]:
+    """Return the texts of an argument: one of a literal, one for each value of the loop's variable of an f-string."""
+    if isinstance(node, ast.Constant):
+        return (node.value,) if isinstance(node.value, str) else ()
+    if not isinstance(node, ast.JoinedStr):
+        return ()
+    texts = [""] * (len(values) or 1)
+    for part in node.values:
+        if isinstance(part, ast.Constant):
+            texts = [text + str(part.value) for text in texts]
+        elif isinstance(part, ast.FormattedValue) and getattr(part.value, "id", "") == variable and values:
+            texts = [text + value for text, value in zip(texts, values)]
+        else:
+            return (_COMPUTED,) if texts[0].startswith("--") else ()
+    return tuple(texts)
+
+
+def options_of_tree(file: Path) -> tuple[dict[str, Option], dict[str, str]]:
+    """Return what the file itself sets, and that nothing declares more.
+
+    The files that its Hydra ``defaults`` list names are not looked up: the list is not an option.
+    """
+    data = settings_of(read_mapping(file))
+    return {name: Option(None if text == MISSING else text) for name, text in flattened(data).items()}, {}
 
 
 def _default(keywords: dict[str, ast.expr]) -> str | None:
@@ -118,12 +172,6 @@ def _default(keywords: dict[str, ast.expr]) -> str | None:
     if keywords.get("required") is not None:
         return None
     return _FLAGS.get(action or "", "null")
-
-
-def options_of_tree(file: Path) -> dict[str, Option]:
-    """What the file itself says. What its Hydra ``defaults`` list brings in is not looked up: it is no option here."""
-    data = settings_of(read_mapping(file))
-    return {name: Option(None if text == MISSING else text) for name, text in flattened(data).items()}
 
 
 def _files(catalog: Catalog, target: str) -> list[Path]:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sentinel.configuration.options import Options
 
 #: ``${actor.path}``, ``${oc.select:actor.path,1}``: the value of another setting. A relative one (``${.path}``) is not.
 _REFERENCE = re.compile(r"\$\{(?:oc\.select: *)?([A-Za-z_][\w.]*) *(?:, *([^${}]*))?\}")
+
+
+#: Settings that are compared with all options of a trainer.
+_MOST = 30
 
 
 @dataclass(frozen=True)
@@ -29,11 +33,49 @@ class Training:
     """:ivar configuration: setting -> text, as the configuration has it.
     :ivar options: what the trainer takes that the configuration is for; None where nothing is known of it.
     :ivar others: what the copy's other trainers take.
+    :ivar added: settings that the command adds, and that need not be options.
+    :ivar doubtful: options that an unknown setting may mean; their defaults are not relied on.
     """
 
     configuration: Mapping[str, str]
     options: Options | None = None
     others: tuple[Options, ...] = ()
+    added: frozenset[str] = frozenset()
+    doubtful: frozenset[str] = frozenset()
+
+    def unknown(self) -> list[str]:
+        """Return the settings that this trainer certainly does not have; of a whole unknown section, its name."""
+        options = self.options
+        if options is None:
+            return []
+        found: dict[str, None] = {}
+        for name in self.configuration:
+            if name in self.added:
+                continue
+            parts = name.split(".")
+            above = (".".join(parts[: size + 1]) for size in range(len(parts)))
+            first = next((part for part in above if options.closed(part)), None)
+            if first is not None:
+                found[first] = None
+        return list(found)
+
+    def unread(self) -> list[str]:
+        """Return the settings that something else than the options that were read may declare."""
+        options = self.options
+        if options is None:
+            return list(self.configuration)
+        return [name for name in self.configuration if name not in options and options.may_declare(name)]
+
+    def meant(self) -> dict[str, str]:
+        """Map settings that this trainer does not have, or may not have, to the options that they may mean."""
+        options = self.options
+        if options is None:
+            return {}
+        unread = {name: options.closest(name, 0.85) for name in self.unread()[:_MOST]}
+        return {
+            **{name: options.closest(name) for name in self.unknown()[:_MOST]},
+            **{name: option for name, option in unread.items() if option},
+        }
 
     def setting(self, name: str) -> Setting | None:
         """Give a run's value; None where neither the configuration nor the copy knows the name."""
@@ -67,6 +109,8 @@ class Training:
             if option is not None and option.default == "null" and not self._written(section):
                 return Setting(section, "null", default=True)
         option = self.options.options.get(name)
+        if name in self.doubtful:
+            return Setting(name, None, default=True)
         return Setting(name, option.default if option else "{…}", default=True)
 
     def _written(self, section: str) -> bool:
@@ -84,10 +128,22 @@ class Training:
         return Setting(setting.name, value, setting.default and (other is None or other.default))
 
 
-def training(configuration: Mapping[str, str], trainers: Sequence[Options]) -> Training:
-    """The run that a configuration is for: on the trainer that knows most of its settings, the first of several."""
-    counts = [sum(name in trainer for name in configuration) for trainer in trainers]
+def training(
+    configuration: Mapping[str, str],
+    trainers: Sequence[Options],
+    made_by: str = "",
+    added: frozenset[str] = frozenset(),
+) -> Training:
+    """Return the run that a configuration is for.
+
+    :param made_by: the class that a script makes the configuration with. If it is empty, or no trainer's, the trainer
+        is the one that knows most of the settings, the first of several.
+    :param added: settings that need not be options of the trainer.
+    """
+    made = [bool(made_by) and trainer.made_by == made_by for trainer in trainers]
+    counts = [(is_made, sum(name in trainer for name in configuration)) for is_made, trainer in zip(made, trainers)]
     best = max(range(len(trainers)), key=lambda place: (counts[place], -place), default=None)
     if best is None:
         return Training(configuration)
-    return Training(configuration, trainers[best], (*trainers[:best], *trainers[best + 1 :]))
+    run = Training(configuration, trainers[best], (*trainers[:best], *trainers[best + 1 :]), added)
+    return replace(run, doubtful=frozenset(filter(None, run.meant().values())))

@@ -24,19 +24,25 @@ _MOST = 2000
 Find = Callable[[str], "Path | None"]
 
 
-def options_of_class(file: Path, name: str, find: Find) -> dict[str, Option]:
-    """Give the fields of a class, those of its sections among them, by their dotted names.
+#: Packages whose classes declare no options of their own.
+_NO_OPTIONS = frozenset({"abc", "enum", "omegaconf", "pydantic", "pydantic_config", "pydantic_settings", "typing"})
 
-    :param find: where a module lies that the class or a section of it is imported from.
+
+def options_of_class(file: Path, name: str, find: Find) -> tuple[dict[str, Option], dict[str, str]]:
+    """Return the fields of a class, those of its sections among them, by their dotted names.
+
+    :param find: returns the file of a module that the class or a section of it is imported from.
+    :return: the options, and for each prefix below which there may be more the base class that was not found.
     """
     modules = _Modules(find)
     owner = modules.class_named(modules.read(file), name)
-    return dict(modules.options(owner)) if owner else {}
+    return (dict(modules.options(owner)) if owner else {}), modules.open
 
 
 @dataclass(frozen=True)
 class _Module:
     tree: ast.Module
+    file: Path
 
     @cached_property
     def classes(self) -> dict[str, ast.ClassDef]:
@@ -55,12 +61,24 @@ class _Module:
 
     @cached_property
     def imports(self) -> dict[str, tuple[str, str]]:
+        """Map a name to its module, with a dot for each level of a relative import, and its name there."""
         return {
-            alias.asname or alias.name: (node.module or "", alias.name)
+            alias.asname or alias.name: ("." * node.level + (node.module or ""), alias.name)
             for node in ast.walk(self.tree)
-            if isinstance(node, ast.ImportFrom) and not node.level
+            if isinstance(node, ast.ImportFrom)
             for alias in node.names
         }
+
+    def beside(self, module: str) -> Path | None:
+        """Return the file of a module that is imported relative to this one, in the same packages."""
+        name = module.lstrip(".")
+        folder = self.file.parent
+        for _ in range(len(module) - len(name) - 1):
+            folder = folder.parent
+        base = folder.joinpath(*name.split(".")) if name else folder
+        places = (base.with_suffix(".py") if name else base / "__init__.py", base / "__init__.py")
+        inside = (folder / "__init__.py").is_file()
+        return next((place for place in places if inside and place.is_file()), None)
 
 
 @dataclass(frozen=True)
@@ -80,34 +98,52 @@ class _Field:
 class _Modules:
     find: Find
     by_file: dict[Path, _Module] = dataclass_field(default_factory=dict)
+    open: dict[str, str] = dataclass_field(default_factory=dict)
     left: Iterator[int] = dataclass_field(default_factory=lambda: iter(range(_MOST)))
 
     def read(self, file: Path) -> _Module:
         if file not in self.by_file:
-            self.by_file[file] = _Module(parsed(file))
+            self.by_file[file] = _Module(parsed(file), file)
         return self.by_file[file]
 
     def class_named(self, module: _Module, name: str) -> _Class | None:
+        return self._found(module, name)[0]
+
+    def foreign(self, module: _Module, base: ast.expr) -> str:
+        """Return the name of a base class of another package that may declare options; empty if it declares none."""
+        if isinstance(base, ast.Attribute) and isinstance(base.value, ast.Name):
+            source, name = base.value.id, base.attr
+        elif isinstance(base, ast.Name):
+            _, source, name = self._found(module, base.id)
+        else:
+            return ""
+        return name if source and source.split(".")[0] not in _NO_OPTIONS else ""
+
+    def _found(self, module: _Module, name: str) -> tuple[_Class | None, str, str]:
+        """Return a class, or the last module and name that it is imported from if that is not in the copy."""
+        source = ""
         for _ in range(_DEEPEST):  # a class may be imported through several modules
             if name in module.classes:
-                return _Class(module.classes[name], module)
-            source, name = module.imports.get(name, ("", ""))
-            file = self.find(source) if source else None
+                return _Class(module.classes[name], module), "", name
+            if name not in module.imports:
+                return None, "", name
+            source, name = module.imports[name]
+            file = module.beside(source) if source.startswith(".") else self.find(source) if source else None
             if file is None:
-                return None
+                return None, source, name
             module = self.read(file)
-        return None
+        return None, source, name
 
     def options(self, owner: _Class, prefix: str = "", values: Mapping[str, ast.expr] | None = None) -> Iterator[Named]:
         """:param values: fields that whoever makes the object gives a value, and which."""
         if prefix.count(".") > _DEEPEST or next(self.left, None) is None:
             return
-        for name, item in self._fields(owner).items():
+        for name, item in self._fields(owner, prefix).items():
             value = (values or {}).get(name)
             written = _Field(item.annotation, value, owner.module) if value is not None else item
             yield from self._field(f"{prefix}{name}", written)
 
-    def _fields(self, owner: _Class, above: frozenset[ast.ClassDef] = frozenset()) -> dict[str, _Field]:
+    def _fields(self, owner: _Class, prefix: str, above: frozenset[ast.ClassDef] = frozenset()) -> dict[str, _Field]:
         fields: dict[str, _Field] = {}
         above |= {owner.node}
         for base in reversed(owner.node.bases):
@@ -118,7 +154,9 @@ class _Modules:
                 and len(above) < _DEEPEST
                 and next(self.left, None) is not None
             ):
-                fields |= self._fields(inherited, above)
+                fields |= self._fields(inherited, prefix, above)
+            elif inherited is None and (name := self.foreign(owner.module, base)):
+                self.open.setdefault(prefix, name)
         for node in owner.node.body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 fields[node.target.id] = _Field(node.annotation, node.value, owner.module)

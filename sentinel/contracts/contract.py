@@ -77,6 +77,7 @@ class Input:
     :ivar dialect: a statement about the boundary rather than an input of the step: a choice on which papers and
         frameworks honestly differ. Only the oracle reads it; a boundary that has no such parameter is not given it.
         An adapter states it for a binding, with a reason (:class:`sentinel.targets.Dialect`).
+    :ivar problem: returns what is wrong with a value that a scenario gives, and an empty string if nothing is.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Input:
     dtypes: tuple[str, ...] = ()
     knob: bool = False
     dialect: bool = False
+    problem: Callable[[Any], str] | None = None
 
 
 TOKENS = ("batch", "tokens")

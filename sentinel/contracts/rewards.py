@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import accumulate
+from string import Formatter
 from typing import Any
 
 from sentinel.contracts.aggregation import with_a_token
@@ -35,6 +37,20 @@ WORDINGS = {"boxed": "I think that it is \\boxed{{{answer}}}.", "bare": "{answer
 def worded(answer: str, wording: str) -> str:
     """Write the response that says an answer; an unknown wording is the response itself, with ``{answer}`` in it."""
     return WORDINGS.get(wording, wording).format(answer=answer)
+
+
+def _unusable(wording: str) -> str:
+    """Return what is wrong with a wording; the oracle looks for the answer where it has ``{answer}``."""
+    try:
+        fields = [field[1:] for field in Formatter().parse(WORDINGS.get(wording, wording)) if field[1] is not None]
+    except ValueError:  # a brace that is not doubled
+        fields = []
+    if fields and all(field == ("answer", "", None) for field in fields):
+        return ""
+    return (
+        f"{wording!r} has no {{answer}}, or has another field; write {{answer}} where the answer stands and double "
+        f"other braces, as in \\boxed{{{{{{answer}}}}}}, or name one of {', '.join(WORDINGS)}"
+    )
 
 
 #: Two ways to write one answer, the first as a ground truth has it, and another answer that is wrong. What a grader
@@ -166,13 +182,16 @@ RULE_REWARD = Contract(
             "ground truth itself",
             default=None,
         ),
-        drawn(
-            "wording",
-            "how a response says its answer: boxed (in a sentence, in a \\boxed), bare (nothing else), or the response "
-            "itself with {answer} in its place",
-            tuple(WORDINGS),
-            "boxed",
-            kind="string",
+        replace(
+            drawn(
+                "wording",
+                "how a response says its answer: boxed (in a sentence, in a \\boxed), bare (nothing else), or the "
+                "response itself with {answer} in its place",
+                tuple(WORDINGS),
+                "boxed",
+                kind="string",
+            ),
+            problem=_unusable,
         ),
         drawn(
             "notation",

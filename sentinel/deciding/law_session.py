@@ -69,6 +69,26 @@ class Undecidable(Exception):
         self.failure = failure
 
 
+class Hangs:
+    """The boundaries of one revision that hung in this run. Each costs its timeout once and is not called again."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[str, str] = {}
+
+    def note(self, boundary: str, reason: str, imported: bool = False) -> None:
+        """Note a boundary that hung; with ``imported``, all boundaries of its module, because importing it hung."""
+        names = boundary.split(".")
+        end = next((place for place, name in enumerate(names) if name[:1].isupper()), len(names) - 1)
+        self._reasons.setdefault(".".join(names[:end]) if imported else boundary, reason)
+
+    def failure(self, boundary: str) -> Failed | None:
+        """Return why a boundary is not called again; None if it has not hung."""
+        for path, reason in self._reasons.items():
+            if f"{boundary}.".startswith(f"{path}."):
+                return Failed("timeout", f"it hangs, and is not called again in this run: {reason}")
+        return None
+
+
 @dataclass(frozen=True)
 class Subject:
     """A boundary under search.
@@ -103,6 +123,7 @@ class Trial:
     :ivar variants: the scenario's variants, the first of them the scenario itself.
     :ivar case: what the law looked at; None where it had nothing to look at.
     :ivar silent: why the law had nothing to say; empty where it had.
+    :ivar answered: whether at least one of its calls has an observation.
     :ivar refused: what a call raised. Loud, so no silent bug; empty where none did.
     :ivar refusal: the kind of that failure (``raised``, ``drift``, ``crash``, ...).
     :ivar unknown_input: the input that the boundary, at this revision, has no parameter for, where that is why.
@@ -116,10 +137,12 @@ class Trial:
     refusal: Kind | Literal[""] = ""
     unknown_input: str = ""
     answer: Replies | None = None
+    answered: bool = False
 
 
-#: Whether an answer says what ran: no, functions, or lines; or what the boundary and these functions hand on.
-Description = bool | Literal["lines"] | list[str]
+#: What an answer says besides its observations: nothing, the functions that ran, or the ``lines`` after lines; or what
+#: the boundary and the functions under ``beside`` hand on, and which of some ``lines`` ran.
+Description = bool | Literal["lines"] | Mapping[str, Any]
 
 #: Beside the inputs of a call: options of the framework's own configuration, by name, whatever its adapter has made.
 SETTINGS = "settings"
@@ -134,6 +157,7 @@ class LawSession:
 
     :param target: makes (or gives) the target process.
     :param explain: makes of the worker's failure what a person is told.
+    :param hangs: shared by all that call this revision.
     """
 
     def __init__(
@@ -141,8 +165,10 @@ class LawSession:
         target: Callable[[], TargetProcess],
         references: References,
         explain: Callable[[Failed], Failed] = lambda failure: failure,
+        hangs: Hangs | None = None,
     ) -> None:
         self._target, self._references, self._explain = target, references, explain
+        self._hangs = hangs or Hangs()
         self._session: Session | None = None
 
     def close(self) -> None:
@@ -152,7 +178,7 @@ class LawSession:
 
     def fresh(self) -> LawSession:
         """Make another one on the same process, with a session of its own."""
-        return LawSession(self._target, self._references, self._explain)
+        return LawSession(self._target, self._references, self._explain, self._hangs)
 
     def try_(
         self,
@@ -245,6 +271,8 @@ class LawSession:
     def _exchange(
         self, request: Mapping[str, Any], calls: Mapping[str, Any], consultations: Mapping[str, Any]
     ) -> tuple[Replies, Replies]:
+        if calls and (hung := self._hangs.failure(request["boundary"])):
+            raise Undecidable(hung)
         if self._session is None or self._session.dead:
             self._session = self._target().session()
         self._session.send({**request, "calls": calls})
@@ -253,6 +281,9 @@ class LawSession:
         if isinstance(answer, Failed):
             if not self._session.dead:
                 raise Undecidable(self._explain(answer))
+            if self._session.hangs:
+                self._hangs.note(request["boundary"], self._session.dead)
+                raise Undecidable(Failed("timeout", f"it hangs: {self._session.dead}"))
             down = Failed("crash", f"it brought the session down: {self._session.dead}")
             answer = Replies({name: Reply(refused=down) for name in calls})
         return answer, reference
@@ -269,7 +300,7 @@ class LineSession(LawSession):
     ends a code object."""
 
     def __init__(self, session: LawSession) -> None:
-        super().__init__(session._target, session._references, session._explain)
+        super().__init__(session._target, session._references, session._explain, session._hangs)
         self.jumps: dict[str, set[tuple[int, int]]] = {}
 
     def _ask(
@@ -316,12 +347,19 @@ def _look(
     coarsest: str,
 ) -> Trial:
     observation, effects, oracle = {}, {}, {}
+    answered = any(answer.answers[name].observation is not None for name in names.values())
     for variant, name in names.items():
         part = answer.answers[name]
         refusal = part.refused or (part.effects.get("refused") if law.watches else None)
         if refusal or part.observation is None:
             refusal = refusal or Failed("crash", "a call without an observation")
-            return Trial(variants, refused=refusal.reason, refusal=refusal.kind, unknown_input=refusal.unknown_input)
+            return Trial(
+                variants,
+                refused=refusal.reason,
+                refusal=refusal.kind,
+                unknown_input=refusal.unknown_input,
+                answered=answered,
+            )
         observation[variant] = part.observation
         effects[variant] = part.effects
         reply = reference.answers.get(name) if law.needs_oracle else None
@@ -331,13 +369,13 @@ def _look(
             reason = f"the oracle failed: {reply.refused.reason}"
             raise Undecidable(replace(reply.refused, kind="harness", reason=reason))
         if reply.observation is None:
-            return Trial(variants, silent=reply.silent)
+            return Trial(variants, silent=reply.silent, answered=answered)
         oracle[variant] = reply.observation
     case = Case(variants, observation, oracle or None, contract, effects, coarsest)
     try:
-        return Trial(variants, case, tuple(law.violations(case)), answer=answer)
+        return Trial(variants, case, tuple(law.violations(case)), answer=answer, answered=answered)
     except DoesNotApply as error:
-        return Trial(variants, silent=str(error))
+        return Trial(variants, silent=str(error), answered=answered)
 
 
 def widened(contract: Contract, variants: Mapping[str, Inputs]) -> tuple[dict[str, Inputs], str] | None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sentinel.deciding.law_session import LawSession
 from sentinel.deciding.outcomes import Environment
 from sentinel.deciding.proof import Sources
+from sentinel.targets import Binding
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
+from sentinel.worker.answers import Failed
 
 
 @dataclass(frozen=True)
 class OpenTarget:
-    """One target at one ref, ready for a search; ``adapter`` is the digest of its file."""
+    """One target at one ref, ready for a search; ``adapter`` is the digest of its file.
+
+    :ivar load: imports a binding's modules, once; gives how that ended the process, if it did.
+    """
 
     target: str
     ref: Ref
@@ -22,3 +28,4 @@ class OpenTarget:
     adapter: str
     law_session: LawSession
     sources: Sources
+    load: Callable[[Binding], Failed | None]

@@ -13,6 +13,8 @@ from sentinel.targets.refs import Ref
 from sentinel.worker.answers import WorkerKind
 
 VerdictName = Literal["reproduced", "fixed", "changed", "inconclusive", "unavailable"]
+#: The verdicts that decide nothing: they are no basis for "nothing is wrong".
+UNDECIDED = ("inconclusive", "unavailable")
 
 #: Why there is no measurement, or nothing could be decided from one. The schema of evidence lists the same.
 Kind = Literal[WorkerKind, "ambiguous", "law", "ref", "unsteady"]
@@ -67,13 +69,20 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why there is no measurement; the traceback is upstream's own, with paths relative to the checkout."""
+    """Why there is no measurement.
+
+    :ivar traceback: upstream's own, with paths relative to the checkout.
+    :ivar packages: what is not installed here and was needed.
+    :ivar absent: whether it is drift because the checkout lacks a name that the adapter uses, as its text shows.
+    """
 
     kind: Kind
     reason: str
     traceback: str = ""
     provenance: Provenance | None = None
     questions: tuple[str, ...] | None = None
+    packages: tuple[str, ...] = ()
+    absent: bool = False
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -11,7 +12,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
-from sentinel.deciding.law_session import References
+from sentinel.deciding.law_session import Hangs, References
 from sentinel.deciding.outcomes import Environment, Failure
 from sentinel.deciding.proof import Sources
 from sentinel.errors import INSTALL
@@ -37,6 +38,7 @@ class Processes:
         self._options_for = dict(options_for or {})
         self._zygotes: dict[str | None, Zygote] = {}
         self._loaded: dict[tuple[str, Ref], Loaded] = {}
+        self._hangs: dict[tuple[str, Ref], Hangs] = {}
         self._oracles: dict[str, TargetProcess] = {}
         self._references: dict[str, References] = {}
         self._sources: dict[str, Sources] = {}
@@ -74,14 +76,13 @@ class Processes:
         if failure.kind not in ("import", "ghost"):
             return failure
         preload, there = self._catalog.adapters[target].target.preload, self.environment(target).packages
-        lacking = [name for name in preload if name not in there and "." not in name]  # what is torch's own is there
+        wanted: list[str] = [
+            name for name in preload if name not in there and "." not in name
+        ]  # what is torch's own is there
+        lacking = list(dict.fromkeys([*failure.packages, *wanted]))
         if not lacking:
             return failure
-        extras: list[str] = []
-        with suppress(metadata.PackageNotFoundError):  # Sentinel itself is not installed as a distribution
-            extras = metadata.metadata("rl-sentinel").get_all("Provides-Extra") or []
-        extra = next((name for name in (target, "targets") if name in extras), "targets")
-        advice = f"{target} wants {' and '.join(lacking)}, not installed here: {INSTALL.format(extra)}"
+        advice = f"{target} wants {' and '.join(lacking)}, not installed here: {_how_to_install(lacking, target)}"
         return replace(failure, reason=f"{failure.reason}; {advice}")
 
     def loaded(self, target: Target, ref: Ref, checkout: Checkout) -> Loaded:
@@ -97,6 +98,7 @@ class Processes:
                     lambda sources: zygote.compile(checkout, files(checkout), sources) if sources else None,
                     target,
                     self._catalog,
+                    self._hangs.setdefault((target.name, ref), Hangs()),
                     ahead=zygote.options.device == "cpu",
                 )
                 with self._lock:
@@ -156,6 +158,24 @@ class Processes:
             zygote.stop()
 
 
+def _how_to_install(packages: Sequence[str], target: str) -> str:
+    """Name the extra of Sentinel that has most of these packages, and the others by themselves."""
+    extras: dict[str, set[str]] = {}
+    with suppress(metadata.PackageNotFoundError):  # Sentinel itself is not installed as a distribution
+        for requirement in metadata.requires("rl-sentinel") or []:
+            match = re.match(r"([\w.-]+)[^;]*;.*extra == ['\"]([\w-]+)", requirement)
+            if match is not None and match[1] != "rl-sentinel":
+                extras.setdefault(match[2], set()).add(match[1].replace("-", "_"))
+
+    def fit(name: str) -> tuple[int, bool, int]:
+        return len(extras[name].intersection(packages)), name == target, -len(extras[name])
+
+    extra = max(extras, key=fit, default="")
+    others = [package for package in packages if package not in extras.get(extra, ())]
+    ways = [INSTALL.format(extra)] if len(others) < len(packages) else []
+    return "; ".join([*ways, *([f"pip install {' '.join(others)}"] if others else [])])
+
+
 def contained_places(catalog: Catalog) -> Places:
     """Say what strictly contained processes need of a catalog, and what they may not see of it."""
     contracts = [Path(contract.file) for contract in catalog.contracts.values()]
@@ -186,9 +206,11 @@ class Loaded:
         keep: Callable[[Sequence[str]], object],
         target: Target,
         catalog: Catalog,
+        hangs: Hangs,
         ahead: bool = True,
     ) -> None:
         """:param keep: told the files that had to be compiled.
+        :param hangs: of this revision; they outlive this process.
         :param ahead: whether modules are imported before probes are forked. One that asks for the GPU as it is imported
             leaves a process whose forks cannot use it: there each probe imports for itself.
         """
@@ -196,18 +218,34 @@ class Loaded:
         self._keep = keep
         self._target = target
         self._adapter = str(catalog.adapters[target.name].file)
-        self._ahead = ahead
-        self._imports: set[tuple[str, str]] = set()
+        self._ahead, self.hangs = ahead, hangs
+        self._imports: dict[tuple[str, str], Failed | None] = {}
+        self._moved: dict[str, str] = {}
         self.process = fork()
 
-    def load(self, boundary: str, contract: str, contract_file: str) -> None:
-        """Import what a boundary needs, once."""
-        if self._ahead and (boundary, contract) not in self._imports:
-            self._imports.add((boundary, contract))
+    def load(self, boundary: str, contract: str, contract_file: str) -> Failed | None:
+        """Import what a boundary needs, once; give how that ended the process, if it did."""
+        key = boundary, contract
+        if self._ahead and key not in self._imports and self.hangs.failure(boundary) is None:
             binding = self._target.binding(boundary, contract)
             imports = [path for name in binding.imports for path in binding.names(name)] if binding else []
             paths = [*binding.paths, *imports] if binding else [boundary]
-            self._keep(self.alive().load(paths, self._adapter, contract_file, contract))
+            failed = self._imports[key] = self._load(paths, contract, contract_file)
+            if failed is not None and failed.kind == "timeout":
+                self.hangs.note(boundary, failed.reason, imported=True)
+        return self._imports.get(key)
+
+    def follow(self, moved: Mapping[str, str], contract: str, contract_file: str) -> None:
+        """Look for names that have moved where they are in this checkout, in every process from now on."""
+        self._moved.update(moved)
+        self._load([*moved.values()], contract, contract_file)
+
+    def _load(self, paths: Sequence[str], contract: str, contract_file: str) -> Failed | None:
+        sources = self.alive().load(paths, self._adapter, contract_file, contract, self._moved)
+        if isinstance(sources, Failed):
+            return sources
+        self._keep(sources)
+        return None
 
     def alive(self) -> TargetProcess:
         """Give the process, or another one where it was brought down: a probe meets again what did that, and describes
@@ -224,9 +262,13 @@ class Loaded:
 
     def probe(self, boundary: str, request: Mapping[str, Any]) -> Measured | Failed:
         self.load(boundary, request["contract"], request["contract_file"])
+        if hung := self.hangs.failure(boundary):
+            return hung
         answer = self.alive().probe(request)
         if self.process.dead is not None and self.process.dead.kind == "crash":
             # Another ref's code may have killed the zygote, and this process with it; what falls twice fell by itself.
             self.process = self._fork()
             answer = self.process.probe(request)
+        if isinstance(answer, Failed) and answer.kind == "timeout":
+            self.hangs.note(boundary, answer.reason)
         return answer

@@ -92,7 +92,7 @@ def prove(claim: Claim, checkout: Checkout, sources: Sources) -> Provenance:
     for name, file in zip(names, (claim.module_file, claim.file)):
         if name not in blobs:
             raise NotProvenError(f"{claim.boundary} was not loaded from the checkout but from {os.path.basename(file)}")
-    name, content = names[1], _content(names[1], checkout)
+    name, content = names[1], content_of(names[1], checkout)
     blob = blob_id(content)
     if blob != blobs[name]:
         raise NotProvenError(f"{name} is not what the checkout was made with; code that ran in it changed the file")
@@ -117,7 +117,7 @@ def _same_code(layer: Layer, checkout: Checkout, blobs: Mapping[str, str], sourc
     """Prove that a layer of a boundary, a third party's decorator too, is what its file compiles to."""
     name = _name(layer.file, checkout)
     if name:
-        content = _content(name, checkout)
+        content = content_of(name, checkout)
         there = blob_id(content) == blobs.get(name) and _definitions(name, content, sources).codes
     else:
         there = layer.file.endswith(".py") and sources.defined(layer.file).codes
@@ -144,14 +144,14 @@ def failure_of(
     if kind == "python" and not _needs_another(failure, checkout, sources):
         kind, reason = "import", f"the checkout does not show that it needs another Python ({reason})"
     proven = prove(failure.provenance, checkout, sources) if failure.provenance is not None else None
-    return Failure(kind, reason, failure.traceback, proven, failure.questions)
+    return Failure(kind, reason, failure.traceback, proven, failure.questions, failure.packages)
 
 
 def _needs_another(failure: Failed, checkout: Checkout, sources: Sources) -> bool:
     """Whether a file of the checkout is not Python here, names what a newer Python has, or imports the name that it
     lacks from the package that it is said to need."""
     name = _name(failure.place, checkout)
-    content = _content(name, checkout) if name else b""
+    content = content_of(name, checkout) if name else b""
     if not content or versions.names_newer(content):
         return bool(content)
     defined = _definitions(name, content, sources)
@@ -165,12 +165,12 @@ def stands(path: str, checkout: Checkout, sources: Sources, trail: frozenset[str
 
     :param trail: what it was imported as, and is not looked for again.
     """
-    place = _module(path.partition("(")[0], checkout)
+    place = module_in(path.partition("(")[0], checkout)
     if place is None or path in trail:
         return False
     module, file = place
     rest = path[len(module) + 1 :]
-    names = _definitions(file, _content(file, checkout), sources).names if rest else frozenset({""})
+    names = _definitions(file, content_of(file, checkout), sources).names if rest else frozenset({""})
     if rest in names:
         return True
     first = rest.partition(".")[0].partition("(")[0]
@@ -185,7 +185,7 @@ def stands(path: str, checkout: Checkout, sources: Sources, trail: frozenset[str
     return False
 
 
-def _module(path: str, checkout: Checkout) -> tuple[str, str] | None:
+def module_in(path: str, checkout: Checkout) -> tuple[str, str] | None:
     """Find the longest prefix of a dotted path that is a module of the checkout, and its file."""
     blobs, parts = files(checkout), path.split(".")
     for end in range(len(parts), 0, -1):
@@ -207,7 +207,8 @@ def _name(file: str, checkout: Checkout) -> str:
     return real[len(base) + 1 :] if real.startswith(f"{base}{os.sep}") else ""
 
 
-def _content(name: str, checkout: Checkout) -> bytes:
+def content_of(name: str, checkout: Checkout) -> bytes:
+    """Return what a file of a checkout holds now."""
     return codes.read_source(os.path.join(os.path.realpath(checkout.path), name), SOURCE_LIMIT)
 
 

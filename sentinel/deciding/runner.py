@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import islice
 from typing import Any
 
 from sentinel.contracts.contract import Contract
 from sentinel.deciding import verdicts
+from sentinel.deciding.absence import Absence, absence
 from sentinel.deciding.law_session import LawSession, Subject, Undecidable
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.outcomes import Decision, Failure, Measurement, Observation, Verdict
@@ -110,6 +113,9 @@ class _Agreement:
 _TOGETHER = 32
 _ALL_TOGETHER = 20.0
 
+#: Pins whose checkouts are opened to see what a function was that a revision lacks, at most.
+_KNOWN = 3
+
 
 class Runner:
     """Answers jobs. Create one for a run, :meth:`close` it at the end.
@@ -181,8 +187,9 @@ class Runner:
             began = time.monotonic()
             checkout = self._open_checkout(adapter.target, jobs[0].ref, jobs[0].recipe.upstream.get("pull"))
             loaded = self._processes.loaded(adapter.target, jobs[0].ref, checkout)
+            alive = [job for job in jobs if loaded.hangs.failure(job.recipe.boundary) is None]
             questions = [
-                (job, Repetition(self._request(job.recipe), self._contract(job))) for job in _without_a_middle(jobs)
+                (job, Repetition(self._request(job.recipe), self._contract(job))) for job in _without_a_middle(alive)
             ]
             first = loaded.probes([self._request(job.recipe) for job, _ in questions], _ALL_TOGETHER)
             if not first:
@@ -245,24 +252,39 @@ class Runner:
         """End the process of a target at a ref, though a search had it; the next job starts a fresh one."""
         self._processes.release(target, ref)
 
-    def checkout(self, target: str, ref: Ref) -> Checkout:
-        """Give a target's code at a ref."""
-        return self._open_checkout(self._catalog.adapters[target].target, ref, None)
+    def checkout(self, target: str, ref: Ref, pull: int | None = None) -> Checkout:
+        """Return a target's code at a ref.
+
+        :param pull: the pull request to fetch if the mirror lacks the commit.
+        """
+        return self._open_checkout(self._catalog.adapters[target].target, ref, pull)
+
+    def require_python(self, target: str) -> None:
+        """Start the interpreter in which a target is probed.
+
+        :raises SentinelError: if it does not start, or lacks torch or numpy.
+        """
+        self._processes.environment(target)
 
     def open_target(self, target: str, ref: Ref, bindings: Sequence[Binding]) -> OpenTarget:
-        """Open the place of a search: the checkout, and processes that have imported these bindings' modules."""
+        """Open the place of a search: the checkout, and processes that have imported these bindings' modules, and
+        import others as they are asked to."""
         adapter = self._catalog.adapters[target]
         checkout = self.checkout(target, ref)
         environment = self._processes.environment(target)
         self._processes.hold(target, ref)  # recipes planned for the same place may end at any moment
         loaded = self._processes.loaded(adapter.target, ref, checkout)
+
+        def load(binding: Binding) -> Failed | None:
+            return loaded.load(binding.boundary, binding.contract, self._catalog.contracts[binding.contract].file)
+
         for binding in bindings:
-            loaded.load(binding.boundary, binding.contract, self._catalog.contracts[binding.contract].file)
+            load(binding)
         law_session = LawSession(
-            loaded.alive, self._processes.references(target), partial(self._processes.explain, target)
+            loaded.alive, self._processes.references(target), partial(self._processes.explain, target), loaded.hangs
         )
         return OpenTarget(
-            target, ref, checkout, environment, adapter.digest, law_session, self._processes.sources(target)
+            target, ref, checkout, environment, adapter.digest, law_session, self._processes.sources(target), load
         )
 
     # -- one job ------------------------------------------------------------------------------------------------------
@@ -280,7 +302,13 @@ class Runner:
         self._began[_key(job)] = time.monotonic()
         loaded = self._processes.loaded(adapter.target, job.ref, checkout)
         answer = twice.answer if twice else loaded.probe(recipe.boundary, self._request(recipe))
+        lack = self._absence(answer, job, checkout)
+        if lack is not None and lack.moved:
+            loaded.follow(lack.moved, recipe.contract, self._contract(job).file)
+            answer, lack = loaded.probe(recipe.boundary, self._request(recipe)), None
         outcome = read_answer(answer, checkout, self._processes.sources(recipe.target), recipe.requires)
+        if lack is not None and isinstance(answer, Failed):
+            outcome = Failure("drift", lack.told(answer.reason), absent=True)
         observed = outcome.observation if isinstance(outcome, Measurement) else None
         law = None
         comparisons: Any = ()
@@ -300,6 +328,42 @@ class Runner:
         failed = outcome if isinstance(outcome, Failure) else None
         decision = Decision(recipe, job.ref, verdict, job.expect, checkout, measured, failed, comparisons, environment)
         return replace(decision, law=law, adapter=adapter.digest)
+
+    def _absence(self, answer: Measured | Failed, job: Job, checkout: Checkout) -> Absence | None:
+        """Return what a checkout lacks, where the boundary or an option of it was not found."""
+        if isinstance(answer, Measured) or answer.kind != "drift":
+            return None
+        if answer.provenance is not None and not answer.unknown_input:
+            return None
+        recipe = job.recipe
+        binding = self._catalog.adapters[recipe.target].target.binding(recipe.boundary, recipe.contract)
+        binding = binding or Binding(recipe.boundary, recipe.contract)
+        binding = replace(binding, requires=recipe.requires)
+        return self.absence(
+            recipe.target, binding, checkout, self.known(recipe.target, (recipe,)), answer.unknown_input
+        )
+
+    def absence(
+        self, target: str, binding: Binding, checkout: Checkout, older: Iterable[Checkout], option: str = ""
+    ) -> Absence | None:
+        """Return what the text of a checkout lacks of a binding.
+
+        :param older: checkouts at which it is known to work.
+        :param option: an input that the boundary is said to have no parameter for.
+        """
+        return absence(binding, checkout, self._processes.sources(target), older, option)
+
+    def known(self, target: str, recipes: Iterable[Recipe]) -> Iterator[Checkout]:
+        """Give the checkouts of the last pins of these recipes, as far as they can be had here."""
+        refs = (pin.ref for recipe in recipes for pin in recipe.pins[::-1])
+        for ref in islice(refs, _KNOWN):
+            with suppress(SentinelError):
+                yield self.checkout(target, ref)
+
+    def follow(self, target: str, ref: Ref, moved: Mapping[str, str], contract: str) -> None:
+        """Look for names that have moved where they are at a ref, in every session from now on."""
+        loaded = self._processes.loaded(self._catalog.adapters[target].target, ref, self.checkout(target, ref))
+        loaded.follow(moved, contract, self._catalog.contracts[contract].file)
 
     def _again(
         self, job: Job, loaded: Loaded, observed: Observation, verdict: Verdict, measured: Measurement
@@ -368,7 +432,7 @@ class Runner:
             return Failure("law", f"the adapter names no twin of {recipe.boundary}")
         subject = Subject(binding, contract, (invariant,), str(adapter.file))
         loaded = self._processes.loaded(adapter.target, job.ref, checkout)
-        law_session = LawSession(loaded.alive, self._processes.references(recipe.target))
+        law_session = LawSession(loaded.alive, self._processes.references(recipe.target), hangs=loaded.hangs)
         try:
             [trial] = law_session.try_(
                 subject, [(invariant, recipe.variants)], scenario_inputs=self._request(recipe)["given"]

@@ -26,7 +26,7 @@ class MissingKeyError(Exception):
 
 def of_failure(failure: Failure) -> Verdict:
     """Give the verdict where there is no measurement: ``unavailable`` or ``inconclusive``, with the reason."""
-    name = "unavailable" if failure.kind in UNAVAILABLE else "inconclusive"
+    name = "unavailable" if failure.kind in UNAVAILABLE or failure.absent else "inconclusive"
     return Verdict(name, failure.reason, failure.kind)  # type: ignore[arg-type]
 
 

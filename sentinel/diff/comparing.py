@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 from sentinel.contracts.call import CALL
 from sentinel.contracts.contract import Inputs
@@ -26,16 +26,17 @@ from sentinel.diff.pairs import (
     Ahead,
     Alone,
     Log,
+    OneSided,
     Pair,
     ahead,
     inputs_of,
     numbers_stay_for,
     part,
 )
-from sentinel.diff.reached import Code, Modules, Place, Reached, Unit, names_in
+from sentinel.diff.patch import Patch, Unexamined
+from sentinel.diff.reached import Code, Modules, Place, Reached, Unit, changes_of, names_in, signal_changes
 from sentinel.errors import SentinelError
 from sentinel.history.bindings import ALIKE, Definition, Sighting, sighting
-from sentinel.history.commits import Commit
 from sentinel.history.coverage import CheckoutTrees
 from sentinel.laws.law import Law, Violation
 from sentinel.laws.metrics import metrics_tell_the_truth
@@ -50,7 +51,7 @@ from sentinel.targets import Binding, Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 from sentinel.values.literals import HALVES, Tensor, from_array
-from sentinel.worker.answers import Reply
+from sentinel.worker.answers import Failed, Reply
 
 _OTHER = {BEFORE: AFTER, AFTER: BEFORE}
 
@@ -115,14 +116,19 @@ class Broken:
 class BoundaryDiff:
     """One boundary at both revisions.
 
-    :ivar state: ``same code`` (nothing that it reaches has changed), ``same numbers``, ``differs``, ``new``, ``gone``,
-        ``not compared``.
+    :ivar state: ``same code`` (nothing that it reaches has changed), ``same numbers`` (and every changed line that it
+        reaches ran), ``not examined`` (no number differs, and some changed lines did not run, or no number was finite),
+        ``differs``, ``new``, ``gone``, ``not compared``.
+    :ivar failed: the side that cannot be asked where the other one answers; empty where that is not so.
     :ivar places: by side: ``dotted.path (file:line)``.
     :ivar parameters: by side, where they are not the same.
     :ivar changed: the definitions that it reaches and that are not the same.
-    :ivar unreached: those of them that no scenario ran.
+    :ivar unreached: the changed lines of them that no scenario ran.
+    :ivar undecided: part of its answer -> scenarios in which it was not finite at both revisions; and of these parts,
+        ``blind``, those that were finite in no scenario.
     :ivar bugs: by side: the known bugs of the boundary that are there, and are known not to be on the other.
-    :ivar commit: the one with which it came to differ; None where that is not known, for the reason ``no_commit``.
+    :ivar lost: what the other revision had and this one lacks, where that is worse; empty for a function that was
+        removed with all that called it.
     """
 
     name: str
@@ -133,20 +139,23 @@ class BoundaryDiff:
     parameters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     renamed: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
-    unreached: tuple[str, ...] = ()
+    unreached: tuple[Unexamined, ...] = ()
+    failed: str = ""
+    undecided: Mapping[str, int] = field(default_factory=dict)
+    blind: tuple[str, ...] = ()
     scenarios: int = 0
     rounding: float = 0.0
     differences: tuple[Difference, ...] = ()
     broken: Mapping[str, tuple[Broken, ...]] = field(default_factory=dict)
     bugs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    commit: Commit | None = None
-    no_commit: str = ""
+    lost: str = ""
 
     @property
     def judgement(self) -> str:
         """``worse``, ``better``, ``mixed``, or ``other`` where no law and no known bug tells, or only ``beside`` what
         its contract observes; empty where it is the same."""
         worse, better = (bool(self.broken.get(side) or self.bugs.get(side)) for side in (AFTER, BEFORE))
+        worse = worse or bool(self.lost)
         if worse or better:
             return "mixed" if worse and better else "worse" if worse else "better"
         beside = {each.symptom for each in self.differences} == {BESIDE}
@@ -249,7 +258,9 @@ class Comparison:
             self.left_out |= {item.boundary: item.reason for item in omitted if not item.law}
         self.subjects = list(by_name.values())
         self._places: dict[tuple[str, str], OpenTarget] = {}
+        self._moved: dict[str, Mapping[str, str]] = {}
         self._results: dict[str, BoundaryDiff] = {}
+        self._import_failures: list[tuple[str, frozenset[Place]]] = []
 
     def static(self) -> list[State]:
         """Compare every boundary of both revisions by its code, with what has changed of what it reaches. Those
@@ -265,6 +276,8 @@ class Comparison:
         }
         for place, subject in enumerate(every):
             sides = {side: sightings[side][place] for side in SIDES}
+            if sides[BEFORE].bound and sides[AFTER].definition is None:
+                subject, sides[AFTER] = self._followed(subject)
             there = [side for side in SIDES if sides[side].definition is not None and not sides[side].lacks]
             compared = _described(subject, sides)
             if not there or (not subject.laws and len(there) == 1):
@@ -275,12 +288,17 @@ class Comparison:
             if len(there) == 1 and len(units) == 2 and units[0] is not None and units[0].like(units[1]):
                 lacking = _OTHER[there[0]]  # the function was there, and what its adapter asks it with was not
                 reason = f"{lacking}: not in this version: the checkout has no {sides[lacking].lacks}"
-                states.append((subject, replace(compared, state="not compared", reason=reason), []))
+                lost = f"it can no longer be asked: {sides[AFTER].lacks} is removed" if lacking == AFTER else ""
+                states.append((subject, replace(compared, state="not compared", reason=reason, lost=lost), []))
                 continue
             if len(there) == 1:
                 state = "new" if there == [AFTER] else "gone"
-                alike = tuple(self._alike(subject, there[0])) if state == "gone" else ()
-                states.append((subject, replace(compared, state=state, renamed=alike), []))
+                if state == "gone":
+                    callers = self._callers(subject)
+                    lost = f"it is removed, and what called it is still there: {', '.join(callers)}" if callers else ""
+                    alike = tuple(self._alike(subject, there[0]))
+                    compared = replace(compared, renamed=alike, lost=lost, reason=lost)
+                states.append((subject, replace(compared, state=state), []))
                 continue
             changed: list[Change] = []
             if not identical:
@@ -294,6 +312,34 @@ class Comparison:
             self._modules.save()
         return states
 
+    def _followed(self, subject: Subject) -> tuple[Subject, Sighting]:
+        """Give a boundary that has moved its place in the later revision: one of this name, with nearly this body."""
+        older = [self.checkouts[BEFORE]]
+        lack = self._runner.absence(self.target.name, subject.binding, self.checkouts[AFTER], older)
+        if lack is not None and lack.moved:
+            self._moved[subject.name] = lack.moved
+            formerly = (*subject.binding.formerly, lack.place)
+            subject = replace(subject, binding=replace(subject.binding, formerly=formerly))
+        return subject, sighting(self.codes[AFTER].definitions, self.trees[AFTER], subject.binding)
+
+    def _callers(self, subject: Subject) -> list[str]:
+        """List functions of the earlier revision that name a boundary, and that the later one still has; three at
+        most."""
+        before, after = (self.codes[side] for side in SIDES)
+        own = before.definitions
+        definition = next(filter(None, (own.find(self.trees[BEFORE], path) for path in subject.binding.paths)), None)
+        name = subject.boundary.rpartition(".")[2]
+        later = dict(after.definitions.sources(self.trees[AFTER]))
+        callers = []
+        for file, blob in sorted(own.sources(self.trees[BEFORE])):
+            still = after.module(later[file]).units if file in later else {}
+            for path, unit in before.module(blob).units.items():
+                itself = definition is not None and definition.place == (blob, unit.span)
+                names = name in unit.names or name in unit.attributes
+                if names and not itself and unit.kind == "function" and path in still:
+                    callers.append(f"{self.target.module_of(file)}.{path}")
+        return callers[:3]
+
     def _called(self) -> list[Subject]:
         """Give what known bugs call as it stands: there are no laws for it, and no scenarios but theirs."""
         adapter = str(self.catalog.adapters[self.target.name].file)
@@ -306,6 +352,92 @@ class Comparison:
                 self.left_out.pop(binding.boundary, None)
                 callees.append(Subject(binding, CALL, (), adapter, f"{name}({CALL.name})" if name in bound else name))
         return callees
+
+    @cached_property
+    def patch(self) -> Patch:
+        """The changed definitions that a boundary reaches, and the changed signal functions that none does."""
+        bound = {}
+        for place in {change[0] for _, _, changed in self.states.values() for change in changed}:
+            both = self._defined(BEFORE, place), self._defined(AFTER, place)  # reached or not
+            if both[0] is None or not both[0].like(both[1]):
+                bound[place] = both
+        return Patch({**({} if self._boundaries else self._signal_changes()), **bound}, bound)
+
+    def _changed_files(self) -> Iterator[tuple[str, tuple[Code, str | None], tuple[Code, str | None]]]:
+        one, other = (self.codes[side].files(self.trees[side]) for side in SIDES)
+        for file in sorted(one.keys() | other.keys()):
+            if one.get(file) != other.get(file):
+                yield file, (self.codes[BEFORE], one.get(file)), (self.codes[AFTER], other.get(file))
+
+    @cached_property
+    def other_changes(self) -> list[str]:
+        """List the changed functions that carry no training signal by the inventory's rule, and that no boundary
+        reaches: ``file:line name``."""
+        if self._boundaries:
+            return []
+        known = self.patch.places
+        return [
+            f"{file}:{unit.span[0]} {name}"
+            for file, before, after in self._changed_files()
+            for (_, name), (one, other) in changes_of(file, before, after).items()
+            if (unit := other or one) is not None and unit.kind == "function" and (file, name) not in known
+        ]
+
+    def _defined(self, side: str, place: Place) -> Unit | None:
+        """Give a definition as it stands in the tree of one side."""
+        code, (file, name) = self.codes[side], place
+        blob = code.files(self.trees[side]).get(file)
+        return None if blob is None else code.module(blob).units.get(name)
+
+    def _signal_changes(self) -> dict[Place, tuple[Unit | None, Unit | None]]:
+        """Find the signal functions that are not the same, but for boundaries that are new or gone: these are listed
+        by themselves."""
+        changes: dict[Place, tuple[Unit | None, Unit | None]] = {}
+        for file, before, after in self._changed_files():
+            changes |= signal_changes(file, before, after)
+        listed = {
+            (definition.file, definition.name.span)
+            for subject, compared, _ in self.states.values()
+            for side in SIDES
+            if compared.state in ("new", "gone")
+            for path in subject.binding.paths
+            if (definition := self.codes[side].definitions.find(self.trees[side], path)) is not None
+        }
+        return {
+            place: both
+            for place, both in changes.items()
+            if not any(unit is not None and (place[0], unit.span) in listed for unit in both)
+        }
+
+    def settled(self, results: Sequence[BoundaryDiff]) -> list[BoundaryDiff]:
+        """Take account of what later boundaries ran: a changed line is examined if it ran in any comparison."""
+        return [self._settled(each) for each in results]
+
+    def _settled(self, compared: BoundaryDiff) -> BoundaryDiff:
+        if compared.state not in ("differs", "same numbers", "not examined"):
+            return compared
+        idle = tuple(self.patch.unexamined([place for place, _, _ in self.states[compared.name][2]]))
+        state = compared.state
+        if state == "not examined" and not compared.reason and not idle:
+            state = "same numbers"
+        elif state == "same numbers" and idle:
+            state = "not examined"
+        return replace(compared, unreached=idle, state=state)
+
+    def _located(self, side: str, subject: Subject) -> Mapping[Place, Unit]:
+        """Give the changed definitions as they stand in the tree whose process is asked in the place of this side."""
+        units, place = self.patch.units(side), self.place(side, subject)
+        if place.ref == self.refs[side] or self._shared is None:
+            return units
+        tree = next(tree for tree, each in self._shared.places if each.ref == place.ref)
+        reached = self.codes[side].reached(tree, subject.binding)
+        return {key: unit for key, unit in reached.units.items() if key in units} if reached is not None else {}
+
+    def _session(self, side: str, subject: Subject) -> LawSession:
+        """Open a session in which this side answers; one that says why, if its modules end the process."""
+        place = self.place(side, subject)
+        failure = place.load(subject.binding)
+        return place.law_session.fresh() if failure is None else Ended(failure)
 
     def reached(self, side: str, subject: Subject) -> Reached | None:
         return self.codes[side].reached(self.trees[side], subject.binding)
@@ -365,6 +497,7 @@ class Comparison:
 
     def compared(self, name: str) -> BoundaryDiff:
         """Compare one boundary; ask both revisions where its code does not tell."""
+        _ = self.patch  # every session records which of its lines run
         if name not in self._results:
             subject, compared, changed = self.states[name]
             self._results[name] = compared  # of what calls itself, nothing is known while it is asked
@@ -383,18 +516,20 @@ class Comparison:
         key = side, subject.name
         if key not in self._places:
             self._runner.start([self.target.name])
-            undecided = {"", "new"} if side == AFTER else {""}
-            subjects_here = {name: each[0] for name, each in self.states.items() if each[1].state in undecided}
             reached = self.reached(side, subject)
             like = self._shared.like(reached, subject.binding) if self._shared and reached else None
-            if like is not None:
-                subjects_here = {subject.name: subject}
-            ref = like[1].ref if like is not None else self.refs[side]
-            place = self._runner.open_target(self.target.name, ref, [each.binding for each in subjects_here.values()])
-            if self._shared is not None and like is None:
+            own = next((each for (where, _), each in self._places.items()
+                        if where == side and each.ref == self.refs[side]), None)  # fmt: skip
+            if like is not None or own is None:
+                ref = like[1].ref if like is not None else self.refs[side]
+                place = self._runner.open_target(self.target.name, ref, [])
+            else:
+                place = own
+            if self._shared is not None and like is None and own is None:
                 self._shared.places.append((self.trees[side], place))
-            for name in subjects_here:
-                self._places.setdefault((side, name), place)
+            if side == AFTER and subject.name in self._moved:
+                self._runner.follow(self.target.name, place.ref, self._moved[subject.name], subject.contract.name)
+            self._places[key] = place
         return self._places[key]
 
     # -- one boundary -------------------------------------------------------------------------------------------------
@@ -402,9 +537,13 @@ class Comparison:
     def _ask_both(self, subject: Subject, compared: BoundaryDiff, changed: Sequence[Change]) -> BoundaryDiff:
         runs = None if self._whatever else self._passing_by(subject)
         if runs is not None:
-            return replace(compared, state="same numbers", scenarios=runs.scenarios, unreached=_named(changed))
-        sessions = {side: self.place(side, subject).law_session.fresh() for side in SIDES}
-        pair = Pair(sessions[BEFORE], sessions[AFTER], beside=self.beside(subject))
+            return self._settled(replace(compared, state="same numbers", scenarios=runs.scenarios))
+        alike = self._fails_alike(changed)
+        if alike:
+            return replace(compared, state="not compared", failed=AFTER, reason=f"{AFTER}: it fails as {alike} does")
+        sessions = {side: self._session(side, subject) for side in SIDES}
+        located = {side: self._located(side, subject) for side in SIDES}
+        pair = Pair(sessions[BEFORE], sessions[AFTER], beside=self.beside(subject), lines=_spans(located))
         laws = numbers_stay_for(subject.laws)
         search = BoundarySearch(pair, subject, self._seed, laws, _SHRINKING, shrink_further=False, glimpse=True)
         outcome = search.outcomes[NUMBERS_STAY]
@@ -423,10 +562,18 @@ class Comparison:
             again = (self._difference(pair, search.subject, *each) for each in ways)
             confirmed = [each for each in again if each.shown]
             differences = tuple([each for each in confirmed if each.symptom != BESIDE] or confirmed)
+            if log.answered:
+                for side, units in located.items():
+                    self.patch.note(side, units, log.lines[side])
+                self.patch.imported(place for place, _, _ in changed)
             if not log.answered and log.refused:
                 return _refused(compared, log, differences)
             scenarios = [next(iter(finding.trial.variants.values())) for finding in findings.values()]
             broken = _with_slips(self._laws(sessions, search.subject, scenarios, log, subject), differences)
+        except OneSided as error:
+            if error.whole and error.side == AFTER:
+                self._import_failures.append((subject.name, _imported(changed)))
+            return _one_sided(compared, error)
         except Undecidable as error:
             return replace(compared, state="not compared", reason=str(error))
         finally:
@@ -435,19 +582,29 @@ class Comparison:
         # The scenarios of known bugs were among those that were asked.
         bugs = _of_one_side(self._verdicts(subject)) if differences or any(broken.values()) else {}
         differs = bool(differences or any(broken.values()) or any(bugs.values()))
-        state = "differs" if differs else "not compared" if undecided else "same numbers"
-        return replace(
+        state, reason = ("differs", "") if differs else ("not compared" if undecided else "same numbers", undecided)
+        if state == "same numbers" and log.undecided and not log.decided:
+            state, reason = "not examined", "no number that it returns is finite at either revision"
+        answer = replace(
             compared,
             state=state,
-            reason="" if differs else undecided,
+            reason=reason,
             places={**compared.places, **self._proven(subject, log)},
-            unreached=self._unreached(log, changed),
+            undecided={key: count for key, count in log.undecided.items() if count},
+            blind=tuple(key for key, count in log.undecided.items() if count and key not in log.decided),
             scenarios=max(outcome.spoken, len(differences)),
             rounding=log.rounding,
             differences=differences,
             broken=broken,
             bugs=bugs,
         )
+        return self._settled(answer)
+
+    def _fails_alike(self, changed: Sequence[Change]) -> str:
+        """Name a boundary whose import failed at the head, if all changed code that ran at its import would run at this
+        import, too: a head that does not import costs its failure once."""
+        here = _imported(changed)
+        return next((name for name, places in self._import_failures if places and places <= here), "")
 
     def _by_bugs(self, subject: Subject, compared: BoundaryDiff) -> BoundaryDiff:
         """Judge a function by its known bugs alone: whether their verdicts are the same."""
@@ -459,7 +616,10 @@ class Comparison:
             return replace(compared, state="not compared", reason="a known bug of it cannot be decided at both")
         bugs = _of_one_side(verdicts)
         differs = any(len(set(by_side.values())) > 1 for by_side in decided)
-        return replace(compared, state="differs" if differs else "same numbers", scenarios=len(decided), bugs=bugs)
+        state, reason = "differs", ""
+        if not differs:  # which lines ran is not known, and no scenario but theirs
+            state, reason = "not examined", f"only its known bugs were asked; they are as before: {', '.join(verdicts)}"
+        return replace(compared, state=state, reason=reason, scenarios=len(decided), bugs=bugs)
 
     def _draw(self, search: BoundarySearch, enough: Callable[[], bool]) -> None:
         outcome = search.outcomes[NUMBERS_STAY]
@@ -489,7 +649,7 @@ class Comparison:
                 return runs
         if not one.apart_from(other, _names_of(subject.binding)):
             return None
-        alone = Alone(self.place(BEFORE, subject).law_session.fresh())
+        alone = Alone(self._session(BEFORE, subject))
         search = BoundarySearch(alone, subject, self._seed, numbers_stay_for(subject.laws), _SHRINKING, glimpse=True)
 
         def ran() -> frozenset[str]:
@@ -514,7 +674,7 @@ class Comparison:
 
     def _new(self, subject: Subject, compared: BoundaryDiff) -> BoundaryDiff:
         """Check the laws of a boundary that has nothing to be compared with."""
-        session = self.place(AFTER, subject).law_session.fresh()
+        session = self._session(AFTER, subject)
         try:
             search = self._searched(session, subject, subject.laws, self._examples)
         except Undecidable as error:
@@ -655,7 +815,7 @@ class Comparison:
         it are boundaries whose numbers stay: it takes its arguments in another form, and nobody gives it the former
         one."""
         refuses = any(each.symptom == "raises" for each in compared.differences)
-        speak = [each for each in compared.broken.get(AFTER, ()) if not each.defined and each.law != _ANSWERED]
+        speak = [each for each in compared.broken.get(AFTER, ()) if not each.defined and each.law != ANSWERED]
         if not refuses or speak or compared.bugs.get(AFTER):
             return compared
         helpers = {name for (_, name), _, now in changed if now is not None and now.kind == "function"}
@@ -700,18 +860,6 @@ class Comparison:
                 places[side] = f"{provenance.boundary} ({provenance.file}:{provenance.line})"
         return places
 
-    def _unreached(self, log: Log, changed: Sequence[Change]) -> tuple[str, ...]:
-        """Give the changed functions that ran at neither revision."""
-        ran = {path for paths in log.functions.values() for path in paths}
-        idle = []
-        for change in changed:
-            (file, name), *units = change
-            module = self.target.module_of(file)
-            paths = {f"{module}.{name}", f"{module}.{name.rpartition('.')[2]}"}  # Python 3.10 knows no qualified name
-            if all(unit is None or unit.kind == "function" for unit in units) and not paths & ran:
-                idle.append(change)
-        return _named(idle)
-
 
 def _of_one_side(verdicts: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
     """Give, by side, the known bugs of a boundary that are there and not at the other."""
@@ -721,6 +869,51 @@ def _of_one_side(verdicts: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[s
         )
         for side, other in _OTHER.items()
     }
+
+
+class Ended(LawSession):
+    """A session of a process that ends while it imports the boundary's modules: every question has that answer."""
+
+    def __init__(self, failure: Failed) -> None:
+        self._failure = failure
+
+    def close(self) -> None:
+        pass
+
+    def fresh(self) -> LawSession:
+        return self
+
+    def _ask(self, *_: Any) -> NoReturn:
+        raise Undecidable(self._failure)
+
+
+def _spans(located: Mapping[str, Mapping[Place, Unit]]) -> dict[str, dict[str, list[tuple[int, int]]]]:
+    """Give the lines of some functions by side and file."""
+    spans: dict[str, dict[str, list[tuple[int, int]]]] = {}
+    for side, units in located.items():
+        for (file, _), unit in units.items():
+            if unit.kind == "function":
+                spans.setdefault(side, {}).setdefault(file, []).append(unit.span)
+    return spans
+
+
+def _imported(changed: Sequence[Change]) -> frozenset[Place]:
+    """Give the changed definitions that run at an import; all of them, where none does."""
+    places = {place for place, _, other in changed if other is not None and (other.kind != "function")}
+    return frozenset(places or {place for place, _, _ in changed})
+
+
+#: Failures that say more of this machine or of the adapter than of the code.
+_ELSEWHERE = ("drift", "ghost", "harness", "not-in-this-version", "python")
+
+
+def _one_sided(compared: BoundaryDiff, error: OneSided) -> BoundaryDiff:
+    """Judge a boundary that one side answers, and that ends, hangs or does not import at the other."""
+    failure = error.failure
+    if failure.kind in _ELSEWHERE or failure.lacks:
+        return replace(compared, state="not compared", reason=failure.reason, failed=error.side)
+    broken = Broken(ANSWERED, _STATEMENT, "raises", failure.reason, {"": error.inputs})
+    return replace(compared, state="differs", failed=error.side, broken={error.side: (broken,)})
 
 
 def _lines(unit: Unit | None) -> frozenset[str]:
@@ -791,8 +984,8 @@ def _broken(finding: Finding, silenced: Collection[str] = ()) -> Broken:
     return Broken(finding.law.name, finding.law.statement, finding.symptom, detail, finding.trial.variants, defined)
 
 
-#: What a side breaks that refuses, by a slip, what the other one answers.
-_ANSWERED = "a_call_is_answered"
+#: What a side breaks that has no answer where the other side has one.
+ANSWERED, _STATEMENT = "a_call_is_answered", "a call of its contract is answered"
 
 
 def _with_slips(
@@ -801,29 +994,40 @@ def _with_slips(
     with_slips = dict(broken)
     for each in (item for item in differences if item.slip):
         side = next(side for side, answer in each.answers.items() if isinstance(answer, str))
-        what = "a call of its contract is answered", "raises", str(each.answers[side])
-        with_slips[side] = (*with_slips.get(side, ()), Broken(_ANSWERED, *what, {"": each.inputs}))
+        what = _STATEMENT, "raises", str(each.answers[side])
+        with_slips[side] = (*with_slips.get(side, ()), Broken(ANSWERED, *what, {"": each.inputs}))
     return with_slips
 
 
 def _refused(compared: BoundaryDiff, log: Log, differences: Sequence[Difference]) -> BoundaryDiff:
-    """Judge what refuses every call at one side alone. A name that nobody defined is for the worse, and so is an
-    argument that no function takes; but one of another signature may be called as its adapter does not know."""
+    """Judge what raises in every call at one side alone: it was decidable, and is not. With other parameters it may be
+    called as its adapter does not know; unless a name is not defined, which no caller can mend."""
     side, why = next(iter(log.refused.items()))
-    slips = {each.slip for each in differences}
-    if slips & {"NameError", "TypeError"} and not (compared.parameters and "TypeError" in slips):
-        broken, count = _with_slips({}, differences), len(differences)
-        return replace(compared, state="differs", scenarios=count, differences=tuple(differences), broken=broken)
-    reason = f"{side}: every call was refused: {why}"
-    if compared.parameters:
+    reason = f"{side}: every call raised: {why}"
+    if side == BEFORE and not any(each.slip for each in differences):
+        return replace(compared, state="not compared", reason=reason, failed=side)
+    if compared.parameters and "NameError" not in {each.slip for each in differences}:
         reason += " (its parameters have changed; the adapter may not know how it is called)"
-    return replace(compared, state="not compared", reason=reason)
+        return replace(compared, state="not compared", reason=reason, failed=side)
+    inputs = differences[0].inputs if differences else {}
+    broken = _with_slips({}, differences) or {side: (Broken(ANSWERED, _STATEMENT, "raises", why, {"": inputs}),)}
+    return replace(
+        compared,
+        state="differs",
+        scenarios=len(differences),
+        differences=tuple(differences),
+        broken=broken,
+        failed=side,
+    )
 
 
 def _stays(caller: BoundaryDiff, helpers: Collection[str]) -> bool:
     """Say whether a caller's numbers are what they were, in scenarios that ran what has changed."""
-    ran = not any(line.endswith(f" {name}") for line in caller.unreached for name in helpers)
-    same = caller.state == "same numbers" or {each.symptom for each in caller.differences} <= {"dtype", BESIDE}
+    ran = not any(each.name in helpers and not each.called for each in caller.unreached)
+    same = caller.state in ("same numbers", "not examined") or {each.symptom for each in caller.differences} <= {
+        "dtype",
+        BESIDE,
+    }
     return ran and same and not caller.broken.get(AFTER) and not caller.bugs.get(AFTER)
 
 

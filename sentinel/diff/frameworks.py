@@ -26,7 +26,7 @@ from sentinel.diff.across import (
     meanings,
     settled,
 )
-from sentinel.errors import SentinelError, Unavailable, nearest
+from sentinel.errors import NothingExamined, SentinelError, Unavailable, nearest
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
 from sentinel.targets import Binding
@@ -134,7 +134,7 @@ class Frameworks:
         if contract.oracle is None:
             raise SentinelError(f"the contract {name} has no definition, so nothing is the same for all that bind it")
         if not self.bound(name):
-            raise SentinelError(
+            raise NothingExamined(
                 f"nothing of {', '.join(self._targets)} is bound to the contract {name}: name other --targets, or "
                 "another contract (`sentinel list boundaries TARGET` shows them)"
             )
@@ -161,7 +161,7 @@ class Frameworks:
             target: self.unavailable[target] for target, bindings in bound.items() if bindings and target not in there
         }
         if not there:
-            raise SentinelError("; ".join(f"{target}: {why}" for target, why in missing.items()))
+            raise NothingExamined(f"{'; '.join(missing.values())}; name other --targets, or another --ref")
         reference = self.opened[there[0]].law_session
         everything = [item for bindings in bound.values() for item in bindings if item.contract == contract.name]
         for where in meanings(contract, everything):

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs, Observed
 from sentinel.deciding.law_session import Description, LawSession, Plan, Subject, Trial, Undecidable, widened
-from sentinel.laws.agreement import Scale, counted, gap_between, numbers, scale_of
+from sentinel.laws.agreement import COMPARED, Numbers, Scale, counted, gap_between, numbers, scale_of
 from sentinel.laws.law import Case, Law, Violation
+from sentinel.laws.layout import Flags
 from sentinel.laws.masked_values import masked_values_have_no_influence
 from sentinel.values.literals import FLOATS, Tensor
 from sentinel.worker import protocol
-from sentinel.worker.answers import PARTS, Claim, Failed, Replies, Reply
+from sentinel.worker.answers import CUT, PARTS, Claim, Failed, Replies, Reply
 
 BEFORE, AFTER = SIDES = ("before", "after")
 
@@ -44,7 +47,7 @@ def _difference(case: Case, item: Observed, one: Any, other: Any, scale: Scale) 
         return ("answer", "") if protocol.encode(one) != protocol.encode(other) else ("", "")
     if left[0].shape != right[0].shape:
         return "shape", f"the shape: {list(left[0].shape)} before, {list(right[0].shape)} after"
-    gap = gap_between(left[0], right[0])
+    gap = np.where(_neither_finite(left[0], right[0]), 0.0, gap_between(left[0], right[0]))  # undecided: see the log
     coarser = max(left[1], right[1], key=lambda dtype: FLOATS.index(dtype) if dtype in FLOATS else -1)
     wrong = gap > scale.bound(coarser)
     counts = counted(case.contract, case.inputs[BEFORE], item) if wrong.any() else None
@@ -61,37 +64,67 @@ def _difference(case: Case, item: Observed, one: Any, other: Any, scale: Scale) 
     return ("masked" if masked else "value" if finite[wrong].all() else "non-finite"), detail
 
 
+def _neither_finite(one: Numbers, other: Numbers) -> Flags:
+    return ~np.isfinite(one) & ~np.isfinite(other)
+
+
+def _note_undecided(log: Log, case: Case) -> None:
+    """Record which parts of an answer could be compared: two numbers that are not finite are not known to be equal."""
+    one, other = (case.observation[side] for side in SIDES)
+    observes = case.contract.observes if case.contract is not None else ()
+    for item in (item for item in observes if item.role in COMPARED):
+        left, right = numbers(one.get(item.key)), numbers(other.get(item.key))
+        if left is None or right is None or left[0].shape != right[0].shape:
+            log.decided |= set() if one.get(item.key) is other.get(item.key) is None else {item.key}
+            continue
+        unknown, counts = _neither_finite(left[0], right[0]), counted(case.contract, case.inputs[BEFORE], item)
+        if counts is not None and np.broadcast_shapes(counts.shape, unknown.shape) == unknown.shape:
+            counts = np.broadcast_to(counts, unknown.shape)
+        else:
+            counts = np.ones_like(unknown)
+        log.undecided[item.key] += bool((unknown & counts).any())
+        log.decided |= {item.key} if (~unknown & counts).any() else set()
+
+
 #: The symptom of a difference in what a boundary hands on beside what its contract observes.
 BESIDE = "beside"
 
 
 def beside_stays(case: Case, called: Mapping[str, Reply]) -> list[Violation]:
     """Demand that what is handed on beside the contract is the same: all that is returned and mutated, what a stand-in
-    is asked, what changed functions answer where both revisions give them the same."""
+    is asked, what changed functions answer where both revisions give them the same. What is most about the answer comes
+    first. A part that one side alone has says nothing if the list that it belongs to was cut."""
     one, other = (called[side].beside for side in SIDES)
     whole = max(len(one), len(other)) < PARTS
     labels = {key.partition(": ")[0] for key in one} & {key.partition(": ")[0] for key in other}
+    cut = tuple(f"{key.removesuffix(CUT)}." for key in {*one, *other} if key.endswith(CUT))
     scale = scale_of(replace(case, contract=None), [case.inputs[BEFORE]], [one, other])
     violations: list[Violation] = []
     for key in dict.fromkeys([*one, *other]):
         label = key.partition(": ")[0]
-        if (key not in one or key not in other) and (not whole or ("(" in label and label not in labels)):
+        alone = key not in one or key not in other
+        if alone and (not whole or key.startswith(cut) or ("(" in label and label not in labels)):
             continue
         symptom, detail = _difference(
             replace(case, contract=None), Observed(key, ""), one.get(key), other.get(key), scale
         )
-        if symptom:
+        if symptom and not key.endswith(CUT):
             violations.append(Violation(key, other.get(key), one.get(key), detail, BESIDE))
-    return violations
+    return sorted(violations, key=lambda item: _remoteness(item.key))
 
 
-def same_answers(
-    contract: Contract, inputs: Inputs, one: Mapping[str, Any] | str, other: Mapping[str, Any] | str
-) -> bool:
-    """Say whether two answers are the same up to rounding; what was raised is, whatever it says."""
-    if isinstance(one, str) or isinstance(other, str):
-        return isinstance(one, str) and isinstance(other, str)
-    return not numbers_stay(Case(dict.fromkeys(SIDES, inputs), {BEFORE: one, AFTER: other}, None, contract))
+def _remoteness(key: str) -> int:
+    """Rank a part by how far it is from the boundary's answer: what it returns, what a function that it calls returns,
+    what is changed in their arguments, warnings, what an object keeps for itself, and what a stand-in is given."""
+    label, _, path = key.rpartition(": ")
+    of_function = "(" in label
+    if path.startswith("returned"):
+        return 1 if of_function else 0
+    if path.startswith("warnings"):
+        return 3
+    if label and not of_function and not label.isdecimal():
+        return 5
+    return 4 if path.startswith("given.self") else 2
 
 
 NUMBERS_STAY = Law("numbers_stay", "the numbers are those of the revision before", numbers_stay)
@@ -119,6 +152,18 @@ def _varied(varying: Sequence[Law]) -> Law:
     return replace(NUMBERS_STAY, name=f"numbers_stay_as_{varying[0].name}_varies_them", vary=vary)
 
 
+def _other(side: str) -> str:
+    return SIDES[1 - SIDES.index(side)]
+
+
+def _observed(replies: Replies) -> Mapping[str, Reply]:
+    return {name: each for name, each in replies.answers.items() if each.observation is not None}
+
+
+def _failure(replies: Replies, name: str) -> Failed:
+    return replies.answers[name].refused or _SILENT
+
+
 def inputs_of(trial: Trial) -> Inputs:
     """Give what both revisions were asked in a trial."""
     return list(trial.variants.values())[-1]
@@ -134,6 +179,9 @@ class Log:
     :ivar refused: what a side said to the last scenario that it alone refused, by side.
     :ivar came: whether the side before was asked for an option or a choice that it alone has not.
     :ivar spoken: the numbers of what was observed that were once not 0, by side.
+    :ivar lines: ``(file, line)`` of the watched lines that ran, by side.
+    :ivar decided: the parts of an answer in which something could be compared.
+    :ivar undecided: part -> scenarios in which both sides have a number there that is not finite.
     """
 
     claims: dict[str, Claim] = field(default_factory=dict)
@@ -144,6 +192,28 @@ class Log:
     refused: dict[str, str] = field(default_factory=dict)
     spoken: dict[str, set[str]] = field(default_factory=lambda: {side: set() for side in SIDES})
     steady: dict[str, bool] = field(default_factory=dict)
+    lines: dict[str, set[tuple[str, int]]] = field(default_factory=lambda: {side: set() for side in SIDES})
+    decided: set[str] = field(default_factory=set)
+    undecided: Counter[str] = field(default_factory=Counter)
+
+
+class OneSided(Undecidable):
+    """One revision answers a call, and the other one ends, hangs or does not import.
+
+    :ivar side: the one that has no answer.
+    :ivar whole: whether it has none to any call: its modules do not import.
+    """
+
+    def __init__(self, failure: Failed, side: str, inputs: Inputs, whole: bool = False) -> None:
+        super().__init__(failure)
+        self.side, self.inputs, self.whole = side, inputs, whole
+
+
+#: Ranges of lines by file, that are watched at one side.
+Lines = Mapping[str, Sequence[tuple[int, int]]]
+
+#: How a process ends by its own code.
+_ENDS = ("crash", "exit", "memory", "timeout")
 
 
 class Pair(LawSession):
@@ -151,6 +221,7 @@ class Pair(LawSession):
 
     :param beside: the functions of which it is looked at what they answer, beside what the boundary hands on; None
         where its contract is all that is looked at.
+    :param lines: the lines of which it is recorded whether they ran, by side.
     """
 
     def __init__(
@@ -158,11 +229,12 @@ class Pair(LawSession):
         one: LawSession,
         other: LawSession,
         logs: dict[str, Log] | None = None,
-        beside: list[str] | None = None,
+        beside: Sequence[str] | None = None,
+        lines: Mapping[str, Lines] | None = None,
     ) -> None:
         self._sides = {BEFORE: one, AFTER: other}
         self.logs = {} if logs is None else logs
-        self._whole = beside
+        self._whole, self._lines = beside, lines or {}
         self._at_once = ThreadPoolExecutor(1, "sentinel-before")
 
     def close(self) -> None:
@@ -171,7 +243,7 @@ class Pair(LawSession):
         self._at_once.shutdown()
 
     def fresh(self) -> Pair:
-        return Pair(self._sides[BEFORE].fresh(), self._sides[AFTER].fresh(), self.logs, self._whole)
+        return Pair(self._sides[BEFORE].fresh(), self._sides[AFTER].fresh(), self.logs, self._whole, self._lines)
 
     def try_(
         self,
@@ -216,25 +288,58 @@ class Pair(LawSession):
     ) -> dict[str, Replies]:
         """Give what each side says of some calls; they are asked at the same time.
 
-        :raises Undecidable: where one of them cannot be called at all; says which.
+        :raises OneSided: where one side answers and the other one ends, or cannot be called at all.
+        :raises Undecidable: where neither can be called; says which.
         """
-        describe = describe if self._whole is None else self._whole
-        promise = self._at_once.submit(self._sides[BEFORE].answers, subject, calls, describe, scenario_inputs)
+        promise = self._at_once.submit(self._answers, BEFORE, subject, calls, describe, scenario_inputs)
         by_side: dict[str, Replies] = {}
-        failed: dict[str, Undecidable] = {}
-        try:
-            by_side[AFTER] = self._sides[AFTER].answers(subject, calls, describe, scenario_inputs)
-        except Undecidable as error:
-            failed[AFTER] = error
-        try:
-            by_side[BEFORE] = promise.result()
-        except Undecidable as error:
-            failed[BEFORE] = error
-        if failed:
-            side, first = min(failed.items())
-            where = "both" if len(failed) == 2 else side
-            raise Undecidable(replace(first.failure, reason=f"{where}: {first.failure.reason}"))
-        return self._noted(subject, by_side)
+        failed: dict[str, Failed] = {}
+        for side, ask in ((AFTER, partial(self._answers, AFTER, subject, calls, describe, scenario_inputs)),
+                          (BEFORE, promise.result)):  # fmt: skip
+            try:
+                by_side[side] = ask()
+            except Undecidable as error:
+                failed[side] = error.failure
+        if not failed:
+            self._one_ends(subject, calls, by_side, scenario_inputs)
+            return self._noted(subject, by_side)
+        side, first = min(failed.items())
+        answered = {} if len(failed) == 2 else _observed(by_side[_other(side)])
+        if answered:
+            raise OneSided(replace(first, reason=f"{side}: {first.reason}"), side, calls[next(iter(answered))], True)
+        where = "both" if len(failed) == 2 else side
+        raise Undecidable(replace(first, reason=f"{where}: {first.reason}"))
+
+    def _answers(
+        self,
+        side: str,
+        subject: Subject,
+        calls: Mapping[str, Inputs],
+        describe: Description,
+        scenario_inputs: Sequence[str] | None,
+    ) -> Replies:
+        if self._whole is not None:
+            describe = {"beside": list(self._whole), "lines": dict(self._lines.get(side, {}))}
+        return self._sides[side].answers(subject, calls, describe, scenario_inputs)
+
+    def _one_ends(
+        self,
+        subject: Subject,
+        calls: Mapping[str, Inputs],
+        by_side: Mapping[str, Replies],
+        scenario_inputs: Sequence[str] | None,
+    ) -> None:
+        """Raise :class:`OneSided` where one side's process ended and the other side answered. The scenario that ends
+        it is found by asking them one by one: it is confirmed by that, and a call that hangs costs two timeouts."""
+        for side in SIDES:
+            answered = _observed(by_side[_other(side)])
+            ended = (name for name, each in by_side[side].answers.items() if each.refused and name in answered)
+            names = [name for name in ended if _failure(by_side[side], name).kind in _ENDS]
+            for name in names:
+                alone = self._answers(side, subject, {name: calls[name]}, False, scenario_inputs)
+                failure = alone.answers[name].refused
+                if failure is not None and failure.kind in _ENDS:
+                    raise OneSided(replace(failure, reason=f"{side}: {failure.reason}"), side, calls[name])
 
     def _noted(self, subject: Subject, by_side: dict[str, Replies]) -> dict[str, Replies]:
         log = self.logs.setdefault(subject.name, Log())
@@ -242,6 +347,8 @@ class Pair(LawSession):
             if sat.provenance is not None:
                 log.claims[side] = sat.provenance
             log.functions.setdefault(side, set()).update(sat.functions)
+            places = (each.rpartition(":") for each in sat.lines)
+            log.lines[side].update((file, int(line)) for file, _, line in places if line.isdecimal())
         return by_side
 
     def _look(
@@ -270,6 +377,7 @@ class Pair(LawSession):
             return Trial(variants, replace(case, observation=answers), (violation,), answer=answer)
         log.answered += 1
         case = replace(case, observation={side: each.observation or {} for side, each in called.items()})
+        _note_undecided(log, case)
         for side, observation in case.observation.items():
             left = {key: numbers(value) for key, value in observation.items() if key not in log.spoken[side]}
             log.spoken[side] |= {key for key, array in left.items() if array is not None and array[0].any()}
@@ -300,7 +408,7 @@ class Alone(Pair):
     """One revision as both: what a pair would be asked, and which functions then run."""
 
     def __init__(self, one: LawSession, logs: dict[str, Log] | None = None) -> None:
-        super().__init__(one, one, logs)
+        super().__init__(one, one, logs, [])
 
     def fresh(self) -> Alone:
         return Alone(self._sides[BEFORE].fresh(), self.logs)
@@ -313,7 +421,7 @@ class Alone(Pair):
         scenario_inputs: Sequence[str] | None = None,
     ) -> dict[str, Replies]:
         return self._noted(
-            subject, dict.fromkeys(SIDES, self._sides[BEFORE].answers(subject, calls, [], scenario_inputs))
+            subject, dict.fromkeys(SIDES, self._answers(BEFORE, subject, calls, describe, scenario_inputs))
         )
 
 
@@ -402,4 +510,5 @@ def _gaps(case: Case) -> Iterator[float]:
         if isinstance(value, (Tensor, float)) and isinstance(other, (Tensor, float)):
             left, right = numbers(value), numbers(other)
             if left is not None and right is not None and left[0].shape == right[0].shape and left[0].size:
-                yield float(gap_between(left[0], right[0]).max())
+                finite = np.isfinite(left[0]) & np.isfinite(right[0])
+                yield float(np.where(finite, gap_between(left[0], right[0]), 0.0).max())

@@ -17,7 +17,7 @@ from sentinel.deciding.runner import Runner
 from sentinel.diff import report
 from sentinel.diff.comparing import BoundaryDiff, Comparison, Shared
 from sentinel.diff.pairs import AFTER, BEFORE
-from sentinel.diff.reached import Code, Modules
+from sentinel.diff.reached import Code, Modules, signal_changes
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.history import commits
 from sentinel.history.basis import deciding
@@ -44,6 +44,8 @@ _LONGEST = 600.0
 #: Revisions of the branch whose processes are kept, for the next head; some 500 MB each, most of it in common.
 _PLACES = 6
 
+_PROVEN = "No signal code differs by the inventory's rule; the text of both trees proves it, and nothing was run."
+
 _STOPPED = f"stopped after {_LONGEST:.0f} seconds"
 
 _GRAVEST = ("worse", "mixed", "better", "other", "beside")
@@ -59,9 +61,10 @@ class Pull:
     """What one pull request changes.
 
     :ivar base: where its head left the branch; empty where that cannot be had.
-    :ivar answer: the gravest: ``brings`` a broken law or a known bug, ``redefines`` what a contract defines (and breaks
-        no other law), ``mends`` a law or bug, ``changes`` numbers.
-    :ivar said: one sentence for each boundary that differs; or why nothing is known.
+    :ivar answer: the gravest: ``brings`` a broken law or a known bug, or can no longer be decided where the base can;
+        ``redefines`` what a contract defines (and breaks no other law), ``mends`` a law or bug, ``changes`` numbers;
+        ``nothing`` where all that was examined is the same.
+    :ivar said: one sentence for each boundary that differs, and what was not examined; or why nothing is known.
     :ivar by: the digest of what decided; empty where the code alone did.
     """
 
@@ -184,11 +187,12 @@ class Radar:
             raise Unavailable(f"the head has none of the package roots: {roots}")
         if not self.touches(base.tree, head.tree):
             seconds = round(time.monotonic() - began, 2)
-            return Pull(number, head.sha, head.subject, base.sha, "nothing", seconds=seconds)
+            return Pull(number, head.sha, head.subject, base.sha, "nothing", (_PROVEN,), seconds=seconds, text=_PROVEN)
         return self.compared(number, head, base, began)
 
     def touches(self, base: str, head: str) -> bool:
-        """Say whether any boundary reaches code that is not the same, or something is registered in a changed file."""
+        """Say whether any boundary reaches code that is not the same, a signal function is another, or something is
+        registered in a changed file."""
         one, other = self._code.files(base), self._code.files(head)
         changed = {file for file in one.keys() | other.keys() if one.get(file) != other.get(file)}
         if not changed:
@@ -197,6 +201,8 @@ class Radar:
         for file in changed & other.keys():
             if any(decorator in self._trees.blob(other[file]) for decorator in decorators):
                 return True
+        if any(signal_changes(file, (self._code, one.get(file)), (self._code, other.get(file))) for file in changed):
+            return True
         for binding in self._target.bindings:
             before, after = (self._code.reached(tree, binding) for tree in (base, head))
             if (before is None) != (after is None):
@@ -233,18 +239,21 @@ class Radar:
                 if place not in places:
                     self._runner.discard(self._target.name, place[1].ref)
             self._shared.places[:] = places
+        results = comparison.settled(results)
         answer = answered(results)
         judged = sorted((item for item in results if item.judgement), key=lambda item: _GRAVEST.index(item.judgement))
         texts = [f"{item.name}: {report.sentence(item)}" for item in judged]
-        texts += [f"{item.name}: {item.reason}" for item in results if item.state == "not compared"]
         away = [item for item in results if item.state == "gone"]
         texts += [f"{item.name}: gone{', perhaps to ' * bool(item.renamed)}{', '.join(item.renamed)}" for item in away]
         new = [item for item in results if item.state == "new" and not item.judgement]
         texts += [f"{item.name}: new, {item.reason or 'and breaks no law that was looked at'}" for item in new]
+        texts += [line.strip() for line in report.unexamined(comparison, results, over) if line != "not examined:"]
         if over:
             texts.append(_STOPPED)
             answer = "cannot be decided" if answer == "nothing" else answer
-        answered_for = [item for item in results if item.state in ("differs", "same numbers", "not compared")]
+        answered_for = [
+            item for item in results if item.state in ("differs", "same numbers", "not examined", "not compared")
+        ]
         return Pull(
             number,
             head.sha,
@@ -255,23 +264,32 @@ class Radar:
             len(answered_for),
             sum(item.scenarios for item in answered_for),
             round(time.monotonic() - began, 2),
-            report.markdown(comparison, results) if answer in ("brings", "redefines", "mends", "changes") else "",
+            report.markdown(comparison, results, over),
             self._by,
         )
 
 
 def answered(results: Sequence[BoundaryDiff]) -> Answer:
-    """Give the gravest of what boundaries say."""
-    worse = [item for item in results if item.broken.get(AFTER) or item.bugs.get(AFTER)]
+    """Give the gravest of what boundaries say. What can be decided at the base alone is never nothing, and neither is
+    what was not examined."""
+    worse = [item for item in results if item.broken.get(AFTER) or item.bugs.get(AFTER) or item.lost]
     if worse:
         return "redefines" if all(item.redefines for item in worse) else "brings"
     if any(item.broken.get(BEFORE) or item.bugs.get(BEFORE) for item in results):
         return "mends"
     if any(item.state == "differs" for item in results):
         return "changes"
-    same = any(item.state == "same numbers" for item in results)
-    undecided = any(item.state in ("not compared", "gone") for item in results)
-    return "cannot be decided" if undecided and not same else "nothing"
+    head_alone = any(item.state == "gone" or item.failed == AFTER for item in results)
+    examined = any(item.state == "same numbers" or (item.state == "new" and item.scenarios) for item in results)
+    return "nothing" if examined and not head_alone else "cannot be decided"
+
+
+def comment(pull: Pull) -> str:
+    """Write what there is to say about one pull request, as Markdown."""
+    lead = "Nothing changes in the numbers." if pull.answer == "nothing" else ""
+    lead = "It cannot be decided whether anything changes." if pull.answer == "cannot be decided" else lead
+    text = pull.text or "\n".join(f"* {escaped(line)}" for line in pull.said)
+    return "\n\n".join(filter(None, [lead, text.strip()])) + "\n"
 
 
 def headline(pulls: Sequence[Pull], total: int) -> str:

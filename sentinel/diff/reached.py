@@ -23,6 +23,7 @@ from typing import Any
 
 from sentinel.history import bindings
 from sentinel.history.bindings import Definitions, Name, Trees, absolute, names_of, span_of, syntax_of
+from sentinel.history.inventory import signal_functions
 from sentinel.reports.store import file_name
 from sentinel.sources.home import Home, replace_file
 from sentinel.targets import Binding, Target
@@ -66,14 +67,14 @@ class Unit:
 def _digest(text: str) -> str:
     for source in (text, f"if 1:\n{text}"):  # a string of several lines may keep a method from being dedented
         try:
-            text = ast.dump(_Bare().visit(ast.parse(source)))
+            text = ast.dump(Bare().visit(ast.parse(source)))
             break
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()
 
 
-class _Bare(ast.NodeTransformer):
+class Bare(ast.NodeTransformer):
     """Takes away what says something to people alone: annotations and docstrings of functions, a field's metadata."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
@@ -145,6 +146,14 @@ class Code:
             self._modules[blob] = _module(content) if len(content) <= LARGEST_SOURCE else Module()
         return self._modules[blob]
 
+    def signals(self, file: str, blob: str) -> list[str]:
+        """Name the functions of a file that carry training signal, by the rule of the inventory."""
+        content = self._trees.blob(blob)
+        with suppress(SyntaxError, RecursionError, MemoryError):
+            if len(content) <= LARGEST_SOURCE:
+                return [each.name for each in signal_functions(syntax_of(content).body, self.module_of(file))]
+        return []
+
     def names(self, blob: str, words: Collection[str]) -> bool:
         """Say whether a file has any of some words in it; it is not parsed for that."""
         content = self._trees.blob(blob)
@@ -175,6 +184,30 @@ class Code:
 
     def _files(self, tree: str) -> dict[str, str]:
         return dict(self.definitions.sources(tree))
+
+
+def changes_of(
+    file: str, before: tuple[Code, str | None], after: tuple[Code, str | None], names: Collection[str] | None = None
+) -> dict[Place, tuple[Unit | None, Unit | None]]:
+    """Give the definitions of a file that are not the same in two blobs of it; None is a file that is not there.
+
+    :param names: only these.
+    """
+    one, other = ({} if blob is None else code.module(blob).units for code, blob in (before, after))
+    pairs = {
+        (file, name): (one.get(name), other.get(name))
+        for name in sorted(one.keys() | other.keys() if names is None else names)
+    }
+    return {place: both for place, both in pairs.items() if both[0] is None or not both[0].like(both[1])}
+
+
+def signal_changes(
+    file: str, before: tuple[Code, str | None], after: tuple[Code, str | None]
+) -> dict[Place, tuple[Unit | None, Unit | None]]:
+    """Give the functions of a file that carry training signal, by the inventory's rule, and are not the same in two
+    blobs of it."""
+    there = [(code, blob) for code, blob in (before, after) if blob is not None]
+    return changes_of(file, before, after, {name for code, blob in there for name in code.signals(file, blob)})
 
 
 #: Walks of one boundary that are kept.

@@ -157,7 +157,15 @@ def lines(table: Document) -> Iterator[str]:
         yield from (f"  not compared: {name}: {why}" for name, why in row["not_compared"].items())
         yield ""
     count = sum(row["unexplained"] for row in table["rows"])
-    yield f"{f'{count} unexplained' if count else 'nothing is unexplained'}{'; interrupted' * table['interrupted']}"
+    asked = sum(len(row["scenarios"]) for row in table["rows"])
+    left_out = sum(len(row["not_compared"]) for row in table["rows"])
+    if not asked:
+        yield f"no answer of a function could be compared, {left_out} not compared"
+        return
+    yield (
+        f"{count} unexplained; {asked} answers of functions compared, {left_out} not compared"
+        f"{'; interrupted' * table['interrupted']}"
+    )
 
 
 def _labelled(row: Document) -> Iterator[tuple[list[str], str]]:

@@ -265,7 +265,8 @@ def _tried(made: Contribution, tried: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name}: on some the fix lets {code(bug)} show, another bug that is there without it too."
     yield from (f"Against it: {prose(problem)}." for problem in tried["problems"])
     drawn, functions, most = elsewhere(tried)
-    yield f"{drawn} drawn inputs of {functions} other functions: {_same(most)}."
+    compared = _same(most) if drawn else "nothing was compared"
+    yield f"{drawn} drawn inputs of {functions} other functions: {compared}."
     for test, result in tried["regression"].items():
         name = code(test.rpartition("::")[2])
         if result["without"] == "did not run":

@@ -212,7 +212,7 @@ def _own(subject: Subject, recipes: Sequence[Recipe], tried: FixTrial) -> dict[s
         law: recipe.bug_id
         for recipe in recipes
         if recipe.boundary in boundaries and tried["others"].get(recipe.bug_id, [])[1:] == ["reproduced"]
-        for law in (recipe.invariant, *recipe.document.get("also_breaks", ()))
+        for law in recipe.laws
     }
 
 

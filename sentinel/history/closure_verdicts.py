@@ -20,6 +20,7 @@ from typing import Any
 
 from sentinel.history.basis import Basis
 from sentinel.history.closures import Closure, Revision
+from sentinel.history.commits import Lineage
 from sentinel.reports.store import file_name
 from sentinel.sources.home import Home, read_json, write_atomically, writing
 from sentinel.sources.locks import locked
@@ -30,7 +31,8 @@ PASSING = frozenset({"ref", "timeout", "memory", "harness"})
 
 @dataclass(frozen=True)
 class ClosureVerdict:
-    """One verdict, for every revision that answers the closure's questions in the same way.
+    """One verdict, for every revision that answers the closure's questions in the same way and that ``commit`` vouches
+    for.
 
     :ivar closure, answers: by which it is recognised.
     :ivar verdict, kind, reason: as in :class:`~sentinel.deciding.outcomes.Verdict`; a reason may name lines of
@@ -62,15 +64,15 @@ class ClosureVerdicts:
         self._target = target
         self._file = store.folder / file_name(target) / file_name(bug_id) / f"{basis.id}.jsonl"
         self.basis = basis
-        self._by_answers: dict[tuple[str, str], ClosureVerdict] = {}
+        self._by_answers: dict[tuple[str, str], list[ClosureVerdict]] = {}
         self._recent: dict[str, Closure] = {}
         self.read()
 
     def __len__(self) -> int:
-        return len(self._by_answers)
+        return sum(map(len, self._by_answers.values()))
 
     def __iter__(self) -> Iterator[ClosureVerdict]:
-        return iter(list(self._by_answers.values()))
+        return iter([entry for entries in self._by_answers.values() for entry in entries])
 
     def read(self) -> None:
         """Take over what is on disk."""
@@ -81,14 +83,15 @@ class ClosureVerdicts:
                 if closure is not None:
                     self._remember(entry, closure)
 
-    def find(self, revision: Revision) -> ClosureVerdict | None:
-        """Give the entry that a revision belongs to, where one is known."""
+    def find(self, revision: Revision, commit: str, lineage: Lineage) -> ClosureVerdict | None:
+        """Give the entry that a revision belongs to, if one is known that was measured at a commit which vouches for
+        this one."""
         for closure in reversed(list(self._recent.values())):
-            entry = self._by_answers.get((closure.id, revision.answers(closure)))
-            if entry is not None:
-                # What held last holds next, nearly always.
-                self._recent[closure.id] = self._recent.pop(closure.id)
-                return entry
+            for entry in self._by_answers.get((closure.id, revision.answers(closure)), ()):
+                if lineage.vouches(entry.commit, commit):
+                    # What held last holds next, nearly always.
+                    self._recent[closure.id] = self._recent.pop(closure.id)
+                    return entry
         return None
 
     def add(self, entry: ClosureVerdict, closure: Closure) -> None:
@@ -96,7 +99,7 @@ class ClosureVerdicts:
 
         :raises SentinelError: where the disk is full or cannot be written.
         """
-        if (entry.closure, entry.answers) in self._by_answers:
+        if any(other.commit == entry.commit for other in self._by_answers.get((entry.closure, entry.answers), ())):
             return
         self._remember(entry, closure)
         if entry.kind not in PASSING:
@@ -104,7 +107,7 @@ class ClosureVerdicts:
             self._store.append(self._file, {"basis": asdict(self.basis)}, asdict(entry))
 
     def _remember(self, entry: ClosureVerdict, closure: Closure) -> None:
-        self._by_answers[entry.closure, entry.answers] = entry
+        self._by_answers.setdefault((entry.closure, entry.answers), []).append(entry)
         self._recent[closure.id] = closure
 
 

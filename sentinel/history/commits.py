@@ -64,6 +64,34 @@ def history(mirror: Path, head: str, since: str | None = None, until: str | None
     return commits
 
 
+class Lineage:
+    """Says at which commits a verdict of another commit may be used.
+
+    A probe reports from inside the process that ran a commit's code, so that code could report what it likes. Commits
+    of upstream's own branch vouch for every commit; others, such as the head of a pull request, for their descendants.
+    """
+
+    def __init__(self, mirror: Path, head: str | None) -> None:
+        """:param head: the head of upstream's own branch; None where the mirror does not have it."""
+        self._mirror = mirror
+        self._outside = (f"^{head}",) if head else ()
+        self._own = self._listed(head) if head else frozenset()
+        self._apart: dict[str, frozenset[str]] = {}
+
+    def vouches(self, source: str, commit: str) -> bool:
+        """Say whether a verdict that was measured at ``source`` may be used at ``commit``."""
+        if source == commit or source in self._own:
+            return True
+        if commit in self._own:
+            return False
+        if commit not in self._apart:
+            self._apart[commit] = self._listed(commit, *self._outside)
+        return source in self._apart[commit]
+
+    def _listed(self, *span: str) -> frozenset[str]:
+        return frozenset(run_checked(self._mirror, "rev-list", *span, "--").decode("ascii", "replace").split())
+
+
 def is_day(text: str) -> bool:
     """Say whether a text is a day, ``2026-08-21``.
 

@@ -140,13 +140,18 @@ class Local:
         return self._checkouts[ref]
 
 
+def modules_of(target: Target, recipe: Recipe) -> tuple[str, ...]:
+    """Give the modules that are imported for a recipe's boundary, in the order of their names."""
+    binding = target.binding(recipe.boundary, recipe.contract)
+    paths = [*binding.paths, *(f"{name}." for name in binding.imports)] if binding else [recipe.boundary]
+    return tuple(sorted({path.rpartition(".")[0] for path in paths}))
+
+
 def grouped(target: Target, recipes: Sequence[Recipe]) -> list[list[Recipe]]:
     """Group recipes that import the same modules: what their process asked is each one's own closure."""
     groups: dict[tuple[str, ...], list[Recipe]] = {}
     for recipe in recipes:
-        binding = target.binding(recipe.boundary, recipe.contract)
-        paths = [*binding.paths, *(f"{name}." for name in binding.imports)] if binding else [recipe.boundary]
-        groups.setdefault(tuple(sorted({path.rpartition(".")[0] for path in paths})), []).append(recipe)
+        groups.setdefault(modules_of(target, recipe), []).append(recipe)
     return list(groups.values())
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sentinel.deciding.runner import options_of
-from sentinel.errors import SentinelError
+from sentinel.errors import NothingExamined, SentinelError
 from sentinel.history import commits as git
 from sentinel.history import record as records
 from sentinel.history.basis import basis, surroundings
@@ -25,6 +25,7 @@ from sentinel.recipes.catalog import Catalog
 from sentinel.settings import Settings
 from sentinel.sources import MirrorStore
 from sentinel.sources.gitbinary import GitError
+from sentinel.sources.gitrefs import read_refs
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
@@ -80,8 +81,9 @@ class Ledger:
             line, torn = list({tag.commit.sha: tag.commit for tag in tags}.values()), ()
         if not line:
             span = " ".join(f"--{n} {v}" for n, v in (("since", selection.since), ("until", selection.until)) if v)
-            raise SentinelError(
-                f"{self.target.name}: no commit of {selection.ref} is selected by {span or selection.walk}"
+            raise NothingExamined(
+                f"{self.target.name}: no commit of {selection.ref} is selected by {span or selection.walk}; name a "
+                f"longer span, or fetch what is new: `sentinel mirror update {self.target.name}`"
             )
         return replace(selection, head=head.sha, begins=torn), line, tags
 
@@ -100,7 +102,7 @@ class Ledger:
         entries = self._entries(recipes)
         every = list({commit.sha: commit for commit in (*line, *(tag.commit for tag in tags))}.values())
         with self.trees() as trees:
-            sweep = Sweep(self.target, recipes, entries, trees, self.beside)
+            sweep = Sweep(self.target, recipes, entries, trees, self.beside, self._lineage())
             decided = sweep.run(every, executor or self.local, on_commit)
             selected, origin_of = (source, line, tags), self._origins(trees)
             documents = (
@@ -123,13 +125,16 @@ class Ledger:
                     stack.callback(running[0].close)
                 return running[0].submit(lane, work)
 
-            sweep = Sweep(self.target, recipes, entries, trees, self.beside)
+            sweep = Sweep(self.target, recipes, entries, trees, self.beside, self._lineage())
             yield lambda commit: sweep.decide(commit, submit)
 
     def _entries(self, recipes: Sequence[Recipe]) -> dict[str, ClosureVerdicts]:
         """Give what is known of each recipe, by bug id, on what its verdicts rest on here and now."""
         on = {recipe.bug_id: basis(self.catalog, recipe, self.settings) for recipe in recipes}
         return {bug: ClosureVerdicts(self.entries, self.target.name, bug, of) for bug, of in on.items()}
+
+    def _lineage(self) -> git.Lineage:
+        return git.Lineage(self.mirror, read_refs(self.mirror).get(f"refs/heads/{self.target.branch}"))
 
     def trees(self) -> closing[GitTrees]:
         return closing(GitTrees(self.mirror))

@@ -57,7 +57,7 @@ class Change:
     why_not: str = ""
 
     def plain(self) -> dict[str, Any]:
-        return {**asdict(self), "commits": [dict(commit) for commit in self.commits]}
+        return {**asdict(self), "commits": [dict(commit) for commit in self.commits], "worse": self.worse}
 
     def order(self) -> tuple[bool, int, int, str, str]:
         """Give what is worse comes first, by severity."""
@@ -65,10 +65,29 @@ class Change:
 
     @property
     def worse(self) -> bool:
-        """Whether a pull request must not bring it: a bug that was not there, or may have come as far as is known."""
-        came = self.after == "reproduced" != self.before
-        worse = came or self.what == "missing" or (self.before == "fixed" != self.after)
-        return worse and self.what != "newly seen"
+        """Whether a pull request must not bring it: a bug that was not there, or a verdict that moved away from the
+        recorded one without a reason to call it no worse."""
+        return not self.why_not_worse
+
+    @property
+    def why_not_worse(self) -> str:
+        """Say why the change makes nothing worse; empty where it does."""
+        before, after = self.before.partition(" ")[0], self.after.partition(" ")[0]
+        if self.what == "newly seen":
+            return "two searches draw what their revisions take; `sentinel diff` asks both revisions the same"
+        if self.what == "missing" or (after == "reproduced" != before):
+            return ""
+        if after == "fixed":
+            return "the bug is not there"
+        if not before:
+            return f"nothing is recorded, and it is {after}"
+        if before == after:
+            return "the verdict is the same"
+        if before == "reproduced" and self.after == "unavailable (not-in-this-version)":
+            return "the code with the bug is not in this version"
+        if before in ("inconclusive", "unavailable"):
+            return "nothing was decided before"
+        return ""
 
 
 def changes(run: Path, baseline: Path, across_refs: bool = False) -> list[Change]:
@@ -78,15 +97,20 @@ def changes(run: Path, baseline: Path, across_refs: bool = False) -> list[Change
         then holds one revision, of which the branch's must have decided something.
     :raises SentinelError: where either holds a file that is no evidence, or nothing was decided.
     """
-    recorded = {_subject(d): d for file in store.decided(baseline) for d in [store.load(file)]} if across_refs else {}
+    files = store.decided(baseline) if across_refs else ()
+    recorded = {_subject(d): d for file in files for d in [store.load(file, store.RESTORE)]}
 
     def before(file: Path, now: Document) -> Document | None:
         if across_refs:
             return recorded.get(_subject(now))
         place = baseline / file.relative_to(run)
-        return store.load(place) if place.exists() else None
+        return store.load(place, store.RESTORE) if place.exists() else None
 
-    documents = {file: store.load(file) for file in store.decided(run)}
+    documents = {file: store.load(file, store.RUN_AGAIN) for file in store.decided(run)}
+    if not documents:
+        raise SentinelError(
+            f"nothing was examined: nothing was decided in {run}; run pytest with --sentinel-target first"
+        )
     if across_refs and all(now["verdict"] in ("inconclusive", "unavailable") for now in documents.values()):
         raise SentinelError(
             f"{run}: nothing was decided, so nothing can be compared; see `sentinel report --from {run}`"

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from sentinel.errors import SentinelError, nearest
+from sentinel.errors import NothingExamined, SentinelError, nearest
 from sentinel.history import chronicle
 from sentinel.history.basis import Basis
 from sentinel.history.closure_verdicts import ClosureVerdict
@@ -171,7 +171,10 @@ def load(file: Path) -> dict[str, Any]:
 
     :raises SentinelError: where the file is none.
     """
-    document: dict[str, Any] = parse(file)
+    try:
+        document: dict[str, Any] = parse(file)
+    except SentinelError as error:
+        raise SentinelError(f"{error}; `sentinel sweep` writes it anew") from None
     version = document.get("schema_version") if isinstance(document, dict) else None
     if version is not None and version != SCHEMA_VERSION:
         raise SentinelError(
@@ -218,11 +221,14 @@ def files(folder: Path) -> Iterator[Path]:
 
 def of_bug(folder: Path, bug: str) -> list[dict[str, Any]]:
     """Give the records of a bug, whole: the one over most commits first."""
-    records_here = every(folder)
-    records = [record for record in records_here if record["bug_id"].lower() == bug.lower()]
+    name = file_name(bug).lower()  # a damaged record of another bug is no reason to show nothing of this one
+    records = [load(file) for file in files(folder) if file.parent.name.lower() == name]
+    records = [record for record in records if record["bug_id"].lower() == bug.lower()]
     if not records:
-        bugs = [record["bug_id"] for record in records_here]
-        raise SentinelError(f"no history of {bug!r} in {folder}{nearest(bug, bugs)}; `sentinel sweep TARGET` makes it")
+        bugs = [record["bug_id"] for record in every(folder)]
+        raise NothingExamined(
+            f"no history of {bug!r} in {folder}{nearest(bug, bugs)}; `sentinel sweep TARGET` makes it"
+        )
     return sorted(records, key=lambda record: -record["commits"])
 
 
@@ -233,7 +239,7 @@ def every(folder: Path) -> list[dict[str, Any]]:
     """
     records = [load(file) for file in files(folder)]
     if not records:
-        raise SentinelError(
+        raise NothingExamined(
             f"no histories in {folder}; `sentinel sweep TARGET` makes them; in a clone of Sentinel, "
             "--from reports/history has them"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import closing
 from dataclasses import replace
@@ -11,9 +11,10 @@ from itertools import pairwise
 from sentinel.history.basis import Surroundings
 from sentinel.history.closure_verdicts import ClosureVerdict, ClosureVerdicts
 from sentinel.history.closures import Revision, closure_of
-from sentinel.history.commits import Commit
-from sentinel.history.executors import Executor, ProbeResult, Work
+from sentinel.history.commits import Commit, Lineage
+from sentinel.history.executors import Executor, ProbeResult, Work, modules_of
 from sentinel.history.gittrees import GitTrees, MissingObjectError
+from sentinel.history.imports import Imports
 from sentinel.recipes import Recipe
 from sentinel.targets import Target
 
@@ -37,8 +38,11 @@ class Sweep:
         entries: Mapping[str, ClosureVerdicts],
         trees: GitTrees,
         beside: Surroundings,
+        lineage: Lineage,
     ) -> None:
         self._beside = beside
+        self._lineage = lineage
+        self._imports = Imports(trees, target.roots)
         self._target = target
         self._recipes = list(recipes)
         self._entries = entries
@@ -80,7 +84,9 @@ class Sweep:
             by_bug = self._by_roots.setdefault(revision.roots, {})
             missing = []
             for recipe in self._recipes:
-                entry = by_bug.get(recipe.bug_id) or self._entries[recipe.bug_id].find(revision)
+                entry = by_bug.get(recipe.bug_id)
+                if entry is None or not self._lineage.vouches(entry.commit, commit.sha):
+                    entry = self._entries[recipe.bug_id].find(revision, commit.sha, self._lineage)
                 if entry is None:
                     missing.append(recipe)
                 else:
@@ -131,12 +137,19 @@ class Sweep:
         return passed
 
     def _take(self, result: ProbeResult, commit: Commit, revision: Revision) -> None:
-        closure = closure_of(result.questions, self._target.roots)
+        closure = closure_of(self._questions(result, commit), self._target.roots)
         entry = replace(result.verdict, closure=closure.id, answers=revision.answers(closure), commit=commit.sha)
         self._entries[result.bug_id].add(entry, closure)
         self._done[result.bug_id][commit.sha] = entry
         self._by_roots.setdefault(revision.roots, {})[result.bug_id] = entry
         self.probed += 1
+
+    def _questions(self, result: ProbeResult, commit: Commit) -> Iterable[str] | None:
+        """Give what was asked of a commit: what the probe reports, and what the text of the commit says in any case."""
+        if result.questions is None:
+            return None
+        recipe = next(recipe for recipe in self._recipes if recipe.bug_id == result.bug_id)
+        return {*result.questions, *self._imports.questions(commit.tree, modules_of(self._target, recipe))}
 
 
 class _Lanes:

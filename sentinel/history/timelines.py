@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sentinel.deciding.outcomes import UNDECIDED
 from sentinel.history.record import Record
 from sentinel.reports.markdown import escaped
 
@@ -47,14 +48,16 @@ def story(record: Record, width: int = 72) -> list[str]:
         lines.append(f"  |{timeline(record, width)}|")
     lines += [f"  {change_text(change)}" for change in record["changes"]]
     if not record["changes"]:
-        lines.append("  nothing changed in what could be decided")
+        decided = sum(run["commits"] for run in record["runs"] if run["verdict"] not in UNDECIDED)
+        same = f"the same verdict at each of {decided} decided commits" if decided else "no commit could be decided"
+        lines.append(f"  {same}, of {record['commits']}")
     for lifetime in record["spells"]:
         lines.append(f"  {lifetime_text(lifetime)}")
     carried = carried_by(record)
     if carried:
         lines.append(f"  in {span(carried)}")
     for run in record["runs"]:
-        if run["verdict"] in ("inconclusive", "unavailable"):
+        if run["verdict"] in UNDECIDED:
             lines.append(
                 f"  {run['verdict']} ({run['kind']}) for {count(run['commits'], record)}, "
                 f"{short(run['first'])} to {short(run['last'])}: {run['reason']}"

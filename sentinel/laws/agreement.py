@@ -264,7 +264,7 @@ def same(
         slack = _movement(case, first, second, item, match, counts, scale.bound(dtype))
         if slack is None:
             continue
-        applies = True
+        applies = applies or _demands(left, counts)
         worst = difference(right, left, dtype, scale, counts, slack)
         if worst is not None:
             text = prefix + worst.between(repr(first), repr(second))
@@ -272,6 +272,13 @@ def same(
     if not applies:
         raise DoesNotApply("nothing in the observation can be compared")
     return violations
+
+
+def _demands(values: Numbers, counts: Flags | None) -> bool:
+    """Say whether numbers demand anything: a NaN or an infinity equals nothing, so that nobody else's is right or
+    wrong."""
+    counting = values if counts is None else values[np.broadcast_to(counts, values.shape)]
+    return not counting.size or bool(np.isfinite(counting).any())
 
 
 def literal(values: Numbers, dtype: str) -> Tensor | float:
@@ -391,6 +398,8 @@ def disagreements(case: Case, roles: Roles) -> list[Violation]:
     violations, answers = [], list(against_oracle(case, roles))
     if not answers:
         raise DoesNotApply("the observation has nothing that the oracle has too")
+    if not any(_demands(answer.demanded, answer.counts) for _, _, answer in answers):
+        raise DoesNotApply("the oracle's answer is nowhere finite")
     for variant, item, answer in answers:
         worst = answer.difference
         if worst is not None:

@@ -43,7 +43,7 @@ def every_knob_counts(case: Case) -> Iterator[Violation]:
         raise DoesNotApply("the contract has no oracle")
     applies = False
     for other in others:
-        knobs = _turned(case.inputs[first], case.inputs[other])
+        name, knobs = _turned(case.inputs[first], case.inputs[other])
         scale = scale_of(case, [case.inputs[first]], [case.observation[first], case.observation[other]])
         moves: dict[str, str] = {}  # key -> the variant whose answer is further off
         still = True
@@ -54,9 +54,9 @@ def every_knob_counts(case: Case) -> Iterator[Violation]:
                 continue
             counts = counted(case.contract, case.inputs[first], item)
             left, right = (np.where(True if counts is None else counts, values, 0.0) for values in pair[:2])
-            if not np.isfinite(left).all() and np.isfinite(reference[0]).all():
-                raise DoesNotApply("no knob is seen to turn anything where the answer is not finite")
-            still = still and np.array_equal(left, right, equal_nan=True)
+            if not (np.isfinite(left).all() and np.isfinite(right).all()):
+                raise DoesNotApply("an answer that is not finite shows no effect, and no lack of one")
+            still = still and np.array_equal(left, right)
             with np.errstate(invalid="ignore", over="ignore"):
                 gap = np.abs(reference[1] - reference[0])
             counting = np.isfinite(gap) & (True if counts is None else counts)
@@ -70,14 +70,14 @@ def every_knob_counts(case: Case) -> Iterator[Violation]:
             key, variant = next(iter(moves.items()))
             values = (case.observation[variant][key], case.oracle[variant][key])
             detail = f"{knobs} changes nothing, where the definition changes {', '.join(moves)}"
-            yield Violation(address(variant, key), *values, detail, "no-effect")
+            yield Violation(address(variant, key), *values, detail, f"no effect of {name}")
     if not applies:
         raise DoesNotApply("the definition does not move either")
 
 
-def _turned(one: Inputs, other: Inputs) -> str:
-    """Name the configuration inputs in which two variants differ, with both values."""
+def _turned(one: Inputs, other: Inputs) -> tuple[str, str]:
+    """Name the configuration inputs in which two variants differ, and once more with both values."""
     names = [name for name, value in one.items() if not equal(value, other.get(name))]
     if not names or set(one) != set(other) or any(isinstance(one[name], (Tensor, list)) for name in names):
         raise DoesNotApply("the variants differ in more than a configuration value, or in nothing")
-    return ", ".join(f"{name} ({one[name]!r} -> {other[name]!r})" for name in names)
+    return ", ".join(names), ", ".join(f"{name} ({one[name]!r} -> {other[name]!r})" for name in names)

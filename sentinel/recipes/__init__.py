@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sentinel.errors import RecipeError, SentinelError, nearest
+from sentinel.errors import NothingExamined, RecipeError, SentinelError, nearest
 from sentinel.recipes.addresses import Address, AddressError, parse_address
 from sentinel.recipes.recipe import Expected, Pin, Recipe
 from sentinel.values.tolerance import Tolerance
@@ -117,7 +117,7 @@ def find_recipes(catalog: Catalog, targets: Iterable[str] = (), bug_globs: Itera
     )
     for glob in globs:
         if not any(_matches(item, glob) for item in recipes):
-            raise SentinelError(_no_such_bug(glob, recipes, _every(catalog) if wanted else recipes))
+            raise NothingExamined(_no_such_bug(glob, recipes, _every(catalog) if wanted else recipes))
     return [item for item in recipes if not globs or any(_matches(item, glob) for glob in globs)]
 
 
@@ -194,7 +194,7 @@ def _distinct(recipes: list[Recipe]) -> list[Recipe]:
 def duplicate(first: Path, second: Recipe) -> Problem:
     """Give the complaint about a second file with a bug id."""
     from sentinel.recipes.problems import Problem, shown
-    from sentinel.recipes.yamldoc import read
+    from sentinel.values.documents import read
 
     line, column = read(second.path).at(("bug_id",))
     message = f"duplicate bug id {second.bug_id!r}; it is also in {shown(first)}"

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from sentinel.errors import nearest
 
 _DIFFERENCE = re.compile(r"difference\s*\(\s*([^\s,()]*)\s*,\s*([^\s,()]*)\s*\)\s*\.\s*(.*)", re.DOTALL)
-_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_-]+)*")
+#: An observation key, and keys into what it holds: those may be a metric's name, such as ``pass@2`` or ``kl/mean``.
+_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[^\s.,()]+)*")
 
 
 class AddressError(ValueError):

@@ -7,13 +7,16 @@ An entry is a sentence, or ``{when: {setting: condition}, where: sentence}``: al
 * ``set`` (anything but null, false and nothing at all) or ``unset``;
 * a bound: ``"> 1"``, ``">= 1"``, ``"< 1"``, ``"<= 1"``; ``"!= 1"``, and ``"!= k1,k2"`` for none of several. What
   stands after ``<`` or ``>`` may be the name of another setting.
+
+``reach.when`` has conditions of the same kind: what the code that makes the bug's value needs. A configuration that
+meets an entry must be able to meet these, so each entry that names settings names them too.
 """
 
 from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,6 +91,26 @@ def holds(condition: Any, value: str) -> bool:
         return not any(_same(other, value) for other in bound[2].split(","))
     one, other = _number(value), _number(bound[2])
     return one is not None and other is not None and _COMPARE[bound[1]](one, other)
+
+
+def can_both_hold(one: Any, other: Any) -> bool:
+    """Return True if some value of a setting meets both conditions. A bound by another setting excludes nothing."""
+    if bounding(one) or bounding(other):
+        return True
+    values = {value for condition in (one, other) for value in _samples(condition)}
+    return any(holds(one, value) and holds(other, value) for value in values)
+
+
+def _samples(condition: Any) -> Iterator[str]:
+    """Yield values on both sides of a condition: those that it names, numbers next to a bound, and others."""
+    yield from (*OFF, "true", "another value")
+    for item in condition if isinstance(condition, (list, tuple)) else [condition]:
+        bound = _BOUND.fullmatch(in_text(item))
+        for text in bound[2].split(",") if bound else [in_text(item)]:
+            yield text
+            number = _number(text)
+            if number is not None:
+                yield from (repr(number - 1e-9), repr(number + 1e-9))
 
 
 def bounding(condition: Any) -> str:

@@ -8,11 +8,12 @@ from typing import Any
 
 from sentinel.errors import nearest
 from sentinel.recipes import Recipe, duplicate
+from sentinel.recipes.affects import in_text
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.problems import Findings, Problem, shown
 from sentinel.recipes.rules import examine
 from sentinel.recipes.template import TODO
-from sentinel.recipes.yamldoc import DocumentError, Place, read
+from sentinel.values.documents import DocumentError, Place, read
 
 
 def _check(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
@@ -38,6 +39,8 @@ def _check(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
         findings.warn((), "no title: say the bug in one line")
     for place, message in _unknown_choices(recipe, catalog):
         findings.warn(place, message)
+    for message in _missing_knobs(recipe, catalog):
+        findings.error(("scenario",), message, key=True)
     return recipe, [*problems, *findings.problems]
 
 
@@ -58,6 +61,20 @@ def _unknown_choices(recipe: Recipe, catalog: Catalog) -> Iterator[tuple[Place, 
                 if isinstance(value, str) and value not in choices[name]:
                     near = nearest(value, filter(None, choices[name]), "it knows")
                     yield (*place, name), f"{contract.name} knows no {name} {value!r}{near}"
+
+
+def _missing_knobs(recipe: Recipe, catalog: Catalog) -> Iterator[str]:
+    """Name the settings that the boundary needs and the recipe leaves at a default of null."""
+    binding = catalog.targets[recipe.target].binding(recipe.boundary, recipe.contract)
+    if binding is None:
+        return
+    for item in catalog.contracts[recipe.contract].inputs:
+        choices = binding.accepts.get(item.name, ()) if item.knob and item.name not in binding.fixed else ()
+        if choices and None not in choices and item.default is None and item.name in recipe.defaulted:
+            yield (
+                f"{recipe.boundary} needs {item.name}, which is null by default: give it, such as "
+                f"{item.name}: {in_text(choices[0])}"
+            )
 
 
 def _unfinished(value: Any, place: Place = ()) -> Iterator[Place]:

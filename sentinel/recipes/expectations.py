@@ -11,8 +11,8 @@ from sentinel.recipes.addresses import AddressError, parse_address
 from sentinel.recipes.inputs import LiteralError, make_tensor, numbers, untagged
 from sentinel.recipes.problems import Findings
 from sentinel.recipes.recipe import Expected
-from sentinel.recipes.yamldoc import Place
 from sentinel.values.closeness import mismatch
+from sentinel.values.documents import Place
 from sentinel.values.tolerance import Tolerance
 
 

@@ -18,8 +18,8 @@ from typing import Any
 from sentinel.errors import RecipeError, SentinelError
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.json_schema import JsonSchema
-from sentinel.recipes.yamldoc import DocumentError, read
 from sentinel.targets.refs import Ref
+from sentinel.values.documents import DocumentError, read
 
 #: How the files are called; whatever else is in a folder of recipes is a recipe.
 SUFFIX = ".fix.yaml"

@@ -53,8 +53,15 @@ def root(document: Mapping[str, Any]) -> str:
     return str(document.get("root") or document.get("bug_id", ""))
 
 
+def row(target: str, document: Mapping[str, Any]) -> dict[str, str]:
+    """Give what :func:`counted` reads of a recipe."""
+    return {"target": target, "root": root(document), "realism": realism(document)}
+
+
 def counted(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Count root causes, recipes in brackets, hardening apart: ``9 bugs (12 recipes) and 2 of hardening (3)``.
+    """Count bugs: ``9 bugs (12 recipes) and 2 of hardening (3)``. Whatever says how many bugs there are calls this.
+
+    A bug is a root cause in one target, however many recipes show it. What no run can trigger is hardening, and no bug.
 
     :param rows: ``target``, ``root`` and ``realism`` of each recipe.
     """

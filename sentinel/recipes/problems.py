@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from sentinel.recipes.yamldoc import Document, Place
+from sentinel.values.documents import Document, Place
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sentinel.errors import SentinelError
 from sentinel.recipes.affects import Affected
+from sentinel.recipes.triggers import Trigger
 from sentinel.targets.refs import Ref
 from sentinel.values.tolerance import Tolerance
 
@@ -45,6 +46,7 @@ class Recipe:
         one name ``""`` where the recipe has no variants.
     :ivar defaulted: the input names that were filled in from the contract's defaults.
     :ivar requires: dotted paths that a checkout must have for this recipe to be about it.
+    :ivar when: the scenarios that trigger the bug; ``when_breaking`` those of a law that says it differently.
     :ivar affects: what trains wrongly because of it; each entry alone is enough.
     :ivar until: setting -> value that avoids the bug until it is fixed upstream.
     :ivar digest: ``sha256:<hex>`` of the file's bytes.
@@ -64,6 +66,8 @@ class Recipe:
     defaulted: tuple[str, ...] = ()
     invariant: str | None = None
     also_breaks: tuple[str, ...] = ()
+    when: Trigger = field(default_factory=Trigger)
+    when_breaking: Mapping[str, Trigger] = field(default_factory=dict)
     tolerance: Tolerance = field(default_factory=Tolerance)
     upstream: Mapping[str, Any] = field(default_factory=dict)
     requires: tuple[str, ...] = ()
@@ -93,6 +97,10 @@ class Recipe:
     def laws(self) -> tuple[str, ...]:
         """Every law that the bug breaks, as far as the recipe says."""
         return tuple(name for name in (self.invariant, *self.also_breaks) if name)
+
+    def trigger(self, law: str) -> Trigger:
+        """Give the scenarios that trigger the bug where a law looks at them."""
+        return self.when_breaking.get(law, self.when)
 
     def revisions(self, base: Ref | None = None, head: Ref | None = None) -> tuple[Ref, Ref | None]:
         """Choose the refs to compare, where they are not given.

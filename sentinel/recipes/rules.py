@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from sentinel.contracts.contract import Contract
 from sentinel.errors import SentinelError, nearest
-from sentinel.recipes.affects import affected, in_text
+from sentinel.recipes.affects import affected, can_both_hold, condition_in_words, in_text
 from sentinel.recipes.expectations import indistinguishable, read_expectations, read_tolerance
 from sentinel.recipes.inputs import inside
 from sentinel.recipes.problems import Findings, Problem, shown
 from sentinel.recipes.recipe import Pin, Recipe
 from sentinel.recipes.scenario import ScenarioReader, Variants
 from sentinel.recipes.structure import check_structure, schema
-from sentinel.recipes.yamldoc import Document, DocumentError, Place, read
+from sentinel.recipes.triggers import ANY, MINUS, ONLY, Trigger, alternatives, laws_named, unfit
 from sentinel.targets import Binding, Target
 from sentinel.targets.refs import Ref
+from sentinel.values.documents import Document, DocumentError, Place, read
 
 if TYPE_CHECKING:
     from sentinel.recipes.catalog import Catalog
@@ -152,7 +153,15 @@ class _Reading:
             reason = indistinguishable(unpatched, fixed, tolerance)
             if reason:
                 self.findings.error(("expected_fixed",), reason, key=True)
+        self._check_reach(native)
         invariant = self._invariant(contract, bool(unpatched or fixed))
+        entries = enumerate(native.get("also_breaks", ()))
+        own = {item["law"]: ("also_breaks", place, "when") for place, item in entries if isinstance(item, dict)}
+        when_breaking = {law: self._trigger(contract, place) for law, place in own.items()}
+        law = self.catalog.laws.get(invariant or "")
+        if law is not None and law.vary is not None and readable and len(names) < 2 and not (unpatched or fixed):
+            message = f"the law {law.name} compares variants, and there are none: add variants: with two or more"
+            self.findings.error(("invariant",), message)
         upstream = native.get("upstream", {}).items()
         story = self.data.get("expected_invariant" if self.published else "story", "")
         if self.findings.errors:
@@ -170,7 +179,9 @@ class _Reading:
             expected_fixed=fixed,
             defaulted=defaulted,
             invariant=invariant,
-            also_breaks=tuple(native.get("also_breaks", ())),
+            also_breaks=laws_named(native),
+            when=self._trigger(contract, ("when",)),
+            when_breaking=when_breaking,
             tolerance=tolerance,
             # 444.0 is an integer to a JSON Schema, and must be one in pull/444/head
             upstream={key: int(item) if isinstance(item, float) else item for key, item in upstream},
@@ -184,6 +195,20 @@ class _Reading:
             document=self.whole,
             notes=tuple(map(str, self.findings.warnings)),
         )
+
+    def _check_reach(self, native: Mapping[str, Any]) -> None:
+        """Report each entry of ``affects`` whose settings do not lead to what ``reach`` needs."""
+        needed = native.get("reach", {}).get("when", {}).items()
+        for index, entry in enumerate(native.get("affects", ())):
+            when = entry["when"] if isinstance(entry, Mapping) else {}
+            for name, condition in needed if when else ():
+                needs = f"reach needs {condition_in_words(name, condition)}"
+                if name not in when:
+                    message = f"{needs}, and affects[{index}] does not say so: add {name} to it"
+                    self.findings.error(("affects", index, "when"), message, key=True)
+                elif not can_both_hold(when[name], condition):
+                    message = f"{needs}, and affects[{index}] {condition_in_words(name, when[name])}: no value is both"
+                    self.findings.error(("affects", index, "when", name), message, key=True)
 
     def _target(self) -> Target | None:
         targets = self.catalog.targets
@@ -265,6 +290,32 @@ class _Reading:
         reader = ScenarioReader(self.findings, contract, target.packages, place)
         return reader.published(written) if self.published else reader.native(written, self.data.get("variants") or {})
 
+    def _trigger(self, contract: Contract, place: Place) -> Trigger:
+        """Read a ``when:``, whose conditions must be of inputs that contracts have."""
+        written: Any = {} if self.published else self.data
+        for step in place:
+            written = written.get(step) if isinstance(written, dict) else written[step]
+        # A bug of a shared function shows at boundaries of other contracts, too.
+        every = self.catalog.contracts.values()
+        known = {item.name: item for each in (*every, contract) for item in each.inputs}
+        keys = {key for each in every for key in each.keys}
+        for index, alternative in enumerate(alternatives(written)):
+            where = (*place, index) if isinstance(written, list) else place
+            for number, key in enumerate(alternative.get(ONLY, ())):
+                if key not in keys:
+                    message = f"no contract observes {key!r}{nearest(key, contract.keys, f'{contract.name} observes')}"
+                    self.findings.error((*where, ONLY, number), message)
+            for name, condition in alternative.items():
+                for part in () if name == ONLY else name.split(MINUS):
+                    if part not in known and part != ANY:
+                        own = [item.name for item in contract.inputs]
+                        hint = nearest(part, [*own, ANY], f"those of {contract.name} are")
+                        message = f"no contract has an input {part!r}{hint}"
+                        self.findings.error((*where, name), message, key=True)
+                    elif problem := unfit(known.get(part), condition):
+                        self.findings.error((*where, name), problem)
+        return Trigger(alternatives(written), contract.mask, contract.group)
+
     def _invariant(self, contract: Contract, has_values: bool) -> str | None:
         """Give the law by name: the one written, else the contract's where no values are expected."""
         sides = [key for key in ("expected_unpatched", "expected_fixed") if key in self.whole]
@@ -276,7 +327,7 @@ class _Reading:
         native = {} if self.published else self.data
         written: str | None = native.get("invariant")
         named: dict[tuple[str | int, ...], str] = {("invariant",): written} if written is not None else {}
-        named |= {("also_breaks", place): name for place, name in enumerate(native.get("also_breaks", ()))}
+        named |= {("also_breaks", place): name for place, name in enumerate(laws_named(native))}
         for where, name in named.items():
             if name not in laws:
                 self.findings.error(where, f"unknown invariant {name!r}{nearest(name, laws, 'the laws are')}")

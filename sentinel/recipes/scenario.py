@@ -10,7 +10,7 @@ from sentinel.contracts.contract import REQUIRED, Contract, Input
 from sentinel.errors import nearest
 from sentinel.recipes.inputs import LiteralError, read_input
 from sentinel.recipes.problems import Findings
-from sentinel.recipes.yamldoc import Place
+from sentinel.values.documents import Place
 
 #: Canonical input -> its value as the document has it, and where.
 Entries = dict[str, tuple[Any, Place]]
@@ -102,6 +102,9 @@ class ScenarioReader:
                 # null is how a recipe says None; only an input that must be there cannot be nothing
                 nothing = value is None and spec.default is not REQUIRED
                 self.literals[place] = None if nothing else read_input(spec, value, self.packages)
+                wrong = spec.problem(self.literals[place]) if spec.problem and not nothing else ""
+                if wrong:
+                    raise LiteralError(wrong)
             except LiteralError as error:
                 self.findings.error((*place, *error.place), f"{place[-1]}: {error.message}")
                 self.literals[place] = error

@@ -7,7 +7,7 @@ from typing import Any
 from sentinel.errors import nearest
 from sentinel.recipes.json_schema import JsonSchema
 from sentinel.recipes.problems import Findings, describe
-from sentinel.recipes.yamldoc import Place
+from sentinel.values.documents import Place
 
 _TYPES = {
     "object": "a mapping",

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from sentinel.deciding.outcomes import UNDECIDED
 from sentinel.deciding.verdicts import NOT_HERE
-from sentinel.errors import SentinelError
+from sentinel.errors import NothingExamined, SentinelError
 from sentinel.laws.layout import address
 from sentinel.reports import store
 from sentinel.reports.escaping import message
@@ -109,7 +110,6 @@ _SUBJECT = (
     "scenario",
     "expectation",
 )
-_UNDECIDED = ("inconclusive", "unavailable")
 _SHOWN = 3
 
 
@@ -151,7 +151,7 @@ def circumstances(recorded: Recorded, now: Recorded) -> list[str]:
 def _verdict_difference(recorded: Recorded, now: Recorded) -> list[str]:
     before, after = recorded["verdict"], now["verdict"]
     if before != after:
-        reason = f": {message(now['reason'])}" if now["reason"] and after in _UNDECIDED else ""
+        reason = f": {message(now['reason'])}" if now["reason"] and after in UNDECIDED else ""
         return [f"{which_way(recorded, now)}: {named(recorded)} -> {named(now)}{reason}"]
     if recorded["kind"] != now["kind"]:
         return [f"another reason: {named(recorded)} -> {named(now)}: {message(now['reason'])}"]
@@ -300,10 +300,12 @@ class Update:
     :ivar changed: one line for each file that was written or removed, ``<path>: <what changed>``.
     :ivar kept: one for each verdict that the run could not come to where it ran, ``<path>: <verdict>; <why not>``: a
         mirror without the commit, another Python. That says nothing against what was decided elsewhere.
+    :ivar examined: how many verdicts of the run were compared.
     """
 
     changed: tuple[str, ...]
     kept: tuple[str, ...] = ()
+    examined: int = 0
 
 
 def update(report_dir: Path, baseline_dir: Path, prune: bool = False) -> Update:
@@ -313,10 +315,10 @@ def update(report_dir: Path, baseline_dir: Path, prune: bool = False) -> Update:
     :raises SentinelError: where there is nothing to take over, a file is not valid evidence, or the baseline cannot be
         written. Everything is read before anything is written.
     """
-    fresh = _evidence_in(report_dir)
+    fresh = _evidence_in(report_dir, store.RUN_AGAIN)
     if not fresh:
-        raise SentinelError(f"{report_dir} holds no evidence; run pytest with --sentinel-target first")
-    before = _evidence_in(baseline_dir) if baseline_dir.is_dir() else {}
+        raise NothingExamined(f"{report_dir} holds no evidence; run pytest with --sentinel-target first")
+    before = _evidence_in(baseline_dir, store.RESTORE) if baseline_dir.is_dir() else {}
     changed, kept = [], []
     for place, document in fresh.items():
         # A baseline records what searches found, and not each of the thousand laws that hold or have nothing to say.
@@ -334,7 +336,7 @@ def update(report_dir: Path, baseline_dir: Path, prune: bool = False) -> Update:
         if place not in fresh and place.parts[0] in covered:
             _remove(baseline_dir, place)
             changed.append(f"{place}: removed")
-    return Update(tuple(changed), tuple(kept))
+    return Update(tuple(changed), tuple(kept), len(fresh))
 
 
 def _says_less(recorded: Recorded, document: Document) -> bool:
@@ -342,11 +344,12 @@ def _says_less(recorded: Recorded, document: Document) -> bool:
     the revision, and lacks the code, is another matter.)"""
     if document["verdict"] != "unavailable" or document["kind"] not in NOT_HERE:
         return False
-    return recorded["verdict"] not in _UNDECIDED or (document["kind"] == "ref" != recorded["kind"])
+    return recorded["verdict"] not in UNDECIDED or (document["kind"] == "ref" != recorded["kind"])
 
 
-def _evidence_in(directory: Path) -> dict[PurePosixPath, Document]:
-    return {PurePosixPath(f.relative_to(directory).as_posix()): store.load(f) for f in store.decided(directory)}
+def _evidence_in(directory: Path, advice: str) -> dict[PurePosixPath, Document]:
+    places = store.decided(directory)
+    return {PurePosixPath(file.relative_to(directory).as_posix()): store.load(file, advice) for file in places}
 
 
 def _changes(recorded: Recorded | None, current: Recorded) -> list[str]:

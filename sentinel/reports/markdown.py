@@ -10,7 +10,8 @@ from typing import Any
 from sentinel.recipes.grades import counted
 from sentinel.reports.brief import Brief, brief
 from sentinel.reports.escaping import visible
-from sentinel.reports.rows import HEADINGS, Row, counts, headings, held, legend, row
+from sentinel.reports.rows import HEADINGS, Row, headings, held, legend, row
+from sentinel.reports.summary import outline
 
 #: GitHub refuses a comment of this many characters.
 LIMIT = 65_536
@@ -29,10 +30,12 @@ def markdown(results: Iterable[tuple[Document, str]], title: str = "Sentinel") -
     """Write what failed, the worst first, then the run's table; count what does not fit, and laws that hold."""
     pairs = sorted(((row(document, outcome), document) for document, outcome in results), key=lambda p: p[0])
     rows = [item for item, _ in pairs]
-    pairs = [pair for pair in pairs if not pair[0].quiet]
     failed = [(item, brief(document)) for item, document in pairs if item.outcome == "failed"]
     failed.sort(key=lambda pair: pair[1].rank)
-    text = "\n\n".join([f"## {escaped(title)}", counts(rows), *map(escaped, held(rows))]) + "\n\n"
+    counted_verdicts, *why = outline([(document, item.outcome) for item, document in pairs])
+    pairs = [pair for pair in pairs if not pair[0].quiet]
+    text = "\n\n".join([f"## {escaped(title)}", counted_verdicts, *map(escaped, held(rows))]) + "\n\n"
+    text += "".join(f"* {escaped(line.strip())}\n" for line in why) + ("\n" if why else "")
     text += listed(((f"{item.what} at {item.ref}: {item.verdict}", about) for item, about in failed), LIMIT // 3)
     table, left_out = _table([item for item, _ in pairs], LIMIT - len(text) - _NOTE) if pairs else ("", "")
     return text + table + left_out + f"\n<sub>{legend()}</sub>\n"

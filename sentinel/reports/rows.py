@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sentinel.deciding.outcomes import UNDECIDED
 from sentinel.reports.escaping import message
 from sentinel.targets.refs import Ref
 
@@ -26,6 +27,12 @@ MEANING = {
 HEADINGS = ("target", "bug", "ref", "verdict", "outcome", "reason")
 
 
+def is_decided(document: Mapping[str, Any]) -> bool:
+    """Return True if evidence decides something: a recipe may expect that a version does not have the code."""
+    expected = document["verdict"] == document["expect"] and document["kind"] == "not-in-this-version"
+    return expected or document["verdict"] not in UNDECIDED
+
+
 @dataclass(frozen=True, order=True)
 class Row:
     """Sorted by target, bug and ref, so that the order in which processes finish does not show.
@@ -34,6 +41,7 @@ class Row:
     :ivar outcome: pytest's word for the item: ``passed``, ``failed``, ``skipped``; empty outside pytest.
     :ivar law: whether it is about a law that was searched with, and no recipe's bug.
     :ivar reason: why nothing was decided, or which other verdict was expected; all fields are safe to show.
+    :ivar cause: why the adapter and the revision do not fit, where that is so.
     """
 
     target: str
@@ -43,6 +51,7 @@ class Row:
     outcome: str
     reason: str
     law: bool = False
+    cause: str = ""
 
     @property
     def quiet(self) -> bool:
@@ -51,6 +60,10 @@ class Row:
         return self.law and (
             self.outcome == "skipped" or (self.verdict in ("fixed", "unavailable") and self.outcome != "failed")
         )
+
+
+#: Kinds of reason that say that the adapter and the revision do not fit: no bug of the framework.
+_MISFIT = ("adapter", "drift", "not-in-this-version")
 
 
 def row(document: Mapping[str, Any], outcome: str = "") -> Row:
@@ -67,6 +80,7 @@ def row(document: Mapping[str, Any], outcome: str = "") -> Row:
         outcome,
         _reason(document, why, outcome),
         not document["bug_id"] and bool(document["law"]),
+        why if document["kind"] in _MISFIT and outcome != "passed" else "",
     )
 
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import math
 import os
 import platform
 import re
 import shlex
-import stat
+import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -28,6 +27,8 @@ from sentinel.errors import SentinelError
 from sentinel.reports.escaping import message, visible
 from sentinel.reports.evidence import SCHEMA_VERSION, Document, dumps, evidence, validate
 from sentinel.sources.home import replace_file
+from sentinel.values.documents import DocumentError, json_data, read_data
+from sentinel.values.files import GENERATED, regular_bytes
 
 RUN = "run.json"
 
@@ -36,7 +37,6 @@ HISTORY = "history"
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST_NAME = 120
 _HERE = PurePosixPath()
-_LARGEST = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -89,21 +89,40 @@ def write(report_dir: Path, decision: Decision, document: Document | None = None
     return put(report_dir, evidence_path(decision), dumps(document))
 
 
+class DamagedEvidence(UserWarning):
+    """A file of a report folder was damaged, and has been written anew."""
+
+
 def put(report_dir: Path, place: PurePosixPath, text: str) -> Path:
-    """Put the text of a valid document at its place."""
+    """Put the text of a valid document at its place; warn if what was there is damaged evidence."""
     prepare(report_dir)
     file = own(report_dir, place)
     before = _present(file)
+    damaged = False
     if before is not None:
         if before == text.encode():
             return file
-        if before and not _looks_like_evidence(before):  # an empty file is what a machine leaves that went down
+        damaged = _is_damaged(before, text)
+        if not damaged and not _looks_like_evidence(before):
             raise SentinelError(
                 f"{visible(str(file))} is not Sentinel evidence and is not overwritten; move it away, "
                 "or choose another --sentinel-report-dir"
             )
     write_atomically(file, text)
+    if damaged:
+        warnings.warn(f"{visible(str(file))} was cut off or damaged, and has been written anew", DamagedEvidence, 3)
     return file
+
+
+def _is_damaged(raw: bytes, text: str) -> bool:
+    """Return True for evidence that was not written to its end, as a machine leaves it that went down: no JSON, and it
+    begins like this text of evidence, or has nothing but zeros."""
+    start, written = text[: text.index(":")].encode(), raw.rstrip(b"\0")
+    try:
+        json.loads(raw)
+    except (ValueError, RecursionError):
+        return not written or written.startswith(start) or start.startswith(written)
+    return False
 
 
 def own(folder: Path, place: PurePosixPath) -> Path:
@@ -172,8 +191,24 @@ def _cannot_write(folder: Path, error: OSError, otherwise: str = _CHOOSE) -> Sen
     )
 
 
-def load(file: Path) -> Document:
-    """Read and validate evidence."""
+#: What to do about damaged evidence of a run, and of a baseline.
+RUN_AGAIN = "run pytest again: a run writes damaged evidence anew"
+RESTORE = "restore it from git, or remove it and record it with `sentinel report accept`"
+
+
+def load(file: Path, advice: str = "") -> Document:
+    """Read and validate evidence.
+
+    :param advice: what a user can do if it is damaged.
+    :raises SentinelError: if it is no valid evidence; the message begins with the file, and the line if it is no JSON.
+    """
+    try:
+        return _load(file)
+    except SentinelError as error:
+        raise SentinelError(f"{error}; {advice}" if advice else str(error)) from None
+
+
+def _load(file: Path) -> Document:
     name = visible(str(file))
     document = parse(file)
     if not isinstance(document, dict) or "schema_version" not in document:
@@ -192,48 +227,24 @@ def load(file: Path) -> Document:
 
 
 def parse(file: Path) -> Any:
-    """Give the JSON of a file that nobody vouches for: of bounded size, with finite numbers, and with each key once."""
-    name = visible(str(file))
+    """Return the data of a JSON file that nobody vouches for (see :func:`~sentinel.values.documents.read_data`)."""
     try:
-        raw = regular(file)
-        if len(raw) > _LARGEST:
-            raise SentinelError(f"{name}: too large for evidence (at most {_LARGEST} bytes)")
-    except OSError as error:
-        raise SentinelError(f"{name}: cannot be read: {error.strerror or type(error).__name__}") from error
-    try:
-        return json.loads(
-            raw.decode("utf-8"), parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_no_duplicates
-        )
-    except json.JSONDecodeError as error:
-        raise SentinelError(f"{name}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
-    except (ValueError, RecursionError) as error:
-        raise SentinelError(f"{name}: not evidence: {message(str(error))[:200]}") from None
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f'a bare {name}; evidence writes it as the string "{name}"')
-
-
-def _finite(text: str) -> float:
-    """Refuse a number with an exponent that no float has: it would be infinite, and could not be written again."""
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"the number {text[:40]} is larger than any float")
-    return value
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    table = dict(pairs)
-    if len(table) != len(pairs):
-        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise ValueError(f"the key {twice!r} stands twice in one object")
-    return table
+        return read_data(file)
+    except SentinelError as error:
+        raise SentinelError(visible(str(error))) from None
 
 
 def find(directory: Path, decision: Decision) -> Document | None:
     """Give what a folder records about a decision's target, bug and ref, or None."""
     file = directory / evidence_path(decision)
-    return load(file) if file.exists() else None
+    return load(file, RESTORE) if file.exists() else None
+
+
+def require_sound(directory: Path, targets: Collection[str]) -> None:
+    """Raise an error if a folder's evidence of these targets (none: of all) is damaged."""
+    for file in files(directory):
+        if not targets or file.relative_to(directory).parts[0] in targets:
+            load(file, RESTORE)
 
 
 def files(directory: Path) -> Iterator[Path]:
@@ -262,7 +273,9 @@ def decided(directory: Path) -> dict[Path, str]:
     try:
         listed = {str(item["evidence"]): str(item["outcome"]) for item in parse(directory / RUN)["items"]}
     except (KeyError, TypeError):
-        raise SentinelError(f"{name}: not what a run writes; run again") from None
+        raise SentinelError(f"{name}: not what a run writes; {RUN_AGAIN}") from None
+    except SentinelError as error:
+        raise SentinelError(f"{error}; {RUN_AGAIN}") from None
     outcomes = {
         file: listed.pop(place) for file in there if (place := file.relative_to(directory).as_posix()) in listed
     }
@@ -272,18 +285,9 @@ def decided(directory: Path) -> dict[Path, str]:
     return outcomes
 
 
-def regular(file: Path) -> bytes:
-    """Give the content of a file, no more than is ever taken: a pipe would be waited for, and a device never end."""
-    handle = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    with open(handle, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError(errno.EINVAL, "neither a file nor a link to one")
-        return stream.read(_LARGEST + 1)
-
-
 def _present(file: Path) -> bytes | None:
     try:
-        return regular(file)
+        return regular_bytes(file, GENERATED)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -291,10 +295,10 @@ def _present(file: Path) -> bytes | None:
 
 
 def _looks_like_evidence(raw: bytes) -> bool:
-    """Say whether a file may be replaced: any version of evidence, even one that is no longer valid, is ours."""
+    """Return whether a file may be replaced: evidence of any version was written by Sentinel, even if it is invalid."""
     try:
-        document = json.loads(raw)
-    except (ValueError, RecursionError):
+        document = json_data(raw)
+    except DocumentError:
         return False
     return isinstance(document, dict) and {"schema_version", "bug_id", "verdict"} <= set(document)
 
@@ -306,10 +310,12 @@ def write_run(
     started: datetime,
     duration: float,
     command: Sequence[str],
+    undecided: Mapping[str, int] | None = None,
 ) -> Path:
     """Write ``run.json``: what varies from run to run, and so must not stand in evidence.
 
     :param command: the command line; credentials in URLs are left out.
+    :param undecided: why items decided nothing, and how many.
     """
     listed = sorted(items, key=lambda item: item.id)
     run = {
@@ -322,6 +328,7 @@ def write_run(
             "items": len(listed),
             "outcomes": dict(Counter(item.outcome for item in listed)),
             "verdicts": dict(Counter(item.verdict for item in listed if item.verdict)),
+            "undecided": dict(undecided or {}),
         },
         "items": [{**asdict(item), "duration": round(item.duration, 4)} for item in listed],
     }

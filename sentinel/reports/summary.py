@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import io
 import os
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from sentinel.deciding.outcomes import UNDECIDED
 from sentinel.reports.escaping import visible
 from sentinel.reports.rows import HEADINGS, Row, counts, headings, held, legend, row
 
 _REASON = HEADINGS.index("reason")
+_MOST_CAUSES = 8  # lines about what was not decided; the others are counted
+#: What differs between items whose cause is the same: object names.
+_NAMES = re.compile(r"\b[0-9a-f]{7,64}\b")
 _FEW = 3  # more lines than these that say the same are one
 _LEAST_REASON = 45  # the reason's own 30 columns, and what stands between the columns
 _STYLES = {"reproduced": "red", "fixed": "green", "changed": "magenta", "inconclusive": "yellow", "unavailable": "dim"}
@@ -34,20 +40,67 @@ def summary(
         is plain aligned text in which nothing is cut or wrapped, whatever the width.
     :param every: whether each item has its line; else many that passed or were skipped for one reason share one.
     """
+    results = list(results)
     rows = sorted(row(document, outcome) for document, outcome in results)
     environ = os.environ if environ is None else environ
     styled = terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
     loud = [item for item in rows if not item.quiet]
-    shown = loud if every else _grouped(loud)
-    table = _rich(shown, width) if styled and loud else _plain(shown)
-    last = [*held(rows), counts(rows), legend()]
+    told = [item for item in loud if item.cause and item.outcome == "skipped"]  # `outline` has a line for each cause
+    shown = loud if every else _grouped([item for item in loud if item not in told])
+    table = _rich(shown, width) if styled and shown else _plain(shown)
+    last = [*held(rows), *outline(results), legend()]
     if len(shown) < len(loud):
         last[-1] += "; -v lists each item"
     if report_dir:
         last.append(f"evidence: {visible(report_dir)}")
     if not rows:
-        return "\n".join(["nothing was decided", *last[2:]])
-    return "\n".join([*([table] if loud else []), *last])
+        return "\n".join(["nothing was decided", *last[len(last) - 1 :]])
+    return "\n".join([*([table] if shown else []), *last])
+
+
+def outline(results: Iterable[tuple[Mapping[str, Any], str]]) -> list[str]:
+    """Count verdicts in one line; below it, count by cause what was not decided."""
+    rows = [row(document, outcome) for document, outcome in results]
+    left = _undecided(rows)
+    if not left:
+        return [counts(rows)]
+    return [counts(rows), f"not decided: {len(left)} of {len(rows)}", *(f"  {line}" for line in causes(left))]
+
+
+def undecided(results: Iterable[tuple[Mapping[str, Any], str]]) -> dict[str, int]:
+    """Count what was not decided by cause, ``verdict: cause``."""
+    return dict(Counter(map(_cause, _undecided(row(document, outcome) for document, outcome in results))))
+
+
+def _undecided(rows: Iterable[Row]) -> list[str]:
+    """List why items decided nothing, except laws without anything to say and pins that expect it.
+
+    A law is listed if the adapter does not fit the revision.
+    """
+    return [
+        f"{item.verdict}: {item.cause or item.reason}"
+        for item in rows
+        if item.verdict in UNDECIDED and (item.cause or not item.quiet) and item.outcome != "passed"
+    ]
+
+
+def causes(reasons: Iterable[str]) -> list[str]:
+    """Count reasons, the most frequent first, a line for each cause and no more than eight lines.
+
+    Reasons that differ only in a commit or a tree have one cause.
+    """
+    reasons = list(reasons)
+    if len(reasons) == 1:
+        return reasons
+    counts = Counter(map(_cause, reasons))
+    first = {_cause(reason): reason for reason in reversed(reasons)}
+    lines = [f"{count}: {first[cause] if count == 1 else cause}" for cause, count in counts.most_common(_MOST_CAUSES)]
+    more = len(counts) - len(lines)
+    return [*lines, f"and {more} more cause{'' if more == 1 else 's'}"] if more else lines
+
+
+def _cause(reason: str) -> str:
+    return _NAMES.sub("…", reason)
 
 
 def _grouped(rows: Sequence[Row]) -> list[Row]:
@@ -55,7 +108,7 @@ def _grouped(rows: Sequence[Row]) -> list[Row]:
     groups: dict[tuple[str, ...], list[Row]] = {}
     for item in rows:
         alone = (item.what, item.ref) if item.outcome in ("failed", "") else ()
-        groups.setdefault((item.target, item.verdict, item.outcome, item.reason, *alone), []).append(item)
+        groups.setdefault((item.target, item.verdict, item.outcome, _cause(item.reason), *alone), []).append(item)
     return [item for group in groups.values() for item in (_together(group) if len(group) > _FEW else group)]
 
 
@@ -64,8 +117,17 @@ def _together(rows: Sequence[Row]) -> list[Row]:
         distinct = set(values)
         return distinct.pop() if len(distinct) == 1 else f"{len(distinct)} {noun}s"
 
-    noun = "law" if all(item.law for item in rows) else "item" if any(item.law for item in rows) else "bug"
-    return [replace(rows[0], what=of((item.what for item in rows), noun), ref=of((item.ref for item in rows), "ref"))]
+    # A bug may have several recipes (sentinel.recipes.grades.counted); a line of the table stands for recipes.
+    noun = "law" if all(item.law for item in rows) else "item" if any(item.law for item in rows) else "recipe"
+    reason = rows[0].reason if len({item.reason for item in rows}) == 1 else _cause(rows[0].reason)
+    return [
+        replace(
+            rows[0],
+            reason=reason,
+            what=of((item.what for item in rows), noun),
+            ref=of((item.ref for item in rows), "ref"),
+        )
+    ]
 
 
 def _cells(item: Row) -> tuple[str, ...]:

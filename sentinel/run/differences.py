@@ -23,19 +23,47 @@ class WorseError(Exception):
         self.compared = compared
 
 
+#: Ranges of lines that a skipped item names.
+_SHOWN = 6
+
+
+class TextItem(pytest.Item):
+    """What the text of both trees tells: it passes unless code changed that no boundary reaches."""
+
+    comparison: Comparison
+    examined = False
+
+    def runtest(self) -> None:
+        from sentinel.diff.report import beyond
+
+        self.examined = not self.comparison.patch.count  # the text proves that no signal code differs
+        lines = list(beyond(self.comparison))
+        if lines:
+            pytest.skip(f"not examined: {'; '.join(lines)}")
+
+    def reportinfo(self) -> tuple[Any, int | None, str]:
+        return self.path, 0, self.name
+
+
 class DifferenceItem(pytest.Item):
     """Whether one boundary's numbers are for the worse at one ref, as against another."""
 
     comparison: Comparison
     boundary: str
     run: Run
+    examined = False
 
     def runtest(self) -> None:
         compared = self.comparison.compared(self.boundary)
+        self.examined = compared.state not in ("not compared", "not examined")
         if compared.judgement in ("worse", "mixed") and not self._allowed():
             raise WorseError(compared)
-        if compared.state == "not compared":
-            pytest.skip(compared.reason)
+        if compared.state in ("not compared", "not examined") and not compared.lost:
+            from sentinel.diff.report import lines_of
+
+            idle = [lines_of(each) for each in compared.unreached[:_SHOWN]]
+            more = f" and {len(compared.unreached) - _SHOWN} more" if len(compared.unreached) > _SHOWN else ""
+            pytest.skip(f"{compared.state}: {compared.reason or ', '.join(idle) + more}")
 
     def _allowed(self) -> bool:
         names = (self.boundary, self.boundary.rpartition(".")[2])
@@ -65,7 +93,7 @@ def differences(run: Run, session: pytest.Session) -> Iterator[pytest.Item]:
         for comparison in run.comparisons():
             pair = "..".join(ref.short for ref in comparison.refs.values())
             for name, (_, compared, _) in comparison.states.items():
-                if compared.state in ("", "new"):
+                if compared.state in ("", "new") or compared.lost:
                     target = comparison.target.name
                     item: DifferenceItem = DifferenceItem.from_parent(
                         session, name=f"{name}[{pair}]", nodeid=f"diff/{target}/{name}[{pair}]"
@@ -74,5 +102,12 @@ def differences(run: Run, session: pytest.Session) -> Iterator[pytest.Item]:
                     for marker in ("sentinel", target):
                         item.add_marker(marker)
                     yield item
+            text: TextItem = TextItem.from_parent(
+                session, name=f"text[{pair}]", nodeid=f"diff/{comparison.target.name}/text[{pair}]"
+            )
+            text.comparison = comparison
+            for marker in ("sentinel", comparison.target.name):
+                text.add_marker(marker)
+            yield text
     except SentinelError as error:
         raise pytest.UsageError(f"sentinel: {error}") from None

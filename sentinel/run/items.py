@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.deciding.outcomes import Decision
+from sentinel.deciding.outcomes import UNDECIDED, Decision
 from sentinel.deciding.runner import Job
 from sentinel.errors import RecipeError, SentinelError, nearest
 from sentinel.recipes import Recipe
@@ -48,6 +48,7 @@ class Item(pytest.Item):
     job: Job | LawJob
     run: Run
     evidence_file: Path | None = None
+    examined = False
     seconds: float = 0.0
 
     @classmethod
@@ -62,6 +63,7 @@ class Item(pytest.Item):
         decision = self.run.decide(self.job)
         self.seconds = self.run.seconds(self.job)
         self.evidence_file = self.run.record(decision)
+        self.examined = decision.verdict.name not in UNDECIDED or expected_unavailable(decision)
         headline = complaint(decision, self.run.settings.baseline)
         if headline is not None:
             self.fail(decision, headline)
@@ -95,10 +97,22 @@ class LawItem(Item):
     job: LawJob
 
     def fail(self, decision: Decision, headline: str) -> None:
-        bugs, all_failed = self.run.known_as(self.job)
-        if all_failed:  # one bug, one failure
-            pytest.skip(f"{decision.verdict.name}; known, and failed already: {', '.join(bugs)}")
-        raise VerdictError(decision, f"{headline}{' (known: ' + ', '.join(bugs) + ')' if bugs else ''}")
+        verdict = decision.verdict
+        if verdict.kind in ("adapter", "drift"):  # one cause, one failure
+            cause = self.job.target, self.job.ref, verdict.reason
+            if cause in self.run.failed_causes:
+                pytest.skip(f"{verdict.kind}, and failed already for the same cause: {verdict.reason}")
+            self.run.failed_causes.add(cause)
+            raise VerdictError(decision, headline)
+        excuse = self.run.excuse(self.job)
+        bugs = ", ".join(excuse.bugs)
+        if excuse.holds and self.run.failed(excuse.bugs, self.job.ref):  # one bug, one failure
+            pytest.skip(f"{decision.verdict.name}; known, and failed already: {bugs}; {excuse.holds}")
+        if excuse.unknown is not None and bugs:
+            headline += f", in a scenario that triggers none of the known bugs ({bugs})"
+        elif bugs:
+            headline += f" (known: {bugs}{f'; {excuse.doubt}' if excuse.doubt else ''})"
+        raise VerdictError(decision, headline)
 
 
 class RecipeFile(pytest.Collector):
@@ -211,5 +225,5 @@ def _law_jobs(run: Run) -> list[LawJob]:
         if not any(law_id.selects(job) for job in jobs):
             refs = [ref.short for ref in run.law_refs(law_id.target)]
             there = law_jobs(run.catalog, law_id.target, _ANY_REF)
-            raise pytest.UsageError(f"sentinel: {law_id.nothing(there, refs)}")
+            raise pytest.UsageError(f"sentinel: {law_id.nothing(run.catalog.targets[law_id.target], there, refs)}")
     return jobs

@@ -13,9 +13,11 @@ from typing import Any
 from sentinel.errors import SentinelError, nearest
 from sentinel.recipes import SUFFIXES, Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
+from sentinel.reports.store import files, require_sound
 from sentinel.search.survey import LawJob
 from sentinel.settings import Settings
 from sentinel.sources import Home
+from sentinel.targets import Target
 
 _ID = re.compile(r"laws/(?P<target>[^/]+)/(?P<boundary>[^:\[]+)(?:::(?P<law>\w+)(?:\[(?P<ref>[^\]]+)\])?)?")
 
@@ -33,11 +35,14 @@ def select(catalog: Catalog, settings: Settings) -> list[Recipe]:
 def require_folders(settings: Settings) -> None:
     """Say at once, and not after everything was decided, where nothing can be written, or compared with."""
     baseline = settings.baseline
-    if baseline is not None and not os.path.isdir(baseline):
+    if baseline is not None and not any(files(baseline)):
+        trouble = "it holds no evidence" if os.path.isdir(baseline) else "no such folder"
         raise SentinelError(
-            f"no such folder: {baseline}; a baseline is evidence that was accepted: `sentinel report accept --to "
-            f"{baseline}` makes one of the last run, and a clone of Sentinel has its own in reports/"
+            f"--sentinel-baseline={baseline}: {trouble}; `sentinel report accept --to {baseline}` records the last run "
+            "there, and a clone of Sentinel has a baseline in reports/"
         )
+    if baseline is not None:
+        require_sound(baseline, settings.targets)
     for what, folder, advice in (
         ("reports", settings.report_dir, "choose another with --sentinel-report-dir"),
         ("mirrors and checkouts", Home.default().path, "set SENTINEL_HOME to a folder that you can write"),
@@ -71,6 +76,15 @@ def require_subject(
         raise SentinelError(
             f"--sentinel-{names[0]} needs to know of what: add --sentinel-target=NAME, or the path of a recipe"
         )
+    chosen = {*settings.targets, *(recipe.target for recipe in recipes)}
+    given = {"ref": settings.named_refs, "repo": settings.trees, "against": settings.named_against}
+    for option, values in given.items():
+        for name, ref in values if options.get(option) and not named else ():
+            if name is not None and name not in chosen:
+                raise SentinelError(
+                    f"--sentinel-{option}={name}={ref}: {name} is not a target of this run "
+                    f"({', '.join(sorted(chosen))}); add --sentinel-target={name}, or leave this ref out"
+                )
     has_subject = named or settings.named_against
     if settings.targets and not recipes and not has_subject and settings.law_level == "off":
         raise SentinelError(
@@ -94,12 +108,12 @@ class LawId:
         self.target, self.boundary = match["target"], match["boundary"]
         self.law, self.ref = match["law"], match["ref"]
 
-    def nothing(self, there: Sequence[LawJob], refs: Sequence[str]) -> str:
+    def nothing(self, target: Target, there: Sequence[LawJob], refs: Sequence[str]) -> str:
         """Say why it selects nothing: of the laws of its target at any ref, and the refs of this run."""
         of_boundary = [job.law for job in there if job.boundary == self.boundary]
         if not of_boundary:
-            boundaries = dict.fromkeys(job.boundary for job in there)
-            what = f"{self.target} has no boundary {self.boundary!r} to be searched{nearest(self.boundary, boundaries)}"
+            bound = any(self.boundary in binding.paths for binding in target.bindings)
+            what = f"{self.boundary} has no law to search" if bound else target.not_bound(self.boundary)
         elif self.law not in (None, *of_boundary):
             what = f"{self.boundary} has no law {self.law!r} to keep{nearest(str(self.law), of_boundary)}"
         else:

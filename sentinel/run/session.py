@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, distribution
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sentinel.deciding.outcomes import Decision
+from sentinel.deciding.outcomes import UNDECIDED, Decision
 from sentinel.deciding.runner import Job, Runner, options_of, runner_of
-from sentinel.errors import RecipeError, SentinelError
+from sentinel.errors import RecipeError, SentinelError, Unavailable
 from sentinel.recipes import SUFFIXES, Recipe, adopt_pins, duplicate, find_recipes, load_recipe
 from sentinel.recipes.catalog import Catalog, bundled, bundled_catalog
 from sentinel.reports.baseline import difference, not_here
+from sentinel.reports.escaping import message
 from sentinel.reports.evidence import evidence
 from sentinel.reports.store import RunItem, find, load, write, write_run
-from sentinel.reports.summary import summary
+from sentinel.reports.summary import causes, outline, summary, undecided
 from sentinel.run.selection import LawId, require_folders, require_subject, select
 from sentinel.search.survey import LawJob, Place, Survey, checkout_with_registries
 from sentinel.settings import Settings, read_file, settle
@@ -35,6 +38,7 @@ from sentinel.targets.refs import Ref
 
 if TYPE_CHECKING:
     from sentinel.diff.comparing import Comparison
+    from sentinel.search.known import Excuse
 
 
 def catalog_of(config: pytest.Config) -> Catalog:
@@ -57,7 +61,11 @@ _NOTHING = Path(__file__).resolve().parent.parent / "schemas"
 
 
 class Run:
-    """The state of one run; the plugin's hooks call it and hold none of their own."""
+    """The state of one run; the plugin's hooks call it and hold none of their own.
+
+    :ivar is_asked_for: whether an option of Sentinel's is on the command line.
+    :ivar is_restricted: whether arguments name recipes or laws; then the run has no others.
+    """
 
     def __init__(self, config: pytest.Config, settings: Settings, catalog: Catalog, recipes: Sequence[Recipe]) -> None:
         self.config = config
@@ -67,16 +75,21 @@ class Run:
         self.results: list[tuple[Path, str, float, str]] = []
         self._documents: dict[Path, dict[str, Any]] = {}
         self.law_ids: list[LawId] = []
+        self.is_asked_for = False
+        self.is_restricted = False
         self._law_seconds: dict[Place, float] = {}
         self._laws_at: Counter[Place] = Counter()
         self._known_recipes: dict[str, list[Recipe]] = {}
         self._verdicts: dict[tuple[str, Ref], str] = {}
         self._questions: dict[tuple[str, Ref], Job] = {}
         self._failures: set[tuple[str, Ref]] = set()
+        self._excuses: dict[LawJob, Excuse] = {}
+        self.failed_causes: set[tuple[str, Ref, str]] = set()
         self.invited: list[Path] = []
         self.places: dict[Path, Path] = {}
         self._last_line = ""
         self._unwritten: list[str] = []
+        self._examined: dict[str, bool] = {}
         self._start = time.monotonic()
         self._when = datetime.now(timezone.utc)
         self._announce = threading.Lock()
@@ -102,6 +115,7 @@ class Run:
                 options_of(settings, target)
         for name in (*catalog.adapters, *catalog.laws):
             config.addinivalue_line("markers", f"{name}: Sentinel's items of this target or law")
+        run.is_asked_for = any(options.values())
         run._point_pytest_at(recipes, alone=any(options.get(name) for name in ("target", "bug", "recipes")))
         return run
 
@@ -117,8 +131,10 @@ class Run:
         if ours or (not config.args and (self.law_ids or self.has_laws)):
             config.args[:] = [str(_NOTHING)]  # without an argument pytest would collect the user's tests
         self._require_refs(config.args)
-        files = [Path(arg) for arg in config.args if Path(arg).suffix in SUFFIXES]
-        self.invited = list(dict.fromkeys([*files, *(recipe.path for recipe in recipes)]))
+        files = [Path(arg) for arg in config.args if Path(arg.partition("::")[0]).suffix in SUFFIXES]
+        self.is_restricted = bool(self.law_ids or files) and bool(config.option.file_or_dir)
+        files = [file for file in files if file.suffix in SUFFIXES]
+        self.invited = list(dict.fromkeys([*files, *(() if self.is_restricted else (r.path for r in recipes))]))
 
     def _require_refs(self, arguments: Sequence[str]) -> None:
         """:raises SentinelError: where an item id names a ref at which its recipe is not judged; names those there."""
@@ -155,7 +171,7 @@ class Run:
 
     @property
     def has_laws(self) -> bool:
-        return self.settings.law_level != "off" and bool(self.settings.targets)
+        return self.settings.law_level != "off" and bool(self.settings.targets) and not self.is_restricted
 
     def registering(self, target: str, ref: Ref) -> Checkout | None:
         """Give the code in which a target may register something; None where it does not, or there is no such ref."""
@@ -223,6 +239,45 @@ class Run:
             )
         return comparisons
 
+    def require_given(self) -> None:
+        """Check the refs and interpreters that the user named, before anything runs. A recipe's own pins may be
+        unavailable; these may not.
+
+        :raises SentinelError: if a ref cannot be had for any target that it is given for, or an interpreter does not
+            start or lacks torch.
+        """
+        settings = self.settings
+        if self.is_worker or self.config.option.collectonly:
+            return
+        recipes = list(self.recipes.values())
+        for file in (Path(arg.partition("::")[0]) for arg in self.config.args):
+            with suppress(SentinelError):  # collecting the file reports it
+                if file.suffix in SUFFIXES and file.is_file() and file.resolve() not in self.recipes:
+                    recipes.append(self.load(file))
+        named = [recipe.target for recipe in recipes] + [item.target for item in self.law_ids]
+        targets = [name for name in dict.fromkeys([*settings.targets, *named]) if name in self.catalog.adapters]
+        for target, ref in (*settings.refs, *settings.named_against):
+            self._require_ref(ref, [target] if target else targets, recipes)
+        for target in targets:
+            if settings.python_of(target) is not None:
+                try:
+                    self._runner.require_python(target)
+                except SentinelError as error:
+                    raise SentinelError(f"--sentinel-python={settings.python_of(target)}: {error}") from None
+
+    def _require_ref(self, ref: Ref, targets: Sequence[str], recipes: Sequence[Recipe]) -> None:
+        reasons = []
+        for target in targets:
+            pulls = {recipe.upstream.get("pull") for recipe in recipes if recipe.target == target}
+            try:
+                self._runner.checkout(target, ref, pulls.pop() if len(pulls) == 1 else None)
+            except Unavailable as error:
+                reasons.append(error.reason)
+            else:
+                return
+        if reasons:
+            raise SentinelError(f"{ref} is not available: {'; '.join(causes(reasons))}")
+
     def warm_up(self) -> None:
         """Start loading torch while pytest collects."""
         if not self.config.option.collectonly and not self.is_controller and self.settings.targets:
@@ -236,6 +291,8 @@ class Run:
         self._questions = {(job.recipe.digest, job.ref): job for job in jobs}
         if self.config.option.collectonly or self.is_controller:
             return
+        if questions and not self.is_worker:
+            self._begin()
         if laws:
             self._survey.plan(laws)
         if jobs and not self.is_worker:
@@ -253,6 +310,9 @@ class Run:
     def _decide_law(self, job: LawJob) -> Decision:
         start = time.monotonic()
         decision = self._survey.decide(job)
+        if decision.verdict.name == "reproduced":
+            unknown = self.excuse(job).unknown
+            decision = decision if unknown is None else self._survey.decide_by(job, unknown)
         if job.place not in self._law_seconds:  # one search has decided all of them
             self._law_seconds[job.place] = (time.monotonic() - start) / max(self._laws_at[job.place], 1)
         return decision
@@ -261,22 +321,35 @@ class Run:
         """Say how long it took to decide, without the wait for what was decided before it."""
         return self._law_seconds[job.place] if isinstance(job, LawJob) else self._runner.seconds(job)
 
-    def known_as(self, job: LawJob) -> tuple[list[str], bool]:
-        """Give the recipes that explain a broken law, whose bugs are there at the same ref; and whether their items
-        fail for all of it in this run."""
-        from sentinel.search.discovery import is_about, is_there
+    def excuse(self, job: LawJob) -> Excuse:
+        """Say whether known bugs that are reproduced at the same ref explain a broken law."""
+        if job not in self._excuses:
+            self._excuses |= self._excuses_beside(job)
+        return self._excuses[job]
 
-        survey, target = self._survey, self.catalog.adapters[job.target].target
-        findings, beside = survey.findings(job), survey.beside(job)
-        recipes = [
-            recipe
-            for recipe in self._recipes_of(job.target)
-            if any(is_about(recipe, finding, target) for finding in findings)
-            and is_there(recipe, self._verdict(recipe, job.ref), chain(beside, survey.shown_by(recipe, job.ref)))
-        ]
-        failed = [recipe for recipe in recipes if (recipe.digest, job.ref) in self._failures]
-        complete = all(any(is_about(recipe, finding, target) for recipe in failed) for finding in findings)
-        return [recipe.bug_id for recipe in (failed if complete and failed else recipes)], bool(failed) and complete
+    def _excuses_beside(self, job: LawJob) -> dict[LawJob, Excuse]:
+        """Look for what explains each broken law of a job's boundary: one search serves them all."""
+        from sentinel.search.discovery import is_about
+        from sentinel.search.known import excuse
+
+        target, known = self.catalog.adapters[job.target].target, dict[LawJob, list[Recipe]]()
+        for each in self._survey.beside(job):
+            findings = self._survey.findings(each)
+            known[each] = [
+                recipe
+                for recipe in self._recipes_of(job.target)
+                if any(is_about(recipe, finding, target) for finding in findings)
+                and self._verdict(recipe, job.ref) == "reproduced"
+            ]
+        others = self._survey.search_others(
+            job.place, {each.law: recipes for each, recipes in known.items() if recipes}
+        )
+        return {each: excuse(self._survey.findings(each), recipes, others.get(each)) for each, recipes in known.items()}
+
+    def failed(self, bugs: Collection[str], ref: Ref) -> bool:
+        """Say whether the items of these bugs fail in this run."""
+        failures = {recipe.bug_id for recipe in self.recipes.values() if (recipe.digest, ref) in self._failures}
+        return bool(bugs) and failures.issuperset(bugs)
 
     def _verdict(self, recipe: Recipe, ref: Ref) -> str:
         """Give the name of a verdict. One recipe explains many laws; it is decided once."""
@@ -306,8 +379,11 @@ class Run:
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None and self.config.get_verbosity() >= 0:
             with self._announce:
+                file = reporter.currentfspath
                 reporter.ensure_newline()
                 reporter.write_line(f"sentinel: {message}")
+                if isinstance(file, Path):  # else pytest would print the file's name again before its next item
+                    reporter.currentfspath = file
 
     def close(self) -> None:
         for name in ("_runner", "_survey"):
@@ -347,7 +423,13 @@ class Run:
         return [*lines, f"sentinel: {owner}"] if owner else lines
 
     def collect(self, report: pytest.TestReport, evidence: Path) -> None:
+        if not self.results and self.is_controller:
+            self._begin()
         self.results.append((evidence, report.outcome, report.duration, report.nodeid))
+
+    def count(self, nodeid: str, examined: bool) -> None:
+        """Note that an item of Sentinel ended, and whether it decided anything."""
+        self._examined[nodeid] = examined or self._examined.get(nodeid, False)
 
     def documents(self) -> list[tuple[dict[str, Any], str]]:
         for place, _, _, _ in self.results:
@@ -367,6 +449,7 @@ class Run:
         for sentence in self._unwritten:
             reporter.write_line(f"sentinel: {sentence}", red=True)
         if not self.results or self.config.get_verbosity() < -1:
+            reporter.write(self._last_line)
             return
 
         reporter.section("sentinel")
@@ -390,30 +473,50 @@ class Run:
     def finish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write ``run.json``; turn a run in which nothing was decided into a failure."""
         self.close()
-        if self.is_worker or not self.results:
+        if self.is_worker:
             return
-
+        self._require_an_examination(session, exitstatus)
         documents = self.documents()
+        if not self.config.pluginmanager.hasplugin("terminalreporter") and (self._examined or self._last_line):
+            lines = ["sentinel:", *(outline(documents) if documents else []), self._last_line.rstrip("\n")]
+            print("\n".join(filter(None, lines)), file=sys.stderr)
+        if not self.results:
+            return
         items = [
             RunItem(nodeid, outcome, document["verdict"], duration, self._below_reports(evidence))
             for (document, _), (evidence, outcome, duration, nodeid) in zip(documents, self.results)
         ]
         try:
-            write_run(
-                self.settings.report_dir,
-                items,
-                started=self._when,
-                duration=time.monotonic() - self._start,
-                command=["pytest", *map(str, self.config.invocation_params.args)],
-            )
+            self._write_run(items, undecided(documents))
         except SentinelError as error:
             self.could_not_write(session, error)
+
+    def _begin(self) -> None:
+        """Write a ``run.json`` without items: if this run is killed, the folder must not describe an earlier one."""
+        with suppress(SentinelError):  # `finish` reports it
+            self._write_run(())
+
+    def _write_run(self, items: Sequence[RunItem], undecided: Mapping[str, int] | None = None) -> None:
+        write_run(
+            self.settings.report_dir,
+            items,
+            started=self._when,
+            duration=time.monotonic() - self._start,
+            command=["pytest", *map(str, self.config.invocation_params.args)],
+            undecided=undecided,
+        )
+
+    def _require_an_examination(self, session: pytest.Session, exitstatus: int) -> None:
+        """Set pytest's status 5 if no item decided anything; ``--collect-only`` lists items and claims nothing."""
+        if exitstatus != pytest.ExitCode.OK or not self._examined or any(self._examined.values()):
             return
-        decided = any(document["verdict"] not in ("unavailable", "inconclusive") for document, _ in documents)
-        expected = any(outcome == "passed" for _, outcome in documents)
-        if exitstatus == pytest.ExitCode.OK and not decided and not expected:
-            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
-            self._last_line = "nothing was decided: every item was unavailable, so this run is no success\n"
+        why = f"none of the {len(self._examined)} items could be decided"
+        why += f" ({'; '.join(causes(self._reasons()))})" if self._reasons() else ""
+        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+        self._last_line = f"nothing was decided: {why}; this run is not a success\n"
+
+    def _reasons(self) -> list[str]:
+        return [message(document["reason"]) for document, _ in self.documents() if document["verdict"] in UNDECIDED]
 
 
 def other_owner_of_the_name() -> str | None:
@@ -442,7 +545,7 @@ def complaint(decision: Decision, baseline: Path | None = None) -> str | None:
     if baseline is not None:
         return _against(baseline, decision, head)
     if decision.expect is not None:
-        absent = verdict.name == "unavailable" and verdict.kind != "not-in-this-version"
+        absent = verdict.name == "unavailable" and verdict.kind not in ("not-in-this-version", "drift")
         return (
             None
             if absent or verdict.name == decision.expect

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sentinel.contracts.contract import Inputs
+from sentinel.deciding.absence import Absence
 from sentinel.deciding.law_session import Subject, Trial, Undecidable
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.outcomes import Comparison, Decision, Failure, Kind, Measurement, Verdict, VerdictName
-from sentinel.deciding.proof import NotProvenError, failure_of, prove, stands
+from sentinel.deciding.proof import NotProvenError, failure_of, prove
 from sentinel.deciding.verdicts import UNAVAILABLE, of_failure
 from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Recipe
@@ -26,9 +27,18 @@ from sentinel.values.literals import typed
 
 
 def of_outcome(
-    open_target: OpenTarget, subject: Subject, law: Law, outcome: LawOutcome, tried: int, seed: int
+    open_target: OpenTarget,
+    subject: Subject,
+    law: Law,
+    outcome: LawOutcome,
+    tried: int,
+    seed: int,
+    answered: bool = True,
 ) -> Decision:
-    """Decide one law at one boundary after a search."""
+    """Decide one law at one boundary after a search.
+
+    :param answered: whether any call of the boundary was answered, whichever law asked for it.
+    """
     searched = f"{tried} scenarios of seed {seed}, {outcome.spoken} of them about this law"
     trial, violations = outcome.sample, tuple[Violation, ...]()
     if outcome.findings:
@@ -36,9 +46,14 @@ def of_outcome(
         trial, violations = first.trial, first.violations
         more = "".join(f"; also {other.symptom}: {other.violations[0].detail}" for other in others)
         verdict = Verdict("reproduced", f"the law is broken ({law.statement}): {violations[0].detail}{more}")
+    elif failed := [why for why, kind in outcome.kinds.items() if kind == "adapter"]:
+        trial, verdict = None, Verdict("inconclusive", failed[0], "adapter")  # one call is enough
     elif stale := stale_dialects(subject, law, outcome):
         reason = f"a declared dialect no longer shows in {searched}: {stale[0].reason} ({stale[0].link})"
         verdict = Verdict("changed", reason)
+    elif deadlocks := {why: count for why, count in outcome.refused.items() if outcome.kinds[why] == "deadlock"}:
+        trial, count = None, sum(deadlocks.values())
+        verdict = Verdict("inconclusive", f"in {count} of {searched}: {next(iter(deadlocks))}", "deadlock")
     elif outcome.spoken or outcome.dialects:
         trial = outcome.sample or outcome.unbroken
         dialects = [subject.binding.dialects[place] for place in outcome.dialects]
@@ -46,11 +61,11 @@ def of_outcome(
         but = f" but for a declared dialect, in {searched}: {reasons}"
         verdict = Verdict("fixed", f"the law holds{but if dialects else f' in {searched}: {law.statement}'}")
     else:
-        trial, verdict = None, _without_a_word(outcome, searched)
+        trial, verdict = None, _without_a_word(outcome, searched, answered)
     return _decision(open_target, subject, law, verdict, trial, violations)
 
 
-def _without_a_word(outcome: LawOutcome, searched: str) -> Verdict:
+def _without_a_word(outcome: LawOutcome, searched: str, answered: bool) -> Verdict:
     """Give the verdict of a law that had nothing to say."""
     kinds: Counter[Kind | Literal[""]] = Counter()
     for why, count in outcome.refused.items():
@@ -63,23 +78,28 @@ def _without_a_word(outcome: LawOutcome, searched: str) -> Verdict:
         return Verdict("unavailable", f"the law had nothing to say in {searched}: {why}", "law")
     kind = kinds.most_common(1)[0][0]
     why = next(why for why, _ in outcome.refused.most_common() if outcome.kinds[why] == kind)
+    if kind == "raised" and not answered:
+        reason = f"the adapter supports this revision, and every call of the boundary was refused: {why}"
+        return Verdict("inconclusive", reason, "adapter")
     # An exception of the boundary's own is loud: it does not compute what the law would look at.
     name: VerdictName = "unavailable" if kind in ("raised", *UNAVAILABLE) else "inconclusive"
     return Verdict(name, f"every call was refused: {why}", kind)
 
 
-def of_undecidable(open_target: OpenTarget, subject: Subject, law: Law, error: Undecidable) -> Decision:
-    """Give the decision where the boundary cannot be called at this ref."""
-    cause, binding = error.failure, subject.binding
-    if cause.kind == "drift" and cause.provenance is None:  # looked for and not found, it says
-        cause = replace(cause, kind="not-in-this-version")
+def of_undecidable(
+    open_target: OpenTarget, subject: Subject, law: Law, error: Undecidable, lack: Absence | None
+) -> Decision:
+    """Give the decision where the boundary cannot be called at this ref.
+
+    :param lack: what the text of the checkout lacks.
+    """
+    binding = subject.binding
     try:
-        checkout, sources = open_target.checkout, open_target.sources
-        needed = (*binding.requires, *binding.imports)
-        absent = [path for path in needed if not any(stands(name, checkout, sources) for name in binding.names(path))]
-        failure = failure_of(cause, checkout, sources, absent, binding.paths)
+        failure = failure_of(error.failure, open_target.checkout, open_target.sources, binding.requires, binding.paths)
     except NotProvenError as unproven:
         failure = Failure("drift", str(unproven))
+    if lack is not None:
+        failure = Failure("not-in-this-version", lack.told(error.failure.reason))
     return replace(_decision(open_target, subject, law, of_failure(failure), None), failure=failure)
 
 

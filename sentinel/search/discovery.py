@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from sentinel.recipes import Recipe
 from sentinel.search.boundary_search import EXAMPLE_CHOICES, BoundarySearch, Drawn, Finding
 from sentinel.search.checks import Omission
 from sentinel.search.decisions import stale_dialects
+from sentinel.search.known import Others, covers, excuse, search_others
 from sentinel.targets import Dialect, Target
 from sentinel.values.literals import Tensor, plain
 from sentinel.worker import protocol
@@ -147,6 +147,7 @@ class Discovery:
         try:
             search.run(count, tick=tick, enough=over)
         except Undecidable as error:
+            self._collect()  # what it has shown until then
             self._leave(search, str(error))
             return False
         self._collect()
@@ -247,7 +248,10 @@ def recognised(
     subjects: Sequence[Subject] = (),
 ) -> Iterator[Finding]:
     """Give the findings, one after the other, with the recipes that explain them: same law, the boundary is the
-    recipe's or calls it, and the recipe's bug is there at this ref.
+    recipe's or calls it, the bug is reproduced at this ref, the scenario triggers it, and the law holds on scenarios
+    that do not. What breaks a law on one that does not follows them, as a finding of its own.
+
+    :param subjects: where boundaries that call another one are searched for what its bug does not explain.
     """
     decided: dict[str, str] = {}
 
@@ -256,35 +260,29 @@ def recognised(
             decided[recipe.bug_id] = runner.decide(Job(recipe, open_target.ref)).verdict.name
         return decided[recipe.bug_id]
 
-    def shown_by(recipe: Recipe) -> Iterator[Finding]:
-        """Give what the recipe's own scenario shows at its boundary: a search that draws its own never met it."""
-        for subject in subjects:
-            laws = [law for law in subject.laws if law.name == recipe.invariant]
-            if laws and recipe.contract == subject.contract.name and recipe.boundary in subject.binding.paths:
-                search = BoundarySearch(open_target.law_session, subject, 0, laws)
-                with suppress(Undecidable):
-                    search.try_recipes([recipe])
-                yield from search.outcomes[laws[0]].findings
-
+    unknown: list[Finding] = []
     for finding in list(findings):
-        beside = [other for other in findings if other.subject.name == finding.subject.name]
-        known_as = tuple(
-            recipe.bug_id
-            for recipe in recipes
-            if is_about(recipe, finding, target) and is_there(recipe, verdict(recipe), chain(beside, shown_by(recipe)))
-        )
+        about = [item for item in recipes if is_about(item, finding, target) and verdict(item) == "reproduced"]
+        known_as: tuple[str, ...] = ()
+        if about and covers(about, finding):
+            callers = [item for item in subjects if item.boundary in finding.also]
+            for subject in (finding.subject, *callers):
+                names = (finding.law.name, *finding.laws) if subject is finding.subject else (finding.law.name,)
+                bugs = {law: about for law in subject.laws if law.name in names}
+                others: dict[Law, Others] = {}
+                with suppress(Undecidable):
+                    others = search_others(open_target.law_session, subject, 0, bugs, SHRINKING)
+                unknown += [item for each in others.values() for item in each.outcome.findings]
+                if subject is finding.subject:
+                    excused = excuse([finding], about, others.get(finding.law))
+                    known_as = () if excused.doubt else excused.bugs
         yield replace(finding, known_as=known_as)
-
-
-def is_there(recipe: Recipe, verdict: str, findings: Iterable[Finding]) -> bool:
-    """Say whether a recipe's bug is there: its values are, or its very scenario breaks its law, in other numbers.
-    Numbers move with whatever else a version does otherwise, and the recipe's boundary, or an option that one of its
-    variants sets, may not be in this version.
-    """
-    return verdict == "reproduced" or (
-        verdict != "fixed"
-        and any(recipe.bug_id in item.examples and item.law.name == recipe.invariant for item in findings)
-    )
+    told = {(item.subject.name, item.law.name, item.symptom) for item in findings if item.known_as == ()}
+    for finding in unknown:
+        place = finding.subject.name, finding.law.name, finding.symptom
+        if place not in told:
+            told.add(place)
+            yield replace(finding, known_as=())
 
 
 def is_about(recipe: Recipe, finding: Finding, target: Target) -> bool:

@@ -24,11 +24,13 @@ from sentinel.search.checks import subjects
 from sentinel.targets.refs import Ref
 
 if TYPE_CHECKING:
+    from sentinel.deciding.absence import Absence
     from sentinel.deciding.law_session import LawSession
     from sentinel.deciding.open_target import OpenTarget
     from sentinel.deciding.runner import Runner
     from sentinel.recipes import Recipe
-    from sentinel.search.boundary_search import BoundarySearch, Finding
+    from sentinel.search.boundary_search import BoundarySearch, Finding, LawOutcome
+    from sentinel.search.known import Others
     from sentinel.targets.checkout import Checkout
 
 #: Scenarios for each boundary, and calls that shrinking one finding may take.
@@ -88,7 +90,8 @@ class Survey:
         self._searches: dict[Place, Future[None]] = {}
         self._wanted: dict[Place, set[str]] = {}
         self._decided: dict[LawJob, Decision] = {}
-        self._findings: dict[LawJob, list[Finding]] = {}
+        self._outcomes: dict[LawJob, LawOutcome] = {}
+        self._tried: dict[Place, int] = {}
         self._open_targets: dict[tuple[str, Ref], OpenTarget] = {}
         self._opening_locks: dict[tuple[str, Ref], Lock] = {}
         self._subjects: dict[tuple[str, Ref], Mapping[str, Subject]] = {}
@@ -118,21 +121,38 @@ class Survey:
 
     def findings(self, job: LawJob) -> list[Finding]:
         """Give what broke the law, after :meth:`decide`."""
-        return self._findings.get(job, [])
+        return self._outcomes[job].findings if job in self._outcomes else []
 
-    def beside(self, job: LawJob) -> list[Finding]:
-        """Give what broke any law of the job's boundary, after :meth:`decide`."""
-        laws = self._wanted[job.place]
-        return [finding for law in laws for finding in self.findings(replace(job, law=law))]
+    def beside(self, job: LawJob) -> list[LawJob]:
+        """List the jobs of the boundary of one, itself among them."""
+        return [replace(job, law=law) for law in sorted(self._wanted[job.place])]
 
-    def shown_by(self, recipe: Recipe, ref: Ref) -> Iterator[Finding]:
-        """Give what breaks a recipe's law at its own boundary, whichever boundary was asked about."""
-        for subject in self._subjects_of(recipe.target, ref).values():
-            about = subject.contract.name == recipe.contract and recipe.boundary in subject.binding.paths
-            if about and recipe.invariant in [law.name for law in subject.laws]:
-                job = LawJob(recipe.target, subject.name, recipe.invariant, ref)
-                self.decide(job)
-                yield from self.findings(job)
+    def search_others(self, place: Place, bugs: Mapping[str, Sequence[Recipe]]) -> dict[LawJob, Others]:
+        """Search scenarios that trigger none of the bugs that are known to break a law; none where that fails."""
+        from sentinel.search.known import search_others
+
+        target, boundary, ref = place
+        subject = self._subjects_of(target, ref)[boundary]
+        laws = {law: bugs[law.name] for law in subject.laws if law.name in bugs}
+        if not laws:
+            return {}
+        law_session = self._open_target(target, ref).law_session.fresh()
+        try:
+            outcomes = search_others(law_session, subject, self._seed, laws, self._shrinking)
+        except Undecidable:
+            return {}
+        finally:
+            law_session.close()
+        return {LawJob(target, boundary, law.name, ref): others for law, others in outcomes.items()}
+
+    def decide_by(self, job: LawJob, finding: Finding) -> Decision:
+        """Decide a law that is broken by what it shows first, whatever else breaks it."""
+        from sentinel.search.decisions import of_outcome
+
+        others = [item for item in self.findings(job) if item is not finding]
+        outcome = replace(self._outcomes[job], findings=[finding, *others])
+        open_target = self._open_target(job.target, job.ref)
+        return of_outcome(open_target, finding.subject, finding.law, outcome, self._tried[job.place], self._seed)
 
     def close(self) -> None:
         """Forget what nobody has asked for yet, and wait for searches under way: after the runner was closed, or they
@@ -153,7 +173,6 @@ class Survey:
         return self._searches[place]
 
     def _search(self, place: Place) -> None:
-        from sentinel.search.boundary_search import BoundarySearch
         from sentinel.search.decisions import of_absence, of_outcome, of_undecidable  # Hypothesis takes its time
 
         target, boundary, ref = place
@@ -170,27 +189,64 @@ class Survey:
             for law, job in jobs.items():
                 self._decided[job] = of_absence(target, ref, subject, law, failure, adapter)
             return
-        law_session = open_target.law_session.fresh()  # what another boundary's calls leave behind cannot matter
         ahead = self._ahead.pop(place, None)
         if ahead is not None and not ahead.cancel():
             ahead.result()
+        lack: Absence | None = None
+        while True:
+            try:
+                search = self._searched_whole(open_target, subject, laws, jobs)
+                break
+            except Undecidable as error:
+                again, lack = lack is None, self._absence(open_target, subject, error)
+                if again and lack is not None and lack.moved:
+                    self._runner.follow(target, ref, lack.moved, subject.contract.name)
+                    continue
+                for law, job in jobs.items():
+                    self._decided[job] = of_undecidable(open_target, subject, law, error, lack)
+                return
+        answered = any(outcome.answered for outcome in search.outcomes.values())
+        self._tried[place] = search.tried
+        for law, outcome in search.outcomes.items():
+            if search.ended is not None and not outcome.findings:
+                self._decided[jobs[law]] = of_undecidable(open_target, subject, law, search.ended, lack)
+                continue
+            self._outcomes[jobs[law]] = outcome
+            self._decided[jobs[law]] = of_outcome(
+                open_target, subject, law, outcome, search.tried, self._seed, answered=answered
+            )
+
+    def _searched_whole(
+        self, open_target: OpenTarget, subject: Subject, laws: Sequence[Law], jobs: Mapping[Law, LawJob]
+    ) -> BoundarySearch:
+        """Search a boundary, in a session of its own: what another boundary's calls leave behind cannot matter."""
+        from sentinel.search.boundary_search import BoundarySearch
+
+        law_session = open_target.law_session.fresh()
         # Evidence shows one scenario of a law, that of its first symptom: nobody reads a second one.
         search = BoundarySearch(
             law_session, subject, self._seed, laws, self._shrinking, shrink_further=False, glimpse=True
         )
         try:
-            search.try_recipes(self._recipes_of(target), list(self._recorded(subject, jobs)))
+            search.try_recipes(self._recipes_of(open_target.target), list(self._recorded(subject, jobs)))
             search.run(self._examples)
             self._wait_for_dialects(law_session, search)
         except Undecidable as error:
-            for law, job in jobs.items():
-                self._decided[job] = of_undecidable(open_target, subject, law, error)
-            return
+            if not any(outcome.findings for outcome in search.outcomes.values()):
+                raise
+            search.ended = error  # what was found until then stays found
         finally:
             law_session.close()
-        for law, outcome in search.outcomes.items():
-            self._findings[jobs[law]] = list(outcome.findings)
-            self._decided[jobs[law]] = of_outcome(open_target, subject, law, outcome, search.tried, self._seed)
+        return search
+
+    def _absence(self, open_target: OpenTarget, subject: Subject, error: Undecidable) -> Absence | None:
+        """Return what a checkout lacks, where the boundary or what it requires was not found in it."""
+        cause, binding = error.failure, subject.binding
+        if cause.kind not in ("drift", "not-in-this-version") or cause.provenance is not None:
+            return None
+        recipes = (recipe for recipe in self._recipes_of(open_target.target) if recipe.boundary in binding.paths)
+        older = self._runner.known(open_target.target, recipes)
+        return self._runner.absence(open_target.target, binding, open_target.checkout, older)
 
     def _recorded(self, subject: Subject, jobs: Mapping[Law, LawJob]) -> Iterator[tuple[Law, Mapping[str, Inputs]]]:
         """Give the scenarios that broke laws at this ref when the baseline was recorded."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import reprlib
 import shutil
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
@@ -15,6 +14,7 @@ from typing import Any
 
 from sentinel.errors import SentinelError, nearest
 from sentinel.targets.refs import Ref
+from sentinel.values.files import WRITTEN
 
 #: Turns what was written (once or several times) into a setting's value; also given the names of the known targets.
 Reader = Callable[[list[Any], Sequence[str]], Any]
@@ -307,16 +307,14 @@ def read_file(folder: Path) -> tuple[dict[str, Any], Path | None]:
     for file, table in ((own, ()), (project, ("tool", "sentinel"))):
         if not file.is_file():
             continue
-        if sys.version_info >= (3, 11):
-            import tomllib
-        else:
-            import tomli as tomllib
+        from sentinel.values.documents import read_data  # only here: it imports PyYAML
+
         try:
-            values: Any = tomllib.loads(file.read_text(encoding="utf-8"))
-        except (ValueError, OSError, RecursionError) as error:  # not TOML, or no number that Python would read
+            values: Any = read_data(file, WRITTEN)
+        except SentinelError:
             if file is project:
                 return {}, None  # pytest itself reports a broken pyproject.toml
-            raise SentinelError(f"{file.name}: {error}") from None
+            raise
         for name in table:
             values = values.get(name, {}) if isinstance(values, dict) else {}
         if not isinstance(values, dict):

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sentinel.errors import SentinelError
+from sentinel.errors import NothingExamined, SentinelError
 from sentinel.history import record
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
+from sentinel.recipes.triggers import laws_named
 from sentinel.reports.store import HISTORY, file_name, files, load
 from sentinel.sources.home import read_json
 from sentinel.targets.refs import Ref
@@ -118,7 +119,7 @@ class Bug:
         if self.recipe is not None:
             return self.recipe.laws
         written = self.document
-        return tuple(name for name in (written.get("invariant") or self.law, *written.get("also_breaks", ())) if name)
+        return tuple(name for name in (written.get("invariant") or self.law, *laws_named(written)) if name)
 
     @property
     def upstream(self) -> Mapping[str, Any]:
@@ -169,7 +170,7 @@ class Material:
 def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Material:
     """Read evidence, recipes, histories and exports."""
     if not reports.is_dir():
-        raise SentinelError(
+        raise NothingExamined(
             f"no such folder: {reports}; run pytest with --sentinel-target first, or give --reports DIR"
         )
     groups: dict[tuple[str, ...], list[Evidence]] = {}
@@ -180,7 +181,7 @@ def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Materi
         about = ("laws", place.rpartition("/")[0]) if alone else ("bugs", document["target"], document["bug_id"])
         groups.setdefault(about, []).append(Evidence(document, place, file.read_text(encoding="utf-8")))
     if not groups:
-        raise SentinelError(
+        raise NothingExamined(
             f"{reports} holds no evidence; run pytest with --sentinel-target first, or give --reports DIR"
         )
     targets = {str(evidence.document["target"]) for group in groups.values() for evidence in group}

@@ -146,7 +146,8 @@ def _existing(home: Home, target: Target, ref: Ref, tree: str, facts: Facts) -> 
     with locks.taking(home.checkouts):
         content = read_json(record)
         entries = _whole(folder, content) if content is not None and content.get("tree") == tree else None
-        if content is None or entries is None:
+        left_out = None if content is None or entries is None else _left_out(content)
+        if entries is None or left_out is None:
             return None
         locks.take(home.checkouts, folder)
     with suppress(OSError):  # A cache that is shared read-only is as good to read.
@@ -164,8 +165,15 @@ def _existing(home: Home, target: Target, ref: Ref, tree: str, facts: Facts) -> 
         version=facts.get("version"),
         digest=facts.get("digest"),
         dirty=bool(facts.get("dirty", False)),
-        left_out=tuple(LeftOut(*several) for several in content["left_out"]),
+        left_out=left_out,
     )
+
+
+def _left_out(record: Mapping[str, Any]) -> tuple[LeftOut, ...] | None:
+    """Return what a checkout leaves out, as it was noted; None if the note is damaged."""
+    with suppress(KeyError, TypeError):
+        return tuple(LeftOut(*several) for several in record["left_out"])
+    return None
 
 
 def _whole(folder: Path, record: Mapping[str, Any]) -> list[Entry] | None:
@@ -173,10 +181,10 @@ def _whole(folder: Path, record: Mapping[str, Any]) -> list[Entry] | None:
 
     Code that was measured may have deleted, written or added something. Contents are read again only where the kernel
     says that something was touched since they were written or last read: that is ten times faster."""
-    entries, top = _entries(folder, record["tree"]), folder / "tree"
+    entries, top = _entries(folder, str(record.get("tree"))), folder / "tree"
     if entries is None:
         return None
-    with suppress(OSError, ValueError, TypeError):
+    with suppress(OSError, ValueError, TypeError, KeyError):
         now = stamp(top)
         if now == record.get("stamp"):
             return entries

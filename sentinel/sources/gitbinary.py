@@ -153,8 +153,12 @@ def _execute(
 ) -> Any:
     """Execute git by GitPython."""
     git = _git()
+    command, settled = _command(arguments, settings), _environment(git_dir, environment or {})
     try:
-        return git.Git().execute(_command(arguments, settings), env=_environment(git_dir, environment or {}), **options)
+        try:
+            return git.Git().execute(command, env=settled, **options)
+        except KeyError:  # GitPython copies os.environ, where pytest's thread adds and removes the current test
+            return git.Git().execute(command, env=settled, **options)
     except git.exc.GitCommandNotFound as error:
         raise GitMissingError(_MISSING) from error
 

@@ -55,12 +55,20 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
 
 def is_whole(path: Path) -> bool:
     """Whether a mirror was finished: its record is there, and is one. A machine that goes down may leave it empty."""
-    return read_json(path / RECORD) is not None
+    return _read_record(path) is not None
+
+
+def _read_record(path: Path) -> dict[str, Any] | None:
+    """Return a mirror's record; None if there is none, or it is damaged."""
+    record = read_json(path / RECORD) or {}
+    kinds = {"url": str, "origins": list, "absent": int, "updated": str}
+    sound = "updated" in record and all(isinstance(record.get(name, kind()), kind) for name, kind in kinds.items())
+    return record if sound else None
 
 
 def describe(target: str, path: Path) -> Mirror:
     """Say what ``mirror list`` shows of a mirror, whole or not."""
-    record = read_json(path / RECORD)
+    record = _read_record(path)
     if record is None:
         return Mirror(target, path, size=size_of(path), whole=False)
     return Mirror(
@@ -118,7 +126,7 @@ class MirrorStore:
         return path
 
     def url(self, target: str) -> str:
-        return str((read_json(self.home.mirror(target) / RECORD) or {}).get("url", ""))
+        return str((_read_record(self.home.mirror(target)) or {}).get("url", ""))
 
     def add(self, target: Target, origin: str | None = None, *, progress: Progress | None = None) -> Mirror:
         """Make a target's mirror, or put what another origin has into the one that is there.
@@ -301,7 +309,7 @@ class MirrorStore:
         path = self.home.mirror(target.name)
         record: dict[str, Any] = {"version": 1, "target": target.name, "url": url, "origins": []}
         if path.exists():
-            record = read_json(path / RECORD) or record
+            record = {**record, **(_read_record(path) or {})}
             record["url"] = url
             copy_objects((part / "objects",), path / "objects")
             both = gitrefs.read_shallow(path) | gitrefs.read_shallow(part)
@@ -321,4 +329,4 @@ class MirrorStore:
 
     def _adopt(self, path: Path, came: dict[str, str]) -> None:
         gitrefs.write_refs(path, gitrefs.merged(gitrefs.read_refs(path), came))
-        write_record(path, read_json(path / RECORD) or {})
+        write_record(path, _read_record(path) or {})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import PurePosixPath
@@ -244,6 +245,26 @@ class Target:
                 if "*" in entry and fnmatchcase(name, entry):
                     return reason
         return ""
+
+    def not_bound(self, name: str) -> str:
+        """Say that nothing of this name is bound, why not if the adapter says so, and the nearest that is bound.
+
+        :param name: a dotted path, or its last part.
+        """
+        last = name.rpartition(".")[2]
+        reason = self.reason_against(name) or next(
+            (why for path, why in self.unbound.items() if name == path.rpartition(".")[2]), ""
+        )
+        bound = list(dict.fromkeys(binding.boundary for binding in self.bindings))
+        alike = [path for path in bound if path.rpartition(".")[2] == last] or [
+            path
+            for near in get_close_matches(last, {path.rpartition(".")[2] for path in bound}, 1, 0.5)
+            for path in bound
+            if path.rpartition(".")[2] == near
+        ]
+        nearest = get_close_matches(name, alike or bound, 1, 0.0)
+        said = f"the adapter of {self.name} does not bind {name!r}{f' ({reason})' if reason else ''}"
+        return f"{said}; the nearest that it binds is {nearest[0]}" if nearest else said
 
     def module_of(self, file: str) -> str:
         """Give the dotted name of a file of the package roots, by its repository path."""

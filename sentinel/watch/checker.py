@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import itertools
 import json
 import math
 import os
@@ -40,9 +41,10 @@ from sentinel.watch import meeting
 from sentinel.watch.invariants import Invariant, Memory, mismatch
 from sentinel.watch.reading import Reading, Unreadable, case_of, reading_of
 from sentinel.watch.values import unpacked
-from sentinel.watch.wrapping import Call
+from sentinel.watch.wrapping import ENDED, Call
 from sentinel.worker import answers, calling, ghosts, probe
 from sentinel.worker.answers import Failed, Replies
+from sentinel.worker.drift import AbsentError, DriftError
 from sentinel.worker.serving import Server
 
 #: Rows and tokens of a call that the laws vary: differences show in few, and rounding hides them in many.
@@ -64,6 +66,10 @@ _INERT = (
 _MEMORY = 4 << 30
 #: Seconds that one look or one function may take; then the checker ends, and the run goes on without.
 _LONGEST = 600.0
+#: Why a function was not watched that had not been read when the run ended.
+_TOO_SHORT = "the run ended before it was read"
+#: Causes that are printed of what was not examined; the events' file has all of them.
+_CAUSES = 5
 
 
 class OwnSession(LawSession):
@@ -138,9 +144,12 @@ class Checker:
         self._readings: dict[int, Reading] = {}
         self._waiting: list[tuple[int, Subject]] = []
         self._names: set[str] = set()
+        self._loaded: set[str | None] = set()
         self._varied: Counter[int] = Counter()
         self._counts: Counter[str] = Counter()
         self._not: dict[str, Counter[str]] = {name: Counter() for name in ("watched", "read", "checked", "copied")}
+        self._failed: dict[str, list[str]] = {}
+        self._printed: set[str] = set()
         self._together: dict[str, Any] = {}
         self._invariants: Counter[str] = Counter()
         self._called: Counter[str] = Counter()
@@ -203,6 +212,8 @@ class Checker:
     def _end(self, process: Process, totals: Mapping[str, Any]) -> None:
         """Let a process go, with what is known by now; after the last one that is written."""
         del self._processes[process.connection]
+        if not self._processes and self._waiting:
+            self._not["watched"][_TOO_SHORT] += len(self._waiting)
         self._counts["calls"] += sum(totals.get("calls", {}).values())
         self._not["copied"].update(totals.get("failed", {}))
         for name in ("held_back", "seconds"):
@@ -217,6 +228,7 @@ class Checker:
         process.connection.close()
 
     def _await(self, modules: Sequence[str]) -> None:
+        self._loaded.update(modules)
         for number, subject in enumerate(self._subjects):
             if subject.name not in self._names and self._modules[number] & set(modules):
                 self._names.add(subject.name)
@@ -236,6 +248,7 @@ class Checker:
                 if self._readings and not self._begun:
                     self._begun = True
                     _say(f"{len(self._readings)} boundaries watched: {self._rate}")
+                self._print_failures()
                 process.send("ready", self._producers(process.modules))
 
     def _take(self, process: Process, message: Sequence[Any]) -> None:
@@ -249,6 +262,9 @@ class Checker:
         elif message[0] == "watched":
             if message[2]:
                 self._not["watched"][message[2]] += 1
+                if message[2] != ENDED:
+                    self._failed.setdefault(message[2], []).append(self._subjects[message[1]].name)
+                    self._print_failures()
         elif message[0] == "event" and message[1].kind == "configuration":
             self._configured = self.events.with_suffix(".config.json")
             with contextlib.suppress(OSError):
@@ -267,6 +283,13 @@ class Checker:
             self._numbers, self._numbers_at = numbers, time.monotonic()
             for process in self._processes.values():
                 process.send("numbers", numbers)
+
+    def _print_failures(self) -> None:
+        """Print which functions cannot be watched because setting that up failed, each cause once."""
+        new = [reason for reason in self._failed if reason not in self._printed]
+        self._printed.update(new)
+        for line in _causes({f"cannot watch {_names(self._failed[reason])}: {reason}": 0 for reason in new}):
+            _say(line)
 
     def _producers(self, modules: set[str]) -> tuple[tuple[str, str], ...]:
         """Give the functions that give rows their advantages."""
@@ -308,13 +331,19 @@ class Checker:
 
     def _plan(self, number: int, subject: Subject) -> None:
         """Find out how a boundary's calls are read, and have the run copy them."""
+        boundary = None
         try:
             boundary = probe.find_boundary(subject.binding, self._roots, frozenset(subject.scenario_inputs), "cpu")
             ghosts.state().probing = True
             reading = reading_of(number, subject, boundary)
         except BaseException as error:  # the run's modules may do anything when they are called
-            reason = str(error) if isinstance(error, Unreadable) else f"{type(error).__name__}: {error}"
-            self._not["watched"][reason[:120]] += 1
+            known = isinstance(error, (Unreadable, AbsentError))
+            reason = (str(error) if known else f"{type(error).__name__}: {error}")[:300]
+            self._not["watched"][reason] += 1
+            # A binding may be of other versions, or also name a module that the run has not imported.
+            elsewhere = isinstance(error, DriftError) or not self._modules[number] <= {None, *self._loaded}
+            if not known and (boundary is not None or not elsewhere):
+                self._failed.setdefault(reason, []).append(subject.name)
             return
         finally:
             ghosts.state().probing = False
@@ -454,16 +483,44 @@ class Checker:
             "laws": self._checked(),
             **{f"not_{name}": dict(why.most_common()) for name, why in self._not.items()},
             "seconds": round(self._counts["seconds"], 3),
+            **({"nothing_examined": nothing} if (nothing := self._nothing()) else {}),
         }
+
+    def _nothing(self) -> str:
+        """Return why this run says nothing about its calls; empty if it does.
+
+        Invariants alone are an examination only if no call was copied and no function failed to be set up.
+        """
+        missed = self._counts["copied"] or self._failed or self._not["watched"][_TOO_SHORT]
+        if self._kinds or (self._checked() and (self._counts["read"] or not missed)):
+            return ""
+        why: Mapping[str, int]
+        if not self._readings:
+            why = {reason: len(names) for reason, names in self._failed.items()} or self._not["watched"]
+            what = "no function of the run could be watched" if why else "the run imported no function that is bound"
+        elif not self._counts["copied"]:
+            what, why = "no call of a watched function was copied", self._not["copied"]
+        elif not self._counts["read"]:
+            what, why = "no copied call could be read", self._not["read"]
+        else:
+            what, why = "no law could check the calls that were read", self._not["checked"]
+        first = max(why, key=lambda reason: why[reason], default="")
+        return f"{what}: {first}" if first else what
 
     def _tell_summary(self, counts: Mapping[str, Any]) -> None:
         several = f" in {len(self._ranks)} processes" if len(self._ranks) > 1 else ""
         kinds = counts["violations"]
+        if "nothing_examined" in counts:
+            _say(f"nothing was examined: {counts['nothing_examined']}")
         _say(
             f"{len(self._readings)} boundaries watched{several}, {counts['copied']} calls copied in "
             f"{counts['seconds']:.2f} s, {counts['read']} read, {counts['laws']} looks of laws: {len(kinds)} "
             f"kinds of violation; {self.events}"
         )
+        for name, noun in (("watched", "function"), ("copied", "call"), ("read", "call"), ("checked", "call")):
+            why = counts[f"not_{name}"]
+            for line in _causes({f"not {name}: {reason}": count for reason, count in why.items()}, noun):
+                _say(line)
         if kinds:
             what = (
                 "whole calls, and what their groups are called"
@@ -519,6 +576,22 @@ def _spread(size: int) -> list[int]:
 
 def _elements(inputs: Mapping[str, Any]) -> int:
     return max((math.prod(value.shape) for value in inputs.values() if isinstance(value, Tensor)), default=0)
+
+
+def _causes(causes: Mapping[str, int], noun: str = "") -> Iterator[str]:
+    """Yield a line for each of the first few causes, with how often it applies if there is a noun for that."""
+    for cause in itertools.islice(causes, _CAUSES):
+        yield f"{cause} ({_counted(causes[cause], noun)})" if noun else cause
+    if len(causes) > _CAUSES:
+        yield f"and {_counted(len(causes) - _CAUSES, 'other cause')}: see the last line of the events' file"
+
+
+def _names(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {_counted(len(names) - 1, 'other')}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _named(recipe: Recipe) -> str:

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sentinel.watch import meeting
+from sentinel.watch.meeting import PATIENCE
 from sentinel.watch.training import Event, Training
 from sentinel.watch.values import packed
-from sentinel.watch.wrapping import Budget, Call, Watcher
+from sentinel.watch.wrapping import ENDED, Budget, Call, Watcher
 
-#: Seconds that the end of a run waits for what was copied to be checked.
-PATIENCE = 20.0
 #: What launchers tell a process of a training, beside what tells it to watch: code that finds these would join it.
 _OF_RANKS = (
     *("SENTINEL_WATCH", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "NODE_RANK", "MASTER_", "TORCHELASTIC_"),
@@ -134,6 +133,12 @@ class Watching:
         except Exception as error:
             self.watcher.note(error)
             self.watcher.restore()
+            gone = (
+                "the checker has ended"
+                if isinstance(error, (EOFError, OSError))
+                else f"{type(error).__name__}: {error}"
+            )
+            print(f"sentinel watch: this process is no longer watched: {gone}", file=sys.stderr)
 
     def _send_all(self) -> bool:
         """Send what waits; whether there was any."""
@@ -189,7 +194,7 @@ class Watching:
         while self._connection.poll(max(until - time.monotonic(), 0.0)):
             kind, content = self._connection.recv()
             if kind == "plan":
-                refused = "the watching has ended" if self._ending.is_set() else self.watcher.watch(content)
+                refused = ENDED if self._ending.is_set() else self.watcher.watch(content)
                 self._connection.send(("watched", content.number, refused))
             elif kind == "numbers":
                 self.watcher.numbers = content

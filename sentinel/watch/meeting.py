@@ -15,22 +15,37 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+#: Seconds that the end of a run waits for what was copied to be checked.
+PATIENCE = 20.0
 #: Seconds that a process waits for another one that is meeting the checker.
 _PATIENCE = 5.0
 
 
 def address(words: Sequence[str], packages: Sequence[str]) -> Path:
-    """Give the socket of a run on this machine: of what it is asked to do, and the copy of the framework that it has.
+    """Return the path of this run's socket on this machine.
 
-    :raises OSError: where there is no folder that is this user's alone.
+    Its name starts with the run's number, if a command started the run, and is derived from what the checker is asked
+    to do and from the copy of the framework that is imported here.
+
+    :raises OSError: if the folder is not this user's alone.
     """
-    folder = Path(tempfile.gettempdir()) / f"sentinel-watch-{os.getuid()}"
+    folder = _folder()
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise PermissionError(f"{folder} is not this user's alone")  # what comes through the socket is believed
-    run = [*words, os.environ.get("SENTINEL_WATCH_RUN", ""), *roots(packages)]
-    return folder / hashlib.sha256(repr(run).encode()).hexdigest()[:24]
+    number = os.environ.get("SENTINEL_WATCH_RUN", "")
+    run = [*words, number, *roots(packages)]
+    return folder / f"{number}-{hashlib.sha256(repr(run).encode()).hexdigest()[:24]}"
+
+
+def sockets(number: str) -> list[Path]:
+    """Return the sockets of the run of this number; a checker removes its own when it ends by itself."""
+    return [file for file in _folder().glob(f"{number}-*") if file.is_socket()]
+
+
+def _folder() -> Path:
+    return Path(tempfile.gettempdir()) / f"sentinel-watch-{os.getuid()}"
 
 
 def roots(packages: Sequence[str]) -> Iterator[str]:

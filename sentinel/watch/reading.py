@@ -62,12 +62,15 @@ class _Heard(BaseException):
 class Listener:
     """Stands in the place of a boundary's function, and keeps the arguments of its last call by name.
 
+    Adapters may look at the function itself: ``inspect.signature``, ``getsource`` and ``unwrap`` see the real one.
+
     :param answers: is called with them, and then as the function; None: the call ends with :class:`_Heard`.
     """
 
     def __init__(self, function: Any, answers: Any = None) -> None:
         self._function, self._answers = function, answers
         self.__signature__ = inspect.signature(function)
+        self.__wrapped__ = function
         self.arguments: dict[str, Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -264,11 +267,14 @@ class Reading:
 def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
     """Find how calls of a boundary are read, and try it out on the function that the run has.
 
-    :raises Unreadable: where it cannot be found, or does not give back what is observed.
+    :raises Unreadable: if it cannot be found, or does not give back what is observed.
+    :raises Exception: whatever the adapter raised most often, if it called the function for fewer than two scenarios.
     """
-    calls = list(itertools.islice(_calls(subject, boundary), _CALLS))
+    errors: list[Exception] = []
+    calls = list(itertools.islice(_calls(subject, boundary, errors), _CALLS))
     if len(calls) < 2:
-        raise Unreadable("its adapter does not call it with scenarios alone")
+        often = Counter(map(str, errors))
+        raise max(errors, key=lambda error: often[str(error)], default=Unreadable("no scenario could be drawn for it"))
     names = _names(boundary.function)
     parts_of_calls = [dict(_parts(arguments, answers, names)) for _, arguments, answers in calls]
     paths = tuple(
@@ -536,8 +542,11 @@ def _of_same_meaning(reading: Reading, drawn: Mapping[str, Any], inputs: Mapping
     return {key for key in every if (key in one) == (key in two) and _same_value(one.get(key), two.get(key), mask)}
 
 
-def _calls(subject: Subject, boundary: Boundary) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]:
-    """Give scenarios, each with the call that the adapter makes of it."""
+def _calls(
+    subject: Subject, boundary: Boundary, errors: list[Exception]
+) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]:
+    """Yield scenarios, each with the call that the adapter makes of it; append what other scenarios raise to
+    ``errors``."""
     for place in range(_DRAWN):
         data = hashlib.shake_256(f"{subject.name} {place}".encode()).digest(4096)
         try:
@@ -545,9 +554,10 @@ def _calls(subject: Subject, boundary: Boundary) -> Iterator[tuple[dict[str, Any
             arguments, answers = _heard(boundary, inputs)
         except Unreadable:
             raise
-        except Exception:  # the scenario is not one of this version's, or makes no sense
+        except Exception as error:  # the scenario is not one of this version's, or makes no sense
             if ghosts.state().used:
-                raise Unreadable(f"it needs {ghosts.state().used[0]}, for which there is no room") from None
+                raise Unreadable(f"{ghosts.state().used[0]} cannot be called while watching") from None
+            errors.append(error)
             continue
         yield {name: tensors.build(value, _no_object) for name, value in inputs.items()}, arguments, answers
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sentinel.deciding.law_session import Undecidable
+from sentinel.deciding.law_session import Subject, Undecidable
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.runner import Runner
 from sentinel.errors import SentinelError
 from sentinel.recipes.catalog import Catalog
+from sentinel.recipes.json_schema import JsonSchema
+from sentinel.reports.escaping import message, visible
 from sentinel.search.boundary_search import BoundarySearch, Finding
 from sentinel.search.checks import subjects
 from sentinel.search.saving import tried_document
 from sentinel.targets.refs import Ref
-from sentinel.values.literals import untyped
+from sentinel.values.documents import json_data
+from sentinel.values.files import GENERATED, read_text
+from sentinel.values.literals import Tensor, untyped
 
 #: Calls that shrinking one violation may take.
 _SHRINKING = 300
@@ -38,28 +42,48 @@ class Replay:
 
 
 def violations(file: Path) -> list[dict[str, Any]]:
-    """Give the violations in an events' file that laws found, each with how often it was seen.
+    """Return the violations in an events' file, each with how often it was seen and its ``file:line``.
 
-    :raises SentinelError: where the file is none, or of another kind.
+    :raises SentinelError: if the file cannot be read, or has a line that ``sentinel watch`` did not write.
     """
     by_kind: dict[tuple[Any, ...], dict[str, Any]] = {}
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SentinelError(f"{file}: {getattr(error, 'strerror', None) or 'it is no text'}") from None
-    for number, line in enumerate(lines, 1):
-        try:
-            event = json.loads(line)
-            kind = event["event"]
-        except (ValueError, TypeError, KeyError):
-            raise SentinelError(f"{file}:{number}:1: not a line that sentinel watch wrote") from None
-        if kind == "violation":
-            by_kind.setdefault((event["run"], event["boundary"], event["law"], event["symptom"]), dict(event))
-        for one in event["violations"] if kind == "end" else ():
+    for number, line in enumerate(read_text(file, GENERATED).splitlines(), 1):
+        place = f"{visible(str(file))}:{number}:1"
+        event = _event(line, place)
+        if event["event"] == "violation":
+            key = event["run"], event["boundary"], event["law"], event["symptom"]
+            by_kind.setdefault(key, {"key": "", "version": "", "place": "", **event, "line": place})
+        for one in event["violations"] if event["event"] == "end" else ():
             same = by_kind.get((event["run"], one["boundary"], one["law"], one["symptom"]))
             if same is not None:
                 same.update(count=one["count"], of=one["of"])
     return list(by_kind.values())
+
+
+def _event(line: str, place: str) -> dict[str, Any]:
+    """Parse a line of an events' file by its published schema."""
+    try:
+        event = json_data(line)
+        kind = event.get("event") if isinstance(event, dict) else None
+        schema = _schemas().get(kind) if isinstance(kind, str) else None
+        if schema is None:
+            raise SentinelError("it is neither a violation nor an end")
+        for wrong in schema.errors(event):
+            key = ".".join(map(str, wrong.instance_path))
+            raise SentinelError(f"at {key}: {wrong.message}" if key else wrong.message)
+    except (ValueError, RecursionError, SentinelError) as error:
+        raise SentinelError(f"{place}: not a line that sentinel watch wrote: {message(str(error))[:200]}") from None
+    return dict(event)
+
+
+@cache
+def _schemas() -> dict[str, JsonSchema]:
+    """Return the published schema of each kind of line."""
+    whole = JsonSchema("events").schema
+    return {
+        kind["properties"]["event"]["const"]: JsonSchema({**kind, "required": [*whole["required"], *kind["required"]]})
+        for kind in whole["oneOf"]
+    }
 
 
 def replayed(
@@ -84,7 +108,7 @@ def _replayed(runner: Runner, catalog: Catalog, event: Mapping[str, Any], ref: R
         return Replay(event, reason="it is of several calls, or of no function that an adapter binds")
     if event["variants"] is None:
         return Replay(event, reason="its numbers are many, and were not written; watch again with --capture full")
-    variants = untyped(event["variants"])
+    variants = _scenario(event, subject)
     runner.start([event["target"]])
     open_target = runner.open_target(event["target"], ref, [subject.binding])
     search = BoundarySearch(open_target.law_session, subject, 0, [law], _SHRINKING)
@@ -97,6 +121,25 @@ def _replayed(runner: Runner, catalog: Catalog, event: Mapping[str, Any], ref: R
     finding = next(iter(search.outcomes[law].findings), None)
     reason = "the code there keeps the law: what broke it was of the run alone" if finding is None else ""
     return Replay(event, open_target, finding, reason)
+
+
+def _scenario(event: Mapping[str, Any], subject: Subject) -> dict[str, dict[str, Any]]:
+    """Return the scenario of a violation; what a reader of the file may have changed is refused by its line."""
+    names = {item.name: item.kind for item in subject.contract.inputs}
+    try:
+        variants = dict(untyped(event["variants"]))
+        for inputs in variants.values():
+            if set(inputs) != names.keys():
+                raise ValueError(f"the inputs are {', '.join(names)}")
+            for name, value in inputs.items():
+                if isinstance(value, Tensor) != (names[name] == "tensor") and value is not None:
+                    raise ValueError(f"{name} is not a {names[name]}")
+        if not variants:
+            raise ValueError("it has no variant")
+    except (TypeError, ValueError, AttributeError, ArithmeticError, MemoryError) as error:
+        where = f"{event['line']}: not a scenario of {message(subject.name)}"
+        raise SentinelError(f"{where}: {message(str(error))[:200]}") from None
+    return variants
 
 
 def document_of(one: Replay, runner: Runner, catalog: Catalog) -> dict[str, Any]:

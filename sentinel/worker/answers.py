@@ -18,7 +18,9 @@ from sentinel.worker.protocol import ProtocolError
 
 #: What a worker may call a failure; :mod:`sentinel.deciding.proof` looks into those that say something of the checkout.
 WorkerKind = Literal[
+    "adapter",
     "crash",
+    "deadlock",
     "drift",
     "exit",
     "ghost",
@@ -36,6 +38,9 @@ KINDS = frozenset(get_args(WorkerKind))
 
 #: Parts of what a call hands on that are looked at, at most.
 PARTS = 1000
+
+#: How the name of a part ends that says of another one that it has more parts than are looked at.
+CUT = " has more"
 
 Parser = Callable[[Any], Any]
 
@@ -75,6 +80,7 @@ class Failed:
     :ivar place: the file that needs another Python, or a package, where that is why.
     :ivar lacks: that package and what the file imports from it, ``package.name``.
     :ivar questions: see :mod:`sentinel.worker.trace`; None: unknown.
+    :ivar packages: what is not installed here and was needed.
     :ivar slip: see :func:`sentinel.worker.slips.slip`.
     """
 
@@ -85,6 +91,7 @@ class Failed:
     unknown_input: str = ""
     place: str = ""
     lacks: str = ""
+    packages: tuple[str, ...] = ()
     questions: tuple[str, ...] | None = None
     slip: str = ""
 
@@ -130,6 +137,7 @@ class Replies:
     """What a session answered.
 
     :ivar functions: the target's own that ran.
+    :ivar lines: ``file:line`` of the watched lines that ran in calls that were answered.
     """
 
     answers: Mapping[str, Reply]
@@ -137,6 +145,7 @@ class Replies:
     ghosts: tuple[str, ...] = ()
     stand_ins: tuple[StandIn, ...] = ()
     functions: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
 
 
 # Each of these raises ProtocolError where it is no such answer.
@@ -183,7 +192,7 @@ def of_session(answer: Any, calls: Collection[str]) -> Replies | Failed:
     """Parse the answer to these calls."""
     if _has(answer, "failure"):
         return _sole_failure(answer)
-    rest = {**_ORIGIN, "functions": _words}
+    rest = {**_ORIGIN, "functions": _words, "lines": _words}
     fields = _record(answer, {"answers": lambda value: _by_name(value, calls, _reply)}, rest)
     if len(fields) not in (1, 1 + len(rest)):
         _refuse("not the form of an answer")
@@ -226,7 +235,11 @@ def _sole_failure(answer: Any) -> Failed:
 
 def _failure(value: Any) -> Failed:
     needed = {"kind": _kind, "reason": text, "traceback": text, "provenance": _optional(_claim)}
-    return Failed(**_record(value, needed, {"unknown_input": text, "place": _path, "lacks": text, "slip": text}))
+    return Failed(
+        **_record(
+            value, needed, {"unknown_input": text, "place": _path, "lacks": text, "packages": _words, "slip": text}
+        )
+    )
 
 
 def _kind(value: Any) -> str:

@@ -468,12 +468,24 @@ class TargetProcess(_Handle):
         if pid is None:
             self._bury("crash", "the target process ended as it was forked")
 
-    def load(self, paths: Sequence[str], adapter: str, contract_file: str, contract: str) -> list[str]:
-        """Import these modules, the adapter and the contract; give the files of the checkout that had no byte code."""
-        what = {"modules": list(paths), "adapter": adapter, "contract_file": contract_file, "contract": contract}
+    def load(
+        self,
+        paths: Sequence[str],
+        adapter: str,
+        contract_file: str,
+        contract: str,
+        moved: Mapping[str, str] | None = None,
+    ) -> list[str] | Failed:
+        """Import these modules, the adapter and the contract; give the files of the checkout that had no byte code, or
+        how the process ended.
+
+        :param moved: a name that the adapter uses -> where it is in this checkout.
+        """
+        what = {"adapter": adapter, "contract_file": contract_file, "contract": contract}
         when = "while its modules were imported"
-        sources = self._ask({**what, "op": "import"}, self._options.timeout, when, answers.of_import)
-        return [] if isinstance(sources, Failed) else list(sources)
+        message = {**what, "op": "import", "modules": list(paths), "moved": dict(moved or {})}
+        sources = self._ask(message, self._options.timeout, when, answers.of_import)
+        return sources if isinstance(sources, Failed) else list(sources)
 
     def probe(self, request: Mapping[str, Any]) -> Measured | Failed:
         """Run one probe."""
@@ -554,9 +566,14 @@ class TargetProcess(_Handle):
 
 
 class Session(_Handle):
-    """A session. Send, then receive; between the two the controller is free."""
+    """A session. Send, then receive; between the two the controller is free.
+
+    :ivar dead: why it has ended; empty while it lives.
+    :ivar hangs: whether it has ended because one call took longer than the timeout.
+    """
 
     dead = _nonce = ""
+    hangs = False
     _calls: Sequence[str] = ()
 
     def send(self, request: Mapping[str, Any]) -> None:
@@ -571,12 +588,20 @@ class Session(_Handle):
             self._bury("the session ended")
 
     def receive(self) -> Replies | Failed:
-        """Receive the answer to what was sent, or a failure; after one of the session's own it is dead."""
+        """Receive the answer to what was sent, or a failure; after one of the session's own it is dead.
+
+        Each call has the whole timeout: the session reports when one has ended.
+        """
         if not self.dead:
             try:
-                answer = protocol.receive(self._channel, time.monotonic() + self._options.timeout)
-                return answers.of_session(_own(answer, self._nonce), self._calls)
+                for _ in range(len(self._calls) + 1):
+                    frame = protocol.receive(self._channel, time.monotonic() + self._options.timeout)
+                    answer = _own(frame, self._nonce)
+                    if answer != {"alive": True}:
+                        return answers.of_session(answer, self._calls)
+                raise protocol.ProtocolError("more calls than it was asked for")
             except TimeoutError:
+                self.hangs = True
                 self._bury(f"no answer within {self._options.timeout:g} s")
             except (EOFError, OSError):
                 self._bury("the session ended")

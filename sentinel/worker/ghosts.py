@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 import dis
+import importlib.metadata
 import importlib.util
 import linecache
 import sys
@@ -210,7 +211,8 @@ class ImportRecorder:
 
     :param roots: absolute directories of the target's packages; only statements in files below them are looked at.
     :param packages: the target's own top-level names, which never become ghosts.
-    :param versions: the ``__version__`` of some ghosts, for a target that refuses to import beside another one.
+    :param versions: the version of some ghosts, for a target that refuses to import with another one: their
+        ``__version__``, and what ``importlib.metadata.version`` tells the target's own files.
     :param real: the packages that the target names in ``preload``.
     """
 
@@ -230,9 +232,21 @@ class ImportRecorder:
         self._versions = dict(versions or {})
         self._closures: dict[str, set[str]] = {}  # those asked for since the last edge
         self._import = builtins.__import__
+        self._version = importlib.metadata.version
 
     def install(self) -> None:
         builtins.__import__ = self
+        self._version, importlib.metadata.version = importlib.metadata.version, self.version
+
+    def version(self, distribution_name: str) -> str:
+        """Answer in the place of ``importlib.metadata.version``."""
+        try:
+            return self._version(distribution_name)
+        except importlib.metadata.PackageNotFoundError:
+            name = distribution_name.lower().replace("-", "_")
+            if name not in self._versions or not sys._getframe(1).f_code.co_filename.startswith(self.roots):
+                raise
+            return self._versions[name]
 
     def __call__(
         self, name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0

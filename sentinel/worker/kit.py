@@ -17,12 +17,17 @@ from typing import Any
 from unittest import mock
 
 from sentinel.values.lazy import torch as torch
-from sentinel.worker.drift import AbsentError, DriftError, StandInNamespace
+from sentinel.worker.drift import AbsentError, Bookkeeping, DriftError, RanksDisagreeError, StandInNamespace
 
 
 def stand_in(**attributes: Any) -> Any:
     """Make a namespace in the place of an object; it says what the boundary reads and it lacks."""
     return StandInNamespace(**attributes)
+
+
+def bookkeeping(**attributes: Any) -> Any:
+    """Make a stand-in for what counts, logs or shows progress: an attribute that it lacks is neutral, and recorded."""
+    return Bookkeeping(**attributes)
 
 
 def unbuilt(owner: Any, **attributes: Any) -> Any:
@@ -92,7 +97,7 @@ def all_swapped(owner: Any, **values: Any) -> Iterator[None]:
 
 def silent(*_: Any, **__: Any) -> Any:
     """Make a logger that says nothing."""
-    return stand_in(**dict.fromkeys(("debug", "info", "warning"), partial(itself, None)))
+    return bookkeeping(**dict.fromkeys(("debug", "info", "warning"), partial(itself, None)))
 
 
 def taken(inputs: Mapping[str, Any], *names: str) -> dict[str, Any]:
@@ -549,13 +554,69 @@ def gradient_of_ranks(tables: Sequence[Any]) -> Any:
 # -- ranks -------------------------------------------------------------------------------------------------------------
 
 
+class _Collectives:
+    """The collectives of simulated ranks. All ranks must call the same one; a training in which they do not hangs.
+
+    :ivar failure: what ended the first rank that failed, or how the ranks disagree; None while all is well.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count, self._changed = count, threading.Condition()
+        self._calls: dict[int, tuple[str, str, Any]] = {}
+        self._returned: set[int] = set()
+        self.failure: BaseException | None = None
+
+    def exchange(self, rank: int, name: str, value: Any) -> list[Any]:
+        """Wait until every rank has called this collective; return the value of each.
+
+        :raises RanksDisagreeError: if a rank has returned, or called another collective.
+        """
+        caller = sys._getframe(2)
+        place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+        with self._changed:
+            calls = self._calls  # of this exchange: the rank that completes it begins another
+            calls[rank] = name, place, value
+            if len(calls) == self._count:
+                self._calls = {}
+            self._compare(calls)
+            self._changed.wait_for(lambda: len(calls) == self._count or self.failure is not None)
+            if self.failure is not None:
+                raise RanksDisagreeError("another rank has failed")
+        return [calls[each][2] for each in range(self._count)]
+
+    def end(self, rank: int, error: BaseException | None = None) -> None:
+        """Note that a rank has returned or raised; ranks that wait for it stop waiting."""
+        with self._changed:
+            if error is not None:
+                self._fail(error)
+            else:
+                self._returned.add(rank)
+                self._compare(self._calls)
+
+    def _compare(self, calls: Mapping[int, tuple[str, str, Any]]) -> None:
+        names = {name for name, _, _ in calls.values()}
+        if len(names) > 1 or (names and self._returned):
+            ranks = [
+                f"rank {rank} called {calls[rank][0]} ({calls[rank][1]})" if rank in calls else f"rank {rank} returned"
+                for rank in range(self._count)
+                if rank in calls or rank in self._returned
+            ]
+            self._fail(RanksDisagreeError(f"the ranks do not call the same collectives: {', '.join(ranks)}"))
+        self._changed.notify_all()
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = self.failure or error
+        self._changed.notify_all()
+
+
 def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
-    """Run ``work(rank)`` in a thread per rank, all in one group of ``torch.distributed``, and give what each
-    returns."""
+    """Run ``work(rank)`` in one thread per rank, in one group of ``torch.distributed``; return what each returns.
+
+    :raises RanksDisagreeError: if a rank calls a collective that another rank does not call.
+    """
     dist = torch.distributed
-    meeting, own, slots = threading.Barrier(count), threading.local(), [None] * count
+    collectives, own = _Collectives(count), threading.local()
     answers: list[Any] = [None] * count
-    errors: list[BaseException] = []
     reductions: dict[str, Callable[[list[Any]], Any]] = {
         "sum": sum,
         "avg": lambda parts: sum(parts) / count,
@@ -563,26 +624,26 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
         "min": lambda parts: torch.stack(parts).amin(0),
     }
 
-    def exchange(value: Any) -> list[Any]:
-        slots[own.rank] = value
-        meeting.wait()
-        values = list(slots)
-        meeting.wait()
-        return values
-
     def all_reduce(tensor: Any, op: Any = dist.ReduceOp.SUM, *_: Any, **__: Any) -> None:
         name = next(name for name in reductions if op == getattr(dist.ReduceOp, name.upper()))
-        tensor.copy_(reductions[name](exchange(tensor.detach().clone())))
+        tensor.copy_(reductions[name](collectives.exchange(own.rank, "all_reduce", tensor.detach().clone())))
 
     def all_gather(into: list[Any], value: Any, *_: Any, **__: Any) -> None:
-        for rank, part in enumerate(exchange(value)):
+        for rank, part in enumerate(collectives.exchange(own.rank, "all_gather", value)):
             into[rank] = part
+
+    def all_gather_object(into: list[Any], value: Any, *_: Any, **__: Any) -> None:
+        for rank, part in enumerate(collectives.exchange(own.rank, "all_gather_object", value)):
+            into[rank] = part
+
+    def barrier(*_: Any, **__: Any) -> None:
+        collectives.exchange(own.rank, "barrier", None)
 
     answered = {
         "all_reduce": all_reduce,
         "all_gather": all_gather,
-        "all_gather_object": all_gather,
-        "barrier": lambda *_, **__: exchange(None),
+        "all_gather_object": all_gather_object,
+        "barrier": barrier,
         "get_rank": lambda *_, **__: own.rank,
         "get_world_size": lambda *_, **__: count,
         "is_initialized": lambda: True,
@@ -596,11 +657,10 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
         sys.settrace(trace)
         try:
             answers[rank] = work(rank)
-        except threading.BrokenBarrierError:
-            pass  # another rank has failed
         except BaseException as error:
-            errors.append(error)
-            meeting.abort()
+            collectives.end(rank, error)
+        else:
+            collectives.end(rank)
 
     with ExitStack() as alone:
         for name, answer in answered.items():
@@ -610,8 +670,8 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
             thread.start()
         for thread in threads:
             thread.join()
-    if errors:
-        raise errors[0]
+    if collectives.failure is not None:
+        raise collectives.failure
     return answers
 
 
@@ -824,8 +884,8 @@ def one_process(device: str) -> Any:
     """Make an accelerator of one process: what is gathered or reduced over ranks is what it was."""
     whole = dict.fromkeys(("gather", "gather_for_metrics", "reduce", "unwrap_model"), itself)
     ranks = {"num_processes": 1, "process_index": 0, "is_main_process": True}
-    state = stand_in(deepspeed_plugin=None)
-    return stand_in(sync_gradients=True, device=torch.device(device), state=state, **ranks, **whole)
+    state = bookkeeping(deepspeed_plugin=None)
+    return bookkeeping(sync_gradients=True, device=torch.device(device), state=state, **ranks, **whole)
 
 
 @contextmanager

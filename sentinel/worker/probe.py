@@ -9,18 +9,29 @@ import os
 import random
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from sentinel.contracts.contract import Contract
 from sentinel.targets import Binding, Target
 from sentinel.targets.loading import load_file
 from sentinel.worker import calling, defaults, ghosts, recording, tensors, versions
-from sentinel.worker.drift import AbsentError, DriftError, StandInMissingError, answered_by
-from sentinel.worker.slips import slip
+from sentinel.worker.drift import (
+    AbsentError,
+    DriftError,
+    Neutral,
+    RanksDisagreeError,
+    StandInMissingError,
+    StandInNamespace,
+    UnknownInputError,
+    answered_by,
+    as_self,
+)
+from sentinel.worker.slips import harness_place, slip
 
 SEED = 20260821
 
@@ -43,12 +54,16 @@ def load_binding(adapter: str, boundary: str, contract: str) -> Binding:
 def _plain_call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call as the generic contract does: the arguments as the recipe names them, nothing translated."""
     leading = [inputs["self"]] if inputs["self"] is not None else []
+    if boundary.owner is not None and type(inputs["self"]) is StandInNamespace:
+        as_self(inputs["self"], boundary.owner)
     positional = [*leading, *inputs["positional"]]
     signature = inspect.signature(boundary.function)
     try:
         signature.bind(*positional, **inputs["arguments"])
     except TypeError as error:
-        raise DriftError(f"{boundary.path}{signature} cannot be called so: {error}") from None
+        message = f"{boundary.path}{signature} cannot be called so: {error}"
+        unknown = next((name for name in inputs["arguments"] if name not in signature.parameters), "")
+        raise UnknownInputError(message, unknown) from None
     return {"returned": boundary.function(*positional, **inputs["arguments"])}
 
 
@@ -79,10 +94,14 @@ def settle(device: str, seed: int = SEED) -> None:
 
 @dataclass(frozen=True)
 class Preparation:
-    """A boundary, found and described."""
+    """A boundary, found and described.
+
+    :ivar harness: the files of its adapter and its contract.
+    """
 
     boundary: calling.Boundary
     provenance: dict[str, Any]
+    harness: tuple[str, str] = ("", "")
 
 
 def prepare(request: Mapping[str, Any], roots: tuple[str, ...]) -> Preparation:
@@ -102,20 +121,22 @@ def prepare(request: Mapping[str, Any], roots: tuple[str, ...]) -> Preparation:
             "signature": signature,
             "layers": calling.layers_of(boundary.function),
         },
+        (request["adapter"], request["contract_file"]),
     )
 
 
 def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None) -> dict[str, Any]:
     """Answer one probe request with a measurement or a failure, as plain data."""
-    provenance: dict[str, Any] | None = None
+    preparation: Preparation | None = None
     try:
+        Neutral.recorded.clear()
         settle(request["device"], request.get("seed", SEED))
         contract = load_contract(request["contract_file"], request["contract"])
         for required in request["requires"]:
             if not calling.has(required, roots):
                 return failure("not-in-this-version", f"not in this version: the checkout has no {required}")
         preparation = prepare(request, roots)
-        boundary, provenance = preparation.boundary, preparation.provenance
+        boundary = preparation.boundary
         ghosts.state().probing = True
         observation = {
             variant: observe(contract, boundary, inputs, roots, request["device"], request.get("record", False))
@@ -123,21 +144,31 @@ def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: ghosts.Imp
         }
         if ghosts.state().used:
             # The target may have caught our refusal; what it computed then is not its real answer.
-            return ghost_failure(provenance)
+            return ghost_failure(preparation.provenance)
         return {
             "observation": observation,
-            "provenance": provenance,
+            "provenance": preparation.provenance,
             "ghosts": recorder.ghosts_of(boundary.module.__name__) if recorder else [],
-            "stand_ins": [[item.name, item.reason] for item in boundary.binding.stand_ins],
+            "stand_ins": stand_ins_of(boundary, Neutral.recorded),
         }
     except BaseException as error:  # whatever a stranger's code raises ends here, SystemExit included
-        return describe(error, provenance, roots)
+        return describe(error, preparation, roots)
+
+
+def stand_ins_of(boundary: calling.Boundary, neutral_names: Iterable[str]) -> list[list[str]]:
+    """List what stood in the place of the target's own objects, with the reason."""
+    neutral = [[name, "bookkeeping that the adapter does not know: a neutral value"] for name in neutral_names]
+    return [*([item.name, item.reason] for item in boundary.binding.stand_ins), *neutral]
+
+
+#: Name that the adapter uses -> where it is in this checkout, as the controller has found in its text.
+MOVED: dict[str, str] = {}
 
 
 def find_boundary(
     binding: Binding, roots: tuple[str, ...], scenario_inputs: frozenset[str], device: str
 ) -> calling.Boundary:
-    for path in binding.paths:
+    for path in (*binding.paths, *(MOVED[name] for name in binding.paths if name in MOVED)):
         try:
             module, function, owner = calling.resolve(path, roots, near=False)
         except DriftError:
@@ -148,7 +179,8 @@ def find_boundary(
             raise DriftError(f"{path} is not callable")
         imported = {}
         for name in binding.imports:
-            there = next((then for then in binding.names(name) if calling.module_of(then, roots) == then), None)
+            names = (*binding.names(name), *filter(None, [MOVED.get(name)]))
+            there = next((then for then in names if calling.module_of(then, roots) == then), None)
             if there is None:
                 raise DriftError(f"{name} is not in this checkout, and the adapter calls {path} with it")
             imported[name] = calling.import_whole(there)
@@ -173,11 +205,20 @@ def observe(
     def resolve(path: str) -> Any:
         return calling.resolve(path, roots)[1]
 
+    def answered(**given: Any) -> Mapping[str, Any]:
+        _answer[:] = [answer := call(**given)]
+        return answer  # type: ignore[no-any-return]
+
+    _answer.clear()
     live = {name: tensors.build(value, resolve, device) for name, value in inputs.items()}
     with tensors.on_device(device):
         if record:
             return recording.observe_calls(contract.measure, call, live)
-        return {key: tensors.observe(value) for key, value in contract.measure(call, live).items()}
+        return {key: tensors.observe(value) for key, value in contract.measure(answered, live).items()}
+
+
+#: What the adapter has last answered to the contract.
+_answer: list[Any] = []
 
 
 def run_bare() -> dict[str, Any]:
@@ -217,9 +258,13 @@ def failure(kind: str, reason: str, trace: str = "", provenance: Any = None) -> 
     return {"failure": {"kind": kind, "reason": reason, "traceback": trace, "provenance": provenance}}
 
 
-def _ghost_reason() -> str:
+def _ghosts_used() -> list[str]:
     names = sorted(set(ghosts.state().used))
-    missing = dict.fromkeys(name.partition(".")[0].removesuffix("()") for name in names)
+    return list(dict.fromkeys(name.partition(".")[0].removesuffix("()") for name in names))
+
+
+def _ghost_reason() -> str:
+    names, missing = sorted(set(ghosts.state().used)), _ghosts_used()
     if ghosts.ONLY_WHERE_NAMED.issuperset(missing):  # installing it would change nothing
         return f"the code used {', '.join(names)}, which is real only for a target that names it in `preload`"
     return (
@@ -228,13 +273,18 @@ def _ghost_reason() -> str:
     )
 
 
-def ghost_failure(provenance: Any = None) -> dict[str, Any]:
-    return failure("ghost", _ghost_reason(), provenance=provenance)
+def ghost_failure(provenance: Any = None, trace: str = "") -> dict[str, Any]:
+    answer = failure("ghost", _ghost_reason(), trace, provenance)
+    answer["failure"]["packages"] = _ghosts_used()
+    return answer
 
 
-def describe(error: BaseException, provenance: Any, roots: tuple[str, ...], traced: bool = True) -> dict[str, Any]:
+def describe(
+    error: BaseException, preparation: Preparation | None, roots: tuple[str, ...], traced: bool = True
+) -> dict[str, Any]:
     """Make a failure of an exception, with upstream's own traceback; ``traced=False`` spares it, which most calls
     do."""
+    provenance = preparation.provenance if preparation is not None else None
     text = f"{type(error).__name__}: {error}"
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__)[-40:]) if traced else ""
     if isinstance(error, DriftError) and error.__cause__ is None:
@@ -244,10 +294,14 @@ def describe(error: BaseException, provenance: Any, roots: tuple[str, ...], trac
         text = text.replace(root.rstrip("/") + "/", "")
     if isinstance(error, AbsentError):
         return failure("not-in-this-version", str(error), "", provenance)
+    if isinstance(error, RanksDisagreeError):
+        return failure("deadlock", f"a training hangs here: {text.partition(': ')[2]}", trace, provenance)
     if isinstance(error, (DriftError, StandInMissingError)):
-        return failure("drift", str(error), trace, provenance)
+        answer = failure("drift", str(error), trace, provenance)
+        answer["failure"]["unknown_input"] = getattr(error, "input", "")
+        return answer
     if isinstance(error, ghosts.GhostUsedError) or ghosts.state().used:
-        return failure("ghost", _ghost_reason(), trace, provenance)
+        return ghost_failure(provenance, trace)
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
         return failure("memory", f"out of memory: {text}", trace, provenance)
     if isinstance(error, SystemExit):
@@ -255,7 +309,7 @@ def describe(error: BaseException, provenance: Any, roots: tuple[str, ...], trac
     needed = versions.needed_version(error)
     lacks = "" if provenance else versions.needed_import(error, _place_of(error))
     if needed is not None or lacks:
-        package = lacks.partition(".")[0]
+        package = " or ".join(versions.missing_origins(error, _place_of(error)))
         need = f"{package} ({text}), which is not installed; install it, or name an interpreter that has it with"
         if needed is not None:
             here = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -264,11 +318,37 @@ def describe(error: BaseException, provenance: Any, roots: tuple[str, ...], trac
         answer = failure("python", reason, trace, provenance)
         answer["failure"].update(place=_place_of(error), lacks=lacks)
         return answer
-    if not provenance:
-        return failure("import", f"the module does not import: {text}{_advice(error)}", trace)
+    if preparation is None:
+        missing = _missing(error)
+        advice = f"; install {' and '.join(missing)}, or name an interpreter that has it" if missing else ""
+        answer = failure("import", f"the module does not import: {text}{advice}", trace)
+        answer["failure"]["packages"] = missing
+        return answer
+    if Neutral.recorded:
+        names = ", ".join(map(repr, Neutral.recorded))
+        reason = f"the adapter is older than this revision: it does not know {names}, and without it: {text}"
+        return failure("drift", reason, trace, provenance)
+    place = harness_place(error, roots, preparation.harness)
+    if place is not None:
+        return failure("adapter", _adapter_error(error, text, place, preparation.boundary.binding), trace, provenance)
     answer = failure("raised", f"the boundary raised {text}", trace, provenance)
     answer["failure"]["slip"] = slip(error, roots)
     return answer
+
+
+def _adapter_error(error: BaseException, text: str, place: TracebackType, binding: Binding) -> str:
+    """Say where the harness failed, what the contract needs there, and what the adapter had answered."""
+    file, line = place.tb_frame.f_code.co_filename, place.tb_lineno
+    where = f"{os.path.basename(os.path.dirname(file))}/{os.path.basename(file)}:{line}"
+    answer = _answer[0] if _answer else None
+    if isinstance(error, KeyError) and isinstance(answer, Mapping) and error.args and error.args[0] not in answer:
+        needs = f"the contract {binding.contract} needs {error.args[0]!r}, which the adapter's answer does not have"
+    else:
+        needs = f"{text}, in what Sentinel does for the contract {binding.contract}"
+    if isinstance(answer, Mapping):
+        answers = (f"{name} (None)" if value is None else str(name) for name, value in answer.items())
+        needs = f"{needs}; it answered {', '.join(answers) or 'nothing'}"
+    return f"adapter error: {needs} ({where})"
 
 
 def _place_of(error: BaseException) -> str:
@@ -279,14 +359,15 @@ def _place_of(error: BaseException) -> str:
     return frames[-1].filename if frames else ""
 
 
-def _advice(error: BaseException | None) -> str:
-    """Say what to do about a package that a third party's import wants, however that wraps the failure."""
-    missing = ""
+def _missing(error: BaseException | None) -> list[str]:
+    """List the packages that are not installed and that an import failed for, however a third party wraps that."""
+    missing: dict[str, None] = {}
     while error is not None:
         if isinstance(error, ModuleNotFoundError) and error.name:
-            missing = error.name
+            package = error.name.partition(".")[0]
+            missing[error.name if ghosts.installed(package) else package] = None
         error = error.__cause__ or error.__context__
-    return f"; install {missing}, or name an interpreter that has it" if missing else ""
+    return list(missing)
 
 
 def _cwd() -> str:

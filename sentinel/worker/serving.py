@@ -16,15 +16,15 @@ import socket
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 from sentinel.contracts.contract import Contract, DoesNotApply
 from sentinel.worker import calling, ghosts, probe, processes, protocol
-from sentinel.worker.answers import PARTS
-from sentinel.worker.drift import AbsentError
+from sentinel.worker.answers import CUT, PARTS
+from sentinel.worker.drift import AbsentError, Neutral
 from sentinel.worker.side_effects import Watch, parts, turned
 
 
@@ -35,8 +35,8 @@ def serve(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.Impor
     ``watch`` and ``settings`` (options that the boundary finds set otherwise). The answer has for each ``observation``
     or ``refused``, and where it was watched ``effects``, or what it was refused with when it was called once more;
     beside them provenance, ghosts and stand-ins. Where the request asks to ``describe``, it lists the target's
-    functions that ran, or ``lines`` (:class:`_BranchTracer`), or each observation has what some functions hand on
-    (:class:`_Beside`)."""
+    functions that ran, or ``lines`` (:class:`_BranchTracer`), or each observation has what some functions hand on, and
+    the answer the watched lines that ran (:class:`_Beside`)."""
     processes.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     server = Server(roots, recorder)
@@ -45,8 +45,9 @@ def serve(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.Impor
             request = protocol.receive(channel)
         except (EOFError, OSError, protocol.ProtocolError):
             return
+        tick = functools.partial(channel.sendall, protocol.encode({"alive": True, "nonce": request["nonce"]}))
         try:
-            frame = protocol.encode({**server.answer(request), "nonce": request["nonce"]})
+            frame = protocol.encode({**server.answer(request, tick), "nonce": request["nonce"]})
         except BaseException as error:  # an answer that cannot be sent
             frame = protocol.encode({**probe.describe(error, None, roots), "nonce": request["nonce"]})
         channel.sendall(frame)
@@ -59,8 +60,10 @@ class Server:
         self._preparations: dict[tuple[str, str, str], probe.Preparation] = {}
         self._settled = False
         self._branches: _BranchTracer | None = None
+        self._neutral: set[str] = set()  # what the calls of one request have read of bookkeeping that nobody knows
 
-    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def answer(self, request: Mapping[str, Any], tick: Callable[[], None] = lambda: None) -> dict[str, Any]:
+        """Answer a request; ``tick`` is called after each of its calls."""
         if not self._settled:
             probe.settle(request["device"])
             self._settled = True
@@ -75,9 +78,10 @@ class Server:
         except BaseException as error:
             return probe.describe(error, None, self._roots)
         tracer = self._branches if describe == "lines" else _Tracer(self._roots) if describe else None
-        if isinstance(describe, list):
-            tracer = _Beside(self._roots, main.boundary, request["adapter"], describe)
+        if isinstance(describe, dict):
+            tracer = _Beside(self._roots, main.boundary, request["adapter"], describe["beside"], describe["lines"])
         answers = {}
+        self._neutral.clear()
         for name, call in request["calls"].items():
             try:
                 preparation = self._prepare(request, call["boundary"]) if call.get("boundary") else main
@@ -87,12 +91,14 @@ class Server:
                 answers[name] = {"refused": {**failure, "kind": kind}}
             else:
                 answers[name] = self._measure(contract, preparation, call, request["device"], tracer)
+            tick()
         return {
             "answers": answers,
             "provenance": main.provenance,
             "ghosts": self._recorder.ghosts_of(main.boundary.module.__name__) if self._recorder else [],
-            "stand_ins": [[item.name, item.reason] for item in main.boundary.binding.stand_ins],
+            "stand_ins": probe.stand_ins_of(main.boundary, sorted(self._neutral)),
             "functions": tracer.functions() if tracer else [],
+            "lines": tracer.lines() if isinstance(tracer, _Beside) else [],
         }
 
     def _prepare(self, request: Mapping[str, Any], boundary: str) -> probe.Preparation:
@@ -136,10 +142,13 @@ class Server:
     ) -> dict[str, Any]:
         try:
             probe.reseed()
+            Neutral.recorded.clear()
             observation = probe.observe(contract, boundary, call["inputs"], self._roots, device)
         except BaseException as error:
-            failure = probe.describe(error, preparation.provenance, self._roots, traced=False)["failure"]
-            return {"refused": {**failure, "unknown_input": getattr(error, "input", "")}}
+            failure = probe.describe(error, preparation, self._roots, traced=False)["failure"]
+            return {"refused": failure}
+        finally:
+            self._neutral.update(Neutral.recorded)
         if ghosts.state().used:
             return {"refused": probe.ghost_failure()["failure"]}
         return {"observation": observation}
@@ -196,17 +205,35 @@ class _Beside(_Tracer):
     then another in what it was given, what it hands to code that is not the framework's own (a stand-in), and of what
     it warns. And of the functions that are named, which the call may reach, what each answers to what it is given.
 
-    :param wanted: these functions, by dotted path.
+    :param functions: these functions, by dotted path.
+    :param lines: file below the checkout -> ranges of lines. Of functions that begin within them, the lines that run in
+        an answered call are recorded.
     """
 
     def __init__(
-        self, roots: tuple[str, ...], boundary: calling.Boundary, adapter: str, functions: Sequence[str]
+        self,
+        roots: tuple[str, ...],
+        boundary: calling.Boundary,
+        adapter: str,
+        functions: Sequence[str],
+        lines: Mapping[str, Sequence[Sequence[int]]],
     ) -> None:
         super().__init__(roots)
         own = inspect.unwrap(boundary.function)
         own = inspect.getattr_static(own, "__init__") if isinstance(own, type) else getattr(own, "__func__", own)
         self._names: dict[Any, str | None] = {getattr(own, "__code__", None): ""}  # None: it is not looked at
-        self._functions, self._outside = frozenset(functions), (adapter, os.path.dirname(os.path.abspath(__file__)))
+        self._functions = frozenset(functions)
+        here = os.path.dirname(
+            os.path.abspath(__file__)
+        )  # whose other modules are machinery: a hook of imports, a probe
+        self._outside = (adapter, *(os.path.join(here, name) for name in ("kit.py", "families.py", "objects.py")))
+        self._watched = lines
+        self._files: dict[tuple[str, int], str] = {}  # where code begins -> its watched file; empty if it has none
+        self._ran_lines: set[tuple[str, int]] = set()
+        self._lines_of_call: set[tuple[str, int]] = set()
+
+    def lines(self) -> list[str]:
+        return sorted(f"{file}:{line}" for file, line in self._ran_lines)
 
     def around(self, call: Any) -> Any:
         traced = super().around(call)
@@ -218,9 +245,17 @@ class _Beside(_Tracer):
             self._times: Counter[str] = Counter()
             self._digests: set[str] = set()
             self._settings, self._turned = arguments[3].get("settings", {}), list[Any]()
+            self._lines_of_call = set()
             with warnings.catch_warnings(record=True) as warned:
                 warnings.simplefilter("always")
-                answer = traced(*arguments)
+                before = sys.gettrace()
+                try:
+                    sys.settrace(self._trace if self._watched else before)
+                    answer = traced(*arguments)
+                finally:
+                    sys.settrace(before)
+            if "observation" in answer:
+                self._ran_lines |= self._lines_of_call
             ours = [each for each in warned if each.filename.startswith(self._roots)]
             messages = [f"{each.category.__name__}: {each.message}" for each in ours]
             self._parts_of_call.update(parts({"warnings": messages}, "", self._roots))
@@ -230,6 +265,27 @@ class _Beside(_Tracer):
             return {**answer, "beside": self._parts_of_call} if "observation" in answer else answer
 
         return beside
+
+    def _trace(self, frame: Any, event: str, argument: Any) -> Any:
+        """Trace the lines of a frame if its code stands in watched lines; its first line stands for its call."""
+        code = frame.f_code
+        where = code.co_filename, code.co_firstlineno
+        if where not in self._files:
+            own = code.co_filename.startswith(self._roots)
+            names = [file for file in self._watched if own and code.co_filename.endswith(f"/{file}")]
+            file = max(names, key=len, default="")
+            watched = any(first <= where[1] <= last for first, last in self._watched.get(file, ()))
+            self._files[where] = file if watched else ""
+        file = self._files[where]
+        if not file:
+            return None
+        self._lines_of_call.add((file, frame.f_lineno))
+
+        def line(frame: Any, event: str, argument: Any) -> Any:
+            self._lines_of_call.add((file, frame.f_lineno))
+            return line
+
+        return line
 
     def _name(self, frame: Any) -> str | None:
         """Name a function here: nothing for the boundary, and ``stand-in`` for one."""
@@ -247,7 +303,9 @@ class _Beside(_Tracer):
             if event == "return" and frame in self._open:
                 who, values, before = self._open[frame]
                 after = self._parts({"returned": argument, **{f"given.{name}": each for name, each in values.items()}})
-                self._parts_of_call.update((who + key, each) for key, each in after.items() if before.get(key) != each)
+                self._parts_of_call.update(
+                    (who + key, each) for key, each in after.items() if before.get(key) != each or key.endswith(CUT)
+                )
             elif event == "call" and frame not in self._open and len(self._parts_of_call) < PARTS:
                 name = self._name(frame)
                 if name is not None:
@@ -274,7 +332,13 @@ class _Beside(_Tracer):
             self._parts_of_call.update((f"{name} {self._times[name]}: {key}", each) for key, each in before.items())
 
     def _parts(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        return dict(chain.from_iterable(islice(parts(values[key], key, self._roots), PARTS // 10) for key in values))
+        found: dict[str, Any] = {}
+        for key, value in values.items():
+            own = list(islice(parts(value, key, self._roots), PARTS // 10 + 1))
+            found.update(own[: PARTS // 10])
+            if len(own) > PARTS // 10:
+                found[f"{key}{CUT}"] = True
+        return found
 
 
 class _BranchTracer(_Tracer):

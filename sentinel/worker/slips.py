@@ -1,13 +1,15 @@
-"""Tells an exception that nobody meant from one that the target's code raises on purpose."""
+"""Tells whose an exception is: the target's, which raises it on purpose or by a slip, or the harness's own."""
 
 from __future__ import annotations
 
 import builtins
 import dis
 import inspect
+import os
 import re
 import sys
-from types import FunctionType, ModuleType
+from collections.abc import Sequence
+from types import FunctionType, ModuleType, TracebackType
 from typing import Any
 
 _SLIPS = (NameError, TypeError, IndexError, ArithmeticError, RuntimeError, ValueError)
@@ -33,6 +35,38 @@ def slip(error: BaseException, roots: tuple[str, ...]) -> str:
     if not code.co_filename.startswith(inside) or code.co_code[trace.tb_lasti] == _RAISE:
         return ""
     return kind if not isinstance(error, TypeError) or _is_own(str(error), inside) else ""
+
+
+#: Sentinel's own code: contracts, the kit, stand-ins.
+_SENTINEL = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+#: Where a backward pass begins: what fails in it is the graph that the target has built.
+_BACKWARD = ("torch/autograd/", "torch/_tensor.py")
+
+
+def harness_place(error: BaseException, roots: tuple[str, ...], files: Sequence[str]) -> TracebackType | None:
+    """Return the place in the harness that an exception comes from; None if it comes from the target.
+
+    Frames of third parties decide nothing: an error of torch's belongs to whoever called torch. What a stand-in raises
+    on purpose when the target calls it is an answer to the target. A backward pass that fails is the target's.
+
+    :param files: the adapter and the contract, which may lie in another package.
+    """
+    inside = tuple(f"{root.rstrip('/')}/" for root in roots)
+    harness = (_SENTINEL, *(file.removesuffix("__init__.py") for file in files))
+    called_by_target, place, backward = False, None, False
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if code.co_filename.startswith(inside):
+            called_by_target, place = True, None
+        elif code.co_filename.startswith(harness):
+            on_purpose = trace.tb_next is None and code.co_code[trace.tb_lasti] == _RAISE
+            place, backward = None if called_by_target and on_purpose else trace, False
+        else:
+            backward = backward or any(part in code.co_filename for part in _BACKWARD)
+        trace = trace.tb_next
+    return None if backward else place
 
 
 def _is_own(message: str, inside: tuple[str, ...]) -> bool:

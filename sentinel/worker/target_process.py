@@ -53,6 +53,7 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
         nonce = request.get("nonce", "")
         if request["op"] == "import":
             probe.load_contract(request["contract_file"], request["contract"])
+            probe.MOVED.update(request["moved"])
             at_import = load_file(Path(request["adapter"])).TARGET.at_import
             for name in request["modules"]:
                 calling.answer_at_import(at_import, roots)  # again: an import may undo the last

@@ -15,7 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from sentinel.values.literals import STORAGE, Array, Attribute, Device, Namespace, New, Tensor, Tuple
-from sentinel.worker.drift import StandInNamespace
+from sentinel.worker.drift import DriftError, Neutral, StandInNamespace
 from sentinel.worker.ghosts import Ghost
 
 
@@ -127,6 +127,9 @@ def observe(value: Any) -> Any:
         return value
     if isinstance(value, Ghost):
         bool(value)  # a ghost in an answer is a use of it: refused, and recorded
+    if isinstance(value, Neutral):
+        what = f"the answer is made of {value}, which it does not know"
+        raise DriftError(f"the adapter is older than this revision: {what}")
     if isinstance(value, enum.Enum):
         return str(value)
     if isinstance(value, (int, float)):

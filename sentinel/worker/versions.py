@@ -62,10 +62,16 @@ def names_newer(source: bytes) -> bool:
 def needed_import(error: BaseException, file: str) -> str:
     """Give ``package.name`` where a module lacks a name that it imports only where that package is installed, and uses
     in an annotation or a base class all the same. Empty where that is not why it failed."""
+    packages = missing_origins(error, file)
+    return f"{packages[0]}.{getattr(error, 'name', '')}" if packages else ""
+
+
+def missing_origins(error: BaseException, file: str) -> list[str]:
+    """List the packages that are not installed and from which a module imports the name that it lacks."""
     if not isinstance(error, NameError) or not error.name:
-        return ""
+        return []
     packages = origins(error.name, codes.described(file)["names"])
-    return next((f"{package}.{error.name}" for package in packages if not ghosts.installed(package)), "")
+    return [package for package in dict.fromkeys(packages) if not ghosts.installed(package)]
 
 
 def origins(name: str, names: Iterable[str]) -> list[str]:

@@ -17,7 +17,7 @@ USAGE, TESTS_FAILED, NOTHING = pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.TEST
         (["--sentinel-target=verll"], "unknown target 'verll' — did you mean 'verl'?; known: areal, demo, "),
         (["--sentinel-target=demo", "--sentinel-bug=DEMO-MASKED-TOKEN"], "did you mean 'DEMO-MASKED-TOKENS'?"),
         (["--sentinel-target=demo", "--sentinel-bug=../../etc/*"], "no recipe matches"),
-        (["--sentinel-target=demo", "--sentinel-baseline=nowhere"], "no such folder: nowhere"),
+        (["--sentinel-target=demo", "--sentinel-baseline=nowhere"], "--sentinel-baseline=nowhere: no such folder; "),
         (["--sentinel-ref=git:--upload-pack=touch pwned"], "a git name cannot begin with '-'"),
         (["--sentinel-repo-url=ext::sh -c touch% pwned"], "names a transport that runs a command"),
     ],
@@ -65,7 +65,7 @@ def test_a_command_line_that_is_wrong(arguments, says, run_sentinel, here):
     answer = run_sentinel(*arguments).says(says)
     assert answer.status == 2
     (line,) = answer.err.splitlines()
-    assert line.startswith("sentinel: ")
+    assert line.startswith(("sentinel: ", "nothing was examined: "))
     assert sorted(os.listdir(here)) == ["good"]
     assert MirrorStore().list() == []
 
@@ -89,16 +89,15 @@ def test_a_report_folder_that_cannot_be_written(place, demo, broken_tree, here, 
 
 
 def test_no_git(here, pytester, demo_home, fixed_tree, monkeypatch):
-    """A working tree is decided all the same; what needs git is skipped and says so."""
+    """A working tree is decided all the same; a ref that needs git is a usage error."""
     (here / "bin").mkdir()
     monkeypatch.setenv("PATH", str(here / "bin"))
-    refs = [f"--sentinel-ref=git:main,path:{fixed_tree}"]
     options = ["-p", "no:cacheprovider", "--sentinel-target=demo", "--sentinel-recipes=good", "--sentinel-laws=off"]
-    options += ["-rs", *refs]
-    result = pytester.runpytest_subprocess(*options)
-    result.assert_outcomes(passed=1, skipped=1)
-    assert "demo: git is not installed (or not on PATH); install git" in result.stdout.str()
-    assert "Traceback" not in result.stdout.str()
+    pytester.runpytest_subprocess(*options, f"--sentinel-ref=path:{fixed_tree}").assert_outcomes(passed=1)
+    result = pytester.runpytest_subprocess(*options, f"--sentinel-ref=git:main,path:{fixed_tree}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "demo: git is not installed (or not on PATH); install git" in result.stderr.str()
+    assert "Traceback" not in result.stdout.str() + result.stderr.str()
 
 
 def _with_links(tree: Path, secret: Path) -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import sentinel.recipes.catalog
-from sentinel.configuration import composing
+from sentinel.commands import audit as audit_command
 from sentinel.configuration.composing import HydraMissingError
 
 AFFECTS = """\
@@ -41,15 +41,22 @@ def test_it_answers_in_words_first(run_sentinel, mirrored, tiny, tmp_path):
     assert answer.out.startswith("0 bugs (0 recipes) are in tiny")
 
 
-def test_a_configuration_that_names_nothing_is_not_known(run_sentinel, mirrored, tiny, tmp_path):
+def test_settings_that_nothing_is_compared_with_are_not_examined(run_sentinel, mirrored, tiny, tmp_path):
+    """The options of this tree are not known, and its bug names no setting."""
     config = tmp_path / "run.yaml"
     config.write_text("actor: {lr: 1}\n")
     buggy = tree(tiny, tiny.buggy, tmp_path / "buggy")
     answer = run_sentinel("audit", "tiny", "--repo", buggy, "--config", config)
-    assert answer.status == 0
-    assert ": 0 hit you, 1 only if more is so, 0 do not." in answer.out
-    (bug,) = run_sentinel("audit", "tiny", "--repo", buggy, "--config", config, "--json").json()["bugs"]
-    assert (bug["verdict"], bug["reach"]) == ("reproduced", "not known")
+    assert (answer.status, answer.out) == (2, "")
+    assert "nothing was examined: the options of tiny" in answer.err
+    assert "no known bug names any of your 1 setting" in answer.err
+    config.write_text("{}\n")
+    answer = run_sentinel("audit", "tiny", "--repo", buggy, "--config", config)
+    assert (answer.status, "nothing was examined: the configuration sets nothing" in answer.err) == (2, True)
+    fixed = tree(tiny, tiny.fixed, tmp_path / "fixed")
+    assert run_sentinel("audit", "tiny", "--repo", fixed, "--config", config).status == 2
+    config.write_text("actor: {lr: 1}\n")
+    assert run_sentinel("audit", "tiny", "--repo", fixed, "--config", config).status == 0, "no bug, whatever it sets"
 
 
 @pytest.fixture
@@ -82,7 +89,7 @@ def test_what_the_configuration_leaves_out_is_the_default(run_sentinel, mirrored
     ]
     assert "    until it is fixed, set actor.loss_agg_mode=seq-mean-token-sum\n" in answer.out
     assert "\ndefaults are those of PPO (tiny/config.yaml)\n" in answer.out
-    assert "is no option" not in answer.err
+    assert "is not an option" not in answer.out
     safe = ("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip=None")
     assert run_sentinel(*safe).status == 0
     (bug,) = run_sentinel(*safe, "--json").json()["bugs"]
@@ -121,7 +128,7 @@ def test_what_hits_is_apart_from_what_hits_only_if(run_sentinel, mirrored, tree_
     assert "fault    a crash (tiny/losses.py:1" in run_sentinel(*audit[:-3]).out  # where nothing was given, too
     _rewritten(tree_with_options, reach="{producer: none, how: nothing does}")
     answer = run_sentinel(*audit, "actor.clip=0.2")
-    assert (answer.status, "1 more are hardening" in answer.out) == (0, True)
+    assert (answer.status, "in all 0 bugs (0 recipes) and 1 of hardening (1)" in answer.out) == (0, True)
 
 
 def test_a_bug_counts_once_by_the_worst_of_its_recipes(run_sentinel, mirrored, tree_with_options):
@@ -142,10 +149,142 @@ def test_single_settings_are_read_as_they_are_written_for_a_run(run_sentinel, mi
     assert told == "actor.loss_agg_mode=token-mean,x, actor.clip={…}"
     answer = run_sentinel(*audit, "actor.clip=null", "--set=--actor.loss-agg-mode=token-mean")
     assert answer.json()["bugs"][0]["because"] == "actor.clip=null"
-    answer = run_sentinel(*audit, "actor.loss_agg_mod=token-mean")
-    assert (
-        "actor.loss_agg_mod is no option of PPO (tiny/config.yaml) — did you mean 'actor.loss_agg_mode'?" in answer.err
+
+
+UNKNOWN = "is not an option of PPO (tiny/config.yaml) in this version"
+
+
+def test_unknown_settings_are_named_with_the_closest_option(run_sentinel, mirrored, tree_with_options, tmp_path):
+    audit = ("audit", "tiny", "--repo", tree_with_options)
+    config = tmp_path / "run.yaml"
+    config.write_text("actor: {clip: 0.2, agg_loss_mode: x}\nzzz: {a: 1, b: 2}\n")
+    answer = run_sentinel(*audit, "--config", config)
+    assert f"\nactor.agg_loss_mode {UNKNOWN}; did you mean actor.loss_agg_mode?\n" in answer.out
+    assert f"\nzzz {UNKNOWN}\n" in answer.out
+    assert "zzz.a" not in answer.out
+    command = "python train.py --actor.clip 0.2 --actor.agg_loss_mode token-sum"
+    answer = run_sentinel(*audit, "--json", "--", *command.split())
+    assert answer.json()["not_examined"] == [f"actor.agg_loss_mode {UNKNOWN}; did you mean actor.loss_agg_mode?"]
+    (bug,) = answer.json()["bugs"]  # the default of the option that may be meant is not relied on
+    assert (bug["reach"], bug["because"]) == ("not known", "it takes actor.loss_agg_mode=token-mean")
+
+
+def test_settings_of_which_none_is_known_are_not_examined(run_sentinel, mirrored, tree_with_options):
+    answer = run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", "agg_loss_mode=x", "--set", "zzz=1")
+    assert (answer.status, answer.out) == (2, "")
+    assert f"agg_loss_mode {UNKNOWN}; did you mean actor.loss_agg_mode?" in answer.err
+    assert "nothing was examined: none of your 2 settings is an option of PPO in tiny at" in answer.err
+
+
+def test_more_unknown_settings_than_anyone_reads_are_counted(run_sentinel, mirrored, tree_with_options):
+    settings = [f"--set=unknown{number}=1" for number in range(40)]
+    answer = run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip=0.2", *settings)
+    assert answer.out.count(UNKNOWN) == 10
+    assert "30 more settings of yours are not options of PPO in this version" in answer.out
+
+
+@pytest.fixture
+def tree_with_classes(tree_with_options: Path) -> Path:
+    """The tree whose options are a class, with a base class of a package that is not there."""
+    (tree_with_options / "tiny" / "config.py").write_text(
+        "from elsewhere import Arguments\n\nclass TinyConfig(Arguments):\n    clip: float | None = None\n"
+        "    loss_agg_mode: str = 'token-mean'\n"
     )
+    text = OPTIONS.replace("tree", "classes").replace("config.yaml", "config.py") + 'class = "TinyConfig"\n'
+    (tree_with_options.parent / "recipes" / "tiny" / "options.toml").write_text(text)
+    _rewritten(tree_with_options, affects="[{when: {loss_agg_mode: token-mean, clip: set}}]")
+    return tree_with_options
+
+
+def test_a_python_script_is_read(run_sentinel, mirrored, tree_with_classes, tmp_path):
+    audit = ("audit", "tiny", "--repo", tree_with_classes)
+    script = tmp_path / "train.py"
+    script.write_text("raise SystemExit('executed')\nfrom tiny import TinyConfig as T\nT(clip=0.2, lr=1, clipp=x())\n")
+    for way in (("--script", script), ("--", "accelerate", "launch", "--config_file", "z.yaml", str(script))):
+        answer = run_sentinel(*audit, *way)
+        assert answer.status == 1
+        assert "because loss_agg_mode=token-mean (the default), clip=0.2\n" in answer.out
+        assert f"{script}:3: 2 settings of TinyConfig read" in answer.err
+        assert f"not read in {script}:3, as the script computes them: clipp\n" in answer.out
+        assert (
+            "not compared with options of Arguments, which were not read: lr, clipp (did you mean clip?)\n"
+            in answer.out
+        )
+    script.write_text("from tiny import TinyConfig\nTinyConfig(clip=0.2, loss_agg_mode=mode)\n")
+    (bug,) = run_sentinel(*audit, "--json", "--script", script).json()["bugs"]
+    assert (bug["reach"], bug["because"]) == ("not known", "it takes loss_agg_mode=token-mean")
+    text = OPTIONS.replace("tree", "classes").replace("config.yaml", "gone.py").replace("PPO", "SFT")
+    declared = tree_with_classes.parent / "recipes" / "tiny" / "options.toml"
+    declared.write_text(declared.read_text() + text + 'class = "GoneConfig"\n')
+    script.write_text("from tiny import GoneConfig\nGoneConfig(clip=None)\n")
+    answer = run_sentinel(*audit, "--script", script)
+    assert (answer.status, answer.out) == (2, "")
+    assert "has no GoneConfig whose options are known here; known are TinyConfig" in answer.err
+    script.write_text("print('no configuration')\n")
+    answer = run_sentinel(*audit, "--script", script)
+    assert (answer.status, answer.out) == (2, "")
+    assert f"nothing was examined: {script}: none of TinyConfig, GoneConfig is called in it; give the" in answer.err
+
+
+def test_a_launcher_alone_is_not_examined(run_sentinel, mirrored, tree_with_options, tmp_path):
+    (tmp_path / "train.py").write_text("print('no configuration')\n")
+    command = ("accelerate", "launch", "--config_file", "zero3.yaml", str(tmp_path / "train.py"))
+    answer = run_sentinel("audit", "tiny", "--repo", tree_with_options, "--", *command)
+    assert (answer.status, answer.out) == (2, "")
+    assert "nothing was examined: " in answer.err
+
+
+def test_only_settings_that_this_version_has_are_recommended(run_sentinel, mirrored, tree_with_options):
+    audit = ("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip=0.2")
+    reached = '[{when: {actor.clip: "> 0.1"}}]'
+    for until in ("{actor.loss_mode: x}", "{actor.clip: null, actor.loss_mode: x}"):
+        _rewritten(tree_with_options, affects=reached, until=until)
+        answer = run_sentinel(*audit)
+        assert (answer.status, "until it is fixed" in answer.out) == (1, False)
+        assert run_sentinel(*audit, "--json").json()["bugs"][0]["until"] == {}
+        assert run_sentinel(*audit[:-2], "--json").json()["bugs"][0]["until"] == {}
+    _rewritten(tree_with_options, affects=reached, until="{actor.clip: null}")
+    assert "    until it is fixed, set actor.clip=null\n" in run_sentinel(*audit).out
+
+
+def test_bugs_that_could_not_be_decided_are_listed_by_cause(run_sentinel, mirrored, tree_with_options):
+    first = tree_with_options.parent / "recipes" / "tiny" / "TINY-MEAN.yaml"
+    for number in range(14):
+        gone = first.read_text().replace("TINY-MEAN", f"TINY-GONE-{number:02}").replace("boundary: ", "boundary: ")
+        gone += "requires: tiny.losses.never\n"
+        first.with_name(f"TINY-GONE-{number:02}.yaml").write_text(gone)
+    answer = run_sentinel("audit", "tiny", "--repo", tree_with_options)
+    names = ", ".join(f"TINY-GONE-{number:02}" for number in range(12))
+    assert (
+        f"14 recipes could not be decided:\n  14: this version does not have the code: {names} and 2 more\n"
+        in answer.out
+    )
+    first.unlink()
+    answer = run_sentinel("audit", "tiny", "--repo", tree_with_options)
+    assert (answer.status, answer.out) == (2, "")
+    assert "nothing was examined: no known bug could be decided: " in answer.err
+
+
+BOMB = "m0: &m0 {a: 1}\n" + "".join(
+    f"m{number}: &m{number} {{<<: [{','.join([f'*m{number - 1}'] * 9)}]}}\n" for number in range(1, 10)
+)
+
+
+@pytest.mark.parametrize(
+    ("option", "name", "text", "says"),
+    [
+        ("--config", "bomb.yaml", BOMB, "bomb.yaml:6:"),
+        ("--script", "bomb.sh", "A=xxxxxxxx\n" + "A=$A$A\n" * 40 + "python x.py a=$A\n", "come to more than 8 MiB"),
+        ("--script", "set.sh", f"python x.py 'a={{{BOMB}}}'\n", ""),
+    ],
+)
+def test_a_file_that_would_exhaust_memory_is_refused(
+    run_sentinel, mirrored, tree_with_options, tmp_path, option, name, text, says
+):
+    (tmp_path / name).write_text(text)
+    answer = run_sentinel("audit", "tiny", "--repo", tree_with_options, option, tmp_path / name)
+    assert answer.status == 2
+    assert says in answer.err
 
 
 def test_the_command_that_starts_the_training_is_read(run_sentinel, mirrored, tree_with_options, tmp_path):
@@ -158,11 +297,12 @@ def test_the_command_that_starts_the_training_is_read(run_sentinel, mirrored, tr
     answer = run_sentinel(*audit, "--script", script)
     assert answer.json()["bugs"][0]["reach"] == "reached"
     assert f"{script}:2: 3 settings read" in answer.err
-    assert "not known, as only a shell puts them in: actor.other" in answer.err
+    assert "not known, as only a shell puts them in: actor.other" in answer.json()["not_examined"]
     script.write_text(script.read_text().replace("token-mean", "$(cat mode)"))
     assert run_sentinel(*audit, "--script", script).json()["bugs"][0]["reach"] == "not known"
     assert "give one of them" in run_sentinel(*audit, "--script", script, "--", *command).err
     assert "no settings after the program" in run_sentinel(*audit, "--", "python", "train.py").err
+    assert run_sentinel(*audit, "--", "python", "train.py").status == 2
 
 
 def test_what_a_configuration_is_composed_of_is_told_where_it_is_not_read(
@@ -171,21 +311,21 @@ def test_what_a_configuration_is_composed_of_is_told_where_it_is_not_read(
     def without(*_: object) -> None:
         raise HydraMissingError("hydra-core is not installed")
 
-    monkeypatch.setattr(composing, "composed", without)
+    monkeypatch.setattr(audit_command, "composed", without)
     config = tmp_path / "run.yaml"
     audit = ("audit", "tiny", "--repo", tree_with_options, "--config", config)
     config.write_text("defaults: [config, _self_]\nactor: {clip: 0.2}\n")
-    assert "defaults list" not in run_sentinel(*audit).err
+    assert "defaults list" not in run_sentinel(*audit).out
     config.write_text("defaults:\n  - mine\n  - actor: dp\n  - _self_\nactor: {clip: 0.2}\n")
     answer = run_sentinel(*audit)
     assert answer.status == 1
     assert (
         "what its defaults list names is not read (mine, actor: dp): hydra-core is not installed; "
         "pip install '.[hydra]' in a checkout of Sentinel, or give the composed configuration, which a Hydra program "
-        "prints with --cfg job" in answer.err
+        "prints with --cfg job" in answer.out
     )
-    config.write_text("defaults: 3\n")
-    assert "defaults list" not in run_sentinel(*audit).err
+    config.write_text("defaults: 3\nactor: {clip: 0.2}\n")
+    assert "defaults list" not in run_sentinel(*audit).out
 
 
 def test_a_configuration_is_composed_first(run_sentinel, mirrored, tree_with_options, tmp_path):
@@ -197,8 +337,8 @@ def test_a_configuration_is_composed_first(run_sentinel, mirrored, tree_with_opt
     answer = run_sentinel(*audit)
     assert answer.status == 1
     assert "because actor.loss_agg_mode=token-mean, actor.clip=0.2\n" in answer.out
-    assert "run.yaml: hydra.searchpath: pkg://yours is left out" in answer.err
-    assert "defaults list" not in answer.err
+    assert "run.yaml: hydra.searchpath: pkg://yours is left out" in answer.out
+    assert "defaults list" not in answer.out
     over = run_sentinel(*audit, "--json", "--set", "actor.clip=null").json()["bugs"][0]
     assert (over["reach"], over["because"]) == ("not reached", "actor.clip=null")
     config.write_text("defaults: [config, your, _self_]\nactor: {clip: 0.3}\n")
@@ -206,7 +346,7 @@ def test_a_configuration_is_composed_first(run_sentinel, mirrored, tree_with_opt
     assert "actor.loss_agg_mode=token-mean (the default), actor.clip=0.3\n" in answer.out
     assert (
         "what its defaults list names is not read (config, your): Hydra says: In 'run': Could not load 'your'; mend "
-        "it, or give the composed configuration" in answer.err
+        "it, or give the composed configuration" in answer.out
     )
 
 
@@ -222,7 +362,7 @@ def test_mistakes_are_told(run_sentinel, mirrored, tiny, tmp_path):
     assert run_sentinel("audit", "nothing").status == 2
     answer = run_sentinel("audit", "tiny")
     assert answer.status == 2
-    assert "nothing could be decided: tiny is not installed for" in answer.err
+    assert "nothing was examined: no known bug could be decided: tiny is not installed for" in answer.err
     assert run_sentinel("audit", "tiny", "--repo", tmp_path, "--python", "python3").status == 2
     answer = run_sentinel("audit", "tiny", "--repo", tmp_path / "nowhere")
     assert answer.status == 2

@@ -54,6 +54,30 @@ def test_a_branch_is_compared_with_its_base_and_only_what_is_worse_fails(run_sen
     assert "{" not in text.out, "no JSON for people"
 
 
+@pytest.mark.parametrize(
+    ("verdict", "kind", "status", "says"),
+    [
+        ("changed", "", 1, "drifted: "),
+        ("inconclusive", "raised", 1, "newly inconclusive: "),
+        ("unavailable", "ref", 1, "no longer to be had: "),
+        ("unavailable", "not-in-this-version", 0, "    not worse: the code with the bug is not in this version"),
+        ("fixed", "", 0, "    not worse: the bug is not there"),
+    ],
+)
+def test_a_bug_that_is_recorded_and_answers_otherwise_is_worse_or_it_is_said_why_not(
+    run_sentinel, overnight, verdict, kind, status, says
+):
+    base, fixed = (json.loads(next(Path(name).glob("tiny/*/*.json")).read_text()) for name in ("recorded", "tonight"))
+    head = fixed if verdict == "fixed" else _answered(verdict, kind)(fixed)
+    for folder, document in (("base", base), ("head", head)):
+        for each in (document, {**base, "bug_id": "TINY-OTHER"}):
+            place = Path(folder, "tiny", each["bug_id"], f"path-{folder}.json")
+            place.parent.mkdir(parents=True)
+            place.write_text(json.dumps(each))
+    answer = run_sentinel("report", "changes", "--from", "head", "--baseline", "base", *GATE)
+    assert (answer.status, says in answer.out) == (status, True), answer
+
+
 def test_what_is_worse_comes_first_and_the_most_severe_of_it(run_sentinel, overnight):
     (file,) = Path("tonight").glob("tiny/*/*.json")
     fixed, (bad,) = json.loads(file.read_text()), Path("recorded").glob("tiny/*/*.json")
@@ -66,7 +90,7 @@ def test_what_is_worse_comes_first_and_the_most_severe_of_it(run_sentinel, overn
             place.parent.mkdir(parents=True)
             place.write_text(json.dumps({**document, "bug_id": name, "ref": "path", "recipe": recipe}))
     out = run_sentinel("report", "changes", "--from", "head", "--baseline", "base", *GATE).out
-    told = [line.split()[3] for line in out.splitlines() if not line.startswith(" ")]
+    told = [line.split()[3] for line in out.splitlines() if line.startswith("newly")]
     assert told == ["C-HIGH", "B-LOW", "A-FIXED"]
 
 
@@ -159,7 +183,7 @@ def test_a_gate_does_not_open_where_nothing_was_decided(run_sentinel, overnight)
     Path("empty").mkdir()
     for folder in ("tonight", "empty"):
         answer = run_sentinel("report", "changes", "--from", folder, "--baseline", "tonight", *GATE)
-        assert (answer.status, "nothing was decided" in answer.err) == (2, True)
+        assert (answer.status, f"nothing was examined: the run in {folder} decided none" in answer.err) == (2, True)
 
 
 def test_what_lay_in_the_folder_before_the_run_is_not_its_own(run_sentinel, overnight):

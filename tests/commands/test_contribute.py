@@ -289,6 +289,23 @@ def test_a_part_that_cannot_be_exported_is_said_on_the_page(run_sentinel, mirror
     assert "There is no runner that does without Sentinel" in (folder / "PULL_REQUEST.md").read_text()
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_a_bug_that_no_revision_has_is_nothing_to_contribute(run_sentinel, mirrored, tiny, named):
+    """Neither a recipe whose only pin is without the bug, nor a base that is, makes a pull request's page."""
+    file = Path(tiny.recipe)
+    written = file.read_text()
+    try:
+        if not named:
+            file.write_text("".join(line for line in written.splitlines(True) if "expect: reproduced" not in line))
+        base = ["--base", f"git:{tiny.fixed}"] if named else []
+        answer = run_sentinel("contribute", "TINY-MEAN", *base, "--no-check", "--out", "out")
+    finally:
+        file.write_text(written)
+    assert (answer.status, answer.out) == (2, "")
+    assert "so there is nothing to report upstream; name a revision that has" in " ".join(answer.err.split())
+    assert not Path("out").exists()
+
+
 def test_no_link_is_written_through(run_sentinel, mirrored, tiny, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "COMMENT.md").write_text("mine")

@@ -21,9 +21,12 @@ def test_check_names_file_line_and_column(run_sentinel, tiny):
 
 
 def test_new_takes_the_contract_of_the_boundary(run_sentinel):
-    answer = run_sentinel("recipe", "new", "MY-BUG", "--target", "tiny", "--boundary", "tiny.losses.agg_loss")
-    assert answer.status == 0
+    new = ("recipe", "new", "MY-BUG", "--target", "tiny", "--boundary", "tiny.losses.agg_loss")
+    answer = run_sentinel(*new)
+    assert (answer.status, list(Path().iterdir())) == (0, [])
+    assert run_sentinel(*new, "-o", "MY-BUG.yaml").status == 0
     text = Path("MY-BUG.yaml").read_text()
+    assert text == answer.out
     assert "contract: loss_aggregation" in text
     assert "loss_mat: TODO" in text
     assert run_sentinel("recipe", "check", "MY-BUG.yaml").status == 1  # there is something left to fill in
@@ -45,7 +48,7 @@ def test_new_refuses_to_overwrite(run_sentinel):
         (["X", "--target", "nope"], "unknown target 'nope'"),
         (["X", "--target", "tiny", "--contract", "cal"], "did you mean 'call'?"),
         (["X", "--target", "tiny", "--boundary", "os.system"], "outside the target's package"),
-        (["X", "--target", "tiny", "--boundary", "tiny.losses.agg_los"], "did you mean 'tiny.losses.agg_loss'?"),
+        (["X", "--target", "tiny", "--boundary", "tiny.losses.agg_los"], "that it binds is tiny.losses.agg_loss"),
         (["X", "--target", "tiny", "-o", "no/such/folder/X.yaml"], "cannot write"),
     ],
 )
@@ -135,3 +138,22 @@ def test_show(run_sentinel, tiny):
     assert "git:main" in text
     assert "pull #7, open" in text
     assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("number", ["7", "#7"])
+def test_show_finds_a_recipe_by_the_number_of_its_pull_request(run_sentinel, tiny, number):
+    assert run_sentinel("show", number).out == run_sentinel("show", "TINY-MEAN").out
+    Path("own").mkdir()
+    Path("own/MINE.yaml").write_text(tiny.recipe.read_text().replace("TINY-MEAN", "MINE"))
+    lines = run_sentinel("show", number, "--recipes", "own").out.splitlines()
+    assert lines[0] == "2 recipes are about #7; name one of them"
+    assert [line.split()[0] for line in lines[2:]] == ["MINE", "TINY-MEAN"]
+    text = Path("own/MINE.yaml").read_text()
+    Path("own/MINE.yaml").write_text(text.replace("pull: 7", "issue: 8"))
+    assert run_sentinel("show", "8", "--recipes", "own").out.startswith("MINE\n")
+
+
+def test_show_of_a_number_that_no_recipe_has(run_sentinel):
+    answer = run_sentinel("show", "#99")
+    assert (answer.status, answer.out) == (2, "")
+    assert "no recipe is about pull request or issue #99" in answer.err

@@ -76,7 +76,8 @@ def test_nothing_could_be_decided(run_sentinel, tmp_path):
     file.parent.mkdir(parents=True)
     file.write_text(GONE)
     answer = run_sentinel("sweep", "tiny", "--bug", "TINY-GONE", "--recipes", str(tmp_path / "more"))
-    assert (answer.status, "not decided" in answer.out) == (1, True)
+    assert (answer.status, "not decided" in answer.out) == (2, True)
+    assert "nothing was examined: no recipe could be decided at any commit (" in answer.err
 
 
 def test_releases_on_pypi_need_no_mirror(run_sentinel, monkeypatch, tiny):

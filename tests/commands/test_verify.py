@@ -39,7 +39,7 @@ def test_evidence_verifies(run_sentinel, mirrored, evidence, tiny):
         f"git-{tiny.buggy[:12]}.json": "same",
         f"git-{tiny.fixed[:12]}.json": "same",
         "git-main.json": "same",
-        "git-pull-9-head.json": "same",
+        "git-pull-9-head.json": "undecided",
     }
     assert found["git-main.json"]["conclusion"] == "the same: every number is identical"
     assert found["git-main.json"]["subject"].endswith(f"at git:{tiny.fixed[:7]}")  # what main was then
@@ -203,7 +203,7 @@ def test_report_is_of_the_last_run_where_the_folder_knows_it(run_sentinel, evide
 def test_without_a_run_there_is_nothing_to_read(run_sentinel, command):
     answer = run_sentinel(*command)
     assert answer.status == 2
-    assert answer.err.startswith("sentinel: no such folder: sentinel-reports; run pytest")
+    assert answer.err.startswith("nothing was examined: no such folder: sentinel-reports; run pytest")
     Path("sentinel-reports").mkdir()
     assert "sentinel-reports holds no evidence" in run_sentinel(*command).err
 
@@ -216,7 +216,9 @@ def test_the_folders_of_evidence_are_those_of_the_settings(run_sentinel, mirrore
     assert "accepted" in run_sentinel("report", "changes", "--no-bisect").err  # nothing is there yet
     assert run_sentinel("report", "accept").out.endswith("4 files changed\n")
     assert Path("accepted/tiny/TINY-MEAN/git-main.json").is_file()
-    assert run_sentinel("report", "changes", "--no-bisect").out == "nothing changed\n"
+    out = run_sentinel("report", "changes", "--no-bisect").out
+    assert out.startswith(f"3 verdicts of {evidence} compared with {Path.cwd() / 'accepted'}, which records 4 verdicts")
+    assert "\nnot decided:\n  unavailable: " in out
     assert "baseline" in run_sentinel("show", "TINY-MEAN").out
     assert run_sentinel("report", "findings", "--json").json()[0]["steps"][-1]["because"] == "fixed at git:main"
     assert run_sentinel("report", "site").status == 0
@@ -233,7 +235,7 @@ def test_baseline_update_and_prune(run_sentinel, evidence, tiny):
     assert f"reports/tiny/TINY-MEAN/git-{tiny.buggy[:12]}.json: new: reproduced" in answer.out
     assert answer.out.endswith("4 files changed\n")
     again = run_sentinel("report", "accept", "--from", evidence, "--to", "reports")
-    assert again.out == "reports is up to date; nothing changed\n"
+    assert again.out == f"4 verdicts of {evidence} compared: 0 files changed\n"
     stale = Path("reports/tiny/TINY-MEAN/git-old.json")
     stale.write_bytes(Path(f"reports/tiny/TINY-MEAN/git-{tiny.buggy[:12]}.json").read_bytes())
     assert "git-old.json: removed" in run_sentinel("report", "accept", "--from", evidence, "--prune").out

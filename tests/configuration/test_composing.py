@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from sentinel.configuration import composing, files, hydra_process
+from sentinel.configuration import composing, hydra_process
 from sentinel.configuration.composing import HydraMissingError, NotComposedError, composed, search_path
 from sentinel.errors import SentinelError
 from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.targets import PackageRoot, Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
+from sentinel.values import documents
 
 TARGET = Target("tiny", "https://example.org/tiny", (PackageRoot("sub/tiny", "sub"),))
 OPTIONS = '[[options]]\nname = "PPO"\nkind = "tree"\nfile = "sub/tiny/config/ppo.yaml"\n'
@@ -146,11 +147,11 @@ def test_a_bomb_among_the_files_goes_off_elsewhere(hydra, tmp_path, monkeypatch)
 
 @pytest.mark.parametrize(
     ("text", "wrong"),
-    [(f"a: [{'x,' * 300}]\n", r"run\.yaml, composed, holds more than \d+ settings"),
-     (f"a: {'[' * 60}{']' * 60}\n", r"run\.yaml, composed, is nested deeper than \d+ levels")],
+    [(f"a: [{'x,' * 300}]\n", r"run\.yaml \(composed\):\d+:\d+: more than \d+ values"),
+     (f"a: {'[' * 70}{']' * 70}\n", r"run\.yaml \(composed\):\d+:\d+: nested deeper than \d+ levels")],
 )  # fmt: skip
 def test_what_is_composed_has_the_bounds_of_a_file(hydra, tmp_path, monkeypatch, text, wrong):
-    monkeypatch.setattr(files, "_MOST", 300)
+    monkeypatch.setattr(documents, "MAX_NODES", 300)
     with pytest.raises(SentinelError, match=wrong) as caught:
         composed(written(tmp_path, run="defaults: [base, _self_]\n", base=text), [])
     assert not isinstance(caught.value, NotComposedError)

@@ -68,7 +68,7 @@ def test_code_is_read_and_what_another_package_declares_is_added(copy, tmp_path)
         (ENTRY.format(name="a", kind="xml", file="x"), "kind is classes, parser or tree"),
         (ENTRY.format(name="a", kind="classes", file="tiny/config.py"), "missing key 'class'"),
         ("[[options]]\nkind = 'tree'\n", "missing file, name"),
-        ("[[options", "options.toml is no TOML: "),
+        ("[[options", "options.toml:1:1: not TOML: "),
     ],
 )
 def test_a_declaration_that_is_no_good_is_told(copy, tmp_path, text, said):

@@ -71,7 +71,7 @@ def test_a_file_that_is_no_configuration_is_told(tmp_path):
         read_mapping(tmp_path / "gone.yaml")
     file = tmp_path / "run.toml"
     file.write_text("a: [")
-    with pytest.raises(SentinelError, match=r"run\.toml is no TOML"):
+    with pytest.raises(SentinelError, match=r"run\.toml:1:2: not TOML"):
         read_mapping(file)
     file.write_text("[a]\nb = true\n")
     assert read_mapping(file) == {"a": {"b": True}}

@@ -6,7 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from sentinel.deciding.pool import Processes
+from sentinel.deciding.outcomes import Failure
+from sentinel.deciding.pool import Processes, contained_places
+from sentinel.errors import INSTALL
+from sentinel.recipes.catalog import bundled, bundled_catalog
 from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options, Zygote
@@ -57,3 +60,36 @@ def test_nothing_is_imported_before_probes_that_use_a_gpu(device, imported, cata
     request = {"contract": "call", "contract_file": "call.py"}
     processes.loaded(demo, ref, open_checkout(demo, ref)).probe(demo.bindings[0].boundary, request)
     assert len(loads) == imported
+
+
+@pytest.mark.parametrize(
+    ("packages", "said"),
+    [
+        (("modelscope",), "demo wants modelscope, not installed here: pip install modelscope"),
+        (
+            ("tensordict", "modelscope", "omegaconf"),
+            "demo wants tensordict and modelscope and omegaconf, not installed here: "
+            f"{INSTALL.format('targets')}; pip install modelscope",
+        ),
+        (("transformers", "pydantic"), f"not installed here: {INSTALL.format('nemorl')}"),
+    ],
+)
+def test_all_missing_packages_are_named_with_an_extra_that_has_them(packages, said, catalog, warm_runs):
+    processes = Processes(catalog, Options())
+    explained = processes.explain("demo", Failure("import", "the module does not import", packages=packages))
+    processes.close()
+    assert explained.reason.endswith(said)
+
+
+def test_an_adapter_is_seen_with_the_package_that_it_is_a_module_of(tmp_path):
+    """It may import its neighbours, and its project may be installed to be edited, which alone shows nothing of it."""
+    package = tmp_path / "project" / "mine"
+    (package / "inner").mkdir(parents=True)
+    for name in ("__init__.py", "inner/__init__.py"):
+        (package / name).write_text("")
+    adapter = package / "inner" / "adapter.py"
+    adapter.write_text(bundled("adapters").joinpath("demo.py").read_text().replace('name="demo"', 'name="mine"'))
+    places = contained_places(bundled_catalog().with_(adapters=[adapter]))
+    assert str(package) in places.readable
+    assert str(bundled("adapters") / "demo.py") in places.readable
+    assert {"tensordict", "omegaconf"} <= set(places.packages)

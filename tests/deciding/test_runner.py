@@ -18,6 +18,7 @@ from sentinel.worker.client import Options, Zygote
 
 STATEFUL = """
 import os
+import signal
 CALLS = 0
 def call_number():
     global CALLS
@@ -25,6 +26,8 @@ def call_number():
     return CALLS
 def leave():
     os._exit(3)
+def wait():
+    signal.pause()
 """
 
 
@@ -42,14 +45,14 @@ def _calls(function: str, bug: str) -> dict[str, Any]:
 
 
 def _decide_together(
-    recipes: list[Mapping[str, Any]], folder: Path, catalog: Catalog, warm: Zygote
+    recipes: list[Mapping[str, Any]], folder: Path, catalog: Catalog, warm: Zygote, timeout: float = 30
 ) -> tuple[list[Decision], list[str]]:
     """The decisions, and the boundaries that were asked about in a process of their own."""
     tree = copy_demo(folder / "tree")
     (tree / "demo_rl" / "stateful.py").write_text(STATEFUL)
     files = [write_recipe(folder / "recipes", document) for document in recipes]
     jobs = [Job(load_recipe(file, catalog), Ref("path", str(tree))) for file in files]
-    runner = Runner(catalog, lambda target, ref, pull: open_checkout(target, ref), Options(timeout=30))
+    runner = Runner(catalog, lambda target, ref, pull: open_checkout(target, ref), Options(timeout=timeout))
     alone: list[str] = []
     usual = Loaded.probe
     with pytest.MonkeyPatch.context() as patch:
@@ -100,3 +103,15 @@ def test_code_that_needs_a_package_says_which_and_broken_code_is_only_broken(tmp
     verdict = decide(_calls("leave", "DEMO-NEEDS"), tree).verdict
     assert (verdict.name, verdict.kind) == expected
     assert said in verdict.reason
+
+
+def test_a_boundary_that_hangs_costs_its_timeout_once(tmp_path, catalog, warm_runs):
+    """The other questions about it are not asked, and their decisions say so."""
+    recipes = [_calls("wait", f"DEMO-WAITS-{number}") for number in range(3)]
+    decisions, _ = _decide_together([*recipes, MASKED_TOKENS], tmp_path, catalog, warm_runs, timeout=1)
+    assert [decision.verdict.name for decision in decisions] == ["inconclusive"] * 3 + ["reproduced"]
+    assert [decision.verdict.kind for decision in decisions[:3]] == ["timeout"] * 3
+    assert [decision.verdict.reason for decision in decisions[:3]] == [
+        "no answer within 1 s",
+        *["it hangs, and is not called again in this run: no answer within 1 s"] * 2,
+    ]

@@ -140,3 +140,28 @@ def test_pruning_beside_runs(home, fixed_tree, broken_tree):
     assert at_once(actions) == [0] * len(actions)
     assert killing.apart(lambda: PRUNE() or again_and_again()).status == 0
     assert list((home / "checkouts" / "demo").iterdir()) == []
+
+
+# -- notes of our own --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "content", [None, "", "\0" * 99, "[]", "null", '{"tree": 7}', '{"origins": 7, "left_out": [7]}']
+)
+def test_a_damaged_note_is_as_good_as_none(content, home, demo_repository, capsys):
+    """Whatever is left of one (None: its first half), no command ends in a traceback: what it is about is made anew,
+    or the message says how."""
+    assert add(demo_repository)() == 0
+    ref = f"git:{demo_repository.commits['fixed']}"
+    assert opened(ref)() == 0
+    notes = [file for file in home.rglob("*.json") if "tree" not in file.parts]
+    assert {file.name for file in notes} >= {"sentinel.json", "checkout.json", "files.json"}
+    for file in notes:
+        whole = file.read_text(encoding="utf-8")
+        file.chmod(0o644)
+        file.write_text(whole[: len(whole) // 2] if content is None else content, encoding="utf-8")
+        assert main(["mirror", "list"]) == main(["cache", "list"]) == main(["cache", "prune"]) == 0
+        if file.name == "sentinel.json":
+            assert "`sentinel mirror add demo` makes it anew" in capsys.readouterr().out
+            assert add(demo_repository)() == 0
+        assert opened(ref)() == 0

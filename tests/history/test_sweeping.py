@@ -8,7 +8,7 @@ import pytest
 from demo_kit import few
 from history_kit import BROKEN, BUGGY, CHANGED, DRIFTED, FIXED, VERDICTS, History
 
-from sentinel.history.commits import releases
+from sentinel.history.commits import Lineage, releases
 from sentinel.history.record import Selection
 from sentinel.recipes import find_recipes
 
@@ -80,7 +80,7 @@ def test_ranges_that_cannot_be_decided_are_shown_and_not_bridged(history, swept)
     assert (introduced["what"], introduced["undecided"], introduced["why"]) == ("introduced", 2, "drift, import")
     assert introduced["after"]["sha"] == history.commits[0]
     assert len(record["changes"]) == 1  # what follows the second gap is what was before it
-    assert "has no 'agg_loss'" in record["runs"][1]["reason"]
+    assert "has no tiny.losses.agg_loss" in record["runs"][1]["reason"]
 
 
 def test_a_package_root_that_moves_and_a_module_that_becomes_a_package(history, swept, brute_force):
@@ -212,3 +212,61 @@ def test_recipes_of_two_modules_have_verdicts_of_their_own(history, ledger, tiny
         [("reproduced", "", 2), ("fixed", "", 1)],
         [("reproduced", "", 1), ("fixed", "", 2)],
     ]
+
+
+#: A module that says that its process asked nothing of its checkout.
+LIES = """
+try:
+    from sentinel.worker import trace
+    trace._TRACE.questions = lambda: []
+except Exception:
+    pass
+"""
+
+
+def test_a_branch_decides_nothing_about_another_one(history, swept):
+    """What a head reports about itself is no evidence about upstream's own commits."""
+    history.commit({"tiny/__init__.py": "", "tiny/losses.py": BUGGY})
+    history.commit({"README": "2"})
+    history.git("checkout", "-q", "-b", "pull")
+    history.commit({"tiny/losses.py": FIXED + LIES})
+    history.commit({"tiny/losses.py": BUGGY}, "a revert: the files are those of main again")
+    history.git("checkout", "-q", "main")
+    assert verdicts(swept(ref="pull"))[-2:] == [("fixed", "", 1), ("reproduced", "", 1)]
+    history.commit({"README": "3"})
+    assert verdicts(swept()) == [("reproduced", "", 3)]
+
+
+@pytest.mark.parametrize(
+    "statement", ["from tiny.deep import late", "import importlib; importlib.import_module('tiny.deep.late')"]
+)
+def test_a_commit_that_lies_decides_nothing_about_other_texts(history, swept, brute_force, statement):
+    """Its import closure is read from the text: the boundary's module, and what that imports, in functions, too."""
+    late = BUGGY.replace("return", f"{statement}\n    return")
+    history.commit(
+        {"tiny/__init__.py": "", "tiny/losses.py": late, "tiny/deep/__init__.py": "", "tiny/deep/late.py": ""}
+    )
+    history.commit({"tiny/deep/late.py": LIES})
+    assert verdicts(swept()) == [("reproduced", "", 2)]
+    history.commit({"tiny/deep/late.py": "raise ValueError('another text')"})
+    history.commit({"tiny/losses.py": BUGGY})
+    record = swept()
+    assert by_commit(record, history.commits) == brute_force(history.commits)
+    assert len(record["runs"]) == 3, record["runs"]
+
+
+def test_a_merged_branch_vouches_for_upstream_and_a_release_for_what_follows_it(history):
+    history.commit({"tiny/__init__.py": ""})
+    history.git("checkout", "-q", "-b", "pull")
+    merged = history.commit({"a": "1"})
+    history.git("checkout", "-q", "main")
+    main = history.merge("pull", {"b": "1"})
+    history.git("checkout", "-q", "-b", "release")
+    one, two = history.commit({"c": "1"}), history.commit({"c": "2"})
+    for lineage in (Lineage(history.path / ".git", main), Lineage(history.path / ".git", "main")):
+        assert all(lineage.vouches(source, commit) for source in (merged, main) for commit in (merged, main, two))
+        assert lineage.vouches(one, two)
+        assert not any(lineage.vouches(*pair) for pair in ((two, one), (one, main), (one, merged)))
+    nobody = Lineage(history.path / ".git", None)  # a mirror without upstream's own branch
+    assert nobody.vouches(merged, two)
+    assert not nobody.vouches(two, merged)

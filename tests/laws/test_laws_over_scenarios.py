@@ -51,7 +51,7 @@ BROKEN: list[tuple[str, Choices, set[str]]] = [
     ("the_oracle_agrees", Choices(baseline="batch"), {"value"}),
     ("the_oracle_agrees", Choices(lone=float("nan")), {"non-finite"}),
     ("representation_is_invisible", Choices(integer_mask="an index"), {"value"}),
-    ("every_knob_counts", Choices(scale="ignored", own_count=True), {"no-effect"}),
+    ("every_knob_counts", Choices(scale="ignored", own_count=True), {"no effect of scale"}),
     ("metrics_tell_the_truth", Choices(share_over="all"), {"value"}),
     ("finite_in_finite_out", Choices(lone=float("inf")), {"non-finite"}),
     ("normalisation_laws", Choices(shrink=0.5), {"value"}),

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.recipes.affects import Affected, affected, holds, in_text, settings_in_words
+from sentinel.recipes.affects import Affected, affected, can_both_hold, holds, in_text, settings_in_words
 from sentinel.recipes.json_schema import JsonSchema
 from sentinel.recipes.structure import schema
 
@@ -28,6 +28,28 @@ from sentinel.recipes.structure import schema
 def test_a_condition_holds(condition, those, not_those):
     assert all(holds(condition, value) for value in those)
     assert not any(holds(condition, value) for value in not_those)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "possible"),
+    [
+        (True, False, False),
+        ("set", "unset", False),
+        ("set", ["grpo", "rloo"], True),
+        ("unset", False, True),
+        ("opo", ["grpo", "rloo"], False),
+        ("!= k1,k2", ["k1", "k3"], True),
+        ("!= k1", "k1", False),
+        ("> 1", "< 2", True),
+        ("> 1", "<= 1", False),
+        ("> 1", "!= 2,3", True),
+        ("> 1", "set", True),
+        ("< another.setting", 3, True),
+    ],
+)
+def test_conditions_that_one_value_can_meet(one, other, possible):
+    assert can_both_hold(one, other) is possible
+    assert can_both_hold(other, one) is possible
 
 
 def test_it_reads_as_a_sentence():

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from sentinel.cli import main
 from sentinel.errors import SentinelError
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import OnDemand, bundled, bundled_catalog, load_adapter
-from sentinel.recipes.grades import realism
+from sentinel.recipes.grades import realism, root
+from sentinel.targets import Binding, PackageRoot, Target
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACTS = bundled_catalog().contracts
@@ -94,6 +96,20 @@ def test_the_committed_index_of_recipes_is_the_generated_one(capsys):
     assert committed.read_text() == capsys.readouterr().out, "sentinel list recipes --markdown > recipes/README.md"
 
 
+def test_whoever_says_how_many_bugs_there_are_counts_them_alike(capsys, monkeypatch):
+    """A bug is a root cause in one target, and hardening is none: README, index and `list recipes` say the same."""
+    recipes = find_recipes(bundled_catalog())
+    rows = [(recipe.target, root(recipe.document)) for recipe in recipes if realism(recipe.document) != "unreachable"]
+    told = f"{len(set(rows))} bugs ({len(rows)} recipes)"
+    readme = (ROOT / "README.md").read_text()
+    assert f"ships {told} and " in readme
+    assert f"\n{told} and " in (bundled("recipes") / "README.md").read_text()
+    assert main(["list", "recipes"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"{told} and ")
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    assert import_module("figures").rewritten(readme) == readme, "python benchmarks/figures.py"
+
+
 def test_every_shipped_recipe_says_how_bad_it_is_and_what_is_wrong():
     said = {recipe.bug_id: recipe.document for recipe in find_recipes(bundled_catalog())}
     assert [bug for bug, document in said.items() if not (document.get("severity") and document.get("signal"))] == []
@@ -166,3 +182,23 @@ def test_an_adapters_mistake_is_told_with_its_file(tmp_path, written, mistaken, 
         bundled.with_(adapters=[file])
     assert f"{file}: " in str(told.value)
     assert says in str(told.value)
+
+
+@pytest.mark.parametrize("target", sorted(bundled_catalog().adapters))
+def test_why_a_function_is_not_bound_is_true_of_every_release(target):
+    """A reason is given for whichever revision was asked about."""
+    reasons = set(bundled_catalog().targets[target].unbound.values())
+    assert [reason for reason in reasons if re.search(r"\brelease \d|\d\.\d|no more\b", reason)] == []
+
+
+def test_what_is_not_bound_is_told_with_its_reason_and_the_nearest_that_is():
+    bindings = tuple(Binding(f"pkg.{name}", "call") for name in ("losses.agg_loss", "kl.penalty"))
+    target = Target("t", "", (PackageRoot("pkg"),), bindings=bindings, unbound={"pkg.losses.gift*": "of a month"})
+    near = "; the nearest that it binds is"
+    assert target.not_bound("pkg.core.agg_loss") == (
+        f"the adapter of t does not bind 'pkg.core.agg_loss'{near} pkg.losses.agg_loss"
+    )
+    assert target.not_bound("pkg.losses.gift_loss").startswith(
+        "the adapter of t does not bind 'pkg.losses.gift_loss' (of a month); "
+    )
+    assert target.not_bound("penalt").endswith(f"{near} pkg.kl.penalty")

@@ -125,6 +125,12 @@ def test_an_address_reads_back_as_itself(names, key):
     assert parse_address(str(Address(("",), key))) == Address(("",), key)
 
 
+@pytest.mark.parametrize("key", ["returned.pass@2", "returned.val/reward/mean@4", "returned.0.entropy:mean"])
+def test_a_metric_is_addressed_by_the_name_that_it_has(key):
+    assert parse_address(key, keys=None) == Address(("",), key)
+    assert parse_address(f"base.{key}", ("base", "other")) == Address(("base",), key)
+
+
 @pytest.mark.parametrize(
     ("text", "variants", "words"),
     [

@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ from sentinel.recipes.grades import counted, realism
 from sentinel.recipes.rules import examine_document
 from sentinel.recipes.structure import schema
 from sentinel.recipes.template import template
-from sentinel.recipes.yamldoc import read_text
 from sentinel.targets.refs import Ref
+from sentinel.values.documents import read_text
 from sentinel.values.literals import New, tensor
 from sentinel.values.tolerance import Tolerance
 
@@ -55,7 +56,7 @@ pins:
 
 
 def load(text: str, catalog: Any = CATALOG, name: str = "TOY-1.yaml", json: bool = False) -> Recipe:
-    recipe, problems = examine_document(read_text(text.encode(), json), Path(name), catalog)
+    recipe, problems = examine_document(read_text(text.encode(), "json" if json else "yaml"), Path(name), catalog)
     if recipe is None:
         raise RecipeError("\n".join(str(problem) for problem in problems))
     return recipe
@@ -220,6 +221,9 @@ def test_everything_else_is_kept():
         (GOOD + "affects: [{wehn: {a.b: 1}}]\n", "14:12: unknown key 'wehn' — did you mean 'when'?"),
         (GOOD + "affects: [{when: {a.b: '>1'}}]\n", "14:24: affects[0].when.a.b: the string '>1' will not do; a value, a list of values"),
         (GOOD + "affects: [{when: {a b: 1}}]\n", "14:19: 'a b' is not the dotted name of a setting"),
+        (GOOD + "reach: {producer: a.py:1@0.1, how: x, when: {a.b: c}}\naffects: [{when: {a.d: 1}}]\n", "15:12: reach needs a.b=c, and affects[0] does not say so: add a.b to it"),
+        (GOOD + "reach: {producer: a.py:1@0.1, how: x, when: {a.b: false}}\naffects: [{when: {a.b: true}}]\n", "15:19: reach needs a.b=false, and affects[0] a.b=true: no value is both"),
+        (GOOD + "reach: {producer: a.py:1@0.1, how: x, when: {a.b: '> 1'}}\naffects: [{when: {a.b: [0, 1]}}]\n", "15:19: reach needs a.b > 1, and affects[0] a.b=0 or 1: no value is both"),
         (GOOD.replace("loss: 1.0", "los: 1.0"), "11:18: unknown observation 'los' — did you mean 'loss'?"),
         (GOOD.replace("loss: 1.0", "loss: {valu: 1.0}"), "11:25: unknown key 'valu' — did you mean 'value'?"),
         (GOOD.replace("loss: 1.0", "loss: {value: [1, a], dtype: int64}"), "11:36: loss: expected a number, found the string 'a'"),
@@ -235,6 +239,13 @@ def test_everything_else_is_kept():
         (changed(watch=["main"]), "not a ref: 'main'"),
         (changed(requires=["toy.x", "os.path"]), "requires: 'os.path' is outside the target's packages"),
         (changed(also_breaks=["order_does_not_mater"]), "22:3: unknown invariant 'order_does_not_mater' — did you mean 'order_does_not_matter'?"),
+        (changed(also_breaks=[{"law": "order_does_not_matter"}]), "missing key 'when'"),
+        (GOOD + "when: often\n", "14:7: when: the string 'often' will not do; The scenarios that trigger the bug"),
+        (GOOD + "when: {}\n", "when is empty"),
+        (GOOD + "when: {response_mas: a gap}\n", "14:8: no contract has an input 'response_mas' — did you mean 'response_mask'?"),
+        (GOOD + "when: {response_mask: a hole}\n", "14:23: a tensor can show: non-zero where masked"),
+        (GOOD + "when: [{mode: a gap}]\n", "14:15: mode is an option, not a tensor"),
+        (GOOD + "when: {only: [los]}\n", "14:15: no contract observes 'los' — did you mean 'loss'?"),
         (changed(expected_unpatched=None), "expected_fixed without expected_unpatched"),
         (changed(expected_fixed=None, invariant="order_does_not_matter"), "expected_unpatched without expected_fixed"),
         (changed(expected_fixed={}), "expected_fixed is empty"),
@@ -567,3 +578,78 @@ def test_counts_are_of_roots_with_recipes_in_brackets_and_hardening_apart():
     ]
     assert counted(rows) == "2 bugs (3 recipes) and 1 of hardening (1)"
     assert counted(rows[:1]) == "1 bug (1 recipe)"
+
+
+# -- what the contract, the binding and the law need ------------------------------------------------------------------
+
+RULE = """\
+recipe_version: 1
+bug_id: RULE
+title: a wording
+target: verl
+contract: rule_reward
+boundary: verl.utils.reward_score.gsm8k.compute_score
+scenario:
+  ground_truth: "42"
+  wording: {wording}
+expected_unpatched: {{right_above_wrong: 0}}
+expected_fixed: {{right_above_wrong: 1}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("wording", "good"),
+    [
+        ("boxed", True),
+        ('"#### {answer}"', True),
+        (r'"so \\fbox{{{answer}}}"', True),
+        (r'"so \\fbox{{answer}}"', False),
+        ("no answer", False),
+        ('"{other}"', False),
+        ('"{answer"', False),
+        ('"{answer[x]}"', False),
+        ('"{0}"', False),
+        ('"{answer} {answer:>1000000000}"', False),
+        ('"{answer.__class__}"', False),
+    ],
+)
+def test_a_wording_has_a_place_for_the_answer(wording, good):
+    """Without one the contract's oracle divides by zero, which looked like an exception of upstream's."""
+    text = RULE.format(wording=wording)
+    if good:
+        assert load(text, bundled_catalog()).bug_id == "RULE"
+        return
+    with pytest.raises(RecipeError, match=r"RULE.yaml:9:12: wording: .* has no \{answer\}"):
+        load(text, bundled_catalog(), "RULE.yaml")
+
+
+def test_a_law_that_compares_needs_variants():
+    alone = changed(expected_unpatched=None, expected_fixed=None)
+    with pytest.raises(
+        RecipeError, match="the law masked_values_have_no_influence compares variants, and there are none"
+    ):
+        load(alone, bundled_like())
+    one = {"variants": {"only": {"loss_mat": [[1.0, 2.0]]}}}
+    two = {"variants": {"one": {"loss_mat": [[1.0, 2.0]]}, "other": {"loss_mat": [[1.0, 3.0]]}}}
+    with pytest.raises(RecipeError, match="compares variants"):
+        load(changed(expected_unpatched=None, expected_fixed=None, **one), bundled_like())
+    assert load(changed(expected_unpatched=None, expected_fixed=None, **two), bundled_like()).invariant
+    assert load(changed(expected_unpatched=None, expected_fixed=None, invariant="finite_in_finite_out"), bundled_like())
+
+
+def bundled_like() -> Any:
+    """The toys' catalog with the real laws, which say whether they compare variants."""
+    return replace(CATALOG, laws=bundled_catalog().laws)
+
+
+def test_a_setting_that_the_boundary_needs_must_be_given(tmp_path):
+    recipe = bundled("recipes") / "verl" / "VERL-PPO-MASKED-NAN-GRADIENT.yaml"
+    path = tmp_path / recipe.name
+    path.write_text(re.sub(r"\n  dual_clip: .*|dual_clip: [^,}]*,? ?", "", recipe.read_text()))
+    (problem,) = check_files([path], bundled_catalog())
+    assert (problem.severity, problem.message) == (
+        "error",
+        "verl.trainer.ppo.core_algos.compute_policy_loss_vanilla needs dual_clip, which is null by default: give it, such as dual_clip: 3.0",
+    )
+    path.write_text(path.read_text().replace("\nscenario:\n", "\nscenario:\n  dual_clip: null\n"))
+    assert check_files([path], bundled_catalog()) == [], "written, it is meant"

@@ -92,6 +92,28 @@ def test_what_is_not_evidence_is_not_overwritten(decide, tmp_path, content):
     assert file.read_text() == content
 
 
+@pytest.mark.parametrize("length", [1, 5, 40, 400, -2])
+@pytest.mark.parametrize("zeros", [0, 64])
+def test_evidence_that_was_cut_off_is_written_anew(decide, tmp_path, length, zeros):
+    """A machine that goes down may leave a part of a file, or zeros in its place. It is named, and no run fails."""
+    file = store.write(tmp_path, decide())
+    whole = file.read_bytes()
+    file.write_bytes(whole[:length] + b"\0" * zeros)
+    with pytest.warns(store.DamagedEvidence, match=f"{PLACE} was cut off or damaged, and has been written anew"):
+        store.write(tmp_path, decide())
+    assert file.read_bytes() == whole
+
+
+def test_evidence_whose_blocks_are_lost_is_written_anew(decide, tmp_path):
+    file = store.write(tmp_path, decide())
+    whole = file.read_bytes()
+    for content in (b"\0" * 4096, whole[:300] + b"\0" * 200 + whole[500:]):
+        file.write_bytes(content)
+        with pytest.warns(store.DamagedEvidence):
+            store.write(tmp_path, decide())
+        assert file.read_bytes() == whole
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -99,11 +121,11 @@ def test_what_is_not_evidence_is_not_overwritten(decide, tmp_path, content):
         ("[]", "not Sentinel evidence"),
         ('{"schema_version": 7}', "schema version 7"),
         ('{"schema_version": 1}', r"not valid evidence: at \$"),
-        ('{"schema_version": NaN}', "bare NaN"),
-        ('{"schema_version": -1.5e999}', "larger than any float"),
-        ('{"schema_version": 1, "schema_version": 1}', "stands twice"),
-        ("[" * 100_000, "x.json"),
-        ("\xff\xfe", "not JSON|not evidence"),
+        ('{"schema_version": NaN}', "1:20: not JSON: JSON has no NaN or infinity"),
+        ('{"schema_version": -1.5e999}', "does not fit a float"),
+        ('{"schema_version": 1, "schema_version": 1}', "duplicate key 'schema_version'"),
+        ("[" * 100_000, "1:1: nested deeper"),
+        ("\xff\xfe", "1:1: not UTF-8"),
     ],
 )
 def test_reading_what_is_not_evidence(tmp_path, content, message):
@@ -136,6 +158,7 @@ def test_run_json_holds_what_varies(tmp_path):
         "items": 2,
         "outcomes": {"failed": 1, "passed": 1},
         "verdicts": {"fixed": 1, "reproduced": 1},
+        "undecided": {},
     }
     assert run["started"] == "2026-08-01T12:00:00.000+00:00"
     assert "token" not in run["command"]

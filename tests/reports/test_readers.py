@@ -41,6 +41,8 @@ def test_the_plain_table(results):
         "roll    ROLL-AGGLOSS-TOKENMEAN-MASK  git:c09bc8b  reproduced    passed",
         "roll    ROLL-AGGLOSS-TOKENMEAN-MASK  pypi:0.9.1   fixed         failed  expected reproduced",
         "1 reproduced, 1 inconclusive, 1 fixed",
+        "not decided: 1 of 3",
+        "  inconclusive: expected reproduced; timeout: took longer than 60 s",
         "reproduced: the bug is there, fixed: it is not, changed: neither the buggy nor the fixed values, "
         "inconclusive: could not be decided, unavailable: not available",
         "evidence: sentinel-reports",
@@ -58,7 +60,7 @@ def test_what_is_the_same_shares_a_line(decide, recipe):
     ]
     failed = [(decide("inconclusive", recipe=recipe(bug_id=f"BAD-{n}")), "failed") for n in range(9)]
     text = summary([*many, *failed], every=False)
-    assert "roll    9 bugs  git:c09bc8b  unavailable   skipped  no mirror of roll\n" in text
+    assert "roll    9 recipes  git:c09bc8b  unavailable   skipped  no mirror of roll\n" in text
     assert sum("BAD-" in line for line in text.splitlines()) == 9, "each failure has its line"
     assert "-v lists each item" in text
     assert "ROLL-8" in summary(many, every=True)

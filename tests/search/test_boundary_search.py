@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from toy_target import OpenToys
 
-from sentinel.deciding.law_session import LawSession, Plan
+from sentinel.deciding.law_session import LawSession, LineSession, Plan, Undecidable
 from sentinel.laws.law import Law
 from sentinel.search.boundary_search import BoundarySearch, Example, LawOutcome, glimpses
 from sentinel.search.decisions import of_outcome
@@ -251,3 +251,31 @@ def test_an_input_that_a_revision_does_not_have_is_left_out(open_toys):
     assert outcome.spoken == 60 - outcome.refused.total()
     offset = search.subject.contract.input("offset")
     assert (offset.choices, offset.knob) == ((), False)
+
+
+def test_a_boundary_that_hangs_costs_its_timeout_once(open_toys):
+    """In whatever session it is called afterwards, no question reaches it; other boundaries are searched."""
+    open_target, found = open_toys("hangs", "right", timeout=2.0)
+    with pytest.raises(Undecidable, match="it hangs: no answer within 2 s"):
+        BoundarySearch(open_target.law_session, found["hangs"], 0).run(60)
+    for session in (open_target.law_session, open_target.law_session.fresh(), LineSession(open_target.law_session)):
+        with pytest.raises(Undecidable, match="it hangs, and is not called again in this run: no answer within 2 s"):
+            BoundarySearch(session, found["hangs"], 1).run(60)
+    search = BoundarySearch(open_target.law_session, found["right"], 0)
+    search.run(10)
+    assert [outcome.spoken for outcome in search.outcomes.values()] == [10]
+
+
+def test_ranks_that_deadlock_are_reported_and_cost_no_timeout(open_toys):
+    """They are named in the scenarios that meet it; that others keep the law is no all-clear."""
+    open_target, found = open_toys("whitens")
+    search = BoundarySearch(open_target.law_session, found["whitens"], 0)
+    search.run(60)
+    [(law, outcome)] = search.outcomes.items()
+    assert outcome.spoken > 0
+    told = "a training hangs here: the ranks do not call the same collectives: rank 0 called all_reduce (pkg/toys.py:"
+    assert search.deadlocks.startswith(told)
+    assert search.deadlocks.endswith("rank 1 returned")
+    verdict = of_outcome(open_target, found["whitens"], law, outcome, search.tried, 0).verdict
+    assert (verdict.name, verdict.kind) == ("inconclusive", "deadlock")
+    assert search.deadlocks in verdict.reason

@@ -1,5 +1,7 @@
 """An adapter for the toy functions of the tests of the search."""
 
+from typing import Any
+
 from sentinel.targets import Binding, Dialect, PackageRoot, Target
 
 
@@ -11,6 +13,13 @@ def _lacking(boundary: object, inputs: object) -> None:
     from sentinel.worker.drift import AbsentError
 
     raise AbsentError("this version adds nothing up")
+
+
+def _on_two_ranks(boundary: Any, inputs: Any) -> Any:
+    from sentinel.worker.kit import on_ranks
+
+    values, mask, scale = (inputs[name] for name in ("values", "response_mask", "scale"))
+    return on_ranks(2, lambda rank: boundary.function(rank, values, mask, scale))[0]
 
 
 TARGET = Target(
@@ -27,6 +36,8 @@ TARGET = Target(
         _binding("remembers"),
         _binding("fragile"),
         _binding("torn"),
+        _binding("hangs"),
+        _binding("whitens", call=_on_two_ranks),
         _binding("shifted", dialects=(Dialect("shifted", True, "it counts from 1", "https://example.invalid"),)),
         _binding(
             "meant", dialects=(Dialect("the_oracle_agrees", reason="it means it", link="https://example.invalid"),)

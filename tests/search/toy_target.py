@@ -57,6 +57,18 @@ def fragile(values, response_mask, scale):
         os.kill(os.getpid(), signal.SIGKILL)
     return unmasked(values, response_mask, scale)
 
+def hangs(values, response_mask, scale):
+    # wrong, and never comes back where rows are long
+    while values.shape[1] == 3:
+        signal.pause()
+    return unmasked(values, response_mask, scale)
+
+def whitens(rank, values, response_mask, scale):
+    # a rank without a token asks no other rank
+    if rank == 0 or values.shape[1] != 3:
+        torch.distributed.all_reduce(torch.ones(1))
+    return right(values, response_mask, scale)
+
 def torn(values, response_mask, scale):
     # wrong, and no number at all where a value that does not count is large
     large = ((response_mask == 0) & (values.abs() > 50)).any()

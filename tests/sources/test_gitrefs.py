@@ -1,5 +1,8 @@
 """The refs of a git directory, looked up often and changed by others meanwhile."""
 
+import os
+
+from sentinel.sources.gitbinary import run
 from sentinel.sources.gitrefs import read_refs, write_refs
 
 _ONE, _OTHER = "1" * 40, "2" * 40
@@ -29,3 +32,18 @@ def test_a_directory_without_packed_refs(tmp_path):
     assert read_refs(tmp_path) == {}
     (tmp_path / "packed-refs").mkdir()
     assert read_refs(tmp_path) == {}
+
+
+def test_the_environment_may_change_in_another_thread(upstream, monkeypatch):
+    """pytest removes the name of its current test from it while the cores work ahead."""
+    assert run(upstream / ".git", "rev-parse", "HEAD").status == 0  # GitPython itself runs git as it is imported
+    copied = [KeyError("PYTEST_CURRENT_TEST")]
+
+    def copy(environment: os._Environ[str]) -> dict[str, str]:
+        if copied:
+            raise copied.pop()
+        return dict(environment)
+
+    monkeypatch.setattr(type(os.environ), "copy", copy)
+    assert run(upstream / ".git", "rev-parse", "HEAD").status == 0
+    assert not copied

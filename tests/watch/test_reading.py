@@ -1,6 +1,7 @@
 """A call of a run reads as the scenario of which the adapter makes the same call, and as nothing else."""
 
 import importlib
+import inspect
 import sys
 from types import ModuleType
 
@@ -91,6 +92,25 @@ def test_what_is_observed_of_a_result_is_what_the_function_does(reading):
     assert reading.keys == {"loss", "per_token_gradient"}
 
 
+def test_an_adapter_may_look_at_the_function_itself():
+    """TRL's reads the source of a loss to find out which losses this version has."""
+
+    def call(boundary, inputs):
+        assert "def agg_loss(" in inspect.getsource(boundary.function)
+        assert inspect.unwrap(boundary.function) is agg_loss
+        return _call(boundary, inputs)
+
+    assert _reading(call=call).reads(_parts(_reading()))
+
+
+def test_what_the_adapter_raises_is_the_cause():
+    def call(boundary, inputs):
+        raise TypeError("an adapter's own mistake")
+
+    with pytest.raises(TypeError, match="an adapter's own mistake"):
+        _reading(call=call)
+
+
 def test_an_adapter_that_calls_something_else_is_no_help():
     with pytest.raises(Unreadable, match="does not call the function itself"):
         _reading(call=lambda boundary, inputs: {"loss": inputs["loss_mat"].sum()})
@@ -107,7 +127,7 @@ def test_what_needs_a_package_that_the_checker_does_without_is_not_read(monkeypa
     def call(boundary, inputs):
         return _call(boundary, inputs) if module.frames(inputs) else {}
 
-    with pytest.raises(Unreadable, match=r"it needs much_memory\.inside\.frames, for which there is no room"):
+    with pytest.raises(Unreadable, match=r"much_memory\.inside\.frames cannot be called while watching"):
         _reading(call=call)
     ghosts.state().used.clear()
 

@@ -17,7 +17,7 @@ import torch
 
 import sentinel.watch
 from sentinel.cli import main
-from sentinel.recipes.yamldoc import read
+from sentinel.values.documents import read
 from sentinel.watch import checker, link, meeting
 from sentinel.watch.wrapping import Budget, Plan
 from sentinel.worker.client import Zygote
@@ -149,7 +149,7 @@ def test_a_checker_that_is_killed_costs_its_checks_alone(tmp_path):
     command = [sys.executable, "-c", script, str(tmp_path)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, cwd=tmp_path)
     assert ran.stdout == "trained {}\n"
-    assert ran.stderr == ""
+    assert ran.stderr == "sentinel watch: this process is no longer watched: the checker has ended\n"
 
 
 @pytest.mark.parametrize("end", ["hangs", "dies", "says nonsense", "lies", "plans what is not there"])
@@ -328,12 +328,13 @@ def test_a_run_whose_events_have_no_folder_goes_on_and_says_that_nobody_watches(
 @pytest.mark.nightly
 def test_a_command_that_imports_no_target_is_told_so(tmp_path):
     ran = _command(tmp_path, "--target", "demo", "--", sys.executable, "-c", "raise SystemExit(3)")
-    assert ran.returncode == 3
-    assert "no process of this command imported demo" in ran.stderr
+    assert ran.returncode == 3, "its own status says more"
+    assert ran.stdout == ""
+    assert ran.stderr.startswith("nothing was examined: no process of this command imported demo")
 
 
 def test_a_framework_that_is_not_installed_costs_nothing(tmp_path):
-    """Beside one that is: the run goes on, and its end says that nothing was watched."""
+    """The run goes on, and its end says that nothing was examined."""
     script = (
         "import sentinel.watch\n"
         "with sentinel.watch.start('demo') as watching:\n    print(watching.ready(2.0), 'trained')\n"
@@ -343,7 +344,9 @@ def test_a_framework_that_is_not_installed_costs_nothing(tmp_path):
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True, cwd=tmp_path
     )
     assert ran.stdout == "False trained\n[] []\n"
-    assert "0 boundaries watched" in ran.stderr
+    assert ran.stderr.startswith(
+        "sentinel watch: nothing was examined: the run imported no function that is bound\nsentinel watch: 0 boundaries"
+    )
 
 
 def test_an_unknown_version_is_watched_or_said_not_to_be(tmp_path):
@@ -367,11 +370,72 @@ def test_an_unknown_version_is_watched_or_said_not_to_be(tmp_path):
     assert ran.stdout == "[] True\n", ran.stderr
 
 
+#: A line that a checker writes.
+_EVENT = {
+    "event": "violation", "run": 1, "time": 1.5, "pid": 1, "process_rank": None, "target": "demo", "version": "",
+    "law": "the_oracle_agrees", "rank": 1, "statement": "", "boundary": "demo_rl.advantages.group_advantage",
+    "subject": "demo_rl.advantages.group_advantage", "contract": "group_advantage", "symptom": "value", "call": 1,
+    "step": 0, "place": "", "seen": "run", "key": "advantages", "detail": "", "known": [],
+    "variants": {"": {"rewards": 1.0}},
+}  # fmt: skip
+_END = {"event": "end", "run": 1, "time": 1.5, "processes": {}, "boundaries": [], "copied": 0, "read": 0, "laws": 0}
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("[" * 200_000 + "]" * 200_000, "nested deeper than 64 levels"),
+        ('{"event":' + "9" * 5000 + "}", "a number of 5000 digits"),
+        (b"\xff\xfe" * 10, "not UTF-8: byte 0xff"),
+        ("null", "it is neither a violation nor an end"),
+        ('"event"', "it is neither a violation nor an end"),
+        ({**_EVENT, "event": ["violation"]}, "it is neither a violation nor an end"),
+        ({"event": "violation"}, "is a required property"),
+        ({"event": "end", "run": 1, "time": 1.5}, "is a required property"),
+        ({**_END, "violations": 5}, "at violations: 5 is not of type"),
+        ({**_EVENT, "symptom": ["x"]}, "at symptom: ["),
+        ({**_EVENT, "subject": ["a"]}, "at subject: ["),
+        ({**_EVENT, "boundary": "\ud800"}, "half of a surrogate pair"),
+        ({**_EVENT, "target": "../../etc"}, "which is no target here"),
+        ({**_EVENT, "variants": {}}, "it has no variant"),
+        ({**_EVENT, "variants": {"": 7}}, "object is not iterable"),
+        ({**_EVENT, "variants": {"": {"$new": "os.system"}}}, "the inputs are token_level_rewards"),
+        (
+            {**_EVENT, "variants": {"": {"t": {"dtype": "float32", "shape": [9], "tensor": [1]}}}},
+            "cannot reshape array of size 1",
+        ),
+    ],
+)
+def test_a_malformed_events_file_is_refused_by_its_line(tmp_path, said, line, wrong):
+    """With one message and status 2; nothing in it reaches a checkout."""
+    text = line if isinstance(line, (str, bytes)) else json.dumps(line)
+    (tmp_path / "events.jsonl").write_bytes(text if isinstance(text, bytes) else text.encode())
+    status, shown, told = said("replay", "events.jsonl", "--ref", f"path:{FRAMEWORK / 'broken'}")
+    assert (status, shown) == (2, "")
+    assert told.count("sentinel: ") == 1
+    assert wrong in told
+    assert told.startswith("sentinel: events.jsonl") or "which is no target here" in told
+
+
+def test_a_pipe_is_no_events_file(tmp_path, said):
+    os.mkfifo(tmp_path / "events.jsonl")
+    status, _, told = said("replay", "events.jsonl")
+    assert status == 2
+    assert "not a regular file" in told
+
+
+def test_an_events_file_without_a_violation_is_no_all_clear(tmp_path, said):
+    for text in ("", json.dumps({**_END, "violations": []}) + "\n"):
+        (tmp_path / "events.jsonl").write_text(text, encoding="utf-8")
+        status, shown, told = said("replay", "events.jsonl")
+        assert (status, shown) == (2, "")
+        assert "nothing was examined: events.jsonl holds no violation to measure again" in told
+
+
 def test_what_is_foreign_is_escaped_where_it_is_shown(tmp_path, said):
     """Live and in a replay: an events' file is text that others may have written."""
-    event = {"event": "violation", "run": 1, "target": "demo", "subject": "\x1b[31mx", "boundary": "\x1b[31mred"}
-    event |= {"law": "the_oracle_agrees", "symptom": "\x1b", "key": "\x1b[0m", "detail": "\x1b[2J", "variants": None}
-    event |= {"step": 0, "call": 1, "place": "", "version": ""}
+    event = {**_EVENT, "subject": "\x1b[31mx", "boundary": "\x1b[31mred", "symptom": "\x1b", "key": "\x1b[0m"}
+    event |= {"detail": "\x1b[2J", "variants": None}
     (tmp_path / "events.jsonl").write_text(json.dumps(event) + "\n", encoding="utf-8")
     _, shown, wrong = said("replay", "events.jsonl", "--ref", f"path:{FRAMEWORK / 'broken'}")
     assert "red" in shown
@@ -382,3 +446,67 @@ def test_what_the_checker_says_is_escaped(capsys):
     checker._say("does not hold: \x1b[31mred\x07")
     assert "\x1b" not in (said := capsys.readouterr().err)
     assert "red" in said
+
+
+#: Calls a bound function, or not, once the functions that are loaded have been read.
+_RUN_OF_FEW = """
+import gc, time, torch
+from demo_rl.advantages import group_advantage
+[watching] = [one for one in gc.get_objects() if type(one).__name__ == "Watching"]
+for _ in range(20):
+    assert watching.ready(200)
+    time.sleep(0.1)  # it may have been ready before the last module was imported
+{call}
+"""
+_CALL = "group_advantage({first}torch.rand(2, 2), torch.tensor([[1, 1], [0, 0]]), ['p', 'p']{last})"
+_KILL = "import gc, os; [os.kill(one.checker, 9) for one in gc.get_objects() if type(one).__name__ == 'Watching']"
+
+
+def _demo(tmp_path: Path, *edits: tuple[str, str]) -> None:
+    shutil.copytree(FRAMEWORK / "broken" / "demo_rl", tmp_path / "demo_rl")
+    file = tmp_path / "demo_rl" / "advantages.py"
+    source = file.read_text(encoding="utf-8")
+    for old, new in edits:
+        assert old in source
+        source = source.replace(old, new)
+    file.write_text(source, encoding="utf-8")
+
+
+_NEEDS_MORE = [("group_advantage(\n", "group_advantage(\n    horizon: int,\n")]
+_TAKES_MORE = [
+    ("index: list[str]\n", "index: list[str], shift: float = 0.0\n"),
+    ("(-1) * response_mask", "(-1) * response_mask + shift"),
+]
+#: How the framework is another one, what the run does, and why nothing is known of it then.
+_UNREAD = {
+    "short": ((), "import demo_rl.advantages", "no function of the run could be watched: the run ended before"),
+    "no call": ((), _RUN_OF_FEW.format(call=""), "no call of a watched function was copied"),
+    "no import": ((), "pass", "no process of this command imported demo"),
+    "killed": ((), f"import demo_rl\n{_KILL}", "the checker ended before it had written its last line"),
+    "drift": (
+        _NEEDS_MORE,
+        _RUN_OF_FEW.format(call=_CALL.format(first="9, ", last="")),
+        "no function of the run could be watched: DriftError: demo_rl.advantages.group_advantage",
+    ),
+    "read": (
+        _TAKES_MORE,
+        _RUN_OF_FEW.format(call=_CALL.format(first="", last=", shift=2.0")),
+        "no copied call could be read: demo_rl.advantages.group_advantage: shift is 2.0, not 0.0",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("edits", "script", "why"),
+    [pytest.param(*_UNREAD[name], id=name, marks=[pytest.mark.nightly] * (name == "killed")) for name in _UNREAD],
+)
+def test_a_run_of_which_no_call_was_read_is_no_all_clear(tmp_path, edits, script, why):
+    """The command says so and why, and prints no result; the status is 2 although the run's own is 0."""
+    _demo(tmp_path, *edits)
+    ran = _command(tmp_path, "--target", "demo", "--every", "1", "--", sys.executable, "-c", script, PYTHONPATH=".")
+    assert ran.returncode == 2, ran.stderr
+    assert f"\nnothing was examined: {why}" in f"\n{ran.stderr}"
+    assert ran.stdout == "", "nothing that looks like an all-clear"
+    if edits is _NEEDS_MORE:  # what cannot be set up is said when the run begins, with its cause
+        assert ran.stderr.startswith("sentinel watch: cannot watch demo_rl.advantages.group_advantage: DriftError: ")
+        assert "now requires 'horizon'" in ran.stderr

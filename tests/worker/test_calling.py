@@ -1,6 +1,7 @@
 """Finding and calling boundaries: by name across renamed arguments and moved functions; drift says what is near."""
 
 import ast
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -48,30 +49,39 @@ def test_a_former_path_is_found(decide, tmp_path):
 @pytest.mark.parametrize(
     ("losses", "file", "said"),
     [
-        (
-            "def agg_los(loss_mat): ...\n",
-            "losses.py",
-            "has no 'agg_loss' in this checkout; the nearest there is 'agg_los'",
-        ),
-        ("X = 1\n", "losses.py", "demo_rl.losses has no 'agg_loss' in this checkout"),
+        ("def agg_los(loss_mat): ...\n", "losses.py", "no demo_rl.losses.agg_loss (*; the nearest there is 'agg_los'"),
+        ("X = 1\n", "losses.py", "no demo_rl.losses.agg_loss (removed upstream, or not there yet)"),
         (
             "\n\ndef agg_loss(loss_mat): ...\n",
             "elsewhere.py",
-            "demo_rl has no 'losses' in this checkout; looked for demo_rl.losses.agg_loss; 'agg_loss' is defined in "
-            "demo_rl/elsewhere.py:3",
+            "demo_rl.losses.agg_loss has moved to demo_rl.elsewhere.agg_loss, whose code could not be compared",
         ),
-        ("def agg_loss(loss_mat, loss_agg_mode): ...\n", "losses.py", "has no parameter for 'response_mask'"),
-        ("def agg_loss(loss_mat, loss_mask, loss_agg_mode, rank): ...\n", "losses.py", "now requires 'rank'"),
-        ("agg_loss = 3\n", "losses.py", "is not callable"),
+        (
+            "def agg_loss(loss_mat, loss_agg_mode): ...\n",
+            "losses.py",
+            "no demo_rl.losses.agg_loss(loss_mask) (removed upstream, or not there yet)",
+        ),
+    ],
+)
+def test_a_missing_upstream_name_is_no_failure_and_says_where_it_went(losses, file, said, decide, tmp_path):
+    verdict = decide(MASKED_TOKENS, demo_with(tmp_path, losses, file)).verdict
+    assert (verdict.name, verdict.kind) == ("unavailable", "drift")
+    assert fnmatch(verdict.reason, f"not in this version: *{said}")
+
+
+@pytest.mark.parametrize(
+    ("losses", "said"),
+    [
+        ("def agg_loss(loss_mat, loss_mask, loss_agg_mode, rank): ...\n", "now requires 'rank'"),
+        ("agg_loss = 3\n", "is not callable"),
         (
             "def agg_loss(loss_mat, loss_mask, loss_agg_mode): return {'losses': loss_mat}\n",
-            "losses.py",
             "returned no 'loss'; it returned losses",
         ),
     ],
 )
-def test_drift_names_what_was_looked_for_and_the_nearest(losses, file, said, decide, tmp_path):
-    verdict = decide(MASKED_TOKENS, demo_with(tmp_path, losses, file)).verdict
+def test_drift_names_what_was_looked_for(losses, said, decide, tmp_path):
+    verdict = decide(MASKED_TOKENS, demo_with(tmp_path, losses)).verdict
     assert (verdict.name, verdict.kind) == ("inconclusive", "drift")
     assert said in verdict.reason
 
@@ -182,3 +192,38 @@ def test_a_package_that_fails_to_import_says_the_same_each_time(lab):
     }
     reason = lab.call(files, "pkg.whole.mean.f").reason
     assert reason == "the module does not import: RuntimeError: half a package"
+
+
+STEPS = """
+class Trainer:
+    shift = 1
+
+    @property
+    def twice(self):
+        return 2 * self.scale
+
+    @staticmethod
+    def doubled(value):
+        return 2 * value
+
+    def helper(self, x):
+        self.calls = 1
+        return self.doubled(x) * self.scale + self.shift
+
+    def step(self, x):
+        return self.helper(x) + self.twice
+"""
+
+
+def test_a_namespace_as_self_has_the_other_methods_of_its_class(decide, fixed_tree):
+    (fixed_tree / "demo_rl" / "steps.py").write_text(STEPS)
+    document = {
+        **MASKED_TOKENS,
+        "contract": "call",
+        "boundary": "demo_rl.steps.Trainer.step",
+        "invariant": None,
+        "scenario": {"self": {"namespace": {"scale": 10}}, "arguments": {"x": 3}},
+        "expected_unpatched": {"returned": 81, "mutated": ["self.calls"]},
+        "expected_fixed": {"returned": 0},
+    }
+    assert decide(document, fixed_tree).verdict.name == "reproduced"

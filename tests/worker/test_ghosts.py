@@ -18,6 +18,18 @@ def test_a_ghost_says_the_version_that_the_target_asks_for(lab):
     assert lab.probe(process, "pkg.mod.f").observation[""]["returned"] == ["1.2.3", "0.0.0"]
 
 
+def test_importlib_metadata_knows_the_version_too_for_the_targets_own_files_alone(lab):
+    text = (
+        "from importlib.metadata import version\nimport importlib.metadata, json\nVERSION = version('absent-one')\n"
+        "try:\n    version('absent-two')\nexcept importlib.metadata.PackageNotFoundError:\n    OTHER = None\n"
+        "try:\n    FOREIGN = eval(compile('ask(\"absent-one\")', 'foreign.py', 'eval'), {'ask': version})\n"
+        "except importlib.metadata.PackageNotFoundError:\n    FOREIGN = None\n"
+        "def f():\n    return [VERSION, OTHER, FOREIGN, importlib.metadata.version('numpy') != '']\n"
+    )
+    process = lab.open(lab.write({"mod.py": text}), versions={"absent_one": "1.2.3"})
+    assert returned(lab.probe(process, "pkg.mod.f")) == ["1.2.3", None, None, True]
+
+
 # -- who gets one -----------------------------------------------------------------------------------------------------
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from sentinel.targets import Binding, Target
-from sentinel.worker import families, kit, objects
+from sentinel.worker import families, kit
 from sentinel.worker.calling import Boundary
-from sentinel.worker.drift import AbsentError, DriftError, StandInMissingError
+from sentinel.worker.drift import AbsentError, DriftError, RanksDisagreeError, StandInMissingError
 
 
 def test_a_swap_ends_with_its_block_even_where_that_fails():
@@ -85,15 +85,6 @@ def test_rows_are_asked_as_a_data_set_is():
     assert rows.map(lambda row, place: {"place": place}, with_indices=True)["place"] == [0, 1]
     halved = rows.map(lambda columns: {"words": columns["text"][:1]}, batched=True)
     assert halved == [{"words": "a b"}], "as many rows as it gives"
-
-
-def test_a_table_is_what_would_be_downloaded():
-    table = objects.Table()
-    assert table["train"] is table
-    assert table["answer"] == ["it is #### 4", "ho #### b"]
-    shown = table.map(lambda row: {"n": len(row["answer"])}, remove_columns=table.column_names)
-    assert (type(shown), shown) == (objects.Table, [{"n": 12}, {"n": 9}])
-    assert shown.filter(lambda row, least: row["n"] > least, fn_kwargs={"least": 9}) == [{"n": 12}]
 
 
 def test_both_sides_are_as_wide_as_the_longer():
@@ -221,6 +212,34 @@ def test_what_one_rank_raises_ends_all_of_them():
         torch.distributed.barrier()
 
     with pytest.raises(ValueError, match="of rank 1"):
+        kit.on_ranks(2, work)
+
+
+def _whitens_where_it_has_tokens(rank: int) -> None:
+    import torch
+
+    if rank == 0:
+        torch.distributed.all_reduce(torch.ones(1))
+
+
+def _gathers_in_another_order(rank: int) -> None:
+    import torch
+
+    if rank == 0:
+        torch.distributed.barrier()
+    torch.distributed.all_gather([None, None], rank)
+
+
+@pytest.mark.parametrize(
+    ("work", "told"),
+    [
+        (_whitens_where_it_has_tokens, r"rank 0 called all_reduce \(.*test_kit.py:\d+\), rank 1 returned"),
+        (_gathers_in_another_order, r"rank 0 called barrier \(.*:\d+\), rank 1 called all_gather \(.*:\d+\)"),
+    ],
+)
+def test_ranks_that_do_not_call_the_same_collectives_are_named(work, told):
+    """A training hangs there; whoever waited for the others would be ended by the timeout."""
+    with pytest.raises(RanksDisagreeError, match=told):
         kit.on_ranks(2, work)
 
 

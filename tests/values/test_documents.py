@@ -12,7 +12,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.recipes.yamldoc import MAX_BYTES, DocumentError, parse_json, parse_yaml, read, read_text
+from sentinel.values.documents import DocumentError, parse_json, parse_yaml, read, read_text
+from sentinel.values.files import WRITTEN
 
 LOADERS = [yaml.SafeLoader, getattr(yaml, "CSafeLoader", yaml.SafeLoader)]
 
@@ -133,7 +134,7 @@ def test_json_is_strict(text, words, place):
     [
         (b"", "empty", (1, 1)),
         (b"a: 1\nb: \xff\n", "not UTF-8: byte 0xff", (2, 4)),
-        (b"a: 1\n" + b"#" * MAX_BYTES, "larger than 1 MiB", (1, 1)),
+        (b"a: 1\n" + b"#" * WRITTEN, "larger than 1 MiB", (1, 1)),
         (b"# nothing\n", "no document", (1, 1)),
     ],
 )
@@ -192,3 +193,65 @@ def test_any_text_reads_or_is_refused_with_a_place(text):
         except DocumentError as caught:
             error = caught
         assert error is None or (error.line >= 1 and error.column >= 1)
+
+
+# -- configurations: PyYAML's words, and aliases up to a limit --------------------------------------------------------
+
+
+@loaders
+@pytest.mark.parametrize(
+    ("text", "data"),
+    [
+        ("a: yes\nb: Off\nc: 'no'\nd: 1e-6\n", {"a": True, "b": False, "c": "no", "d": 1e-6}),
+        ("1: x\ntrue: y\n", {"1": "x", "true": "y"}),
+        ("a: &x {b: 1}\nc: *x\n", {"a": {"b": 1}, "c": {"b": 1}}),
+        ("a: &x {b: 1, c: 2}\nd: {b: 3, <<: *x}\n", {"a": {"b": 1, "c": 2}, "d": {"b": 3, "c": 2}}),
+        (
+            "a: &x {b: 1}\nc: &y {b: 2, d: 3}\ne: {<<: [*x, *y]}\n",
+            {"a": {"b": 1}, "c": {"b": 2, "d": 3}, "e": {"b": 1, "d": 3}},
+        ),
+        (
+            "a: &x {b: &z {c: 1}}\nd:\n  <<: *x\n  b: {<<: *z, e: 2}\n",
+            {"a": {"b": {"c": 1}}, "d": {"b": {"c": 1, "e": 2}}},
+        ),
+        ("a: &x 1\nb: &x 2\nc: *x\n", {"a": 1, "b": 2, "c": 2}),
+    ],
+)
+def test_a_configuration_reads_as_frameworks_read_it(loader, text, data):
+    assert parse_yaml(text, loader, configuration=True).data == data
+
+
+MERGES = "m0: &m0 {a: 1}\n" + "".join(
+    f"m{number}: &m{number} {{<<: [{','.join([f'*m{number - 1}'] * 9)}]}}\n" for number in range(1, 10)
+)
+ALIASES = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"a{number}: &a{number} [{','.join([f'*a{number - 1}'] * 9)}]\n" for number in range(1, 12)
+)
+DEEP = "a0: &a0 [x]\n" + "".join(f"a{number}: &a{number} [*a{number - 1}]\n" for number in range(1, 70))
+
+
+@loaders
+@pytest.mark.parametrize(
+    ("text", "says", "line"),
+    [
+        (MERGES, "more than 200,000 values", 6),
+        (ALIASES, "more than 200,000 values", 6),
+        (DEEP, "nested deeper than 64 levels", 64),
+        ("a: &a [*a]\n", "alias 'a': no complete value before it", 1),
+        ("a: &a 1\nb: &a [*a]\n", "alias 'a': no complete value before it", 2),
+        ("a: &a {<<: *a}\n", "alias 'a': no complete value before it", 1),
+        ("a: *b\n", "undefined alias|no complete value before it", 1),
+        ("a: {<<: 1}\n", "a merge key (<<) takes a mapping", 1),
+        ("a: &b [1]\nc:\n  <<: *b\n", "a merge key (<<) takes a mapping", 3),
+        ("a: 1\na: 2\n", "duplicate key 'a'; it is already on line 1", 2),
+        ("a: !!python/object/apply:os.system [x]\n", "only YAML's core tags", 1),
+        ("? [a]\n: b\n", "a key must be a string", 1),
+    ],
+)
+def test_a_configuration_that_expands_without_end_is_refused_at_once(loader, text, says, line):
+    start = time.process_time()
+    with pytest.raises(DocumentError) as caught:
+        parse_yaml(text, loader, configuration=True)
+    assert any(words in caught.value.message for words in says.split("|"))
+    assert caught.value.line == line
+    assert time.process_time() - start < 2

@@ -1,0 +1,143 @@
+"""What a binding needs and a checkout's text lacks: removed, or moved to another place. Nothing is run."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from sentinel.deciding.proof import Sources, content_of, module_in, stands
+from sentinel.sources.checkouts import files
+from sentinel.targets import Binding
+from sentinel.targets.checkout import Checkout
+
+#: The share of the longer definition's lines that two have in common if one is the other, moved.
+_NEAR_IDENTICAL = 0.9
+
+#: Definitions of one name that are looked at, at most: a checkout may be made to have any number.
+_MOST = 20
+
+
+@dataclass(frozen=True)
+class Absence:
+    """A dotted path that a checkout lacks.
+
+    :ivar needed: the path that the adapter names.
+    :ivar name: its first part that is not there.
+    :ivar place: the dotted path of the only definition of this name elsewhere; empty if there is none or several.
+    :ivar same: whether that one has nearly the lines of the definition that the adapter knows; None if no revision is
+        at hand that has it.
+    :ivar depth: how many names lead from the module to it.
+    """
+
+    needed: str
+    name: str
+    place: str = ""
+    same: bool | None = None
+    depth: int = 0
+
+    def told(self, hint: str = "") -> str:
+        """Say what is absent, in one sentence.
+
+        :param hint: what the worker says of it; what it found near is said for a function alone.
+        """
+        near = f";{hint.partition(';')[2]}" if ";" in hint and self.name == self.needed else ""
+        if not self.place:
+            return f"not in this version: the checkout has no {self.name} (removed upstream, or not there yet){near}"
+        other = "" if self.same else ", where it has other code: the adapter is older than this revision"
+        other = ", whose code could not be compared" if self.same is None else other
+        return f"not in this version: {self.needed} has moved to {self.place}{other}"
+
+    @property
+    def moved(self) -> dict[str, str]:
+        """Where the path is, and the module that it was in; empty where it is not known to be the same code."""
+        modules = (path.rsplit(".", self.depth)[0] for path in (self.needed, self.place))
+        return {self.needed: self.place, next(modules): next(modules)} if self.same else {}
+
+
+def absence(
+    binding: Binding, checkout: Checkout, sources: Sources, older: Iterable[Checkout], option: str = ""
+) -> Absence | None:
+    """Return the first name of a binding that the text of a checkout lacks; None if all are there.
+
+    :param option: an input that the boundary is said to have no parameter for.
+    :param older: checkouts at which the binding is known to work, to compare the code of a moved function with.
+    """
+    imports = (binding.names(name) for name in binding.imports)
+    for group in (binding.paths, *imports, *((name,) for name in binding.requires)):
+        if not any(stands(name, checkout, sources) for name in group):
+            return _looked_for(group, checkout, sources, older)
+    parameters = binding.arguments.get(option, (option,)) if option else ()
+    options = [f"{path}({parameter})" for path in binding.paths for parameter in parameters]
+    if options and not any(stands(name, checkout, sources) for name in options):
+        return _looked_for(options, checkout, sources, ())
+    return None
+
+
+def _looked_for(names: Sequence[str], checkout: Checkout, sources: Sources, older: Iterable[Checkout]) -> Absence:
+    needed = names[0].partition("(")[0]
+    parts = needed.split(".")
+    prefixes = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+    there = max((place for place, name in enumerate(prefixes) if stands(name, checkout, sources)), default=-1)
+    name = needed if there < 0 else names[0] if there + 1 == len(prefixes) else prefixes[there + 1]
+    for known in older:
+        for path in names:
+            module, file = module_in(path, known) or ("", "")
+            attributes = path[len(module) + 1 :].split(".") if module not in ("", path) else []
+            lines = _definition(_text(file, known), attributes) if attributes else []
+            if lines:
+                places = list(_places(attributes, checkout))
+                if len(places) != 1:
+                    return Absence(path, name)
+                return Absence(path, name, places[0][0], _alike(lines, places[0][1]), len(attributes))
+    attributes = parts[-2:] if len(parts) > 2 and parts[-2][0].isupper() else parts[-1:]
+    places = list(_places(attributes, checkout)) if names[0] == needed else []  # not of a parameter
+    return Absence(needed, name, places[0][0] if len(places) == 1 else "")
+
+
+def _places(attributes: Sequence[str], checkout: Checkout) -> Iterator[tuple[str, list[str]]]:
+    """Find the definitions of these names, one inside the other, in a checkout: dotted path and lines."""
+    count = 0
+    for file in sorted(files(checkout)):
+        root = next((root for root in checkout.roots if file.startswith(f"{root}/")), None)
+        if root is None or not file.endswith(".py") or count >= _MOST:
+            continue
+        text = _text(file, checkout)
+        lines = _definition(text, attributes) if attributes[-1] in text else []
+        if lines:
+            count += 1
+            module = file.removesuffix(".py").removesuffix("/__init__")[len(root.rpartition("/")[0]) :].strip("/")
+            yield ".".join((module.replace("/", "."), *attributes)), lines
+
+
+def _text(file: str, checkout: Checkout) -> str:
+    return content_of(file, checkout).decode(errors="replace")
+
+
+def _definition(text: str, names: Sequence[str]) -> list[str]:
+    """Return the lines of a function or class, by the names on the way to it; none if it is not there."""
+    lines, indent = text.splitlines(), -1
+    for name in names:
+        head = re.compile(rf"(\s*)(?:async\s+)?(?:def|class)\s+{re.escape(name)}\b")
+        heads = ((place, match) for place, match in enumerate(map(head.match, lines)) if match is not None)
+        place, match = next(((place, match) for place, match in heads if len(match[1]) > indent), (-1, None))
+        if match is None:
+            return []
+        indent = len(match[1])
+        after = range(place + 1, len(lines))
+        end = next((row for row in after if _ends(lines[row], indent)), len(lines))
+        lines = lines[place:end]
+    return lines
+
+
+def _ends(line: str, indent: int) -> bool:
+    """Say whether a line is no more part of a block of this indent; a signature may close at the margin."""
+    text = line.lstrip()
+    return bool(text) and len(line) - len(text) <= indent and not text.startswith((")", "]", "#"))
+
+
+def _alike(one: Sequence[str], other: Sequence[str]) -> bool:
+    stripped = ((line.partition("#")[0].strip() for line in lines) for lines in (one, other))
+    first, second = (Counter(filter(None, lines)) for lines in stripped)
+    return (first & second).total() >= _NEAR_IDENTICAL * max(first.total(), second.total(), 1)

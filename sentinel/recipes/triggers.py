@@ -1,0 +1,226 @@
+"""``when:`` in a recipe: which scenarios trigger its bug. Data only, read by the controller without torch.
+
+A trigger is a list of alternatives, of which one is enough; an alternative is ``{input: condition}``, all of which are
+needed. ``only`` among them lists the observation keys that come out wrong; other keys must be right there, too.
+``always`` is the trigger of a bug that shows in every scenario. The condition of
+
+* an option is what ``affects`` takes (:mod:`sentinel.recipes.affects`): a value, a list of values, ``set``, ``unset``,
+  or a bound such as ``"> 1"``;
+* a tensor, or labels, is one of :data:`WORDS`, a bound that one of its elements meets, or a dtype.
+
+``any`` stands for every tensor of numbers, whatever its name: a bug of a shared helper shows at functions whose inputs
+have other names. ``a - b`` is the difference of two tensors. The mask and the group go by their names in the recipe's
+contract.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sentinel.contracts.contract import Contract, Input, Inputs
+from sentinel.recipes.affects import condition_in_words, holds, in_text
+from sentinel.values.literals import FLOATS, STORAGE, Tensor, from_array
+
+#: Every tensor of numbers of a scenario.
+ANY = "any"
+
+ALWAYS = "always"
+
+#: The entry of an alternative that lists observation keys.
+ONLY = "only"
+
+#: Between the names of two tensors.
+MINUS = " - "
+
+#: Which of a recipe's alternatives a scenario needs, input by input.
+Alternative = Mapping[str, Any]
+
+_Array = npt.NDArray[Any]
+
+_BOUND = re.compile(r"(?:>=|<=|!=|>|<) \S+")
+
+
+@dataclass(frozen=True)
+class _Values:
+    """One input of a scenario, with the mask and the group labels."""
+
+    array: _Array
+    valid: _Array | None
+    labels: list[Any] | None
+
+    @property
+    def masked(self) -> _Array:
+        """Elements at tokens, or of rows, that do not count."""
+        if self.valid is None or not self.array.shape:
+            return np.zeros(self.array.shape, bool)
+        if self.array.shape[: self.valid.ndim] == self.valid.shape:
+            extra = (1,) * (self.array.ndim - self.valid.ndim)
+            return np.broadcast_to(~self.valid.reshape(self.valid.shape + extra), self.array.shape)
+        if self.array.shape == self.valid.shape[:1]:
+            return np.asarray(~self.valid.any(axis=-1))
+        return np.zeros(self.array.shape, bool)
+
+    def groups(self, counted: bool) -> Iterator[list[int]]:
+        """Give the rows of each group.
+
+        :param counted: leave out the rows without a token that counts.
+        """
+        labels = self.labels or []
+        there = (
+            np.asarray(self.valid.any(axis=-1)) if counted and self.valid is not None else np.ones(len(labels), bool)
+        )
+        for label in dict.fromkeys(labels):
+            rows = [row for row, other in enumerate(labels) if other == label and there[row : row + 1].all()]
+            if rows:
+                yield rows
+
+
+def _constant_group(values: _Values) -> bool:
+    """Say whether all scores of a group of several rows are equal; the score of a row is the sum of its values."""
+    scores = np.where(values.masked, 0.0, values.array.astype(np.float64))
+    scores = scores.reshape(len(scores), -1).sum(-1)
+    return any(len(rows) > 1 and np.ptp(scores[rows]) == 0 for rows in values.groups(counted=True))
+
+
+def _overflows(values: _Array) -> bool:
+    """Say whether a value, or its square, is not finite in its dtype: what multiplies it by 0 is NaN."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return not np.isfinite(values * values).all()
+
+
+def _gap(values: _Values) -> bool:
+    rows = values.array != 0
+    first, last = rows.argmax(-1), rows.shape[-1] - 1 - rows[..., ::-1].argmax(-1)
+    return bool(((last - first + 1 > rows.sum(-1)) & rows.any(-1)).any())
+
+
+#: What a tensor or labels may show, in words -> whether they do.
+WORDS: Mapping[str, Callable[[_Values], bool]] = {
+    "non-zero where masked": lambda it: bool((it.array[it.masked] != 0).any()),
+    "non-finite where masked": lambda it: _overflows(it.array[it.masked]),
+    "above 80 where masked": lambda it: bool((it.array[it.masked] > 80).any()),
+    "non-finite": lambda it: not np.isfinite(it.array).all(),
+    "equal in a group": _constant_group,
+    # of a mask
+    "a masked token": lambda it: bool((it.array == 0).any()),
+    "a rejected row": lambda it: bool((it.array == 0).all(-1).any()),
+    "a lone token": lambda it: bool((it.array != 0).sum() == 1),
+    "no token": lambda it: not (it.array != 0).any(),
+    "a gap": _gap,
+    # of labels
+    "a group of one": lambda it: any(len(rows) == 1 for rows in it.groups(counted=True)),
+    "one group": lambda it: len(set(map(str, it.labels or ()))) == 1,
+    "unequal groups": lambda it: len({len(rows) for rows in it.groups(counted=False)}) > 1,
+    "groups apart": lambda it: any(rows[-1] - rows[0] >= len(rows) for rows in it.groups(counted=False)),
+}
+
+_OF_LABELS = ("a group of one", "one group", "unequal groups", "groups apart")
+
+
+@dataclass(frozen=True)
+class Explained:
+    """What a bug explains of a scenario.
+
+    :ivar whole: whether it explains whatever is wrong; else ``keys`` are the observation keys that it may be wrong in.
+    """
+
+    whole: bool
+    keys: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """The scenarios that trigger a recipe's bug.
+
+    :ivar alternatives: none where the recipe has no ``when:``; then no scenario but the recipe's own is known to.
+    :ivar mask: the recipe's name of the mask; ``group`` that of the labels.
+    """
+
+    alternatives: tuple[Alternative, ...] = ()
+    mask: str = ""
+    group: str = ""
+
+    def explained(self, contract: Contract, variants: Iterable[Inputs]) -> Explained:
+        """Say what the bug explains of a scenario, at a boundary of any contract: all that is wrong, or some keys."""
+        keys: set[str] = set()
+        for alternative in self.alternatives:
+            conditions = [(name, condition) for name, condition in alternative.items() if name != ONLY]
+            if any(all(self._meets(contract, inputs, *each) for each in conditions) for inputs in variants):
+                if ONLY not in alternative:
+                    return Explained(True)
+                keys.update(alternative[ONLY])
+        return Explained(False, frozenset(keys))
+
+    def _meets(self, contract: Contract, inputs: Inputs, name: str, condition: Any) -> bool:
+        if name == ANY:
+            tensors = [key for key, value in inputs.items() if isinstance(value, Tensor) and value.dtype in FLOATS]
+            return any(self._meets(contract, inputs, key, condition) for key in tensors if key != contract.mask)
+        if MINUS in name:
+            one, other = (inputs.get(each) for each in name.split(MINUS))
+            if not (isinstance(one, Tensor) and isinstance(other, Tensor) and one.shape == other.shape):
+                return False
+            with np.errstate(invalid="ignore"):
+                apart = one.array().astype(np.float64) - other.array().astype(np.float64)
+            inputs = {**inputs, name: from_array(apart, "float64")}
+        elif name not in inputs:
+            name = {self.mask: contract.mask, self.group: contract.group}.get(name, name)
+        value = inputs.get(name)
+        mask, labels = inputs.get(contract.mask), inputs.get(contract.group)
+        if isinstance(value, Tensor) and isinstance(condition, str):
+            valid = mask.array() != 0 if isinstance(mask, Tensor) else None
+            values = _Values(value.array(), valid, labels if isinstance(labels, list) else None)
+            if condition in STORAGE:
+                return value.dtype == condition
+            if condition in WORDS:
+                return bool(value.array().size) and WORDS[condition](values)
+            return any(holds(condition, in_text(item)) for item in np.ravel(value.array()).tolist())
+        item = contract.input(name)
+        if isinstance(value, list) and item is not None and item.kind == "labels":
+            valid = mask.array() != 0 if isinstance(mask, Tensor) else None
+            return condition in _OF_LABELS and WORDS[condition](_Values(np.arange(len(value)), valid, value))
+        return name in inputs and not isinstance(value, Tensor) and holds(condition, in_text(value))
+
+    def __str__(self) -> str:
+        sentences = [
+            " and ".join(
+                f"{name}: {condition}" if isinstance(condition, str) else condition_in_words(name, condition)
+                for name, condition in alternative.items()
+            )
+            or ALWAYS
+            for alternative in self.alternatives
+        ]
+        return ", or ".join(sentences)
+
+
+def alternatives(written: Any) -> tuple[Alternative, ...]:
+    """Give the alternatives of a ``when:`` that its schema allows."""
+    if written is None:
+        return ()
+    if written == ALWAYS:
+        return ({},)
+    return tuple(written) if isinstance(written, list) else (written,)
+
+
+def laws_named(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """Give the laws of ``also_breaks``, whether or not an entry has a condition of its own."""
+    entries = document.get("also_breaks") or ()
+    return tuple(str(item.get("law") if isinstance(item, Mapping) else item) for item in entries)
+
+
+def unfit(item: Input | None, condition: Any) -> str:
+    """Say why an input cannot meet a condition; empty where it can. None stands for :data:`ANY`."""
+    if item is None:
+        item = Input(ANY, "tensor", "")
+    if item.kind == "labels":
+        return "" if condition in _OF_LABELS else f"labels can show: {', '.join(_OF_LABELS)}"
+    if item.kind != "tensor":
+        return f"{item.name} is an option, not a tensor" if condition in WORDS else ""
+    words = [word for word in WORDS if word not in _OF_LABELS]
+    fits = isinstance(condition, str) and (condition in words or condition in STORAGE or _BOUND.fullmatch(condition))
+    return "" if fits else f'a tensor can show: {", ".join(words)}; a dtype; or a bound such as "> 1"'

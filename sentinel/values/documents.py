@@ -1,0 +1,547 @@
+"""Parse YAML, JSON and TOML documents into plain data, with the line and column of every key and value.
+
+Every document has limits on bytes, nesting depth, number of values and digits, which are checked during parsing. Keys
+are unique and tags other than YAML's core tags are refused. There are two forms of YAML:
+
+* strict, for recipes and other files of Sentinel: scalars follow the YAML 1.2 core schema (``1e-6`` is a float, ``no``
+  a string, a date a string), keys are strings, and anchors, aliases and merge keys are refused.
+* ``configuration=True``, for files that a framework reads with PyYAML or OmegaConf: ``yes``, ``no``, ``on`` and ``off``
+  are booleans, a key may be any scalar, an empty file is an empty mapping, and anchors, aliases and merge keys are
+  allowed. An alias counts as many values as the node that it stands for, so the limit on values bounds what it expands
+  to.
+
+The code loops over the parser's events, because PyYAML's composer is recursive: the one written in C overflows the
+stack on a deep document, which kills the process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json as standard
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sentinel.errors import SentinelError
+from sentinel.values.files import GENERATED, MIB, WRITTEN, not_utf8, position, read_bytes, regular_bytes
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+MAX_DEPTH = 64
+MAX_NODES = 200_000
+MAX_DIGITS = 400
+
+#: Where something stands in a document: keys of mappings and indices of lists, from the top.
+Place = tuple[Any, ...]
+
+CORE = "tag:yaml.org,2002:"
+_UNKNOWN_TAG = "tag {!r}: only YAML's core tags are allowed"
+_SCALAR_TAGS = frozenset(CORE + name for name in ("str", "int", "float", "bool", "null"))
+
+_INT = re.compile(r"[-+]?[0-9]+")
+_OCTAL = re.compile(r"0o[0-7]+")
+_HEX = re.compile(r"0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_WORDS: dict[str, Any] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), float("inf")),
+    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), float("-inf")),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
+}
+#: What PyYAML and OmegaConf, which implement YAML 1.1, read as booleans in addition.
+_SWITCHES = {
+    **dict.fromkeys(("yes", "Yes", "YES", "on", "On", "ON"), True),
+    **dict.fromkeys(("no", "No", "NO", "off", "Off", "OFF"), False),
+}
+
+
+class DocumentError(ValueError):
+    """A document that cannot be read; line and column count from one."""
+
+    def __init__(self, message: str, line: int = 1, column: int = 1) -> None:
+        super().__init__(message)
+        self.message, self.line, self.column = message, line, column
+
+
+@dataclass
+class Document:
+    """Plain data and where each part of it stands.
+
+    :ivar values: place -> (line, column) of the value.
+    :ivar keys: place -> (line, column) of the key that leads to it.
+    """
+
+    data: Any
+    values: dict[Place, tuple[int, int]] = field(default_factory=dict)
+    keys: dict[Place, tuple[int, int]] = field(default_factory=dict)
+    digest: str = ""
+
+    def at(self, place: Place, key: bool = False) -> tuple[int, int]:
+        """Line and column of a place; of the nearest thing around it where there is no such place.
+
+        :param key: the key rather than the value.
+        """
+        while place:
+            position = self.keys.get(place) if key else self.values.get(place)
+            if position:
+                return position
+            place, key = place[:-1], False
+        return self.values.get((), (1, 1))
+
+
+def _scalar(event: Any) -> Any:
+    """Give the value of a scalar by the YAML 1.2 core schema."""
+    text: str = event.value
+    tag: str | None = event.tag
+    if (not tag and not _plain(event)) or tag in ("!", CORE + "str"):
+        return text
+    if tag and tag not in _SCALAR_TAGS:
+        raise _here(_UNKNOWN_TAG.format(tag))
+    value = _core(text) if len(text) < 40 else _core.__wrapped__(text)
+    name = str(tag)[len(CORE) :] if tag else ""
+    if name == "float" and type(value) is int:
+        return float(value)
+    if name and type(value).__name__ != {"null": "NoneType"}.get(name, name):
+        raise _here(f"{text!r} is no {name}")
+    return value
+
+
+def _plain(event: Any) -> bool:
+    """Say whether a scalar is written without quotes. The parser in C says an empty style where the other says None."""
+    return not event.style and bool(event.implicit[0])
+
+
+@lru_cache(maxsize=4096)  # a recipe is mostly numbers, and mostly the same ones
+def _core(text: str) -> Any:
+    if text in _WORDS:
+        return _WORDS[text]
+    if text[0] in "+-.0123456789":
+        for pattern, base in ((_INT, 10), (_OCTAL, 8), (_HEX, 16)):
+            if pattern.fullmatch(text):
+                return _integer(text, base)
+        if _FLOAT.fullmatch(text):
+            return _real(text)
+    return text
+
+
+def _integer(text: str, base: int = 10) -> int:
+    """:raises DocumentError: where it has more digits than any dtype could hold."""
+    if len(text) > MAX_DIGITS:
+        raise _here(f"a number of {len(text)} digits")
+    return int(text, base)
+
+
+def _real(text: str) -> float:
+    """:raises DocumentError: where it is beyond a float; an infinity must be meant."""
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise _here(f"{text[:40]} does not fit a float; write .inf for an infinity")
+    return value
+
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_NODES = frozenset((yaml.ScalarEvent, yaml.SequenceStartEvent, yaml.MappingStartEvent, yaml.AliasEvent))
+
+
+def read(path: Path, configuration: bool = False) -> Document:
+    """Read a ``.json`` file as JSON, a ``.toml`` file as TOML and any other as YAML.
+
+    :raises DocumentError: if the file cannot be read or parsed.
+    """
+    try:
+        raw = regular_bytes(path)
+    except OSError as error:
+        raise DocumentError(f"cannot be read: {error.strerror or error}") from None
+    return read_text(raw, suffix_of(path), configuration)
+
+
+def suffix_of(path: Path) -> str:
+    """Return the end of a file's name by which its language is known: ``json``, ``toml``, or any other for YAML."""
+    return path.suffix.lower().lstrip(".")
+
+
+def read_text(raw: bytes, suffix: str = "yaml", configuration: bool = False) -> Document:
+    """Parse a file's bytes, as :func:`read` does."""
+    if len(raw) > WRITTEN:
+        raise DocumentError(f"larger than {WRITTEN // MIB} MiB")
+    text = _decoded(raw)
+    if not text.strip():
+        if configuration:
+            return Document({})
+        raise DocumentError("the file is empty")
+    if suffix == "toml":
+        document = Document(parse_toml(text))
+    else:
+        document = parse_json(text) if suffix == "json" else parse_yaml(text, configuration=configuration)
+    document.digest = f"sha256:{hashlib.sha256(raw).hexdigest()}"
+    return document
+
+
+def read_data(path: Path, most: int = GENERATED) -> Any:
+    """Return the data of a JSON file, or of a TOML file if its name ends so.
+
+    :raises SentinelError: if it cannot be read or parsed; the message starts with the file, and the line and column
+        where there is one.
+    """
+    raw = read_bytes(path, most)
+    try:
+        return parse_toml(_decoded(raw)) if suffix_of(path) == "toml" else json_data(raw)
+    except DocumentError as error:
+        raise SentinelError(f"{path}:{error.line}:{error.column}: {error.message}") from None
+
+
+def _decoded(raw: bytes) -> str:
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DocumentError(not_utf8(raw, error.start), *position(raw, error.start)) from None
+
+
+@dataclass(slots=True)
+class _Open:
+    """A collection whose end has not been reached.
+
+    :ivar key: the key whose value comes next, or None.
+    :ivar anchor: the name that an alias may call it by.
+    :ivar size: the number of values in it so far, those that aliases stand for included.
+    :ivar height: the number of levels below it.
+    :ivar merged: the values of its merge keys.
+    """
+
+    place: Place
+    value: Any
+    key: str | None = None
+    anchor: str | None = None
+    size: int = 1
+    height: int = 0
+    merged: list[tuple[Any, tuple[int, int]]] = field(default_factory=list)
+
+
+#: Stands for the key ``<<`` of a configuration, which no string equals.
+_MERGE: Any = object()
+
+
+def parse_yaml(text: str, loader: Any = _LOADER, configuration: bool = False) -> Document:
+    """Parse one YAML document."""
+    try:
+        return _Builder(configuration).build(_events(loader(text)))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        raise DocumentError(f"not YAML: {error.problem or error.context}", line, column) from None
+    except yaml.YAMLError as error:
+        line, column = _position_of_character(text, getattr(error, "position", None))
+        raise DocumentError(f"not YAML: {getattr(error, 'reason', error)}", line, column) from None
+
+
+def _position_of_character(text: str, offset: int | None) -> tuple[int, int]:
+    """Find the first character that YAML does not allow; the C reader counts bytes."""
+    match = re.search(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", text)
+    start = match.start() if match else min(offset or 0, len(text))
+    return text.count("\n", 0, start) + 1, start - (text.rfind("\n", 0, start) + 1) + 1
+
+
+def _events(loader: Any) -> Iterator[Any]:
+    """Yield the parser's events; ``yaml.parse`` looks ahead before each one, which costs as much as the event."""
+    try:
+        while True:
+            event = loader.get_event()
+            yield event
+            if type(event) is yaml.StreamEndEvent:
+                return
+    finally:
+        loader.dispose()
+
+
+@dataclass
+class _Builder:
+    """Builds a document from the parser's events."""
+
+    configuration: bool
+    document: Document = field(default_factory=lambda: Document(None))
+    stack: list[_Open] = field(default_factory=list)
+    anchors: dict[str, tuple[Any, int, int]] = field(default_factory=dict)
+    nodes: int = 0
+
+    def build(self, events: Iterator[Any]) -> Document:
+        documents = 0
+        for event in events:
+            kind = type(event)
+            mark = event.start_mark
+            place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+            try:
+                if kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
+                    self._close()
+                elif kind in _NODES:
+                    self._take(event, place)
+                else:
+                    documents += kind is yaml.DocumentStartEvent
+                    if documents > 1:
+                        raise DocumentError("a second document in one file; write one document per file", *place)
+            except DocumentError as error:
+                line, column = (error.line, error.column) if error.line else place
+                raise DocumentError(error.message, line, column) from None
+        if not documents and self.configuration:
+            return Document({})
+        if not documents:
+            raise DocumentError("the file holds no document")
+        return self.document
+
+    def _take(self, event: Any, mark: tuple[int, int]) -> None:
+        """Put a key or value at its place."""
+        alias = type(event) is yaml.AliasEvent
+        if event.anchor is not None and not self.configuration:
+            what = "alias" if alias else "anchor"
+            raise _here(f"{what} {event.anchor!r}: anchors and aliases are not allowed here; write the value out")
+        parent = self.stack[-1] if self.stack else None
+        place: Place = ()
+        if parent is not None and type(parent.value) is dict and parent.key is None:
+            self._count(1)
+            parent.size += 1
+            parent.key = self._key(event, parent)
+            if event.anchor is not None:
+                self.anchors[event.anchor] = (parent.key, 1, 0)
+            if parent.key is not _MERGE:
+                place = (*parent.place, parent.key)
+                self.document.keys[place] = mark
+            return
+        if parent is not None:
+            place = (*parent.place, len(parent.value) if parent.key is None else parent.key)
+        value, size, height = self._value(event, place)
+        self._count(size)
+        if len(self.stack) + height > MAX_DEPTH:
+            raise _here(f"nested deeper than {MAX_DEPTH} levels")
+        if parent is not None and parent.key is _MERGE:
+            parent.merged.append((value, mark))
+        else:
+            self.document.values[place] = mark
+        if parent is None:
+            self.document.data = value
+        else:
+            parent.size += size
+            parent.height = max(parent.height, height)
+            if parent.key is None:
+                parent.value.append(value)
+            elif parent.key is not _MERGE:
+                parent.value[parent.key] = value
+            parent.key = None
+        if height and not alias:
+            self.stack.append(_Open(place, value, anchor=event.anchor))
+            self.anchors.pop(event.anchor, None)  # an earlier value of that name; this one is not complete
+        elif event.anchor is not None and not alias:
+            self.anchors[event.anchor] = (value, 1, 0)
+
+    def _value(self, event: Any, place: Place) -> tuple[Any, int, int]:
+        """Return an event's value, the number of values in it, and the levels that it adds."""
+        kind = type(event)
+        if kind is yaml.AliasEvent:
+            if event.anchor not in self.anchors:
+                raise _here(f"alias {event.anchor!r}: no complete value before it has this anchor")
+            return self.anchors[event.anchor]
+        if kind is yaml.ScalarEvent:
+            return self._scalar(event), 1, 0
+        value: dict[str, Any] | list[Any]
+        wanted, value = ("map", {}) if kind is yaml.MappingStartEvent else ("seq", [])
+        if event.tag not in (None, "!", CORE + wanted):
+            raise _here(_UNKNOWN_TAG.format(event.tag))
+        return value, 1, 1
+
+    def _close(self) -> None:
+        """End a collection: put in what its merge keys name, and tell the collection around it how large it is."""
+        done = self.stack.pop()
+        height = done.height + 1
+        for value, place in done.merged:
+            for table in value if isinstance(value, list) else [value]:
+                if not isinstance(table, dict):
+                    raise DocumentError("a merge key (<<) takes a mapping, or a list of mappings", *place)
+                for key, item in table.items():
+                    done.value.setdefault(key, item)
+        if done.anchor is not None:
+            self.anchors[done.anchor] = (done.value, done.size, height)
+        if self.stack:
+            above = self.stack[-1]
+            above.size += done.size - 1  # the collection itself was counted when it began
+            above.height = max(above.height, height)
+
+    def _count(self, more: int) -> None:
+        self.nodes += more
+        if self.nodes > MAX_NODES:
+            raise _here(f"more than {MAX_NODES:,} values, with what aliases stand for")
+
+    def _scalar(self, event: Any) -> Any:
+        if self.configuration and not event.tag and _plain(event) and event.value in _SWITCHES:
+            return _SWITCHES[event.value]
+        return _scalar(event)
+
+    def _key(self, event: Any, parent: _Open) -> str:
+        if type(event) is not yaml.ScalarEvent:
+            raise _here("a key must be a string, not a list, a mapping or an alias")
+        if event.value == "<<" and _plain(event):
+            if self.configuration:
+                return _MERGE  # type: ignore[no-any-return]
+            raise _here("merge keys (<<) are not allowed here; write the keys out")
+        key = event.value if self.configuration else _scalar(event)
+        if not isinstance(key, str):
+            raise _here(f"a key must be a string; quote it: '{event.value}'")
+        if key in parent.value:
+            here = (*parent.place, key)
+            line, _ = self.document.keys[here]
+            raise _here(f"duplicate key {key!r}; it is already on line {line}")
+        return key
+
+
+def _here(message: str) -> DocumentError:
+    """Return an error at the event that is being read."""
+    return DocumentError(message, 0, 0)
+
+
+# -- JSON --------------------------------------------------------------------------------------------------------------
+
+_STRING = re.compile(r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"?')  # without an end too: else the search is quadratic
+_NOT_FINITE = re.compile(r"-?(?:NaN|Infinity)")
+#: A character beyond the first plane, as JSON writes it in ASCII. YAML writes it otherwise.
+_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+
+
+def parse_json(text: str) -> Document:
+    """Parse one JSON document.
+
+    The standard library gives the values but no positions. YAML, of which nearly all JSON is a part, gives positions
+    but allows more. So the text is parsed as both: errors come from JSON, positions from YAML.
+    """
+    document, problem = Document(None), DocumentError("not YAML")
+    try:
+        document = parse_yaml(_PAIR.sub("x" * 12, text))
+    except DocumentError as error:
+        problem = error
+    try:
+        document.data = _json(text)
+    except DocumentError as error:
+        # YAML's error has a place, which JSON's has not where the value is wrong and not the syntax.
+        placed = error.line or problem.message.startswith("not YAML")
+        raise DocumentError(error.message, error.line or 1, error.column or 1) if placed else problem from None
+    if document.values or problem.message.startswith("not YAML"):  # what YAML cannot write is read without places
+        return document
+    raise problem
+
+
+def json_data(raw: bytes | str) -> Any:
+    """Return the data of a JSON text that nobody vouches for.
+
+    :raises DocumentError: as :func:`parse_json` does; its position is that of the document if JSON gives none.
+    """
+    try:
+        data = _json(raw if isinstance(raw, str) else _decoded(raw))
+    except DocumentError as error:
+        raise DocumentError(error.message, error.line or 1, error.column or 1) from None
+    _check_depth(data)
+    return data
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return the data of a TOML text.
+
+    :raises DocumentError: if it is not TOML, or is nested too deep.
+    """
+    long = _LONG_KEY.search(text)
+    if long:
+        before = text[: long.start()].encode()
+        raise DocumentError(f"a key of more than {MAX_DEPTH} parts", *position(before, len(before)))
+    try:
+        data: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        match = _TOML_PLACE.search(str(error))
+        place = (int(match[1]), int(match[2])) if match else (text.count("\n") + 1, 1)
+        raise DocumentError(f"not TOML: {_TOML_PLACE.sub('', str(error))}", *place) from None
+    except RecursionError:
+        raise DocumentError(f"nested deeper than {MAX_DEPTH} levels") from None
+    except ValueError as error:  # a number with more digits than Python converts
+        raise DocumentError(f"not TOML: {error}") from None
+    _check_depth(data)
+    return data
+
+
+#: The standard library needs a time that grows with the square of the number of parts.
+_LONG_KEY = re.compile(r"""(?:(?:(?<![\w-])[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')[ \t]*\.[ \t]*)""" + f"{{{MAX_DEPTH}}}")
+_TOML_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)")
+
+
+def _check_depth(data: Any) -> None:
+    """:raises DocumentError: if data is nested too deep."""
+    level = [data]
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            child
+            for value in level
+            if isinstance(value, (dict, list))
+            for child in (value.values() if isinstance(value, dict) else value)
+        ]
+        if not level:
+            return
+    raise DocumentError(f"nested deeper than {MAX_DEPTH} levels")
+
+
+def _json(text: str) -> Any:
+    """:raises DocumentError: with line 0 if the position is not known."""
+    try:
+        data = standard.loads(
+            text,
+            object_pairs_hook=_unique_keys,
+            parse_int=_integer,
+            parse_float=_real,
+            parse_constant=_refuse_constant,
+        )
+    except standard.JSONDecodeError as error:
+        raise DocumentError(f"not JSON: {error.msg}", error.lineno, error.colno) from None
+    except _ConstantError as error:
+        # The first one outside a string; strings are replaced by as many blanks, so that its place is the text's.
+        strange = _NOT_FINITE.search(_STRING.sub(lambda match: " " * len(match[0]), text))
+        raise _json_error(text, strange.start() if strange else 0, str(error)) from None
+    except RecursionError:
+        raise _here(f"nested deeper than {MAX_DEPTH} levels") from None
+    half = next((match for match in _STRING.finditer(text) if _is_torn(match[0])), None) if "\\u" in text else None
+    if half:
+        raise _json_error(text, half.start(), "half of a surrogate pair is not a character")
+    return data
+
+
+def _json_error(text: str, offset: int, message: str) -> DocumentError:
+    before = text[:offset]
+    return DocumentError(f"not JSON: {message}", before.count("\n") + 1, offset - before.rfind("\n"))
+
+
+def _is_torn(literal: str) -> bool:
+    if "\\u" not in literal:
+        return False
+    try:
+        return any("\ud800" <= character <= "\udfff" for character in standard.loads(literal))
+    except ValueError:
+        return False
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) != len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise _here(f"duplicate key {twice!r} in an object")
+    return table
+
+
+class _ConstantError(ValueError):
+    pass
+
+
+def _refuse_constant(name: str) -> Any:
+    raise _ConstantError('JSON has no NaN or infinity; write "NaN", "Infinity" or "-Infinity", in quotes')

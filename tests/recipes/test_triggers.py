@@ -1,0 +1,116 @@
+"""``when:``: which scenarios trigger a recipe's bug."""
+
+import math
+from typing import Any
+
+import pytest
+
+from sentinel.recipes.catalog import bundled_catalog
+from sentinel.recipes.triggers import ALWAYS, WORDS, Trigger, alternatives, laws_named
+from sentinel.values.literals import tensor
+
+CONTRACTS = bundled_catalog().contracts
+GROUPS, LOSS = CONTRACTS["group_advantage"], CONTRACTS["policy_loss"]
+
+#: A scenario that shows none of the words.
+PLAIN = {
+    "token_level_rewards": [[0.0, 1.0], [0.0, 2.0], [3.0, 0.0], [1.0, 0.0]],
+    "response_mask": [[1, 1], [1, 1], [1, 1], [1, 1]],
+    "group": ["p", "p", "q", "q"],
+    "epsilon": None,
+    "estimator": "grpo",
+}
+
+
+def scenario(dtype: str = "float32", **changes: Any) -> dict[str, Any]:
+    inputs = {**PLAIN, **changes}
+    rewards, mask = tensor(inputs["token_level_rewards"], dtype), tensor(inputs["response_mask"], "int64")
+    return {**inputs, "token_level_rewards": rewards, "response_mask": mask}
+
+
+def met(when: Any, *variants: dict[str, Any], contract: Any = GROUPS) -> bool:
+    return Trigger(alternatives(when), GROUPS.mask, GROUPS.group).explained(contract, variants).whole
+
+
+MASK = [[1, 1], [1, 0], [1, 1], [1, 1]]
+SHOWN = {
+    "non-zero where masked": ("token_level_rewards", {"response_mask": MASK}),
+    "non-finite where masked": (
+        "token_level_rewards",
+        {"response_mask": MASK, "token_level_rewards": [[0.0, 1.0], [0.0, math.nan], [3.0, 0.0], [1.0, 0.0]]},
+    ),
+    "above 80 where masked": (
+        "token_level_rewards",
+        {"response_mask": MASK, "token_level_rewards": [[0.0, 1.0], [0.0, 81.0], [3.0, 0.0], [1.0, 0.0]]},
+    ),
+    "non-finite": (
+        "token_level_rewards",
+        {"token_level_rewards": [[0.0, math.inf], [0.0, 2.0], [3.0, 0.0], [1.0, 0.0]]},
+    ),
+    "equal in a group": (
+        "token_level_rewards",
+        {"token_level_rewards": [[0.0, 2.0], [2.0, 0.0], [3.0, 0.0], [1.0, 0.0]]},
+    ),
+    "a masked token": ("response_mask", {"response_mask": MASK}),
+    "a rejected row": ("response_mask", {"response_mask": [[1, 1], [0, 0], [1, 1], [1, 1]]}),
+    "a lone token": ("response_mask", {"response_mask": [[0, 0], [0, 1], [0, 0], [0, 0]]}),
+    "no token": ("response_mask", {"response_mask": [[0, 0]] * 4}),
+    "a gap": (
+        "response_mask",
+        {"response_mask": [[1, 0, 1]] * 4, "token_level_rewards": [[0.0, 1.0, 2.0]] * 4},
+    ),
+    "a group of one": ("group", {"group": ["p", "q", "q", "q"]}),
+    "one group": ("group", {"group": ["p"] * 4}),
+    "unequal groups": ("group", {"group": ["p", "q", "q", "q"]}),
+    "groups apart": ("group", {"group": ["p", "q", "p", "q"]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_each_word_is_met_by_what_shows_it_and_not_by_a_plain_scenario(word):
+    name, changes = SHOWN[word]
+    assert met({name: word}, scenario(**changes))
+    assert not met({name: word}, scenario())
+
+
+def test_options_bounds_dtypes_and_differences():
+    assert met({"estimator": "grpo"}, scenario())
+    assert not met({"estimator": ["rloo", "opo"]}, scenario())
+    assert met({"epsilon": "unset"}, scenario())
+    assert not met({"epsilon": "set"}, scenario())
+    assert met({"token_level_rewards": "> 2"}, scenario())
+    assert not met({"token_level_rewards": "> 3"}, scenario())
+    assert met({"token_level_rewards": "float16"}, scenario("float16"))
+    loss = {"log_probs": tensor([[-1.0]], "float32"), "old_log_probs": tensor([[-91.0]], "float32")}
+    assert met({"log_probs - old_log_probs": "> 80"}, loss, contract=LOSS)
+    assert not met({"old_log_probs - log_probs": "> 80"}, loss, contract=LOSS)
+    assert not met({"log_probs - ref_log_probs": "> 80"}, loss, contract=LOSS)
+
+
+def test_all_of_an_alternative_is_needed_and_one_alternative_is_enough():
+    both = {"estimator": "grpo", "group": "one group"}
+    assert not met(both, scenario())
+    assert met([both, {"epsilon": "unset"}], scenario())
+    assert met({"estimator": "rloo"}, scenario(), scenario(estimator="rloo")), "of any variant"
+    assert met(ALWAYS, scenario())
+    assert not met(None, scenario())
+
+
+def test_any_is_every_tensor_of_numbers_and_the_mask_goes_by_its_meaning():
+    """As at a loss, where a bug of what it calls shows, and nothing has the name that it has there."""
+    loss = {"advantages": tensor([[1.0, math.nan]], "float32"), "response_mask": tensor([[1, 0]], "int64")}
+    assert met({"any": "non-finite where masked"}, loss, contract=LOSS)
+    assert not met({"token_level_rewards": "non-finite where masked"}, loss, contract=LOSS)
+    preference = CONTRACTS["preference_loss"]
+    assert met({"response_mask": "no token"}, {preference.mask: tensor([[0]], "int64")}, contract=preference)
+
+
+def test_some_keys_alone_may_be_wrong():
+    trigger = Trigger(alternatives([{"only": ["returns"]}, {"group": "one group", "only": ["advantages"]}]))
+    assert trigger.explained(GROUPS, [scenario()]).keys == {"returns"}
+    assert trigger.explained(GROUPS, [scenario(group=["p"] * 4)]).keys == {"returns", "advantages"}
+    assert not trigger.explained(GROUPS, [scenario()]).whole
+
+
+def test_an_entry_of_also_breaks_is_a_name_or_has_a_condition():
+    assert laws_named({"also_breaks": ["one", {"law": "other", "when": ALWAYS}]}) == ("one", "other")

@@ -1,0 +1,149 @@
+"""An adapter that is wrong fails; one that a revision has left behind is drift. Each cause is told once."""
+
+import textwrap
+from pathlib import Path
+
+import pytest
+from demo_kit import MASKED_TOKENS, Repository, copy_demo, write_recipe
+
+pytestmark = pytest.mark.usefixtures("warm_runs", "demo_home")
+
+ADAPTER = """
+from sentinel import Binding, PackageRoot, Target
+from sentinel.worker.kit import bookkeeping
+
+def call(boundary, inputs):
+    {body}
+
+without = dict.fromkeys(
+    ("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor", "weights"), (None,))
+TARGET = Target(
+    name="wrong", repository="https://example.invalid/wrong.git", roots=(PackageRoot("demo_rl"),),
+    bindings=(Binding("demo_rl.losses.agg_loss", "loss_aggregation", call=call,
+                      accepts={{"loss_agg_mode": ("token-mean",), **without}}),),
+)
+"""
+CALL = "boundary.function(loss_mat=inputs['loss_mat'], loss_mask=inputs['response_mask'], loss_agg_mode='token-mean')"
+
+
+def run_with(pytester: pytest.Pytester, body: str, tree: Path, *arguments: str) -> pytest.RunResult:
+    (pytester.path / "wrong.py").write_text(ADAPTER.format(body=body))
+    pytester.makeconftest(
+        "from pathlib import Path\ndef pytest_sentinel_adapters():\n    return [Path(__file__).parent / 'wrong.py']\n"
+    )
+    options = ("--sentinel-target=wrong", f"--sentinel-repo={tree}", "-p", "no:cacheprovider", "-rs", *arguments)
+    return pytester.runpytest_inprocess(*options)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (
+            f"return {{'los': {CALL}}}",
+            "adapter error: the contract loss_aggregation needs 'loss', which the adapter's answer does not have; it "
+            "answered los (contracts/*.py:*)",
+        ),
+        (f"return {{'loss': {CALL}, 'ratio': inputs['ratio']}}", "adapter error: KeyError: 'ratio', in *wrong.py:6)"),
+        ("import torch; torch.where(inputs['response_mask'] != 0, None, 0.0)", "adapter error: TypeError: where()*"),
+        (
+            "boundary.function(inputs['loss_mat'])",  # the framework's own function is called as it cannot be
+            "adapter error: TypeError: agg_loss() missing 1 required positional argument: *",
+        ),
+    ],
+)  # fmt: skip
+def test_an_error_of_the_harness_fails_once_and_names_the_contract(body, said, pytester, fixed_tree):
+    result = run_with(pytester, body, fixed_tree)
+    assert result.parseoutcomes()["failed"] == 1
+    assert "passed" not in result.parseoutcomes()
+    result.stdout.fnmatch_lines(["not decided: *", f"*inconclusive: {said}"])
+    result.stdout.fnmatch_lines(["SKIPPED * adapter, and failed already for the same cause: adapter error: *"])
+
+
+def test_a_boundary_that_refuses_every_call_of_its_adapter_fails(pytester, fixed_tree):
+    losses = fixed_tree / "demo_rl" / "losses.py"
+    losses.write_text(losses.read_text() + "\n\ndef agg_loss(**_):\n    raise ValueError('no batch')\n")
+    result = run_with(pytester, f"return {{'loss': {CALL}}}", fixed_tree)
+    assert result.parseoutcomes()["failed"] == 1
+    result.stdout.fnmatch_lines(
+        ["*the adapter supports this revision, and every call of the boundary was refused: *ValueError: no batch"]
+    )
+
+
+def test_a_boundary_that_refuses_some_calls_is_no_adapter_error(pytester, fixed_tree):
+    losses = fixed_tree / "demo_rl" / "losses.py"
+    text = losses.read_text().replace("def agg_loss(", "def _agg_loss(")
+    refusing = "def agg_loss(**given):\n    if len(given['loss_mask']) > 1:\n        raise ValueError('one row')\n"
+    losses.write_text(f"{text}\n\n{refusing}    return _agg_loss(**given)\n")
+    result = run_with(pytester, f"return {{'loss': {CALL}}}", fixed_tree)
+    assert "failed" not in result.parseoutcomes()
+
+
+def test_bookkeeping_that_the_adapter_does_not_know_is_neutral_and_recorded(pytester, fixed_tree):
+    body = "counter = bookkeeping(step=1)\n    assert not counter.bar.update(3) and counter.step == 1\n"
+    result = run_with(pytester, f"{body}    return {{'loss': {CALL}}}", fixed_tree)
+    assert "failed" not in result.parseoutcomes()
+    assert result.parseoutcomes()["passed"]
+    evidence = "".join(file.read_text() for file in (pytester.path / "sentinel-reports").rglob("*.json"))
+    assert '"bar"' in evidence
+    assert "bookkeeping that the adapter does not know: a neutral value" in evidence
+
+
+@pytest.mark.parametrize("use", ["inputs['loss_mat'].sum() * counter.scale", "counter.scale"])
+def test_no_number_is_made_of_bookkeeping(use, pytester, fixed_tree):
+    result = run_with(pytester, f"counter = bookkeeping()\n    return {{'loss': {use}}}", fixed_tree)
+    assert result.parseoutcomes()["failed"] == 1
+    assert "passed" not in result.parseoutcomes()
+    result.stdout.fnmatch_lines(["*the adapter is older than this revision: the answer is made of 'scale', which it*"])
+
+
+# -- a function that has moved ----------------------------------------------------------------------------------------
+
+
+def moved_tree(folder: Path, change: str = "") -> Path:
+    """Return a tree in which the losses are in another module; with a change, they have other code there."""
+    tree = copy_demo(folder / "moved", "fixed")
+    losses = tree / "demo_rl" / "losses.py"
+    text = losses.read_text()
+    if change:
+        head, body = text[: text.index("def agg_loss(")], text[text.index("def agg_loss(") :]
+        text = f"{head}{body.partition(':')[0]}:\n{textwrap.indent(change, '    ')}"
+    (tree / "demo_rl" / "aggregation.py").write_text(text)
+    losses.unlink()
+    return tree
+
+
+def run_moved(pytester: pytest.Pytester, tree: Path, repository: Repository) -> pytest.RunResult:
+    pins = [{"ref": f"git:{repository.commits['fixed']}", "expect": "fixed"}]
+    write_recipe(pytester.path / "mine", {**MASKED_TOKENS, "pins": pins})
+    arguments = ("--sentinel-target=demo", "--sentinel-recipes=mine", f"--sentinel-repo={tree}")
+    return pytester.runpytest_inprocess(*arguments, "-p", "no:cacheprovider", "-rs")
+
+
+def test_a_moved_function_is_followed_by_name_and_body(pytester, tmp_path, demo_repository):
+    result = run_moved(pytester, moved_tree(tmp_path), demo_repository)
+    outcomes = result.parseoutcomes()
+    assert "failed" not in outcomes
+    assert outcomes["passed"] > 5
+    evidence = "".join(file.read_text() for file in (pytester.path / "sentinel-reports").rglob("*.json"))
+    assert evidence.count('"demo_rl/aggregation.py"') > 5
+
+
+def test_a_function_of_that_name_with_another_body_is_told_and_not_followed(pytester, tmp_path, demo_repository):
+    tree = moved_tree(tmp_path, "total = loss_mat.sum()\nreturn total\n")
+    result = run_moved(pytester, tree, demo_repository)
+    assert "failed" not in result.parseoutcomes()
+    result.stdout.fnmatch_lines(
+        [
+            "not decided: *",
+            "*unavailable: not in this version: demo_rl.losses.agg_loss has moved to demo_rl.aggregation.agg_loss, "
+            "where it has other code: the adapter is older than this revision",
+        ]
+    )
+
+
+def test_a_removed_function_is_told_once_with_the_number_of_its_items(pytester, fixed_tree, demo_repository):
+    (fixed_tree / "demo_rl" / "losses.py").write_text("X = 1\n")
+    result = run_moved(pytester, fixed_tree, demo_repository)
+    assert "failed" not in result.parseoutcomes()
+    told = [line for line in result.stdout.lines if "has no demo_rl.losses.agg_loss (removed upstream" in line]
+    assert [line.split()[0] for line in told if not line.startswith("SKIPPED")] == ["14:"]  # of 13 laws and a bug

@@ -1,0 +1,46 @@
+"""Whose an exception is: the target's, or the harness's own."""
+
+import pytest
+
+from sentinel.worker import slips
+
+TARGET, ADAPTER, CONTRACT, KIT, TORCH = (
+    "/checkout/rl/losses.py", "/elsewhere/adapter.py", "/elsewhere/rules/__init__.py",
+    f"{slips._SENTINEL}worker/kit.py", "/site-packages/torch/functional.py",
+)  # fmt: skip
+
+
+def raised(statement: str, *files: str) -> BaseException:
+    """Return the exception of a statement in the last file, which code of each file calls in that of the next."""
+    inner = f"lambda: exec(compile({statement!r}, {files[-1]!r}, 'exec'))"
+    for file in files[-2::-1]:
+        inner = f"lambda: eval(compile({f'({inner})()'!r}, {file!r}, 'eval'))"
+    try:
+        eval(inner)()
+    except (LookupError, ValueError, ArithmeticError, OSError) as error:
+        return error
+    raise AssertionError(f"{statement} raises nothing")
+
+
+@pytest.mark.parametrize(
+    ("statement", "files", "is_harness"),
+    [
+        ("{}['ratio']", [KIT], True),
+        ("{}['ratio']", [ADAPTER], True),
+        ("{}['ratio']", ["/elsewhere/rules/other.py"], True),
+        ("{}['ratio']", ["/elsewhere/adapter_of_another.py"], False),
+        ("{}['ratio']", [ADAPTER, TARGET], False),
+        ("raise ValueError('no batch')", [KIT, ADAPTER, TARGET], False),
+        ("1 / 0", [ADAPTER, TORCH], True),  # an error of torch's belongs to whoever called torch
+        ("1 / 0", [ADAPTER, TARGET, TORCH], False),
+        ("{}['ratio']", [ADAPTER, TARGET, KIT], True),  # a stand-in that the target calls, and that is wrong
+        ("raise OSError('the engine is gone')", [ADAPTER, TARGET, KIT], False),  # one that answers so on purpose
+        ("raise ValueError('one value')", [KIT, ADAPTER], True),
+        ("1 / 0", [KIT, "/site-packages/torch/autograd/__init__.py"], False),  # the target's graph has no derivative
+    ],
+)
+def test_an_exception_belongs_to_the_innermost_code_that_is_not_a_third_partys(statement, files, is_harness):
+    error = raised(statement, *files)
+    place = slips.harness_place(error, ("/checkout",), (ADAPTER, CONTRACT))
+    assert (place is not None) == is_harness
+    assert place is None or place.tb_frame.f_code.co_filename in files
