@@ -102,6 +102,7 @@ class Exporter:
             roots,
             frozenset(item.key for item in contract.observes if item.role not in ("gradient", "other")),
             f"Expected values follow from: {contract.source}",
+            tuple(sorted({name.partition(".")[0] for name in measured.ghosts})),
         )
 
     def _tried(self, bundle: Bundle, case: Case) -> Bundle:

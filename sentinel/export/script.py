@@ -47,12 +47,20 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType{namespace}
+from types import FunctionType, ModuleType{namespace}
 from unittest.mock import MagicMock
 
 {imports}
 REPO = Path(os.environ["TARGET_REPO"]).resolve()
 NOT_NEEDED = {stubs}  # imported by the package, not used by the function
+
+
+class Stub(MagicMock):
+    """Anything from a package of NOT_NEEDED; as a decorator it returns what it decorates."""
+
+    def __call__(self, *positional, **named):
+        decorates = len(positional) == 1 and isinstance(positional[0], (type, FunctionType)) and not named
+        return positional[0] if decorates else super().__call__(*positional, **named)
 
 
 class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -64,7 +72,7 @@ class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def create_module(self, spec):
         module = ModuleType(spec.name)
-        module.__getattr__ = lambda attribute: MagicMock(name=f"{{spec.name}}.{{attribute}}")
+        module.__getattr__ = lambda attribute: Stub(name=f"{{spec.name}}.{{attribute}}")
         return module
 
     def exec_module(self, module):

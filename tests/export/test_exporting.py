@@ -53,6 +53,7 @@ def thrice(function: str) -> str:
 @pytest.mark.parametrize("document", [MASKED_TOKENS, VARIANTS], ids=["one call", "variants"])
 def test_the_runner_agrees_with_the_evidence_at_each_revision(export, broken_tree, fixed_tree, document):
     bundle = export(document, broken_tree, fixed_tree, check=True)
+    assert bundle.runner, bundle.reason
     assert [side.tried.status for side in bundle.sides] == ["reproduced", "fixed"], bundle.reason
     assert bundle.packages == ("torch", "numpy")
     assert json.loads(bundle.sides[1].tried.output)["file"].startswith("demo_rl/")
