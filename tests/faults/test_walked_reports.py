@@ -43,7 +43,7 @@ class Known:
         self._targets = catalog.targets
 
     def __getattr__(self, name: str) -> Any:
-        assert name in ("start", "plan", "close", "discard"), name
+        assert name in ("start", "plan", "close", "discard", "checkout"), name
         return lambda *arguments: None
 
     def seconds(self, job: Job) -> float:
@@ -178,7 +178,9 @@ def test_findings(walked, here, decided, broken_tree):
 
 
 def test_a_new_recipe(walked, here):
-    act = Command(lambda: main(["recipe", "new", "MY-BUG", "--target", "demo"]), lambda: listing(here))
+    act = Command(
+        lambda: main(["recipe", "new", "MY-BUG", "--target", "demo", "-o", "MY-BUG.yaml"]), lambda: listing(here)
+    )
     assert walked(act, here)
 
 
