@@ -78,7 +78,9 @@ class Exporter:
         bundle = Bundle(recipe, tuple(sides))
         try:
             case = self._case(bundle)
-            return self._tried(bundle, case) if check else replace(bundle, runner=script_of(case))
+            if check:
+                return self._tried(bundle, case)
+            return replace(bundle, runner=script_of(case), packages=("torch", "numpy"))
         except NoRunner as error:
             return replace(bundle, reason=f"{error}.")
 

@@ -20,7 +20,6 @@ from sentinel.deciding.runner import Job
 from sentinel.export.contribution import Contribution, documented
 from sentinel.export.exporting import Bundle, Side
 from sentinel.export.page import write as write_export
-from sentinel.export.script import Script
 from sentinel.history import record as records
 from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.reports import store
@@ -196,15 +195,14 @@ def test_a_saved_finding(walked, here):
 def test_an_export(walked, here, decided):
     """What an earlier export left there and this one has not goes."""
     sides = [Side(name, decision) for name, decision in zip(("base", "head"), decided.values())]
-    runner = Script("print('runner')\n", ("torch", "numpy"))
-    bundle = Bundle(sides[0].decision.recipe, tuple(sides), runner, test="assert True\n")
+    bundle = Bundle(sides[0].decision.recipe, tuple(sides), "print('runner')\n", ("torch", "numpy"))
     recipe, catalog = bundle.recipe, sentinel.recipes.catalog.bundled_catalog()
     made = Contribution((recipe,), catalog.targets[recipe.target], None, documented([bundle], None, None, ()))
 
-    def export(test: str) -> int:
-        return 0 if write_export(here / "export", made, [replace(bundle, test=test)]) else 1
+    def export(runner: str) -> int:
+        return 0 if write_export(here / "export", made, [replace(bundle, runner=runner)]) else 1
 
-    assert walked(Command(lambda: export(""), lambda: listing(here), 8, before=lambda: export(bundle.test)), here)
+    assert walked(Command(lambda: export(""), lambda: listing(here), 8, before=lambda: export(bundle.runner)), here)
 
 
 @pytest.mark.nightly
