@@ -34,7 +34,9 @@ _SCRIPT = '''\
 #!/usr/bin/env python3
 """{title}
 
-    TARGET_REPO=/path/to/{target} python run_validation.py      # needs {packages}; no GPU
+    TARGET_REPO=/path/to/{target} python run_validation.py
+
+Needs {packages}; no GPU.
 
 {calls}
 {derivation}
@@ -51,6 +53,7 @@ from types import FunctionType, ModuleType{namespace}
 from unittest.mock import MagicMock
 
 {imports}
+
 REPO = Path(os.environ["TARGET_REPO"]).resolve()
 NOT_NEEDED = {stubs}  # imported by the package, not used by the function
 
@@ -82,7 +85,8 @@ class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def answer(status, **more):
     git = subprocess.run(["git", "-C", str(REPO), "rev-parse", "HEAD"], capture_output=True, text=True)
     commit = git.stdout.strip() or None
-    print(json.dumps({{"bug_id": "{bug}", "status": status, "commit": commit, **more}}, indent=1))
+    found = {{"bug_id": "{bug}", "status": status, "commit": commit, **more}}
+    print(json.dumps(found, indent=1))
     sys.exit({{"fixed": 0, "reproduced": 1}}.get(status, 3))
 
 
@@ -97,6 +101,7 @@ sys.meta_path.append(Stubs())  # last: installed packages come first
 sys.path[:0] = [str(REPO / root) for root in {roots}]
 try:
 {from_upstream}
+
     file = Path(sys.modules["{module}"].__file__).resolve()
     assert file.is_relative_to(REPO), f"{{file}} is not in {{REPO}}"
 except Exception as error:

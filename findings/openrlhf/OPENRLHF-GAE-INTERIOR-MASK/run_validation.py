@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """openrlhf: observations between turns decay the advantages before them.
 
-    TARGET_REPO=/path/to/openrlhf python run_validation.py      # needs torch, numpy; no GPU
+    TARGET_REPO=/path/to/openrlhf python run_validation.py
+
+Needs torch, numpy; no GPU.
 
 Calls openrlhf.trainer.ppo_utils.experience_maker.RemoteExperienceMaker.get_advantages_and_returns of the
 checkout, once for each case below.
@@ -20,6 +22,7 @@ from types import FunctionType, ModuleType
 from unittest.mock import MagicMock
 
 import torch
+
 REPO = Path(os.environ["TARGET_REPO"]).resolve()
 NOT_NEEDED = {
     "aiohttp", "deepspeed", "flash_attn", "packaging", "peft", "pylatexenc", "ray", "torchdata", "tqdm",
@@ -54,7 +57,8 @@ class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def answer(status, **more):
     git = subprocess.run(["git", "-C", str(REPO), "rev-parse", "HEAD"], capture_output=True, text=True)
     commit = git.stdout.strip() or None
-    print(json.dumps({"bug_id": "OPENRLHF-GAE-INTERIOR-MASK", "status": status, "commit": commit, **more}, indent=1))
+    found = {"bug_id": "OPENRLHF-GAE-INTERIOR-MASK", "status": status, "commit": commit, **more}
+    print(json.dumps(found, indent=1))
     sys.exit({"fixed": 0, "reproduced": 1}.get(status, 3))
 
 
@@ -69,6 +73,7 @@ sys.meta_path.append(Stubs())  # last: installed packages come first
 sys.path[:0] = [str(REPO / root) for root in ["."]]
 try:
     from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
+
     file = Path(sys.modules["openrlhf.trainer.ppo_utils.experience_maker"].__file__).resolve()
     assert file.is_relative_to(REPO), f"{file} is not in {REPO}"
 except Exception as error:

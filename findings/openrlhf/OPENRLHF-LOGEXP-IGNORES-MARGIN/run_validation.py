@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """openrlhf: the loss of a reward model leaves its margin out where it is the logarithmic one.
 
-    TARGET_REPO=/path/to/openrlhf python run_validation.py      # needs torch, numpy; no GPU
+    TARGET_REPO=/path/to/openrlhf python run_validation.py
+
+Needs torch, numpy; no GPU.
 
 Calls openrlhf.models.loss.LogExpLoss.forward of the checkout, once for each case below.
 Expected values follow from: the boundary's own documentation
@@ -18,6 +20,7 @@ from types import FunctionType, ModuleType
 from unittest.mock import MagicMock
 
 import torch
+
 REPO = Path(os.environ["TARGET_REPO"]).resolve()
 NOT_NEEDED = {
     "deepspeed", "flash_attn", "peft", "pylatexenc", "transformers",
@@ -51,7 +54,8 @@ class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def answer(status, **more):
     git = subprocess.run(["git", "-C", str(REPO), "rev-parse", "HEAD"], capture_output=True, text=True)
     commit = git.stdout.strip() or None
-    print(json.dumps({"bug_id": "OPENRLHF-LOGEXP-IGNORES-MARGIN", "status": status, "commit": commit, **more}, indent=1))
+    found = {"bug_id": "OPENRLHF-LOGEXP-IGNORES-MARGIN", "status": status, "commit": commit, **more}
+    print(json.dumps(found, indent=1))
     sys.exit({"fixed": 0, "reproduced": 1}.get(status, 3))
 
 
@@ -66,6 +70,7 @@ sys.meta_path.append(Stubs())  # last: installed packages come first
 sys.path[:0] = [str(REPO / root) for root in ["."]]
 try:
     from openrlhf.models.loss import LogExpLoss
+
     file = Path(sys.modules["openrlhf.models.loss"].__file__).resolve()
     assert file.is_relative_to(REPO), f"{file} is not in {REPO}"
 except Exception as error:

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """roll: token-mean loss aggregation sums the losses of masked tokens.
 
-    TARGET_REPO=/path/to/roll python run_validation.py      # needs torch, numpy; no GPU
+    TARGET_REPO=/path/to/roll python run_validation.py
+
+Needs torch, numpy; no GPU.
 
 Calls roll.utils.functionals.agg_loss of the checkout, once for each case below.
 Expected values follow from: DAPO (arXiv:2503.14476), section 3.3, and Dr. GRPO (arXiv:2503.20783), section
@@ -19,6 +21,7 @@ from types import FunctionType, ModuleType
 from unittest.mock import MagicMock
 
 import torch
+
 REPO = Path(os.environ["TARGET_REPO"]).resolve()
 NOT_NEEDED = {"tensordict"}  # imported by the package, not used by the function
 
@@ -50,7 +53,8 @@ class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def answer(status, **more):
     git = subprocess.run(["git", "-C", str(REPO), "rev-parse", "HEAD"], capture_output=True, text=True)
     commit = git.stdout.strip() or None
-    print(json.dumps({"bug_id": "ROLL-AGGLOSS-TOKENMEAN-MASK", "status": status, "commit": commit, **more}, indent=1))
+    found = {"bug_id": "ROLL-AGGLOSS-TOKENMEAN-MASK", "status": status, "commit": commit, **more}
+    print(json.dumps(found, indent=1))
     sys.exit({"fixed": 0, "reproduced": 1}.get(status, 3))
 
 
@@ -65,6 +69,7 @@ sys.meta_path.append(Stubs())  # last: installed packages come first
 sys.path[:0] = [str(REPO / root) for root in ["."]]
 try:
     from roll.utils.functionals import agg_loss
+
     file = Path(sys.modules["roll.utils.functionals"].__file__).resolve()
     assert file.is_relative_to(REPO), f"{file} is not in {REPO}"
 except Exception as error:

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """verl: GMPO's clip fractions count tokens that are not clipped.
 
-    TARGET_REPO=/path/to/verl python run_validation.py      # needs torch, numpy, omegaconf, packaging, tensordict, transformers; no GPU
+    TARGET_REPO=/path/to/verl python run_validation.py
+
+Needs torch, numpy, omegaconf, packaging, tensordict, transformers; no GPU.
 
 Calls verl.trainer.ppo.core_algos.compute_policy_loss_geo_mean of the checkout, once for each case below.
 Expected values follow from: PPO (arXiv:1707.06347), dual clip (arXiv:1912.09729), GSPO (arXiv:2507.18071),
@@ -21,6 +23,7 @@ from types import FunctionType, ModuleType
 from unittest.mock import MagicMock
 
 import torch
+
 REPO = Path(os.environ["TARGET_REPO"]).resolve()
 NOT_NEEDED = {"codetiming", "orjson", "ray"}  # imported by the package, not used by the function
 
@@ -52,7 +55,8 @@ class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def answer(status, **more):
     git = subprocess.run(["git", "-C", str(REPO), "rev-parse", "HEAD"], capture_output=True, text=True)
     commit = git.stdout.strip() or None
-    print(json.dumps({"bug_id": "VERL-GMPO-CLIP-FRACTION", "status": status, "commit": commit, **more}, indent=1))
+    found = {"bug_id": "VERL-GMPO-CLIP-FRACTION", "status": status, "commit": commit, **more}
+    print(json.dumps(found, indent=1))
     sys.exit({"fixed": 0, "reproduced": 1}.get(status, 3))
 
 
@@ -68,6 +72,7 @@ sys.path[:0] = [str(REPO / root) for root in ["."]]
 try:
     from verl.trainer.ppo.core_algos import compute_policy_loss_geo_mean
     from verl.workers.config.actor import ActorConfig
+
     file = Path(sys.modules["verl.trainer.ppo.core_algos"].__file__).resolve()
     assert file.is_relative_to(REPO), f"{file} is not in {REPO}"
 except Exception as error:
