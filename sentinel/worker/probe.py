@@ -156,7 +156,7 @@ def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: ghosts.Imp
 
 
 def stand_ins_of(boundary: calling.Boundary, neutral_names: Iterable[str]) -> list[list[str]]:
-    """List what stood in the place of the target's own objects, with the reason."""
+    """List the stand-ins that replaced the target's objects, each with its reason."""
     neutral = [[name, "bookkeeping that the adapter does not know: a neutral value"] for name in neutral_names]
     return [*([item.name, item.reason] for item in boundary.binding.stand_ins), *neutral]
 
