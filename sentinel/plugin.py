@@ -127,6 +127,8 @@ class _Hooks:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         from sentinel.run.items import Item
 
+        if session.testsfailed and not session.config.option.continue_on_collection_errors:
+            return  # pytest runs nothing
         self._run.plan([item.job for item in session.items if isinstance(item, Item)])
 
     @pytest.hookimpl(wrapper=True)

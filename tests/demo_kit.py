@@ -228,7 +228,8 @@ class Lab:
         return process
 
     def load(self, process: TargetProcess, boundary: str) -> list[str]:
-        return process.load([boundary], *self._files(), "call")
+        compiled = process.load([boundary], *self._files(), "call")
+        return compiled if isinstance(compiled, list) else []
 
     def probe(self, process: TargetProcess, boundary: str, load: bool = True, /, **arguments: Any) -> Measured | Failed:
         """Probe through the generic contract; ``load`` false imports the module inside the probe alone."""

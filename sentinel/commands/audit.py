@@ -192,7 +192,7 @@ def _no_setting(run: Training, name: str) -> str:
     if not run.configuration:
         return "the configuration sets nothing; give another with --config, --script, --set or --"
     if run.options is None:
-        return f"the options of {name} are not known, and no known bug names any of your {count}"
+        return f"the options of {name} cannot be read, and no known bug depends on any of your {count}"
     return f"none of your {count} is an option of {run.options.name} in {name}; name the copy that you train with"
 
 

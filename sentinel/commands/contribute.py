@@ -36,7 +36,8 @@ _EXAMPLE = """\
 Where recipes/<target>/<BUG>.fix.yaml is, the fix is tried as by `sentinel fix check`, and the heads of pull requests in
 the mirror that change the same function are run. Else base and head are the recipe's first pins with the bug and
 without. The runner is tried in a process that holds torch, numpy and what it says it needs. Nothing is pushed.
-exit status: 0; 1 where something speaks against the fix, or a bug has no runner of its own; 2 it could not be run
+exit status: 0; 1 if something speaks against the fix, or a bug is not there at the base or still there at the head;
+2 it could not be run
 """
 
 
@@ -89,7 +90,7 @@ def _contribute(arguments: argparse.Namespace) -> int:
             folder = write(arguments.out, made, bundles)
             branch = contribute(arguments.into, fix, made.target.branch) if fix and arguments.into else None
             against = (made.document["tried"] or {"problems": []})["problems"]
-            bad = bool(against) or not bundles[0].complete
+            bad = bool(against) or not bundles[0].decided
             incomplete += bad
             if len(recipes) > 1:
                 say(f"{made.recipe.bug_id}: {_state(bundles[0], against)}")
@@ -175,7 +176,7 @@ def _tell(
     say(f"{folder}: {verdicts}")
     for problem in against:
         say(f"against it: {problem}")
-    if not bundle.complete:
+    if not bundle.runner:
         say(_state(bundle, ()))
     elif arguments.no_check:
         say("the runner was not tried")
@@ -193,4 +194,4 @@ def _tell(
 def _state(bundle: Bundle, against: Sequence[str]) -> str:
     if against:
         return against[0]
-    return "complete" if bundle.complete else f"no runner or test: {bundle.reason}"
+    return "complete" if bundle.runner else f"no runner: {bundle.reason}"

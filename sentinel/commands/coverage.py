@@ -87,10 +87,10 @@ def _at(catalog: Catalog, target: Target, written: str, settings: Settings, argu
     trees = CheckoutTrees(checkout)
     result = coverage(target, trees)
     if not result.functions:
+        unread = f", and {counted(len(result.unread), 'file')} could not be read" if result.unread else ""
         raise NothingExamined(
-            f"{target.name} at {checkout.ref.short}: no function there carries training signal by the rule of "
-            f"docs/coverage.md, and {counted(len(result.unread), 'file')} could not be read; name another revision "
-            "with --ref"
+            f"{target.name} at {checkout.ref.short}: no training-signal function found (rule: docs/coverage.md){unread}"
+            "; name another revision with --ref"
         )
     if arguments.lines:
         ask = partial(lines, result, checkout.path, arguments.lines, find_recipes(catalog, (target.name,)))

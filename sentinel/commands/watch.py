@@ -134,7 +134,7 @@ def _watch(arguments: argparse.Namespace) -> int:
 
 
 def _wait_for_checkers(number: str) -> bool:
-    """Wait until the checkers of this run have ended; return whether one of them ended without saying so."""
+    """Wait for the checkers of this run to end. Return True if one has not reported its end in time."""
     until = time.monotonic() + meeting.PATIENCE
     while left := meeting.sockets(number):
         if time.monotonic() > until:

@@ -120,7 +120,7 @@ class _Modules:
         return name if source and source.split(".")[0] not in _NO_OPTIONS else ""
 
     def _found(self, module: _Module, name: str) -> tuple[_Class | None, str, str]:
-        """Return a class, or the last module and name that it is imported from if that is not in the copy."""
+        """Look up a class by name. If the copy lacks its source, return the last module and name imported."""
         source = ""
         for _ in range(_DEEPEST):  # a class may be imported through several modules
             if name in module.classes:

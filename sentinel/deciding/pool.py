@@ -57,7 +57,7 @@ class Processes:
             if options.python not in self._zygotes:
                 names = dict.fromkeys([*targets, target])
                 preload = [name for item in names for name in self._catalog.adapters[item].target.preload]
-                self._zygotes[options.python] = Zygote(options, preload, contained_places(self._catalog))
+                self._zygotes[options.python] = Zygote(options, preload, contained_places(self._catalog, preload))
             return self._zygotes[options.python]
 
     def environment(self, target: str) -> Environment:
@@ -176,8 +176,11 @@ def _how_to_install(packages: Sequence[str], target: str) -> str:
     return "; ".join([*ways, *([f"pip install {' '.join(others)}"] if others else [])])
 
 
-def contained_places(catalog: Catalog) -> Places:
-    """Say what strictly contained processes need of a catalog, and what they may not see of it."""
+def contained_places(catalog: Catalog, packages: Iterable[str] = ()) -> Places:
+    """Return what strictly contained processes need of a catalog, and what they may not see of it.
+
+    :param packages: what targets preload; of editable installs, these alone are mounted.
+    """
     contracts = [Path(contract.file) for contract in catalog.contracts.values()]
     files = (*catalog.adapter_files.values(), *contracts)
     readable = [_package_of(file) for file in files]
@@ -185,7 +188,7 @@ def contained_places(catalog: Catalog) -> Places:
         tuple(map(str, dict.fromkeys(readable))),
         tuple(map(str, catalog.recipe_folders)),
         (str(Home.default().checkouts),),
-        tuple(sorted({name for item in catalog.adapters.values() for name in item.target.preload})),
+        tuple(sorted(set(packages))),
     )
 
 

@@ -214,6 +214,19 @@ class Runner:
         promise = self._planned.pop(_key(job), None)
         return promise.result() if promise is not None else self._timed(job)
 
+    def calls(self, job: Job) -> Mapping[str, Any]:
+        """Return the calls of the boundary's own function, by variant (:mod:`sentinel.worker.recording`).
+
+        Empty if the boundary cannot be called at this revision.
+        """
+        recipe, adapter = job.recipe, self._catalog.adapters[job.recipe.target]
+        checkout = self._open_checkout(adapter.target, job.ref, recipe.upstream.get("pull"))
+        loaded = self._processes.loaded(adapter.target, job.ref, checkout)
+        answer = loaded.probe(recipe.boundary, {**self._request(recipe), "record": True})
+        if isinstance(answer, Failed):
+            return {}
+        return {variant: observed.get("calls") for variant, observed in answer.observation.items()}
+
     def seconds(self, job: Job) -> float:
         """Say how long a job took that was decided: without the wait for others, and for torch to be loaded once."""
         return self._seconds[_key(job)]

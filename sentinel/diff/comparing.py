@@ -119,7 +119,7 @@ class BoundaryDiff:
     :ivar state: ``same code`` (nothing that it reaches has changed), ``same numbers`` (and every changed line that it
         reaches ran), ``not examined`` (no number differs, and some changed lines did not run, or no number was finite),
         ``differs``, ``new``, ``gone``, ``not compared``.
-    :ivar failed: the side that cannot be asked where the other one answers; empty where that is not so.
+    :ivar failed: the side that cannot be called if the other one can; empty if both or neither can.
     :ivar places: by side: ``dotted.path (file:line)``.
     :ivar parameters: by side, where they are not the same.
     :ivar changed: the definitions that it reaches and that are not the same.
@@ -127,8 +127,7 @@ class BoundaryDiff:
     :ivar undecided: part of its answer -> scenarios in which it was not finite at both revisions; and of these parts,
         ``blind``, those that were finite in no scenario.
     :ivar bugs: by side: the known bugs of the boundary that are there, and are known not to be on the other.
-    :ivar lost: what the other revision had and this one lacks, where that is worse; empty for a function that was
-        removed with all that called it.
+    :ivar lost: what was removed, if that is worse; empty if a function was removed together with all its callers.
     """
 
     name: str
@@ -425,7 +424,7 @@ class Comparison:
         return replace(compared, unreached=idle, state=state)
 
     def _located(self, side: str, subject: Subject) -> Mapping[Place, Unit]:
-        """Give the changed definitions as they stand in the tree whose process is asked in the place of this side."""
+        """Return the changed definitions, located in the tree whose process answers for this side."""
         units, place = self.patch.units(side), self.place(side, subject)
         if place.ref == self.refs[side] or self._shared is None:
             return units
@@ -434,7 +433,7 @@ class Comparison:
         return {key: unit for key, unit in reached.units.items() if key in units} if reached is not None else {}
 
     def _session(self, side: str, subject: Subject) -> LawSession:
-        """Open a session in which this side answers; one that says why, if its modules end the process."""
+        """Open a session for this side. If importing its modules ends the process, the session reports that."""
         place = self.place(side, subject)
         failure = place.load(subject.binding)
         return place.law_session.fresh() if failure is None else Ended(failure)
@@ -984,7 +983,7 @@ def _broken(finding: Finding, silenced: Collection[str] = ()) -> Broken:
     return Broken(finding.law.name, finding.law.statement, finding.symptom, detail, finding.trial.variants, defined)
 
 
-#: What a side breaks that has no answer where the other side has one.
+#: The law that a side breaks if it cannot be called and the other side can.
 ANSWERED, _STATEMENT = "a_call_is_answered", "a call of its contract is answered"
 
 

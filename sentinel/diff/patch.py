@@ -107,7 +107,7 @@ class Patch:
                     self._ran[side, place].add(number)
 
     def imported(self, places: Iterable[Place]) -> None:
-        """Record that what is no function has run, at both sides: its module was imported."""
+        """Record that module-level code has run at both sides, since its module was imported."""
         for place in places:
             for side, unit in zip(SIDES, self._changes.get(place, ())):
                 if unit is not None and unit.kind != "function":
@@ -182,7 +182,7 @@ def changed_statements(one: Unit | None, other: Unit | None) -> dict[str, tuple[
         if tag != "equal":
             deleted += range(start, end)
             added += range(begin, stop)
-    if not deleted and not added:  # what differs is part of no statement: all of them count
+    if not deleted and not added:  # the difference is outside all statements: all of them count
         deleted, added = list(range(len(before))), list(range(len(after)))
     return {BEFORE: tuple(deleted), AFTER: tuple(added)}
 

@@ -47,7 +47,7 @@ def _first(broken: Sequence[Broken]) -> list[Broken]:
     return list({item.law: item for item in broken}.values())[:2]
 
 
-#: How the name of a part ends that says how many values it has.
+#: The end of a part's name if the part is a count of values.
 _COUNT = " has"
 
 
@@ -61,7 +61,7 @@ def _counted(key: str, now: int, before: int, function: str) -> str:
 
 
 def _named(key: str) -> str:
-    """Name a part of what a boundary answers, or of what is handed on besides: whose it is, and which."""
+    """Return the name of a part of a result, with its owner if another function returned it."""
     label, _, path = key.rpartition(": ")
     if not label or label.isdecimal():  # the boundary's own; of a later call of it
         return message(path)
@@ -254,7 +254,7 @@ def lines_of(item: Unexamined) -> str:
 
 
 def beyond(comparison: Comparison) -> Iterator[str]:
-    """List what changed and no boundary can examine, as the text of both trees tells it; at most two lines."""
+    """List, in at most two lines, the changed code that no boundary can examine."""
     idle = [item for item in comparison.patch.unexamined() if not item.bound]
     if idle:
         yield f"signal functions that no boundary reaches: {_listed([lines_of(item) for item in idle])}"

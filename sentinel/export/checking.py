@@ -36,17 +36,11 @@ for checkout in job["checkouts"]:
     sys.stdout.flush()
     if os.fork() == 0:
         os.environ["TARGET_REPO"] = checkout
-        status = 2
         try:
             runpy.run_path(here + "/run_validation.py", run_name="__main__")
         except SystemExit:
-            print(job["mark"], flush=True)
-            if job["test"]:
-                sys.path[:] = [here, *sys.path, job["pytest"]]
-                import pytest
-                quiet = ["-q", "-p", "no:cacheprovider", "-p", "no:sentinel", "--tb=short", "--rootdir=" + here]
-                status = int(pytest.main([*quiet, here + "/" + job["test"]]))
-        print(status, job["mark"], sep="\\n", flush=True)
+            pass
+        print(job["mark"], flush=True)
         os._exit(0)
     os.wait()
 """
@@ -93,15 +87,12 @@ def output_of(
 class Tried:
     """What a script did.
 
-    :ivar status: what a runner prints as its status, ``passed`` or ``failed`` of a test; empty where it broke down or
-        could not run.
-    :ivar needs: the packages that it says it needs.
+    :ivar status: the status that a runner prints; empty if it broke down.
     """
 
     status: str
     output: str
     problem: str = ""
-    needs: tuple[str, ...] = ()
 
 
 class Environment:
@@ -118,38 +109,34 @@ class Environment:
     def close(self) -> None:
         self._folder.cleanup()
 
-    def run(
-        self, files: Mapping[str, str], test: str, checkouts: Sequence[Path], needs: Iterable[str], contained: bool
-    ) -> list[tuple[Tried, Tried | None]]:
-        """Run a runner on each checkout, and a regression test behind it.
+    def run(self, script: str, checkouts: Sequence[Path], needs: Iterable[str], contained: bool) -> list[Tried]:
+        """Run a runner on each checkout.
 
-        :param files: ``run_validation.py``, and the test under the name ``test``, or empty.
-        :param needs: distributions that they may use beside torch and numpy.
-        :param contained: whether strictly contained, as what it imports is when Sentinel itself measures.
+        :param needs: distributions that it may use besides torch and numpy.
+        :param contained: whether to contain it strictly, as what it imports is when Sentinel itself measures.
         """
         mark = secrets.token_hex(16)
-        beside = self._linked(("pytest",))
-        job = {"mark": mark, "checkouts": list(map(str, checkouts)), "test": test, "pytest": str(beside)}
+        job = {"mark": mark, "checkouts": list(map(str, checkouts))}
         prefix, readable, environment = [self._python or sys.executable], [*checkouts], {}
         if self._python is None:
             packages = self._linked(tuple(sorted({"torch", "numpy", *needs})))
             environment["PYTHONPATH"] = str(packages)
             prefix += ["-S", "-s"]  # no site-packages
-            readable += [packages, beside]
+            readable += [packages]
         git = shutil.which("git")  # a runner asks it for the commit
         readable += [Path(git)] if git else []
         limit = TIMEOUT * len(checkouts)
         with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
-            for name, text in {**files, "trial.py": _TRIAL}.items():
+            for name, text in {"run_validation.py": script, "trial.py": _TRIAL}.items():
                 Path(folder, name).write_text(text, encoding="utf-8")
             command = [*prefix, f"{folder}/trial.py", json.dumps(job)]
             output = output_of(command, Path(folder), readable, environment, limit, contained)
         if output is None:
-            return [(Tried("", "", f"no answer within {limit:g} s"), None)] * len(checkouts)
+            return [Tried("", "", f"no answer within {limit:g} s")] * len(checkouts)
         parts = output.split(mark)
-        if len(parts) != 2 * len(checkouts) + 1:
-            return [(_broken(output), None)] * len(checkouts)
-        return [(_of_runner(parts[n]), _of_test(parts[n + 1]) if test else None) for n in range(0, len(parts) - 1, 2)]
+        if len(parts) != len(checkouts) + 1:
+            return [_broken(output)] * len(checkouts)
+        return [_of_runner(part) for part in parts[:-1]]
 
     def _linked(self, names: tuple[str, ...]) -> Path:
         """Link what these distributions, and those that they require, have installed into a folder."""
@@ -203,17 +190,9 @@ def _of_runner(output: str) -> Tried:
     try:
         start = output.rindex('{\n "bug_id"')
         answer, end = json.JSONDecoder().raw_decode(output, start)
-        status, reason, needs = (answer.get(key, "") for key in ("status", "reason", "needs"))
-        if status == "could not run":
-            return Tried("", output, str(reason), tuple(map(str, needs)))
-        return Tried(str(status), output[start:end])
+        return Tried(str(answer.get("status", "")), output[start:end], str(answer.get("reason", "")))
     except (ValueError, TypeError, AttributeError, RecursionError):
         return _broken(output)
-
-
-def _of_test(output: str) -> Tried:
-    status = {"0": "passed", "1": "failed"}.get(output.rstrip().rpartition("\n")[2])
-    return Tried(status, output) if status else _broken(output)
 
 
 def _broken(output: str) -> Tried:

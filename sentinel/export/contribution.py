@@ -100,7 +100,7 @@ def documented(
         },
         "fix": {"file": fix.path.name, "digest": fix.digest} if fix else None,
         "tried": tried,
-        "runner": {"sides": runner, "packages": list(first.runner.packages)} if first.runner else None,
+        "runner": {"sides": runner, "packages": list(first.packages)} if first.runner else None,
         "reason": first.reason,
         "related": [dict(item) for item in others],
     }

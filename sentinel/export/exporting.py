@@ -1,4 +1,4 @@
-"""A bug's evidence at two revisions, with all that a stranger needs to have it without Sentinel."""
+"""A bug's evidence at two revisions, and a runner that shows it without Sentinel."""
 
 from __future__ import annotations
 
@@ -10,79 +10,45 @@ from dataclasses import dataclass, replace
 from sentinel.deciding.outcomes import Decision
 from sentinel.deciding.runner import Job, OpenCheckout, Runner
 from sentinel.export.checking import Environment, Tried, distribution_of
-from sentinel.export.script import Question, Script, runner
-from sentinel.export.verbatim import NotSelfContained
+from sentinel.export.script import Case, NoRunner, script_of
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
-from sentinel.reports.escaping import message
 from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
 
-#: So many packages a runner may need beside torch and numpy.
-_MOST_NEEDED = 12
+#: Packages that a runner may stub or need besides torch and numpy.
+_MOST_PACKAGES = 30
 
-_TEST = '''\
-"""Regression test: {title}.
-
-run_validation.py, beside it, calls {boundary}
-and compares; TARGET_REPO says where the checkout is (else the current folder).
-"""
-
-import run_validation
-
-
-def test_{name}():
-    answer = run_validation.validated(*run_validation.QUESTION)
-    assert answer["status"] == "fixed", answer
-'''
+_MISSING = re.compile(r"No module named '(\w+)")
 
 
 @dataclass(frozen=True)
 class Side:
-    """``base`` or ``head``: its decision, and what the runner and the test did there, where they were tried."""
+    """``base`` or ``head``: its decision, and what the runner did there if it was tried."""
 
     name: str
     decision: Decision
     tried: Tried | None = None
-    tested: Tried | None = None
 
 
 @dataclass(frozen=True)
 class Bundle:
     """What is exported of a bug.
 
-    :ivar runner: None where there is none: then :attr:`reason` says why.
+    :ivar runner: the text of ``run_validation.py``; empty if there is none: :attr:`reason` says why.
+    :ivar packages: the distributions that the runner needs.
     """
 
     recipe: Recipe
     sides: tuple[Side, ...]
-    runner: Script | None = None
-    test: str = ""
+    runner: str = ""
+    packages: tuple[str, ...] = ()
     reason: str = ""
 
     @property
-    def test_name(self) -> str:
-        return f"test_{_snake(self.recipe.bug_id)}.py"
-
-    @property
-    def complete(self) -> bool:
-        """Whether the runner says at each revision what the evidence says, and the test fails and passes as it must."""
-        return bool(self.runner and self.test) and not any(_problem(side) for side in self.sides)
-
-
-def _snake(text: str) -> str:
-    return re.sub(r"\W+", "_", text).strip("_").lower()
-
-
-def _problem(side: Side) -> str:
-    """Say where an exported file disagrees with the evidence."""
-    verdict = side.decision.verdict.name
-    if side.tried is not None and side.tried.status != verdict:
-        return f"the runner says {side.tried.status or side.tried.problem} at {side.name}, the evidence {verdict}"
-    wanted = {"reproduced": "failed", "fixed": "passed"}.get(verdict, "failed")
-    if side.tested is not None and side.tested.status != wanted:
-        return f"the test {side.tested.status or side.tested.problem} at {side.name}, where the evidence says {verdict}"
-    return ""
+    def decided(self) -> bool:
+        """Whether the bug is there at the base and not at the head."""
+        return [side.decision.verdict.name for side in self.sides] == ["reproduced", "fixed"][: len(self.sides)]
 
 
 class Exporter:
@@ -95,89 +61,77 @@ class Exporter:
         self._tell = tell
         self._deciding = Runner(catalog, open_checkout, options)
         self._environment = Environment(options.python)
-        #: (target, boundary) -> what turned out to be needed, at the price of a trial each.
-        self._needs: dict[tuple[str, str], dict[str, str]] = {}
 
     def close(self) -> None:
         self._deciding.close()
         self._environment.close()
 
     def export(self, recipe: Recipe, base: Ref, head: Ref | None, check: bool = True) -> Bundle:
-        """Decide at both revisions, and write down how."""
+        """Decide at both revisions, and write the runner.
+
+        :param check: try the runner at both revisions; one that does not agree with the evidence is left out.
+        """
         sides = []
         for name, ref in (("base", base), *([("head", head)] if head is not None else [])):
             self._tell(f"{recipe.bug_id} at {ref.short}")
             sides.append(Side(name, self._deciding.decide(Job(recipe, ref))))
         bundle = Bundle(recipe, tuple(sides))
         try:
-            question = self._question(bundle)
-            bundle = replace(bundle, runner=runner(question), test=_test_of(recipe))
-        except NotSelfContained as error:
-            return replace(bundle, reason=str(error))
-        if check:
-            bundle = self._tried(bundle, question)
-        problem = next(filter(None, map(_problem, bundle.sides)), "")
-        return replace(bundle, reason=problem or ("" if bundle.test else "the recipe does not say what is right"))
+            case = self._case(bundle)
+            if check:
+                return self._tried(bundle, case)
+            return replace(bundle, runner=script_of(case), packages=("torch", "numpy"))
+        except NoRunner as error:
+            return replace(bundle, reason=f"{error}.")
 
-    def _question(self, bundle: Bundle) -> Question:
-        """:raises NotSelfContained: where a revision could not be decided."""
-        recipe, roots = bundle.recipe, dict[str, None]()
-        measured = any(side.decision.measurement for side in bundle.sides)
-        for side in bundle.sides:
-            decision = side.decision
-            if decision.verdict.kind == "not-in-this-version" and measured:
-                continue
-            if decision.measurement is None or decision.checkout is None:
-                raise NotSelfContained(f"it could not be decided at {side.name}: {decision.verdict.reason}")
-            folders = [os.path.relpath(root, decision.checkout.path) for root in decision.checkout.import_roots]
-            roots.update(dict.fromkeys(folders))
-        target, contract = self._catalog.targets[recipe.target], self._catalog.contracts[recipe.contract]
-        law = None if recipe.has_values else self._catalog.laws[str(recipe.invariant)]
-        return Question(
+    def _case(self, bundle: Bundle) -> Case:
+        """Record the call at the base.
+
+        :raises NoRunner: if the base could not be decided.
+        """
+        recipe, decision = bundle.recipe, bundle.sides[0].decision
+        measured, checkout = decision.measurement, decision.checkout
+        if measured is None or checkout is None:
+            raise NoRunner(f"the bug could not be decided at {decision.ref.short}: {decision.verdict.reason}")
+        contract = self._catalog.contracts[recipe.contract]
+        roots = tuple(os.path.relpath(root, checkout.path) for root in checkout.import_roots)
+        return Case(
             recipe,
-            target,
-            contract,
-            target.binding(recipe.boundary, recipe.contract),
-            tuple(roots),
-            law,
-            self._needs.get((recipe.target, recipe.boundary), {}),
-            {side.name: f"{side.decision.verdict.name} at {_revision(side.decision)}" for side in bundle.sides},
+            self._deciding.calls(Job(recipe, decision.ref)),
+            measured.observation,
+            measured.provenance.boundary,
+            measured.provenance.module,
+            roots,
+            frozenset(item.key for item in contract.observes if item.role not in ("gradient", "other")),
+            f"Expected values follow from: {contract.source}",
+            tuple(sorted({name.partition(".")[0] for name in measured.ghosts})),
         )
 
-    def _tried(self, bundle: Bundle, question: Question) -> Bundle:
-        """With what the runner and the test do; where the runner names packages that it needs, with these."""
+    def _tried(self, bundle: Bundle, case: Case) -> Bundle:
+        """Try the runner. A package that its imports lack is stubbed first; if that changes the answer, it is needed.
+
+        :raises NoRunner: if it does not agree with the evidence.
+        """
         sides = [side for side in bundle.sides if side.decision.checkout is not None]
         checkouts = [side.decision.checkout.path for side in sides if side.decision.checkout is not None]
-        measured = [side.decision.environment for side in sides if side.decision.measurement]
-        contained = all(there is not None and there.sandbox == "strict" for there in measured)
-        for _ in range(_MOST_NEEDED):
-            assert bundle.runner is not None
-            self._tell(f"trying the runner and the test of {bundle.recipe.bug_id}")
-            files = {"run_validation.py": bundle.runner.text, bundle.test_name: bundle.test}
-            test = bundle.test and bundle.test_name
-            answers = self._environment.run(files, test, checkouts, question.needs.values(), contained)
-            made = [replace(side, tried=one, tested=two) for side, (one, two) in zip(sides, answers)]
-            bundle = replace(bundle, sides=tuple(made))
-            missing = [name for tried, _ in answers for name in tried.needs]
-            distributions = {name: place for name in missing if (place := distribution_of(name)) is not None}
-            if not distributions.keys() - question.needs.keys():
+        environments = [side.decision.environment for side in sides]
+        contained = all(there is not None and there.sandbox == "strict" for there in environments)
+        self._tell(f"trying the runner of {bundle.recipe.bug_id}")
+        for _ in range(_MOST_PACKAGES):
+            text = script_of(case)
+            answers = self._environment.run(text, checkouts, case.needs, contained)
+            wrong = [one for side, one in zip(sides, answers) if one.status != side.decision.verdict.name]
+            if not wrong:
+                made = tuple(replace(side, tried=one) for side, one in zip(sides, answers))
+                return replace(bundle, sides=made, runner=text, packages=("torch", "numpy", *case.needs))
+            missing = next((match[1] for one in wrong if (match := _MISSING.search(one.problem))), "")
+            if missing and missing not in case.stubs:
+                case = replace(case, stubs=tuple(sorted({*case.stubs, missing})))
+                continue
+            stubbed = next((name for name in case.stubs if distribution_of(name) is not None), "")
+            if not stubbed:
                 break
-            question = replace(question, needs={**question.needs, **distributions})
-            bundle = replace(bundle, runner=runner(question))
-        self._needs[(question.recipe.target, question.recipe.boundary)] = dict(question.needs)
-        return bundle
-
-
-def _test_of(recipe: Recipe) -> str:
-    if recipe.has_values and not recipe.expected_fixed:
-        return ""
-    title = message(recipe.title).replace("\\", "\\\\").replace('"""', "'''")
-    return _TEST.format(title=title, boundary=recipe.boundary, name=_snake(recipe.bug_id))
-
-
-def _revision(decision: Decision) -> str:
-    """Name the revision as everybody can; of a working tree, nothing of this machine."""
-    if decision.checkout is not None and decision.checkout.patched:
-        return f"git:{decision.checkout.commit} with its fix"
-    commit = decision.checkout.commit if decision.checkout is not None and not decision.checkout.dirty else None
-    return f"git:{commit}" if commit else str(decision.ref) if decision.ref.kind == "pypi" else decision.ref.kind
+            rest = tuple(name for name in case.stubs if name != stubbed)
+            case = replace(case, stubs=rest, needs=tuple(sorted({*case.needs, str(distribution_of(stubbed))})))
+        statuses = ", ".join(one.status or one.problem for one in answers)
+        raise NoRunner(f"outside Sentinel the call gives another answer ({statuses})")

@@ -177,11 +177,11 @@ def _reproduction(made: Contribution) -> Iterable[str]:
         yield fenced(f"python -m pytest -q {' '.join(made.fix.regression)}", "sh")
     runner = made.document["runner"]
     if runner is None:
-        yield f"There is no runner that does without Sentinel: {sentence(made.document['reason'])}\n"
+        yield f"No script shows it without the framework's environment: {sentence(made.document['reason'])}\n"
         return
     yield (
-        f"Without the framework's environment, with {_and(runner['packages'])} alone, the attached "
-        "`run_validation.py` calls the function in a checkout (exit status 1 with the bug, 0 without):\n"
+        f"The attached `run_validation.py` needs {_and(runner['packages'])}. It calls the function of a checkout; its "
+        "exit status is 1 with the bug and 0 without:\n"
     )
     yield fenced("TARGET_REPO=/path/to/checkout python run_validation.py", "sh")
 
@@ -372,8 +372,8 @@ def _comment(made: Contribution, rows: int) -> Iterator[str]:
     if fix:
         yield f"Fix: {sentence(str(fix))}\n"
     if made.document["runner"]:
-        yield "The attached script calls the function in a checkout (exit status 1 with the bug, 0 without):\n"
-    yield fenced("TARGET_REPO=/path/to/checkout python run_validation.py", "sh")
+        yield "The attached script calls the function of a checkout (exit status 1 with the bug, 0 without):\n"
+        yield fenced("TARGET_REPO=/path/to/checkout python run_validation.py", "sh")
 
 
 # -- Markdown ----------------------------------------------------------------------------------------------------------
@@ -426,13 +426,11 @@ def write(out: Path, made: Contribution, bundles: Sequence[Bundle]) -> Path:
     bundle, otherwise = bundles[0], "choose another with --out"
     folder = own(out, PurePosixPath(bundle.recipe.bug_id))
     files = {"PULL_REQUEST.md": page(made), "COMMENT.md": comment(made), "evidence.json": dumps(made.document)}
-    if bundle.runner is not None:
-        files["run_validation.py"] = bundle.runner.text
-        if bundle.test and not (made.fix and made.fix.regression):
-            files[bundle.test_name] = bundle.test
+    if bundle.runner:
+        files["run_validation.py"] = bundle.runner
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name in {*_OWN, bundle.test_name} - files.keys():
+        for name in {*_OWN} - files.keys():
             (folder / name).unlink(missing_ok=True)
     except OSError as error:
         raise SentinelError(f"cannot write {folder}: {error.strerror}; {otherwise}") from error

@@ -1,274 +1,453 @@
-"""``run_validation.py``: the fixed head, the adapter's and the contract's own functions, and the case as data."""
+"""Write ``run_validation.py``: one call of upstream's function, repeated without Sentinel."""
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import math
-import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
-from functools import cache
-from pathlib import Path
-from typing import Any, get_args
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from sentinel.contracts.contract import Contract
-from sentinel.export.verbatim import NotSelfContained, Verbatim
-from sentinel.laws.law import Law
-from sentinel.recipes import Expected, Recipe
+from sentinel.deciding.outcomes import Observation
+from sentinel.recipes import Recipe
+from sentinel.recipes.addresses import Address, parse_address
 from sentinel.reports.escaping import message
-from sentinel.targets import Alias, Binding, Target
-from sentinel.values.literals import FLOATS, Literal, Tensor
+from sentinel.values.closeness import mismatch
+from sentinel.values.literals import FLOATS, Tensor, plain
 from sentinel.values.tolerance import Tolerance
 
-WIDTH = 120
+WIDTH = 116
 
+#: A runner that is longer is not read.
+MOST_LINES = 120
 
-@dataclass(frozen=True)
-class Question:
-    """What a runner asks: a recipe, and how its boundary is called.
+#: A recorded argument or result: see :mod:`sentinel.worker.recording`.
+Node = list[Any]
 
-    :ivar binding: None where the generic contract calls the boundary as the recipe says.
-    :ivar verdicts: ``base`` and ``head`` -> what the evidence says, and of which revision.
-    :ivar needs: package that is used -> the distribution that has it.
-    """
+#: A recorded call: its variant, and its place among the calls of that variant.
+Place = tuple[str, int]
 
-    recipe: Recipe
-    target: Target
-    contract: Contract
-    binding: Binding | None
-    import_roots: tuple[str, ...]
-    law: Law | None = None
-    needs: Mapping[str, str] = field(default_factory=dict)
-    verdicts: Mapping[str, str] = field(default_factory=dict)
+_SCRIPT = '''\
+#!/usr/bin/env python3
+"""{title}
 
+    TARGET_REPO=/path/to/{target} python run_validation.py
 
-@dataclass(frozen=True)
-class Script:
-    """A runner, and the distributions that it needs."""
+Needs {packages}; no GPU.
 
-    text: str
-    packages: tuple[str, ...]
-
-
-def runner(question: Question) -> Script:
-    """Write the runner of a question."""
-    pieces, measure, call, judge = functions(question)
-    case = literal(case_of(question, pieces))
-    arguments = ", ".join(["CASE", measure, call, *([judge] if judge else [])])
-    own = _banner("the functions through which the boundary is called and looked at, and the case: to be read")
-    own += "".join([f"{line}\n" for line in _merged(pieces.imports)]) + ("\n" if pieces.imports else "")
-    own += "".join(f"\n# -- {place}\n\n\n{text}\n\n" for place, text in pieces.sections())
-    own += f"\n# -- the case\n\nCASE = {case}\n\n#: What :func:`main` is asked.\nQUESTION = ({arguments})\n\n"
-    own += 'if __name__ == "__main__":\n    main(*QUESTION)\n'
-    fixed = head_text()
-    before = _docstring(question, 0, 0).count("\n") + fixed.count("\n")
-    first, last = before + 1, before + own.count("\n")
-    packages = ("torch", "numpy", *sorted(question.needs.values()))
-    return Script(_docstring(question, first, last) + fixed + own, packages)
-
-
-def functions(question: Question) -> tuple[Verbatim, str, str, str]:
-    """Gather what stands behind the head, and the expressions that name measure, call and judge there."""
-    pieces = Verbatim()
-    measure = pieces.add(question.contract.measure)
-    call = "None"
-    if question.binding is None:
-        call = pieces.name("sentinel.worker.probe", "_plain_call")
-    elif question.binding.call is not None:
-        call = pieces.add(question.binding.call)
-    judge = ""
-    if question.law is not None:
-        law, contract = question.law, question.contract
-        if law.watches or law.twin:
-            raise NotSelfContained(f"the law {law.name} looks at more than what one boundary answers")
-        parts = [
-            pieces.name("sentinel.export.by_law", "judged_by_law"),
-            *(_constant(pieces, item) for item in (law, contract)),
-        ]
-        judge = f"functools.partial({', '.join(parts)})"
-        pieces.imports.add("import functools")
-    taken = _head()
-    names = {name for names in pieces.modules.values() for name in names} | pieces.renamed.keys()
-    if clash := names & {node.name for node in _head_body() if hasattr(node, "name")}:
-        raise NotSelfContained(f"{', '.join(sorted(clash))} is also in the head of a runner; rename it")
-    return pieces.without(taken), measure, call, judge
-
-
-def _constant(pieces: Verbatim, value: Law | Contract) -> str:
-    """Gather a law or a contract; its name."""
-    function = value.check if isinstance(value, Law) else value.of_its_module
-    module = function.__module__
-    return pieces.name(module, next(name for name, item in vars(sys.modules[module]).items() if item is value))
-
-
-# -- the head ----------------------------------------------------------------------------------------------------------
-
-
-#: Stands before the head's imports, which fail without these two.
-_NEEDED = """\
-import importlib.util
+{calls}
+{derivation}
+Exit status: 0 fixed, 1 reproduced, 3 neither, or the function could not be called.
+"""
+import importlib.abc
+import importlib.machinery
 import json
+import os
+import subprocess
 import sys
+from pathlib import Path
+from types import FunctionType, ModuleType{namespace}
+from unittest.mock import MagicMock
 
-if __name__ == "__main__" and (lacking := [n for n in ("torch", "numpy") if importlib.util.find_spec(n) is None]):
-    print(json.dumps({"status": "could not run", "reason": f"install {', '.join(lacking)}", "needs": lacking}))
-    sys.exit(3)
+{imports}
 
-"""
-
-
-@cache
-def _head_source() -> str:
-    return Path(__file__).with_name("head.py").read_text(encoding="utf-8")
+REPO = Path(os.environ["TARGET_REPO"]).resolve()
+NOT_NEEDED = {stubs}  # imported by the package, not used by the function
 
 
-@cache
-def _head_body() -> list[Any]:
-    return ast.parse(_head_source()).body
+class Stub(MagicMock):
+    """Anything from a package of NOT_NEEDED; as a decorator it returns what it decorates."""
+
+    def __call__(self, *positional, **named):
+        decorates = len(positional) == 1 and isinstance(positional[0], (type, FunctionType)) and not named
+        return positional[0] if decorates else super().__call__(*positional, **named)
 
 
-@cache
-def _head() -> Verbatim:
-    """Gather what the head imports from Sentinel's own modules."""
-    pieces = Verbatim()
-    for node in _head_body():
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("sentinel."):
-            for item in node.names:
-                pieces.name(str(node.module), item.name)
-    return pieces
+class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """An empty module for each package of NOT_NEEDED that is not installed."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in NOT_NEEDED:
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec):
+        module = ModuleType(spec.name)
+        module.__getattr__ = lambda attribute: Stub(name=f"{{spec.name}}.{{attribute}}")
+        return module
+
+    def exec_module(self, module):
+        pass
 
 
-@cache
-def head_text() -> str:
-    """Give the lines that are the same in every runner, whatever the bug, the target and the machine."""
-    taken, imports = _head(), [node for node in _head_body() if isinstance(node, (ast.Import, ast.ImportFrom))]
-    foreign = [node for node in imports if not str(getattr(node, "module", "")).startswith(("sentinel", "__future__"))]
-    text = _NEEDED + "\n".join(_merged({ast.unparse(node) for node in foreign} | taken.imports)) + "\n"
-    text += "".join(f"\n\n# -- {place}\n\n\n{piece}\n" for place, piece in taken.sections())
-    body = _head_source().split("\n")[imports[-1].end_lineno or 0 :]
-    text += "\n\n# -- sentinel/export/head.py\n" + "\n".join(body).rstrip("\n") + "\n"
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    title = f"The head, the same in every runner; sha256 of its lines: {digest}"
-    return f"from __future__ import annotations\n{_banner(title)}{text}{_banner('End of the head')}"
+def answer(status, **more):
+    git = subprocess.run(["git", "-C", str(REPO), "rev-parse", "HEAD"], capture_output=True, text=True)
+    commit = git.stdout.strip() or None
+    found = {{"bug_id": "{bug}", "status": status, "commit": commit, **more}}
+    print(json.dumps(found, indent=1))
+    sys.exit({{"fixed": 0, "reproduced": 1}}.get(status, 3))
 
 
-def _banner(text: str) -> str:
-    return f"\n\n# {'=' * 100}\n# {text}\n# {'=' * 100}\n\n"
+def close(found, expected):
+    if expected is None or isinstance(expected, (str, dict)):
+        return found == expected
+    found, expected = (torch.as_tensor(value, dtype=torch.float64).detach() for value in (found, expected))
+    return found.shape == expected.shape and torch.allclose(found, expected, {tolerance}, equal_nan=True)
 
 
-def _merged(lines: Iterable[str]) -> list[str]:
-    """Merge import statements of one module."""
-    plain, names = [], dict[str, set[str]]()
-    for line in lines:
-        if line.startswith("from "):
-            module, _, items = line.removeprefix("from ").partition(" import ")
-            names.setdefault(module, set()).update(items.split(", "))
-        else:
-            plain.append(line)
-    return sorted(plain) + [
-        f"from {module} import {', '.join(sorted(items))}" for module, items in sorted(names.items())
-    ]
+sys.meta_path.append(Stubs())  # last: installed packages come first
+sys.path[:0] = [str(REPO / root) for root in {roots}]
+try:
+{from_upstream}
 
+    file = Path(sys.modules["{module}"].__file__).resolve()
+    assert file.is_relative_to(REPO), f"{{file}} is not in {{REPO}}"
+except Exception as error:
+    answer("unavailable", reason=f"{{type(error).__name__}}: {{error}}")
+{instance}
+{body}
 
-def _docstring(question: Question, first: int, last: int) -> str:
-    recipe, target = question.recipe, question.target
-    title = message(recipe.title).replace("\\", "\\\\").replace('"""', "'''")
-    packages = ", ".join(["torch", "numpy", *sorted(question.needs.values())])
-    return f'''#!/usr/bin/env python3
-"""{recipe.bug_id}: {title}
+status = "changed"  # neither the right values nor those of the bug
+for place, side in enumerate(("fixed", "reproduced")):
+    if all(close(observed[name], values[place]) for name, values in EXPECTED.items()):
+        status = side
+shown = {{name: value.tolist() if hasattr(value, "tolist") else value for name, value in observed.items()}}
+right = {{name: values[0] for name, values in EXPECTED.items()}}
+answer(status, file=str(file.relative_to(REPO)), observed=shown, expected=right)
+'''
 
-Calls {question.recipe.boundary} of a checkout of
-{target.repository}, and prints what it answers.
+_INSTANCE = '''
 
-    TARGET_REPO=/path/to/{target.name} python run_validation.py
+def instance(kind, **attributes):
+    """An instance with these attributes; its constructor does not run."""
+    made = object.__new__(kind)
+    if isinstance(made, torch.nn.Module):
+        torch.nn.Module.__init__(made)
+    vars(made).update(attributes)
+    return made
 
-Needs Python 3.10 or newer, {packages}; no GPU. What else the checkout imports and
-is not installed is stubbed, and refused if it is used.
-Exit status: 0 the right values, 1 those of the bug, 2 neither, 3 nothing could be decided.
-
-What is to be read are lines {first:4} to {last:4}. What stands before is the same in every runner, whatever the bug.
-"""
 '''
 
 
-# -- the case ----------------------------------------------------------------------------------------------------------
+class NoRunner(Exception):
+    """Why a bug has no runner of its own."""
 
 
-def case_of(question: Question, pieces: Verbatim) -> dict[str, Any]:
-    """Give the case as data."""
-    recipe, target = question.recipe, question.target
-    binding = question.binding or Binding(recipe.boundary, recipe.contract)
-    case: dict[str, Any] = {
-        "bug_id": recipe.bug_id,
-        "evidence": dict(question.verdicts),
-        "boundary": list(binding.paths),
-        "imports": list(binding.imports),
-        "binding": {
-            "arguments": {
-                item.name: list(binding.arguments[item.name])
-                for item in question.contract.inputs
-                if item.name in binding.arguments
-            },
-            "constants": dict(binding.constants),
-            "outputs": list(binding.outputs),
-            "like": binding.like,
-        },
-        "given": sorted(recipe.scenario_inputs(question.contract, binding.fixed)),
-        "requires": list(recipe.requires),
-        "packages": list(target.packages),
-        "import_roots": list(question.import_roots),
-        "preload": list(target.preload),
-        "at_import": dict(target.at_import),
-        "stub_versions": dict(target.ghost_versions),
-        "stands_for": sorted(pieces.stands_for),
-        "needs": dict(sorted(question.needs.items())),
-        **_scenario(recipe.variants),
-    }
-    if question.law is None:
-        case["tolerance"] = _tolerance(recipe.tolerance)
-        for side in ("expected_unpatched", "expected_fixed"):
-            case[side] = {address: _expected(item) for address, item in getattr(recipe, side).items()}
-    return case
+@dataclass(frozen=True)
+class Case:
+    """What a runner repeats.
 
-
-def _scenario(variants: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Write what all variants share once."""
-    first, *others = variants.values()
-    shared = {key: value for key, value in first.items() if all(key in o and o[key] == value for o in others)}
-    own = {name: {k: v for k, v in inputs.items() if k not in shared} for name, inputs in variants.items()}
-    return {"scenario": shared, "variants": own}
-
-
-def _expected(item: Expected) -> dict[str, Any]:
-    tolerance = _tolerance(item.tolerance)
-    return {"value": item.value, **({"tolerance": tolerance} if tolerance else {})}
-
-
-def _tolerance(tolerance: Tolerance) -> dict[str, Any]:
-    return {name: value for name, value in vars(tolerance).items() if value is not None and value is not False}
-
-
-def literal(value: Any, indent: int = 0, used: int = 0) -> str:
-    """Write plain data and literals of recipes as Python, broken where it is long.
-
-    :param used: columns of the line that are taken by what stands before and behind it.
+    :ivar calls: variant -> the calls of the function there, as recorded at a revision with the bug.
+    :ivar observation: variant -> what the contract observed there.
+    :ivar boundary: the dotted path at that revision; ``module`` is the part of it that is imported.
+    :ivar outputs: the observation keys that are parts of what the function returns.
+    :ivar roots: the import roots of the checkout, relative to it.
+    :ivar stubs: packages that the module imports and the function does not use.
+    :ivar needs: distributions that the function uses besides torch and numpy.
     """
-    text, parts = _inline(value), _parts(value)
+
+    recipe: Recipe
+    calls: Mapping[str, Sequence[Any]]
+    observation: Observation
+    boundary: str
+    module: str
+    roots: tuple[str, ...]
+    outputs: frozenset[str]
+    derivation: str
+    stubs: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+
+
+def script_of(case: Case) -> str:
+    """Write a runner.
+
+    :raises NoRunner: if the call needs more than tensors, plain values and upstream's own plain classes.
+    """
+    writer = _Writer(case)
+    body = writer.body()
+    title = textwrap.fill(f"{case.recipe.target}: {_docstring(case.recipe.title)}.", 110)
+    text = _SCRIPT.format(
+        title=title,
+        target=case.recipe.target,
+        packages=", ".join(["torch", "numpy", *case.needs]),
+        calls=textwrap.fill(f"Calls {case.boundary} of the checkout, once for each case below.", 110),
+        derivation=textwrap.fill(_docstring(case.derivation), 110),
+        namespace=", SimpleNamespace" if writer.has("SimpleNamespace(") else "",
+        imports="\n".join(sorted(writer.imports, key=lambda line: ("torch" in line, line))),
+        stubs=_written(["set", [["value", name] for name in case.stubs]], 0, 60) if case.stubs else "set()",
+        bug=case.recipe.bug_id,
+        tolerance=_tolerance(case.recipe.tolerance),
+        roots=repr(list(case.roots)).replace("'", '"'),
+        module=case.module,
+        from_upstream=textwrap.indent("\n".join(writer.from_upstream()), "    "),
+        instance=_INSTANCE if writer.has("instance(") else "",
+        body=body,
+    )
+    if (lines := text.count("\n")) > MOST_LINES:
+        raise NoRunner(f"its scenario is too large for a script that is read ({lines} lines)")
+    return text
+
+
+def _docstring(text: str) -> str:
+    return message(" ".join(text.split())).replace("\\", "\\\\").replace('"""', "'''").rstrip(".")
+
+
+def _tolerance(tolerance: Tolerance) -> str:
+    relative = 1e-5 if tolerance.relative is None else tolerance.relative
+    absolute = 1e-6 if tolerance.absolute is None else tolerance.absolute
+    return f"rtol={relative:g}, atol={absolute:g}"
+
+
+class _Writer:
+    """Writes the calls of a case and what is compared of their results."""
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self._classes: dict[str, set[str]] = {}
+        self.imports = {"import torch"}
+        self._body = ""
+
+    def has(self, text: str) -> bool:
+        return text in self._body
+
+    def from_upstream(self) -> Iterator[str]:
+        """Yield the imports of the function and of the classes that its arguments have."""
+        module, names = self._case.module, self._case.boundary.removeprefix(f"{self._case.module}.")
+        top = names.partition(".")[0]
+        for place, classes in sorted({**self._classes, module: self._classes.get(module, set()) | {top}}.items()):
+            yield f"from {place} import {', '.join(sorted(classes))}"
+
+    def body(self) -> str:
+        recipe = self._case.recipe
+        function = self._case.boundary.removeprefix(f"{self._case.module}.")
+        addresses = list(dict.fromkeys([*recipe.expected_unpatched, *recipe.expected_fixed]))
+        if not (recipe.expected_unpatched and recipe.expected_fixed):
+            raise NoRunner("its recipe has no expected values")
+        parsed = {address: parse_address(address, tuple(recipe.variants)) for address in addresses}
+        found = self._found(dict.fromkeys(parsed.values()))
+        chosen = {place: self._case.calls[place[0]][place[1]] for place, _ in found.values()}
+        names = self._names(list(chosen))
+        observed, expected, decides = [], [], False
+        for address, item in parsed.items():
+            if any((variant, item.key) not in found for variant in item.variants):
+                continue  # the contract derives it from the result, and the rest decides
+            if address not in recipe.expected_fixed or address not in recipe.expected_unpatched:
+                continue
+            sides = [_plain_node(side[address].value) for side in (recipe.expected_fixed, recipe.expected_unpatched)]
+            decides = decides or not _equal(*sides)
+            terms = " - ".join(self._term(found[variant, item.key], names) for variant in item.variants)
+            observed.append(f"    {_quoted(address)}: {terms},")
+            expected.append(f"    {_quoted(address)}: {_written(['tuple', sides], 4, len(address) + 4)},")
+        if not decides:
+            raise NoRunner(f"the function's result does not hold {', '.join(addresses)} as such")
+        lines = ["", *self._calls({names[place]: call for place, call in chosen.items()}), ""]
+        if len(chosen) == 1:
+            lines.append(f"result = {function}(**CALL)")
+        else:
+            lines.append(f"results = {{name: {function}(**call) for name, call in CALLS.items()}}")
+        lines += ["observed = {", *observed, "}", "EXPECTED = {  # name: (right, with the bug)", *expected, "}"]
+        self._body = "\n".join(lines).strip("\n")
+        if "math." in self._body:
+            self.imports.add("import math")
+        if "np." in self._body:
+            self.imports.add("import numpy as np")
+        return self._body
+
+    def _found(self, addresses: Iterable[Address]) -> dict[tuple[str, str], tuple[Place, str]]:
+        """Return (variant, key) -> the call whose result holds that value, and the expression of it."""
+        found: dict[tuple[str, str], tuple[Place, str]] = {}
+        used: set[tuple[Place, str]] = set()
+        for variant, key in dict.fromkeys((variant, item.key) for item in addresses for variant in item.variants):
+            calls = self._case.calls.get(variant) or ()
+            if not calls:
+                raise NoRunner("other code of upstream calls the function, which needs a trainer or an engine")
+            for index, call in enumerate(calls):
+                place = variant, index
+                texts = (text for text in self._expressions(call, variant, key) if (place, text) not in used)
+                if text := next(texts, ""):
+                    found[variant, key] = place, text
+                    used.add((place, text))
+                    break
+        return found
+
+    def _names(self, places: Sequence[Place]) -> dict[Place, str]:
+        """Name the calls: by their variants, and by their place among several of one variant."""
+        counts = Counter(variant for variant, _ in places)
+        return {(v, index): v if counts[v] == 1 else f"{v} {index + 1}".strip() for v, index in places}
+
+    def _term(self, found: tuple[Place, str], names: Mapping[Place, str]) -> str:
+        place, text = found
+        alone = len(names) == 1
+        result = "result" if alone else f"results[{_quoted(names[place])}]"
+        call = "CALL" if alone else f"CALLS[{_quoted(names[place])}]"
+        return text.replace("<result>", result).replace("<call>", call)
+
+    def _expressions(self, call: Any, variant: str, key: str) -> Iterator[str]:
+        """Yield expressions of a key's value; ``<result>`` and ``<call>`` stand for the call's result and arguments."""
+        value = _reach(self._case.observation[variant], key)
+        if key.startswith("gradients."):
+            yield from filter(None, [self._gradient(call, variant, key.partition(".")[2])])
+        if key not in self._case.outputs:
+            return
+        for path, node in _walk(call[1]):
+            if _is(node, value):
+                yield f"<result>{path}"
+        masks = sorted(_named(call), key=lambda item: "mask" not in item[0])
+        for path, node in _walk(call[1]):  # contracts set what a mask excludes to 0
+            for name, mask in masks:
+                if _is_where(node, mask, value):
+                    yield f"torch.where(<call>[{_quoted(name)}].bool(), <result>{path}, 0.0)"
+
+    def _gradient(self, call: Any, variant: str, name: str) -> str | None:
+        given = self._case.recipe.variants[variant].get(name)
+        leaves = [key for key, node in _named(call) if node[0] == "leaf"]
+        same = [key for key, node in _named(call) if node[0] == "leaf" and _is(node, given)]
+        of = (same or (leaves if len(leaves) == 1 else []))[:1]
+        loss = next((path for path, node in _walk(call[1]) if node[0] == "leaf" and node[1].shape == ()), None)
+        if not of or loss is None:
+            return None
+        return f"torch.autograd.grad(<result>{loss}, <call>[{_quoted(of[0])}], retain_graph=True)[0]"
+
+    def _calls(self, chosen: Mapping[str, Any]) -> Iterator[str]:
+        named = {variant: dict(_named(call)) for variant, call in chosen.items()}
+        if len(named) == 1:
+            yield "CALL = " + self._dictionary(next(iter(named.values())), 0)
+            return
+        first, *others = named.values()
+        same = {name: node for name, node in first.items() if all(_equal(o.get(name), node) for o in others)}
+        if same:
+            yield "COMMON = " + self._dictionary(same, 0)
+        yield "CALLS = {"
+        for variant, arguments in named.items():
+            own = {name: node for name, node in arguments.items() if name not in same}
+            yield f"    {_quoted(variant)}: " + self._dictionary(own, 4, "**COMMON" if same else "") + ","
+        yield "}"
+
+    def _dictionary(self, arguments: Mapping[str, Node], indent: int, first: str = "") -> str:
+        inner = " " * (indent + 4)
+        lines = [f"{inner}{first},"] if first else []
+        for name, node in arguments.items():
+            self._note(node)
+            key = f"{_quoted(name)}: "
+            lines.append(f"{inner}{key}{_written(node, indent + 4, len(key) + 1)},")
+        return "{\n" + "\n".join(lines) + "\n" + " " * indent + "}"
+
+    def _note(self, node: Node) -> None:
+        """Note which classes of upstream's a value needs."""
+        if node[0] in ("bare", "new", "made"):
+            module, _, name = node[1].rpartition(".")
+            if module not in ("argparse", "types"):
+                self._classes.setdefault(module, set()).add(name)
+            elif module == "argparse":
+                self.imports.add("import argparse")
+        for child in _children(node):
+            self._note(child)
+
+
+def _named(call: Any) -> list[tuple[str, Node]]:
+    """Return the arguments of a recorded call by name."""
+    arguments, _ = call
+    if arguments[0] != "dict":
+        raise NoRunner(f"the call has an {arguments[1]}")
+    return [(key[1], node) for key, node in arguments[1]]
+
+
+def _children(node: Node) -> list[Node]:
+    if node[0] in ("list", "tuple", "set"):
+        return list(node[1])
+    if node[0] == "array":
+        return list(node[2])
+    if node[0] == "dict":
+        return [child for pair in node[1] for child in pair]
+    if node[0] in ("new", "made"):
+        return [child for _, child in node[2]]
+    return []
+
+
+def _walk(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:
+    """Yield the parts of a result, each with the expression that reaches it."""
+    yield path, node
+    if node[0] in ("list", "tuple"):
+        for place, child in enumerate(node[1]):
+            yield from _walk(child, f"{path}[{place}]")
+    elif node[0] == "dict":
+        for key, child in node[1]:
+            if key[0] == "value":
+                yield from _walk(child, f"{path}[{_quoted(key[1])}]")
+    elif node[0] in ("new", "made"):
+        for name, child in node[2]:
+            yield from _walk(child, f"{path}.{name}")
+
+
+def _reach(value: Any, key: str) -> Any:
+    for part in [key] if isinstance(value, Mapping) and key in value else key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _is(node: Node, value: Any) -> bool:
+    """Return True if a recorded value is what a contract observed."""
+    if node[0] in ("tensor", "leaf"):
+        return value is not None and not mismatch(node[1], value, Tolerance())
+    if node[0] == "value":
+        return value is not None and not isinstance(value, Tensor) and plain(value) == node[1]
+    if node[0] in ("list", "tuple"):
+        return isinstance(value, (list, tuple)) and len(value) == len(node[1]) and all(map(_is, node[1], value))
+    return False
+
+
+def _is_where(node: Node, mask: Node, value: Any) -> bool:
+    """Return True if a recorded tensor is what a contract observed once a mask's zeros are set to 0."""
+    if not (node[0] in ("tensor", "leaf") and mask[0] == "tensor" and isinstance(value, Tensor)):
+        return False
+    if not node[1].shape == mask[1].shape == value.shape:
+        return False
+    counted = np.where(mask[1].array() != 0, node[1].array(), 0)
+    return bool(np.array_equal(counted, value.array(), equal_nan=value.dtype in FLOATS))
+
+
+def _equal(one: Node | None, other: Node) -> bool:
+    return one is not None and repr(one) == repr(other)
+
+
+def _plain_node(value: Any) -> Node:
+    if isinstance(value, Tensor):
+        return _plain_node(_numbers(value))
+    if isinstance(value, (list, tuple)):
+        return ["list", [_plain_node(item) for item in value]]
+    if isinstance(value, Mapping):
+        return ["dict", [[["value", str(key)], _plain_node(item)] for key, item in value.items()]]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return ["value", value]
+    raise NoRunner(f"it expects a {type(value).__name__}")
+
+
+def _quoted(value: Any) -> str:
+    text = ascii(value)
+    return f'"{text[1:-1]}"' if isinstance(value, str) and '"' not in text and "\\" not in text else text
+
+
+def _written(node: Node, indent: int, used: int) -> str:
+    """Write a value as Python, broken where the line is too long.
+
+    :param used: columns of the line that other text takes.
+    """
+    text = _inline(node)
+    parts = _parts(node)
     if indent + used + len(text) <= WIDTH or parts is None or not parts[1]:
         return text
     opened, items, closed = parts
     inner = " " * (indent + 4)
-    if opened in "[(" and not any(_parts(item) for _, item in items):
-        rows = _filled([_inline(item) for _, item in items], WIDTH - indent - 5)
+    if not any(_parts(child) for _, child in items):
+        rows = _filled([key + _inline(child) for key, child in items], WIDTH - indent - 5)
     else:
-        rows = [key + literal(item, indent + 4, len(key) + 1) for key, item in items]
+        rows = [key + _written(child, indent + 4, len(key) + 1) for key, child in items]
     return opened + "\n" + "".join(f"{inner}{row},\n" for row in rows) + " " * indent + closed
 
 
-def _filled(items: list[str], width: int) -> list[str]:
+def _filled(items: Iterable[str], width: int) -> list[str]:
     rows = [""]
     for item in items:
         if rows[-1] and len(rows[-1]) + len(item) + 2 > width:
@@ -277,35 +456,46 @@ def _filled(items: list[str], width: int) -> list[str]:
     return rows
 
 
-def _inline(value: Any) -> str:
-    if (parts := _parts(value)) is not None:
+def _inline(node: Node) -> str:
+    parts = _parts(node)
+    if parts is not None:
         opened, items, closed = parts
         single = "," if opened == "(" and len(items) == 1 else ""
-        return f"{opened}{', '.join(key + _inline(item) for key, item in items)}{single}{closed}"
-    if isinstance(value, str):
-        return ascii(value)  # nothing hides in it
-    if isinstance(value, float) and not math.isfinite(value):
-        return f"math.{'nan' if math.isnan(value) else 'inf'}" if not value < 0 else "-math.inf"
-    if value is None or isinstance(value, (bool, int, float, bytes)):
-        return repr(value)
-    raise NotSelfContained(f"{value!r} is no plain value")
+        return f"{opened}{', '.join(key + _inline(child) for key, child in items)}{single}{closed}"
+    if node[0] == "atom":
+        return str(node[1])
+    if node[0] == "bare":
+        return f"object.__new__({node[1].rpartition('.')[2]})"
+    if node[0] == "value":
+        value = node[1]
+        if isinstance(value, float) and not math.isfinite(value):
+            return "math.nan" if math.isnan(value) else "math.inf" if value > 0 else "-math.inf"
+        return _quoted(value) if isinstance(value, str) else repr(value)
+    raise NoRunner(f"the call needs a {node[1]}")
 
 
-def _parts(value: Any) -> tuple[str, list[tuple[str, Any]], str] | None:
-    """How a value of parts begins, what stands before each part, the part, and how it ends; None where it has none."""
-    if isinstance(value, dict):
-        return "{", [(f"{_inline(key)}: ", item) for key, item in value.items()], "}"
-    if isinstance(value, list):
-        return "[", [("", item) for item in value], "]"
-    if isinstance(value, tuple):
-        return "(", [("", item) for item in value], ")"
-    if isinstance(value, Tensor) and 0 not in value.shape:
-        flags = [("", value.requires_grad), ("", value.contiguous)]
-        flags = flags if not value.contiguous else flags[: value.requires_grad]
-        return "tensor(", [("", _numbers(value)), ("", value.dtype), *flags], ")"
-    if type(value) in (*get_args(Literal), Alias):  # the head has these classes
-        items = [("", getattr(value, item.name)) for item in fields(value)]
-        return f"{type(value).__name__}(", items, ")"
+def _parts(node: Node) -> tuple[str, list[tuple[str, Node]], str] | None:
+    """Return how a value begins, its parts with what stands before each, and how it ends; None if it has no parts."""
+    kind = node[0]
+    if kind in ("list", "tuple", "set"):
+        brackets = {"list": "[]", "tuple": "()", "set": "{}"}[kind]
+        return brackets[0], [("", child) for child in node[1]], brackets[1]
+    if kind == "dict":
+        return "{", [(f"{_inline(key)}: ", child) for key, child in node[1]], "}"
+    if kind in ("tensor", "leaf"):
+        items = [("", _plain_node(_numbers(node[1])))]
+        if node[1].dtype not in ("float32", "int64", "bool") or 0 in node[1].shape:
+            items.append(("dtype=", ["atom", f"torch.{node[1].dtype}"]))
+        if kind == "leaf":
+            items.append(("requires_grad=", ["value", True]))
+        return "torch.tensor(", items, ")"
+    if kind == "array":
+        return "np.array(", [("", ["list", node[2]]), ("dtype=", ["value", node[1]])], ")"
+    if kind in ("new", "made"):
+        name = node[1].rpartition(".")[2]
+        name = "argparse.Namespace" if node[1] == "argparse.Namespace" else name
+        items = [(f"{key}=", child) for key, child in node[2]]
+        return (f"{name}(", items, ")") if kind == "new" else (f"instance({name}, ", items, ")")
     return None
 
 

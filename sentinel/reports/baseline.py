@@ -162,8 +162,10 @@ def which_way(recorded: Recorded, now: Recorded) -> str:
     """In which way a verdict went, or what was measured where the verdict stayed."""
     if recorded["verdict"] == now["verdict"] or now["verdict"] == "changed":
         return "drifted"
+    if now["kind"] == "drift":
+        return "drifted"
     if now["verdict"] == "inconclusive":
-        return "drifted" if now["kind"] == "drift" else "newly inconclusive"
+        return "newly inconclusive"
     return {"reproduced": "newly broken", "fixed": "newly fixed"}.get(now["verdict"], "no longer to be had")
 
 

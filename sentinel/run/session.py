@@ -443,7 +443,7 @@ class Run:
         self.results.append((evidence, report.outcome, report.duration, report.nodeid))
 
     def count(self, nodeid: str, examined: bool) -> None:
-        """Note that an item of Sentinel ended, and whether it decided anything."""
+        """Record that an item of Sentinel finished, and whether it reached a verdict."""
         self._examined[nodeid] = examined or self._examined.get(nodeid, False)
 
     def documents(self) -> list[tuple[dict[str, Any], str]]:

@@ -348,7 +348,7 @@ class _Builder:
         kind = type(event)
         if kind is yaml.AliasEvent:
             if event.anchor not in self.anchors:
-                raise _here(f"alias {event.anchor!r}: no complete value before it has this anchor")
+                raise _here(f"alias {event.anchor!r}: its anchor is not defined above, or its value is incomplete")
             return self.anchors[event.anchor]
         if kind is yaml.ScalarEvent:
             return self._scalar(event), 1, 0
@@ -494,7 +494,10 @@ def _check_depth(data: Any) -> None:
 
 
 def _json(text: str) -> Any:
-    """:raises DocumentError: with line 0 if the position is not known."""
+    """Parse JSON text.
+
+    :raises DocumentError: if it is invalid; line 0 means that the position is unknown.
+    """
     try:
         data = standard.loads(
             text,

@@ -239,7 +239,7 @@ class ImportRecorder:
         self._version, importlib.metadata.version = importlib.metadata.version, self.version
 
     def version(self, distribution_name: str) -> str:
-        """Answer in the place of ``importlib.metadata.version``."""
+        """Replace ``importlib.metadata.version``: return the version that a target declares for a missing package."""
         try:
             return self._version(distribution_name)
         except importlib.metadata.PackageNotFoundError:

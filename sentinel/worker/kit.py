@@ -1,4 +1,4 @@
-"""What calls of boundaries are made of, whatever the framework: adapters import it, exported runners contain it."""
+"""Helpers from which adapters build the calls of boundaries, for any framework."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from typing import Any
 from sentinel.contracts.contract import Contract
 from sentinel.targets import Binding, Target
 from sentinel.targets.loading import load_file
-from sentinel.worker import calling, defaults, ghosts, tensors, versions
+from sentinel.worker import calling, defaults, ghosts, recording, tensors, versions
 from sentinel.worker.drift import (
     AbsentError,
     DriftError,
@@ -139,7 +139,7 @@ def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: ghosts.Imp
         boundary = preparation.boundary
         ghosts.state().probing = True
         observation = {
-            variant: observe(contract, boundary, inputs, roots, request["device"])
+            variant: observe(contract, boundary, inputs, roots, request["device"], request.get("record", False))
             for variant, inputs in request["variants"].items()
         }
         if ghosts.state().used:
@@ -156,7 +156,7 @@ def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: ghosts.Imp
 
 
 def stand_ins_of(boundary: calling.Boundary, neutral_names: Iterable[str]) -> list[list[str]]:
-    """List what stood in the place of the target's own objects, with the reason."""
+    """List the stand-ins that replaced the target's objects, each with its reason."""
     neutral = [[name, "bookkeeping that the adapter does not know: a neutral value"] for name in neutral_names]
     return [*([item.name, item.reason] for item in boundary.binding.stand_ins), *neutral]
 
@@ -190,9 +190,17 @@ def find_boundary(
 
 
 def observe(
-    contract: Contract, call: Any, inputs: Mapping[str, Any], roots: tuple[str, ...], device: str
+    contract: Contract,
+    call: Any,
+    inputs: Mapping[str, Any],
+    roots: tuple[str, ...],
+    device: str,
+    record: bool = False,
 ) -> dict[str, Any]:
-    """Give the contract's observation of one call of the boundary, or of what wraps it."""
+    """Return the contract's observation of one call of the boundary, or of what wraps it.
+
+    :param record: return the calls of the boundary's function instead (:mod:`sentinel.worker.recording`).
+    """
 
     def resolve(path: str) -> Any:
         return calling.resolve(path, roots)[1]
@@ -204,6 +212,8 @@ def observe(
     _answer.clear()
     live = {name: tensors.build(value, resolve, device) for name, value in inputs.items()}
     with tensors.on_device(device):
+        if record:
+            return recording.observe_calls(contract.measure, call, live)
         return {key: tensors.observe(value) for key, value in contract.measure(answered, live).items()}
 
 

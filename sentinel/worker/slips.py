@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from types import FunctionType, ModuleType, TracebackType
 from typing import Any
 
+from sentinel.worker.tensors import from_torch, observe
+
 _SLIPS = (NameError, TypeError, IndexError, ArithmeticError, RuntimeError, ValueError)
 _CALL = re.compile(r"([\w.]+)\(\) (?:got|missing|takes)\b")
 _RAISE = dis.opmap["RAISE_VARARGS"]
@@ -40,6 +42,9 @@ def slip(error: BaseException, roots: tuple[str, ...]) -> str:
 #: Sentinel's own code: contracts, the kit, stand-ins.
 _SENTINEL = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
+#: Reads what was returned as data: a value that cannot be read is the target's.
+_READERS = (observe.__code__, from_torch.__code__)
+
 #: Where a backward pass begins: what fails in it is the graph that the target has built.
 _BACKWARD = ("torch/autograd/", "torch/_tensor.py")
 
@@ -52,12 +57,16 @@ def harness_place(error: BaseException, roots: tuple[str, ...], files: Sequence[
 
     :param files: the adapter and the contract, which may lie in another package.
     """
+    if isinstance(error, RecursionError):  # a value without end, which the harness has followed
+        return None
     inside = tuple(f"{root.rstrip('/')}/" for root in roots)
     harness = (_SENTINEL, *(file.removesuffix("__init__.py") for file in files))
     called_by_target, place, backward = False, None, False
     trace = error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
+        if code in _READERS:
+            return None
         if code.co_filename.startswith(inside):
             called_by_target, place = True, None
         elif code.co_filename.startswith(harness):

@@ -16,7 +16,7 @@ def _written(**changes: Any) -> str:
 #: text -> what is said about it, after the file's name; every other mistake: ``tests/recipes``
 BAD = {
     "broken YAML": ("recipe_version: 1\nbug_id: [a\ntitle: x\n", r"3:6: not YAML: "),
-    "not UTF-8": ("bug_id: \udcff\n", r"1:9: not UTF-8: byte 0xff"),
+    "not UTF-8": ("recipe_version: 1\nbug_id: \udcff\n", r"2:9: not UTF-8: byte 0xff"),
     "an unknown key": (_written(scenaro={}), r"26:1: unknown key 'scenaro' — did you mean 'scenario'\?"),
     "an object of Python's": (_written() + "story: !!python/object/apply:os.system [touch pwned]\n", r"26:8: .*tag"),
 }

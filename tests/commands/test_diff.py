@@ -630,12 +630,15 @@ def test_what_is_not_finite_at_both_revisions_is_undecided(run_sentinel, tree, b
 
 def test_a_process_that_a_call_ends_or_hangs_is_for_the_worse(run_sentinel, tree):
     one = tree("one", CODE.format(returned=MENDED))
-    for name, code in (("ends", "import os; os._exit(1)"), ("hangs", "import time; time.sleep(99)")):
+    for name, code, said in (
+        ("ends", "import os; os._exit(1)", "it brought the session down"),
+        ("hangs", "import time; time.sleep(99)", "it hangs: no answer within 2 s"),
+    ):
         other = CODE.format(returned=MENDED).replace("    return", f"    {code}\n    return")
         answer = run_sentinel("diff", "tiny", one, tree(name, other), "--worse", "--timeout", "2", *FEW)
         assert answer.status == 1, name
         assert "1. tiny.losses.agg_loss: worse\n" in answer.out
-        assert "after: it brought the session down" in answer.out
+        assert f"after: {said}" in answer.out
 
 
 def test_the_number_of_returned_values_is_named_first_and_stand_ins_last(run_sentinel, tree):

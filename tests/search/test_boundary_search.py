@@ -136,9 +136,9 @@ def test_what_a_law_shows_beside_its_first_symptom_need_not_be_shrunk(further, o
     shrunk: list[str] = []
     shrink = BoundarySearch._shrink
 
-    def counted(search: BoundarySearch, law: Law, symptom: str, place: int) -> None:
+    def counted(search: BoundarySearch, law: Law, symptom: str, *more: int) -> None:
         shrunk.append(symptom)
-        shrink(search, law, symptom, place)
+        shrink(search, law, symptom, *more)
 
     monkeypatch.setattr(BoundarySearch, "_shrink", counted)
     open_target, found = open_toys("torn")
