@@ -51,6 +51,13 @@ def _mixed(rewards: Any, group: Any, **_: Any) -> dict[str, Any]:
     return {"numbers": [2, 3], "rewards": rewards[:2].tolist()}
 
 
+def test_rewards_may_come_out_in_single_precision():
+    def rounded(rewards: Any, group: Any, **_: Any) -> dict[str, Any]:
+        return {"numbers": [0, 1], "rewards": rewards[:2].float().tolist()}
+
+    assert measured("group_filter", rounded, **_group([0.7, 1], "pp")) == {"kept": [1, 1], "intact": True}
+
+
 @pytest.mark.parametrize(
     ("twin", "given", "seen"),
     [

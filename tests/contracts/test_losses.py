@@ -199,6 +199,12 @@ def test_metrics_count_valid_tokens(oracle):
     assert seen["approx_kl"] == near(-2 * LN2 / 4)
 
 
+@pytest.mark.parametrize(("given", "kl"), [({}, -0.5), ({"reported_log_ratio": "whole"}, -LN2)])
+def test_the_reported_kl_is_cut_as_the_ratio_is_or_whole(given, kl, oracle):
+    one = {"log_probs": [[TWICE]], "old_log_probs": [[OLD]], "advantages": [[1.0]], "response_mask": [[1.0]]}
+    assert oracle("policy_loss", algorithm="ppo", log_ratio_clamp=0.5, **one, **given)["approx_kl"] == near(kl)
+
+
 #: Ratios of 2; the covariances of log-probs and advantages are 2, -2, -1 and 1. The fifth token does not count.
 FOUR_TOKENS: dict[str, Any] = {
     "log_probs": [[-1.0, -1.0, -3.0, -3.0, math.nan]],
