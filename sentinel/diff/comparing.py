@@ -34,7 +34,17 @@ from sentinel.diff.pairs import (
     part,
 )
 from sentinel.diff.patch import Patch, Unexamined
-from sentinel.diff.reached import Code, Modules, Place, Reached, Unit, changes_of, names_in, signal_changes
+from sentinel.diff.reached import (
+    Code,
+    Modules,
+    Place,
+    Reached,
+    Unit,
+    changed_effect,
+    changes_of,
+    names_in,
+    signal_changes,
+)
 from sentinel.errors import SentinelError
 from sentinel.history.bindings import ALIKE, Definition, Sighting, sighting
 from sentinel.history.coverage import CheckoutTrees
@@ -236,6 +246,7 @@ class Comparison:
         until: float = math.inf,
     ) -> None:
         self._until, self._boundaries = until, boundaries
+        self.scope = ", ".join(boundaries)
         self._whatever, self._shared, self.trees = whatever, shared, dict(zip(SIDES, trees))
         self._runs = {} if shared is None else shared.runs
         self.target, self.refs = target, dict(zip(SIDES, refs))
@@ -367,6 +378,22 @@ class Comparison:
         for file in sorted(one.keys() | other.keys()):
             if one.get(file) != other.get(file):
                 yield file, (self.codes[BEFORE], one.get(file)), (self.codes[AFTER], other.get(file))
+
+    @cached_property
+    def effects(self) -> list[str]:
+        """List changed module-level code that may change what functions elsewhere compute: ``file:line``.
+
+        The text does not tell what such code does, so it leaves no proof that signal code is the same.
+        """
+        places = []
+        after = self.codes[AFTER].files(self.trees[AFTER])
+        for file, before, now in self._changed_files():
+            line = changed_effect(before, now)
+            if line is not None:
+                places.append(f"{file}:{line}")
+            elif before[1] is None and file.endswith("/__init__.py") and f"{file[:-12]}.py" in after:
+                places.append(f"{file}:1")  # a package takes the place of a module
+        return places
 
     @cached_property
     def other_changes(self) -> list[str]:
@@ -687,7 +714,8 @@ class Comparison:
             inherited |= dict.fromkeys(bugs)
             broken += [] if bugs else [_broken(finding)]
         reason = f"with {', '.join(inherited)} of what it calls, as before" if inherited else search.undecided
-        return replace(compared, scenarios=search.tried, reason=reason, broken={AFTER: tuple(broken)} if broken else {})
+        tried = 0 if search.undecided else search.tried
+        return replace(compared, scenarios=tried, reason=reason, broken={AFTER: tuple(broken)} if broken else {})
 
     def _was_there(self, recipe: Recipe, finding: Finding) -> bool:
         """Say whether what is found in new code is a known bug of code that was there before, which it calls."""

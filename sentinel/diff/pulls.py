@@ -17,7 +17,7 @@ from sentinel.deciding.runner import Runner
 from sentinel.diff import report
 from sentinel.diff.comparing import BoundaryDiff, Comparison, Shared
 from sentinel.diff.pairs import AFTER, BEFORE
-from sentinel.diff.reached import Code, Modules, signal_changes
+from sentinel.diff.reached import Code, Modules, changed_effect, signal_changes
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.history import commits
 from sentinel.history.basis import deciding
@@ -201,8 +201,10 @@ class Radar:
         for file in changed & other.keys():
             if any(decorator in self._trees.blob(other[file]) for decorator in decorators):
                 return True
-        if any(signal_changes(file, (self._code, one.get(file)), (self._code, other.get(file))) for file in changed):
-            return True
+        for file in changed:
+            sides = (self._code, one.get(file)), (self._code, other.get(file))
+            if signal_changes(file, *sides) or changed_effect(*sides) is not None:
+                return True
         for binding in self._target.bindings:
             before, after = (self._code.reached(tree, binding) for tree in (base, head))
             if (before is None) != (after is None):

@@ -126,6 +126,42 @@ class Module:
 Place = tuple[str, str]
 
 
+def effects_of(content: bytes) -> list[tuple[str, int]]:
+    """List the module-level statements that may change other code, each as its syntax and its line.
+
+    These are calls, assignments to attributes, star imports, and what binds the name of a function again. Definitions,
+    constants and plain imports are left out: the reach of a boundary follows them.
+    """
+    try:
+        body = ast.parse(content).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    functions: set[str] = set()
+    return [(ast.dump(node), node.lineno) for node in _effects(body, functions)]
+
+
+def _effects(body: list[ast.stmt], functions: set[str]) -> Iterator[ast.stmt]:
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            functions.add(node.name)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            names = {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+            if names & {"*", *functions}:
+                yield node
+        elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            parts = [part for target in targets for part in getattr(target, "elts", [target])]
+            if any(not isinstance(part, ast.Name) or part.id in functions for part in parts):
+                yield node
+        elif isinstance(node, (ast.If, ast.Try, ast.With, ast.For, ast.While)):
+            for name in ("body", "orelse", "finalbody"):
+                yield from _effects(getattr(node, name, []), functions)
+            for handler in getattr(node, "handlers", []):
+                yield from _effects(handler.body, functions)
+        elif not (isinstance(node, ast.Pass) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))):
+            yield node
+
+
 class Code:
     """The definitions in the trees of one mirror, or in a checkout. A file is parsed once, whichever trees have it."""
 
@@ -145,6 +181,11 @@ class Code:
             content = self._trees.blob(blob)
             self._modules[blob] = _module(content) if len(content) <= LARGEST_SOURCE else Module()
         return self._modules[blob]
+
+    def effects(self, blob: str) -> list[tuple[str, int]]:
+        """List the module-level statements of a file that may change other code: :func:`effects_of`."""
+        content = self._trees.blob(blob)
+        return effects_of(content) if len(content) <= LARGEST_SOURCE else []
 
     def signals(self, file: str, blob: str) -> list[str]:
         """Name the functions of a file that carry training signal, by the rule of the inventory."""
@@ -199,6 +240,18 @@ def changes_of(
         for name in sorted(one.keys() | other.keys() if names is None else names)
     }
     return {place: both for place, both in pairs.items() if both[0] is None or not both[0].like(both[1])}
+
+
+def changed_effect(before: tuple[Code, str | None], after: tuple[Code, str | None]) -> int | None:
+    """Return the line of the first changed statement that :func:`effects_of` lists; None if they are the same.
+
+    :param before: where the file was read, and its blob; ``after`` likewise.
+    """
+    old, new = (code.effects(blob) if blob is not None else [] for code, blob in (before, after))
+    if [syntax for syntax, _ in old] == [syntax for syntax, _ in new]:
+        return None
+    known = {syntax for syntax, _ in old}
+    return next((line for syntax, line in new if syntax not in known), new[0][1] if new else 1)
 
 
 def signal_changes(

@@ -124,6 +124,9 @@ def revision(checkout: Checkout) -> str:
     return f"{checkout.ref.short} ({what}{dirty})"
 
 
+_SAME = "no signal code differs by the inventory's rule"
+
+
 def headline(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> str:
     """Give one sentence that a maintainer can quote."""
     states = Counter(item.state for item in results)
@@ -134,9 +137,9 @@ def headline(comparison: Comparison, results: Sequence[BoundaryDiff], interrupte
     same, partly = states["same numbers"], states["not examined"]
     parts = []
     if proven(comparison, results):
-        parts.append(
-            "no signal code differs by the inventory's rule; the text of both trees proves it, and nothing was run"
-        )
+        claim = f"no code that {message(comparison.scope)} reaches differs" if comparison.scope else _SAME
+        rest = "; other code was not compared" if comparison.scope else ""
+        parts.append(f"{claim}; the text of both trees proves it, and nothing was run{rest}")
     elif states["differs"]:
         judgements = ", ".join(f"{times} {word}" for word, times in judged.items())
         count = f"{states['differs']} of {states['differs'] + same + partly} boundaries that reach changed code"
@@ -166,7 +169,8 @@ def _boundaries(count: int) -> str:
 
 def proven(comparison: Comparison, results: Sequence[BoundaryDiff]) -> bool:
     """Say whether the text of both trees proves that no signal code differs."""
-    return not comparison.patch.count and not any(item.state in ("new", "gone", "not compared") for item in results)
+    apart = any(item.state in ("new", "gone", "not compared") for item in results)
+    return not comparison.patch.count and not apart and not comparison.effects
 
 
 def nothing_examined(comparison: Comparison, results: Sequence[BoundaryDiff]) -> str:
@@ -184,6 +188,11 @@ def nothing_examined(comparison: Comparison, results: Sequence[BoundaryDiff]) ->
     if undecided:
         why = "; ".join(causes(map(message, undecided)))
         return f"no boundary that reaches changed code could be compared: {why}; name other revisions"
+    if comparison.effects and not comparison.patch.count:
+        return (
+            f"module-level code that may change other functions differs ({_listed(comparison.effects)}), and the text "
+            "does not tell what it does; run the laws at the head (pytest --sentinel-laws=quick)"
+        )
     if comparison.patch.unbound:
         return "no boundary reaches the changed signal functions; bind them in the adapter (docs/adapters.md)"
     return "the two revisions have no boundary in common: all are new or gone; name other revisions"
@@ -207,6 +216,8 @@ def unexamined(comparison: Comparison, results: Sequence[BoundaryDiff], interrup
         yield f"  {message(file)}:{', '.join(ranges)}"
     if len(by_file) > _FILES:
         yield f"  {len(by_file) - _FILES} more files"
+    if comparison.effects:
+        yield f"not examined: module-level code that may change other functions: {_listed(comparison.effects)}"
     others = comparison.other_changes
     if others:
         count = f"{len(others)} changed function{'' if len(others) == 1 else 's'}"
@@ -254,10 +265,12 @@ def lines_of(item: Unexamined) -> str:
 
 
 def beyond(comparison: Comparison) -> Iterator[str]:
-    """List, in at most two lines, the changed code that no boundary can examine."""
+    """List, in at most three lines, the changed code that no boundary can examine."""
     idle = [item for item in comparison.patch.unexamined() if not item.bound]
     if idle:
         yield f"signal functions that no boundary reaches: {_listed([lines_of(item) for item in idle])}"
+    if comparison.effects:
+        yield f"module-level code that may change other functions: {_listed(comparison.effects)}"
     gone = [name for name, (_, compared, _) in comparison.states.items() if compared.state == "gone"]
     if gone:
         yield f"gone: {_listed(gone)}"

@@ -74,6 +74,10 @@ def condition_in_words(name: str, condition: Any) -> str:
     return f"{name} {text}" if _BOUND.fullmatch(text) else f"{name}={text}"
 
 
+#: How configurations and command lines write a boolean besides ``true`` and ``false``.
+_SWITCHES = {True: ("1", "yes", "on", "y", "t"), False: ("0", "no", "off", "n", "f")}
+
+
 def holds(condition: Any, value: str) -> bool:
     """Say whether a setting's value (see :func:`in_text`) meets a condition.
 
@@ -81,6 +85,8 @@ def holds(condition: Any, value: str) -> bool:
     """
     if isinstance(condition, (list, tuple)):
         return any(holds(item, value) for item in condition)
+    if isinstance(condition, bool) and value.lower() in _SWITCHES[condition]:
+        return True
     text = in_text(condition)
     if text in ("set", "unset"):
         return (value not in OFF) == (text == "set")

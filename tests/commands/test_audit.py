@@ -49,7 +49,7 @@ def test_settings_that_nothing_is_compared_with_are_not_examined(run_sentinel, m
     answer = run_sentinel("audit", "tiny", "--repo", buggy, "--config", config)
     assert (answer.status, answer.out) == (2, "")
     assert "nothing was examined: the options of tiny" in answer.err
-    assert "no known bug names any of your 1 setting" in answer.err
+    assert "no known bug depends on any of your 1 setting" in answer.err
     config.write_text("{}\n")
     answer = run_sentinel("audit", "tiny", "--repo", buggy, "--config", config)
     assert (answer.status, "nothing was examined: the configuration sets nothing" in answer.err) == (2, True)

@@ -15,7 +15,8 @@ from sentinel.recipes.structure import schema
     [
         ("grpo", ("grpo", "rloo,grpo"), ("rloo", "grpo_vectorized", "null")),
         (["grpo", "rloo"], ("grpo", "rloo"), ("gae",)),
-        (True, ("true",), ("false", "null", "1")),
+        (True, ("true", "1", "yes", "On"), ("false", "null", "0", "2")),
+        (False, ("false", "0", "no"), ("true", "1")),
         (1, ("1", "1.0"), ("2", "true", "null")),
         ("set", ("1", "grpo", "{…}", "0"), ("null", "false", "")),
         ("unset", ("null", "false", ""), ("true", "x")),

@@ -15,6 +15,8 @@ function same(one, other) {
 
 function holds(condition, value) {
   if (Array.isArray(condition)) return condition.some((each) => holds(each, value));
+  const switches = { true: ["1", "yes", "on", "y", "t"], false: ["0", "no", "off", "n", "f"] };
+  if ((switches[condition] || []).includes(value.toLowerCase())) return true;
   if (condition === "set" || condition === "unset") return ["null", "false", ""].includes(value) === (condition === "unset");
   const bound = /^(>=|<=|!=|>|<) (\S+)$/.exec(condition);
   if (!bound) return [value, ...value.split(",")].some((each) => same(condition, each.trim()));
