@@ -73,6 +73,9 @@ def _compare(arguments: argparse.Namespace) -> int:
     rows: list[tuple[frameworks.Meaning, Row]] = []
     interrupted = False
     with progress() as tell, closing(runner_of(catalog, settings, tell)) as runner:
+        for name, ref in refs.items():
+            if name is not None:  # a ref that is named for a target has to be there
+                runner.checkout(name, ref)
         recipes = find_recipes(catalog, targets)
         sizes = arguments.examples, arguments.seed
         compared = frameworks.Frameworks(catalog, runner, targets, refs, recipes, *sizes, tell, arguments.all)

@@ -187,6 +187,9 @@ def test_a_target_that_cannot_be_had_is_named_and_the_rest_is_compared(compare, 
     assert answer.status == 0
     assert "not compared: other: no mirror of other; run `sentinel mirror add other`" in answer.out
     assert "1 function of 1 framework mean 1 thing" in answer.out
+    refused = run_sentinel("compare", "loss_aggregation", "--ref", "tiny=git:nowhere")
+    assert (refused.status, refused.out) == (2, "")
+    assert "the mirror has no branch, tag or commit 'nowhere'" in refused.err
 
 
 def test_ctrl_c_shows_what_was_compared_until_then(run_sentinel, monkeypatch, compare):
