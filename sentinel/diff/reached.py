@@ -130,14 +130,15 @@ def effects_of(content: bytes) -> list[tuple[str, int]]:
     """List the module-level statements that may change other code, each as its syntax and its line.
 
     These are calls, assignments to attributes, star imports, and what binds the name of a function again. Definitions,
-    constants and plain imports are left out: the reach of a boundary follows them.
+    constants and plain imports are left out: the reach of a boundary follows them. A file that cannot be read as syntax
+    is one statement: nothing is known of what it does.
     """
     try:
-        body = ast.parse(content).body
+        if len(content) <= LARGEST_SOURCE:
+            return [(ast.dump(node), node.lineno) for node in _effects(ast.parse(content).body, set())]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
-    functions: set[str] = set()
-    return [(ast.dump(node), node.lineno) for node in _effects(body, functions)]
+        pass
+    return [(hashlib.sha256(content).hexdigest(), 1)]
 
 
 def _effects(body: list[ast.stmt], functions: set[str]) -> Iterator[ast.stmt]:
@@ -154,10 +155,11 @@ def _effects(body: list[ast.stmt], functions: set[str]) -> Iterator[ast.stmt]:
             if any(not isinstance(part, ast.Name) or part.id in functions for part in parts):
                 yield node
         elif isinstance(node, (ast.If, ast.Try, ast.With, ast.For, ast.While)):
-            for name in ("body", "orelse", "finalbody"):
-                yield from _effects(getattr(node, name, []), functions)
-            for handler in getattr(node, "handlers", []):
-                yield from _effects(handler.body, functions)
+            blocks = [getattr(node, name, []) for name in ("body", "orelse", "finalbody")]
+            blocks += [handler.body for handler in getattr(node, "handlers", [])]
+            inner = [effect for block in blocks for effect in _effects(block, functions)]
+            if inner:
+                yield node  # as a whole: its condition decides, too
         elif not (isinstance(node, ast.Pass) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))):
             yield node
 
@@ -184,8 +186,7 @@ class Code:
 
     def effects(self, blob: str) -> list[tuple[str, int]]:
         """List the module-level statements of a file that may change other code: :func:`effects_of`."""
-        content = self._trees.blob(blob)
-        return effects_of(content) if len(content) <= LARGEST_SOURCE else []
+        return effects_of(self._trees.blob(blob))
 
     def signals(self, file: str, blob: str) -> list[str]:
         """Name the functions of a file that carry training signal, by the rule of the inventory."""

@@ -49,7 +49,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import FunctionType, ModuleType{namespace}
+from types import FunctionType, ModuleType
 from unittest.mock import MagicMock
 
 {imports}
@@ -174,7 +174,6 @@ def script_of(case: Case) -> str:
         packages=", ".join(["torch", "numpy", *case.needs]),
         calls=textwrap.fill(f"Calls {case.boundary} of the checkout, once for each case below.", 110),
         derivation=textwrap.fill(_docstring(case.derivation), 110),
-        namespace=", SimpleNamespace" if writer.has("SimpleNamespace(") else "",
         imports="\n".join(sorted(writer.imports, key=lambda line: ("torch" in line, line))),
         stubs=_written(["set", [["value", name] for name in case.stubs]], 0, 60) if case.stubs else "set()",
         bug=case.recipe.bug_id,
@@ -338,10 +337,10 @@ class _Writer:
         """Note which classes of upstream's a value needs."""
         if node[0] in ("bare", "new", "made"):
             module, _, name = node[1].rpartition(".")
-            if module not in ("argparse", "types"):
-                self._classes.setdefault(module, set()).add(name)
-            elif module == "argparse":
+            if module == "argparse":
                 self.imports.add("import argparse")
+            else:
+                self._classes.setdefault(module, set()).add(name)
         for child in _children(node):
             self._note(child)
 

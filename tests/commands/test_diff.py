@@ -201,6 +201,16 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", config=Config()):
     assert "loss is 1.5 times what it was" in found["sentence"]
 
 
+def test_the_condition_of_such_code_counts_too(run_sentinel, tree):
+    one, other = (tree(name, CODE.format(returned=MENDED)) for name in ("one", "other"))
+    for ref, condition in ((one, "False"), (other, "True")):
+        place = Path(ref.partition(":")[2]) / "tiny" / "__init__.py"
+        place.write_text(f"import tiny.losses as losses\nif {condition}:\n    losses.agg_loss = print\n")
+    answer = run_sentinel("diff", "tiny", one, other, *FEW)
+    assert answer.status != 0
+    assert "proves it" not in answer.out
+
+
 def test_comments_reach_nothing_and_start_no_worker(run_sentinel, tree, monkeypatch):
     monkeypatch.setattr("sentinel.deciding.runner.Runner.open_target", None)
     one, other = tree("one", CODE.format(returned=MENDED)), tree("other", CODE.format(returned=f"{MENDED}  # right"))
