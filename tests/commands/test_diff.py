@@ -201,6 +201,27 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", config=Config()):
     assert "loss is 1.5 times what it was" in found["sentence"]
 
 
+@pytest.mark.parametrize(
+    ("file", "code"),
+    [
+        ("__init__.py", "import tiny.losses as losses\nlosses.agg_loss = print\n"),
+        ("__init__.py", "import torch\nsetattr(torch.Tensor, 'sum', None)\n"),
+        ("__init__.py", "def (\n"),
+        ("losses.py", "from tiny.other import agg_loss\n"),
+        ("losses/__init__.py", "def agg_loss(loss_mat, loss_mask):\n    return 0.0\n"),
+    ],
+    ids=["an attribute", "a call", "no syntax", "a name bound again", "a package in the place of a module"],
+)
+def test_module_level_code_that_changes_other_code_leaves_no_proof(run_sentinel, tree, file, code):
+    one, other = (tree(name, CODE.format(returned=MENDED)) for name in ("one", "other"))
+    place = Path(other.partition(":")[2]) / "tiny" / file
+    place.parent.mkdir(exist_ok=True)
+    place.write_text((place.read_text() if place.exists() else "") + code)
+    answer = run_sentinel("diff", "tiny", one, other, "--boundary", "agg_loss", *FEW)
+    assert answer.status != 0
+    assert "proves it" not in answer.out
+
+
 def test_the_condition_of_such_code_counts_too(run_sentinel, tree):
     one, other = (tree(name, CODE.format(returned=MENDED)) for name in ("one", "other"))
     for ref, condition in ((one, "False"), (other, "True")):
